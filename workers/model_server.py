@@ -27,8 +27,8 @@ from workers.engine import (
 from workers.engine import (
     Request as EngineRequest,
 )
-from workers.engine.encoder_batcher import EncodeInputTooLong, EncodeQueueFull, EncoderEngine, EncodeRequest
-from workers.engine.models.encoder import EncoderModel
+from workers.engine.encoders.batcher import EncodeInputTooLong, EncodeQueueFull, EncoderEngine, EncodeRequest
+from workers.engine.encoders.model import EncoderModel
 from workers.inference import (
     Identity,
     Listener,

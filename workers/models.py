@@ -16,7 +16,7 @@ from nightshift.schemas import EmbeddingRequest
 from nightshift.settings import WorkerSettings
 from workers.engine import Engine, EngineConfig, EngineError
 from workers.engine.config import DTypeName
-from workers.engine.models.encoder import EncoderModel
+from workers.engine.encoders.model import EncoderModel
 from workers.inference import SamplingDefaults
 from workers.model_server import EmbeddingServer, Inference, ModelServer, OnFatal, TextServer
 

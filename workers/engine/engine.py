@@ -17,16 +17,16 @@ from torch import Tensor
 
 from . import weights
 from .admission import ModelFacts, token_limit
-from .batcher import Batcher, Chunk
+from .batching.batcher import Batcher, Chunk
+from .batching.kv_blocks import BlockPool
+from .batching.sequence import Sequence
 from .config import EngineConfig
 from .errors import DuplicateRequest, EngineDraining
-from .kv_blocks import BlockPool
-from .kv_memory import KvMemory, num_blocks_for
-from .model_runner import ModelRunner
+from .execution.kv_memory import KvMemory, num_blocks_for
+from .execution.model_runner import ModelRunner
 from .request import FinishReason, Output, Request
 from .sampler import Sampler
 from .selftest import check_model
-from .sequence import Sequence
 from .tokenizer import TextStream, Tokenizer
 
 log = logging.getLogger(__name__)

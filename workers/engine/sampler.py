@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .sequence import Sequence
+from .batching.sequence import Sequence
 
 TOP_P_CANDIDATES = 1024
 """How many likeliest tokens top_p looks at first; only if they do not suffice is all sorted."""

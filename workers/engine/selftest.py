@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import ATTENTION_NAME, LayerCall, UnsupportedAttention, paged_step
-from .batcher import Chunk
+from .batching.batcher import Chunk
+from .batching.sequence import Sequence
 from .errors import UnsupportedModel
-from .kv_memory import KvMemory, KvShape
-from .model_runner import ModelRunner
+from .execution.attention import ATTENTION_NAME, LayerCall, UnsupportedAttention, paged_step
+from .execution.kv_memory import KvMemory, KvShape
+from .execution.model_runner import ModelRunner
 from .request import Request
-from .sequence import Sequence
 
 BLOCK_SIZE = 4
 PROMPT_LENGTHS = (11, 7)

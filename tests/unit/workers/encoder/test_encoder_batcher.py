@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from workers.engine.encoder_batcher import (
+from workers.engine.encoders.batcher import (
     LENGTH_RATIO_MAX,
     SHORT_INPUT_TOKENS,
     EncodeInputInvalid,
@@ -80,7 +80,7 @@ def assert_answers(output: EncodeOutput, asked: EncodeRequest) -> None:
 
 
 def test_the_batcher_needs_no_torch():
-    without_torch = "import sys; sys.modules['torch'] = None; import workers.engine.encoder_batcher"
+    without_torch = "import sys; sys.modules['torch'] = None; import workers.engine.encoders.batcher"
 
     subprocess.run([sys.executable, "-c", without_torch], check=True)
 

@@ -30,9 +30,9 @@ from transformers import (
     T5Model,
 )
 
-from workers.engine.encoder_batcher import EncodeInputTooLong, EncoderEngine, EncodeRequest
+from workers.engine.encoders.batcher import EncodeInputTooLong, EncoderEngine, EncodeRequest
+from workers.engine.encoders.model import EncoderModel
 from workers.engine.errors import InvalidConfig, ModelLoadFailed, UnsupportedModel
-from workers.engine.models.encoder import EncoderModel
 
 TOLERANCE = 1e-5
 

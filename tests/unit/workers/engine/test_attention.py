@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from workers.engine.attention import DecodeGroup, LayerCall, PagedStep, PrefillChunk
-from workers.engine.kv_memory import KvMemory, KvShape
-from workers.engine.model_runner import PADDING_RATIO_MAX, similar_lengths
+from workers.engine.execution.attention import DecodeGroup, LayerCall, PagedStep, PrefillChunk
+from workers.engine.execution.kv_memory import KvMemory, KvShape
+from workers.engine.execution.model_runner import PADDING_RATIO_MAX, similar_lengths
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 40

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from workers.engine.batcher import Batcher, Chunk
-from workers.engine.kv_blocks import BlockPool
+from workers.engine.batching.batcher import Batcher, Chunk
+from workers.engine.batching.kv_blocks import BlockPool
+from workers.engine.batching.sequence import Sequence
 from workers.engine.request import PRIORITY_RANKS, PriorityClass, Request
-from workers.engine.sequence import Sequence
 
 CLASSES: list[PriorityClass] = ["interactive", "standard", "background"]
 

@@ -41,9 +41,9 @@ from workers.engine import (
     SamplingParams,
 )
 from workers.engine.admission import ModelFacts
-from workers.engine.batcher import Chunk
+from workers.engine.batching.batcher import Chunk
+from workers.engine.batching.kv_blocks import BlockPool
 from workers.engine.engine import Runner
-from workers.engine.kv_blocks import BlockPool
 from workers.engine.tokenizer import TextStream, Tokenizer
 
 EOS_NEXT = {EOS: 100.0}
@@ -601,6 +601,6 @@ def test_a_senseless_configuration_is_refused_by_name(field: str, value: Any) ->
 
 
 def test_importing_the_boundary_costs_no_torch() -> None:
-    code = "import sys, workers.engine, workers.engine.batcher; print('torch' in sys.modules)"
+    code = "import sys, workers.engine, workers.engine.batching.batcher; print('torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from workers.engine.kv_blocks import BlockPool, chain_digest
+from workers.engine.batching.kv_blocks import BlockPool, chain_digest
 
 BLOCK_SIZE = 2
 

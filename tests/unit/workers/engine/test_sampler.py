@@ -18,8 +18,8 @@ from transformers import (
 
 from workers.engine import Request, SamplingParams
 from workers.engine import sampler as sampler_module
+from workers.engine.batching.sequence import Sequence
 from workers.engine.sampler import Sampler, uniform
-from workers.engine.sequence import Sequence
 
 VOCAB = 24
 EOS = 23

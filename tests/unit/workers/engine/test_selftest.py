@@ -14,8 +14,8 @@ from transformers.models.mistral import modeling_mistral
 
 from tests.unit.workers.engine.tiny_models import load_engine, save_model
 from workers.engine import UnsupportedModel, selftest
-from workers.engine.attention import ATTENTION_NAME
-from workers.engine.kv_memory import KvShape
+from workers.engine.execution.attention import ATTENTION_NAME
+from workers.engine.execution.kv_memory import KvShape
 from workers.engine.selftest import check_model
 
 Checkpoint = Callable[..., Path]

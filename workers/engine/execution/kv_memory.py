@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .config import EngineConfig
-from .errors import InvalidConfig
+from ..config import EngineConfig
+from ..errors import InvalidConfig
 
 CPU_MEMORY_FRACTION = 0.25
 """Of the memory free at load. A worker shares its machine with the service and with other workers."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass, field
 
+from ..request import PRIORITY_RANKS
 from .kv_blocks import BlockPool
-from .request import PRIORITY_RANKS
 from .sequence import Sequence
 
 

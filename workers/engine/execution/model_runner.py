@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..batching.batcher import Chunk
 from .attention import DecodeGroup, PagedStep, PrefillChunk, paged_step
-from .batcher import Chunk
 from .kv_memory import KvMemory
 
 PADDING_RATIO_MAX = 0.25

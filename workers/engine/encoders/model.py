@@ -20,10 +20,10 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel
 
 from ..config import DTypeName
-from ..encoder_batcher import length_buckets
 from ..errors import InvalidConfig, ModelLoadFailed, UnsupportedModel
 from ..tokenizer import Tokenizer
 from ..weights import checkpoint_dtype, resolve_device, resolve_dtype
+from .batcher import length_buckets
 from .pooling import Pooling
 
 CPU_NUM_BATCHED_TOKENS = 1_024

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 
+from ..request import PRIORITY_RANKS, Request
 from .kv_blocks import chain_digest
-from .request import PRIORITY_RANKS, Request
 
 
 class Sequence:

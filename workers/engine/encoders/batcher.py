@@ -18,8 +18,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import DuplicateRequest, EngineError, InvalidConfig, InvalidRequest
-from .request import PRIORITY_RANKS, PriorityClass
+from ..errors import DuplicateRequest, EngineError, InvalidConfig, InvalidRequest
+from ..request import PRIORITY_RANKS, PriorityClass
 
 Vector = NDArray[np.float32]
 
