@@ -11,6 +11,10 @@ DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
 
+AttentionBackendName = Literal["auto", "torch", "native", "triton"]
+
+ATTENTION_BACKEND_NAMES = ("auto", "torch", "native", "triton")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -23,6 +27,8 @@ class EngineConfig:
     """auto: the checkpoint's own on CUDA, float32 on CPU."""
     device: str = "auto"
     """auto: CUDA if there is one, else CPU."""
+    attention_backend: AttentionBackendName = "auto"
+    """auto: the fastest that runs on the device. torch runs everywhere, native on CPU, triton on CUDA."""
     block_size: int = 32
     """Tokens per KV block: the unit of allocation and of prefix reuse."""
     num_kv_blocks: int | None = None
@@ -41,6 +47,12 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _require(bool(self.model), "model", "must be a path or an id", self.model)
         _require(self.dtype in DTYPE_NAMES, "dtype", f"must be one of {', '.join(DTYPE_NAMES)}", self.dtype)
+        _require(
+            self.attention_backend in ATTENTION_BACKEND_NAMES,
+            "attention_backend",
+            f"must be one of {', '.join(ATTENTION_BACKEND_NAMES)}",
+            self.attention_backend,
+        )
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             _require(getattr(self, name) >= 1, name, "must be at least 1", getattr(self, name))
         for name in ("num_kv_blocks", "kv_cache_bytes", "max_model_len"):

@@ -22,6 +22,7 @@ from .batching.kv_blocks import BlockPool
 from .batching.sequence import Sequence
 from .config import EngineConfig
 from .errors import DuplicateRequest, EngineDraining
+from .execution.attention_backends import make_attention, resolve_attention_backend
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import ModelRunner
 from .request import FinishReason, Output, Request
@@ -109,7 +110,8 @@ class Engine:
             context_length=weights.context_length(model.config, tokenizer, config.max_model_len),
             eos_token_ids=weights.eos_token_ids(model, tokenizer),
         )
-        shapes = check_model(model, facts.id)
+        attention = resolve_attention_backend(config.attention_backend, model.device, model.dtype)
+        shapes = check_model(model, facts.id, attention)
         num_blocks = num_blocks_for(config, shapes, facts.context_length, model.dtype, model.device)
         kv = KvMemory(
             shapes,
@@ -119,9 +121,15 @@ class Engine:
             device=model.device,
         )
         log.info(
-            "engine loaded: model %s, %s on %s, %d KV blocks", facts.id, model.dtype, model.device, num_blocks
+            "engine loaded: model %s, %s on %s, attention by %s, %d KV blocks",
+            facts.id,
+            model.dtype,
+            model.device,
+            attention,
+            num_blocks,
         )
-        return cls(ModelRunner(model, kv), tokenizer, facts, BlockPool(num_blocks, config.block_size), config)
+        runner = ModelRunner(model, kv, make_attention(attention, kv))
+        return cls(runner, tokenizer, facts, BlockPool(num_blocks, config.block_size), config)
 
     @property
     def model_id(self) -> str:

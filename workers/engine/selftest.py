@@ -20,6 +20,7 @@ from .batching.batcher import Chunk
 from .batching.sequence import Sequence
 from .errors import UnsupportedModel
 from .execution.attention import ATTENTION_NAME, LayerCall, UnsupportedAttention, paged_step
+from .execution.attention_backends import make_attention
 from .execution.kv_memory import KvMemory, KvShape
 from .execution.model_runner import ModelRunner
 from .request import Request
@@ -38,8 +39,10 @@ wrong mask or position is off by order one.
 """
 
 
-def check_model(model: Any, name: str) -> dict[int, KvShape]:
+def check_model(model: Any, name: str, attention: str = "torch") -> dict[int, KvShape]:
     """Put `model` on paged attention and prove it; return each layer's KV shape.
+
+    `attention` names the back end that will compute.
 
     Raises `UnsupportedModel`.
     """
@@ -57,7 +60,7 @@ def check_model(model: Any, name: str) -> dict[int, KvShape]:
         _switch_to_paged(model, name)
         try:
             shapes = _layer_shapes(model, text_config.num_hidden_layers, name)
-            paged = _paged_logits(model, shapes, prompts)
+            paged = _paged_logits(model, shapes, prompts, attention)
         except (UnsupportedAttention, TypeError) as error:  # TypeError: its forward takes no position_ids
             raise UnsupportedModel(name, str(error)) from error
     _compare(reference[0], generated, model.dtype, name, "with a cache, its")
@@ -148,10 +151,12 @@ def _layer_shapes(model: Any, num_layers: int, name: str) -> dict[int, KvShape]:
     return probe.shapes
 
 
-def _paged_logits(model: Any, shapes: dict[int, KvShape], prompts: list[Tensor]) -> list[Tensor]:
+def _paged_logits(
+    model: Any, shapes: dict[int, KvShape], prompts: list[Tensor], attention: str
+) -> list[Tensor]:
     """Logits at the end of every chunk of `CHUNK_PLANS`, through the real runner, per prompt."""
     kv = KvMemory(shapes, num_blocks=6, block_size=BLOCK_SIZE, dtype=model.dtype, device=model.device)
-    runner = ModelRunner(model, kv)
+    runner = ModelRunner(model, kv, make_attention(attention, kv))
     sequences = [Sequence(Request(str(n), ()), arrival=n, num_tokens_max=1) for n in range(len(prompts))]
     sequences[0].blocks, sequences[1].blocks = [5, 0, 3], [1, 4]
     rows: list[list[Tensor]] = [[] for _ in prompts]

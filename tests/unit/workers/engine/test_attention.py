@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from workers.engine.execution.attention import DecodeGroup, LayerCall, PagedStep, PrefillChunk
+from workers.engine.execution.attention import LayerCall
+from workers.engine.execution.attention_backends import make_attention
 from workers.engine.execution.kv_memory import KvMemory, KvShape
-from workers.engine.execution.model_runner import PADDING_RATIO_MAX, similar_lengths
+from workers.engine.execution.step_layout import StepLayout
+from workers.engine.execution.torch_attention import PADDING_RATIO_MAX, similar_lengths
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 40
@@ -61,34 +64,39 @@ def paged(cases: list[Case], kv: KvMemory, call: LayerCall) -> list[Tensor]:
             layer.keys[block, :, offset] = case.key[:, position]
             layer.values[block, :, offset] = case.value[:, position]
     lengths = [case.query.shape[1] - case.num_before for case in cases]
-    decodes = [case for case, length in zip(cases, lengths, strict=True) if length == 1]
-    assert cases[: len(decodes)] == decodes, "decodes go first"
-    width = max((len(case.table) for case in decodes), default=0)
-    tables = torch.tensor([case.table + [0] * (width - len(case.table)) for case in decodes])
-    starts = [sum(lengths[:index]) for index in range(len(cases))]
-    written = [
-        (case.table[position // BLOCK_SIZE], position % BLOCK_SIZE)
-        for case in cases
-        for position in range(case.num_before, case.query.shape[1])
-    ]
-    visible = torch.tensor([case.query.shape[1] for case in decodes])
-    step = PagedStep(
-        kv=kv,
-        blocks=torch.tensor([block for block, _ in written]),
-        offsets=torch.tensor([offset for _, offset in written]),
-        decode_groups=[DecodeGroup(0, len(decodes), tables, visible)] if decodes else [],
-        prefill_chunks=[
-            PrefillChunk(start, start + length, case.num_before, torch.tensor(case.table))
-            for case, start, length in zip(cases, starts, lengths, strict=True)
-            if length > 1
-        ],
-    )
+    step = make_attention("torch", kv).step(layout_of(cases))
     query, key, value = (
         torch.cat([getattr(case, name)[:, case.num_before :] for case in cases], 1)
         for name in ("query", "key", "value")
     )
     out = step.attend(0, query, key, value, call)
-    return [out[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    return list(out.split(lengths))
+
+
+def layout_of(cases: list[Case]) -> StepLayout:
+    seq_lens = [case.query.shape[1] for case in cases]
+    counts = [case.query.shape[1] - case.num_before for case in cases]
+    assert counts == sorted(counts, key=lambda count: count > 1), "decodes go first"
+    width = max(len(case.table) for case in cases)
+    positions = [range(case.num_before, case.query.shape[1]) for case in cases]
+    slots = [
+        case.table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+        for case, new in zip(cases, positions, strict=True)
+        for position in new
+    ]
+    return StepLayout(
+        cu_seqlens_q=torch.tensor([0, *accumulate(counts)], dtype=torch.int32),
+        seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+        block_tables=torch.tensor(
+            [case.table + [0] * (width - len(case.table)) for case in cases], dtype=torch.int32
+        ),
+        slot_mapping=torch.tensor(slots),
+        positions=torch.tensor([position for new in positions for position in new]),
+        num_tokens=sum(counts),
+        num_decodes=counts.count(1),
+        max_query_len=max(counts),
+        max_seq_len=max(seq_lens),
+    )
 
 
 def make_cases(lengths: list[tuple[int, int]], num_heads: int, shape: KvShape, seed: int) -> list[Case]:

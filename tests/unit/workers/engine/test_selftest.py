@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.unit.workers.engine.tiny_models import load_engine, save_model
 from workers.engine import UnsupportedModel, selftest
 from workers.engine.execution.attention import ATTENTION_NAME
 from workers.engine.execution.kv_memory import KvShape
+from workers.engine.execution.step_layout import StepInputs
 from workers.engine.selftest import check_model
 
 Checkpoint = Callable[..., Path]
@@ -150,8 +152,9 @@ def test_a_wrong_position_is_far_outside_every_tolerance(
     model = load(checkpoint("llama")).to(dtype)
     real = selftest.ModelRunner._call
 
-    def shifted(self: Any, token_ids: Tensor, positions: Tensor, rows: list[int]) -> Tensor:
-        return real(self, token_ids, positions // 2, rows)
+    def shifted(self: Any, inputs: StepInputs) -> Tensor:
+        layout = replace(inputs.layout, positions=inputs.layout.positions // 2)
+        return real(self, replace(inputs, layout=layout))
 
     monkeypatch.setattr(selftest.ModelRunner, "_call", shifted)
     with pytest.raises(UnsupportedModel, match="logits differ"):
