@@ -60,6 +60,7 @@ class Inference:
     priority: PriorityClass
     listener: Listener
     output_token_ids: Sequence[int] = ()  # what an earlier attempt had generated
+    group: str | None = None  # the job of a bulk row; None: somebody waits for this one
 
 
 class ModelServer(ABC):
@@ -141,6 +142,7 @@ class TextServer(ModelServer):
                     sampling=sampling_params(request, inference.identity.seed, self._defaults),
                     priority=_engine_class(inference.priority),
                     output_token_ids=tuple(inference.output_token_ids),
+                    group=inference.group,
                 )
             )
         except EngineDraining as error:

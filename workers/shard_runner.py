@@ -243,6 +243,7 @@ class ShardRunner:
             priority=job.priority,
             listener=lambda progress: self._inbox.put(_Heard(inference_id, progress)),
             output_token_ids=self._carry_over.get(row, ()),
+            group=job.id,
         )
         server = self._rooms.models.get(parsed.model)
         self._in_flight[inference_id] = _InFlight(row, request.custom_id, server)

@@ -32,6 +32,9 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     priority: PriorityClass = "standard"
     output_token_ids: Sequence[int] = ()
+    group: str | None = None
+    """The job this request is a row of; None is a request somebody waits for. Rows of a group may be taken in
+    another order than they came, and the lengths of those done tell how long the next will be."""
 
 
 @dataclass(slots=True)

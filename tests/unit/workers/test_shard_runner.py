@@ -145,6 +145,18 @@ def test_a_row_the_engine_fails_on_is_a_failed_row_and_nothing_more(
     assert results["r1"].succeeded
 
 
+def test_rows_tell_the_engine_their_job(store, model, write_input, run) -> None:
+    write_input([batch_line(number) for number in range(2)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    inferences = model.wait_for(2)
+    for inference in inferences:
+        model.answer(inference.id)
+    finished(runner)
+
+    assert [inference.group for inference in inferences] == [job.id, job.id]
+
+
 def test_no_more_rows_are_in_flight_than_allowed(store, model, write_input, run) -> None:
     write_input([batch_line(n) for n in range(20)])
     plan_bulk(store, INPUT)

@@ -94,7 +94,7 @@ class Batcher:
         sequence.num_computed_tokens += chunk.num_tokens
         full_now = sequence.num_computed_tokens // size
         if self._reuse_prefixes and full_now > full_before:
-            digests = sequence.digests(full_now, size)
+            digests = sequence.digests(full_now, size, self._pool.root_digest)
             for index in range(full_before, full_now):
                 self._pool.publish(sequence.blocks[index], digests[index])
 
@@ -135,7 +135,7 @@ class Batcher:
         size = self._pool.block_size
         # The last known token is always computed again: its logits are what we are after.
         num_reusable = (sequence.num_tokens - 1) // size if self._reuse_prefixes else 0
-        prefix = self._pool.acquire_prefix(sequence.digests(num_reusable, size))
+        prefix = self._pool.acquire_prefix(sequence.digests(num_reusable, size, self._pool.root_digest))
         missing = self._pool.blocks_for(sequence.num_tokens) - len(prefix)
         if not self._make_room(sequence, missing, draft):
             self._pool.release(prefix)

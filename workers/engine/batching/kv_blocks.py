@@ -30,11 +30,13 @@ class BlockPool:
         first held     one reference or more                   never taken
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, extra_key: bytes = b"") -> None:
+        """`extra_key` starts every chain: what KV depends on besides tokens, such as model and dtype."""
         assert num_blocks > 0, f"a pool of {num_blocks} blocks"
         assert block_size > 0, f"blocks of {block_size} tokens"
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.root_digest = chain_digest(extra_key, ())
         self._ref_counts = [0] * num_blocks
         self._blank = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()

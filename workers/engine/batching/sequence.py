@@ -82,12 +82,12 @@ class Sequence:
         if self.sampling.has_penalties:
             self._count(token)
 
-    def digests(self, count: int, block_size: int) -> list[bytes]:
+    def digests(self, count: int, block_size: int, root: bytes) -> list[bytes]:
         """Digests of the first `count` full blocks, computed once and kept: tokens never change."""
         assert count * block_size <= self.num_tokens, f"{self.id}: block {count} is not full"
         while len(self.block_digests) < count:
             start = len(self.block_digests) * block_size
-            parent = self.block_digests[-1] if self.block_digests else b""
+            parent = self.block_digests[-1] if self.block_digests else root
             self.block_digests.append(chain_digest(parent, self.token_ids[start : start + block_size]))
         return self.block_digests[:count]
 

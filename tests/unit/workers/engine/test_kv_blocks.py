@@ -137,3 +137,11 @@ def test_the_same_tokens_after_another_beginning_have_another_digest() -> None:
 
     assert chain_digest(first, [3, 4]) != chain_digest(second, [3, 4])
     assert chain_digest(b"", [1, 2]) == first
+
+
+def test_kv_made_under_another_key_is_not_found() -> None:
+    """Another model or dtype makes other KV of the same tokens."""
+    assert BlockPool(1, 4, b"bfloat16").root_digest != BlockPool(1, 4, b"float32").root_digest
+    root = BlockPool(1, 4, b"bfloat16").root_digest
+    assert root == BlockPool(9, 8, b"bfloat16").root_digest
+    assert chain_digest(root, [1, 2, 3, 4]) != chain_digest(BlockPool(1, 4).root_digest, [1, 2, 3, 4])
