@@ -1,0 +1,37 @@
+"""The Triton kernels become machine code for the architectures we name, and fit them; no device is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).parents[5]
+SCRIPT = Path(__file__).with_name("compile_kernels.py")
+SHARED_BYTES_MAX = {80: 99 * 1024, 90: 227 * 1024}
+"""Shared memory a program may take; the first is that of 8.6 and 8.9, the smallest of the generation."""
+
+
+@pytest.mark.parametrize("architecture", SHARED_BYTES_MAX)
+def test_every_kernel_compiles_and_fits_the_shared_memory(architecture: int, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, str(SCRIPT), str(architecture)]
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
+
+    assert done.returncode == 0, done.stderr
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert {kernel for _, kernel, _ in lines} == {
+        "_attend_chunk",
+        "_attend_splits",
+        "_merge_splits",
+        "_write_rows",
+    }
+    for case, kernel, num_bytes in lines:
+        assert int(num_bytes) <= SHARED_BYTES_MAX[architecture], f"{case}: {kernel} takes {num_bytes} bytes"
