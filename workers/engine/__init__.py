@@ -13,14 +13,18 @@ from .errors import (
     DuplicateRequest,
     EngineDraining,
     EngineError,
+    IncompatibleState,
     InvalidConfig,
     InvalidRequest,
     InvalidSamplingParams,
+    InvalidState,
     ModelLoadFailed,
     PromptTooLong,
+    UnknownRequest,
     UnsupportedModel,
 )
-from .request import Completion, FinishReason, Output, PriorityClass, Request
+from .request import Completion, FinishReason, Output, PriorityClass, Request, TokenLogprobs
+from .resume import MadeBy, ResumeState
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -36,15 +40,21 @@ __all__ = [
     "EngineError",
     "EngineStats",
     "FinishReason",
+    "IncompatibleState",
     "InvalidConfig",
     "InvalidRequest",
     "InvalidSamplingParams",
+    "InvalidState",
+    "MadeBy",
     "ModelLoadFailed",
     "Output",
     "PriorityClass",
     "PromptTooLong",
     "Request",
+    "ResumeState",
     "SamplingParams",
+    "TokenLogprobs",
+    "UnknownRequest",
     "UnsupportedModel",
 ]
 

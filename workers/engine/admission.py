@@ -21,6 +21,11 @@ class ModelFacts:
     vocab_size: int
     context_length: int
     eos_token_ids: frozenset[int]
+    digest: str = ""
+    """Tells these weights from others: `weights.model_digest`."""
+    dtype: str = "float32"
+    device: str = "cpu"
+    attention_backend: str = "torch"
 
 
 def token_limit(request: Request, model: ModelFacts, kv_capacity: int) -> int:
@@ -35,6 +40,13 @@ def token_limit(request: Request, model: ModelFacts, kv_capacity: int) -> int:
     _check_token_ids("output", request.output_token_ids, model)
     _check_token_ids("logit_bias", request.sampling.logit_bias, model)
     _check_token_ids("stop_token_ids", request.sampling.stop_token_ids, model)
+    if request.sampling.logprobs is not None and len(request.output_logprobs) != len(
+        request.output_token_ids
+    ):
+        raise InvalidRequest(
+            f"output_logprobs has {len(request.output_logprobs)} entries "
+            f"for {len(request.output_token_ids)} output tokens"
+        )
     limit, limited_by = min((model.context_length, "context"), (kv_capacity, "KV memory"))
     num_prompt_tokens, max_tokens = len(request.prompt_token_ids), request.sampling.max_tokens
     if num_prompt_tokens == 0:

@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from . import weights
@@ -21,14 +22,16 @@ from .batching.batcher import Batcher, Chunk
 from .batching.kv_blocks import BlockPool
 from .batching.sequence import Sequence
 from .config import EngineConfig
-from .errors import DuplicateRequest, EngineDraining
+from .detokenizer import TextStream
+from .errors import DuplicateRequest, EngineDraining, UnknownRequest
 from .execution.attention_backends import make_attention, resolve_attention_backend
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import ModelRunner
-from .request import FinishReason, Output, Request
-from .sampler import Sampler
+from .request import FinishReason, Output, Request, TokenLogprobs
+from .resume import MadeBy, ResumeState
+from .sampling.sampler import Sampled, Sampler
 from .selftest import check_model
-from .tokenizer import TextStream, Tokenizer
+from .tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +69,11 @@ class _Live:
 
     sequence: Sequence
     text: TextStream
+    logprobs: list[TokenLogprobs]
+    """Of all output tokens, if the request asks for them."""
+    num_characters: int = 0
+    """Of text given out so far."""
+    end_token_id: int | None = None
 
 
 class Engine:
@@ -85,6 +93,16 @@ class Engine:
             reuse_prefixes=config.enable_prefix_reuse,
         )
         self._sampler = Sampler(model.eos_token_ids)
+        self.made_by = MadeBy(
+            model_id=model.id,
+            model_digest=model.digest,
+            dtype=model.dtype,
+            device=model.device,
+            isa=weights.instruction_set(model.device),
+            torch_version=torch.__version__,
+            attention_backend=model.attention_backend,
+            deterministic=False,
+        )
         self._live: dict[str, _Live] = {}
         self._outbox: list[Output] = []
         # The inbox is all that other threads touch. A step takes it over in one go.
@@ -104,13 +122,17 @@ class Engine:
         """
         tokenizer = Tokenizer.load(config.model, config.revision)
         model = weights.load_model(config, weights.resolve_device(config.device))
+        attention = resolve_attention_backend(config.attention_backend, model.device, model.dtype)
         facts = ModelFacts(
             id=weights.model_id(config.model),
             vocab_size=model.config.get_text_config().vocab_size,
             context_length=weights.context_length(model.config, tokenizer, config.max_model_len),
             eos_token_ids=weights.eos_token_ids(model, tokenizer),
+            digest=weights.model_digest(config.model, config.revision),
+            dtype=str(model.dtype).removeprefix("torch."),
+            device=model.device.type,
+            attention_backend=attention,
         )
-        attention = resolve_attention_backend(config.attention_backend, model.device, model.dtype)
         shapes = check_model(model, facts.id, attention)
         num_blocks = num_blocks_for(config, shapes, facts.context_length, model.dtype, model.device)
         kv = KvMemory(
@@ -160,7 +182,7 @@ class Engine:
             sequence = Sequence(request, arrival=self._arrivals, num_tokens_max=limit)
             self._arrivals += 1
             self._known_ids.add(request.id)
-            self._inbox.append(_Live(sequence, text))
+            self._inbox.append(_Live(sequence, text, list(request.output_logprobs)))
 
     def abort(self, request_id: str) -> None:
         """End a request at the next step, which reports it as "abort". Callable from any thread.
@@ -182,14 +204,38 @@ class Engine:
             chunks = self._batcher.plan()
             if chunks:
                 logits = self._runner.forward(chunks)
-                tokens = self._sampler.sample(logits, [chunk.sequence for chunk in chunks if chunk.is_last])
-                self._commit(chunks, tokens)
+                sampled = self._sampler.sample(logits, [chunk.sequence for chunk in chunks if chunk.is_last])
+                self._commit(chunks, sampled)
             return self._take_outbox()
 
-    def drain(self) -> list[Request]:
+    def export(self, request_id: str) -> ResumeState:
+        """An unfinished request as it is now, to be continued with `resume`, here or elsewhere.
+
+        It goes on running. Waits for a step in progress. Raises `UnknownRequest` if it is not in the engine.
+        """
+        with self._step_lock, self._inbox_lock:
+            arrived = {item.sequence.id: item for item in self._inbox if isinstance(item, _Live)}
+            live = self._live.get(request_id) or arrived.get(request_id)
+            if live is None:
+                raise UnknownRequest(request_id)
+            return self._state(live)
+
+    def resume(self, state: ResumeState) -> bool:
+        """Take in a request that `export` or `drain` gave out; it continues where it was.
+
+        Its first output repeats the tokens it has, with their text. True if everything that has a part in the
+        numbers is here as it was there; False if the continuation may differ in the last bits (another dtype,
+        instruction set or torch). Raises `IncompatibleState` naming what differs if the tokens are another
+        model's, or if anything differs and one of the two engines is deterministic; and what `add` raises.
+        """
+        is_exact = self.made_by.accepts(state.made_by)
+        self.add(state.request)
+        return is_exact
+
+    def drain(self) -> list[ResumeState]:
         """Stop admission for good and give back all unfinished requests, each with its tokens so far.
 
-        Adding one of them to another engine, as it is, continues it. Waits for a step in progress.
+        `resume` continues one of them in another engine. Waits for a step in progress.
         """
         with self._inbox_lock:
             self._is_draining = True
@@ -227,21 +273,21 @@ class Engine:
             if isinstance(item, _Live):
                 self._admit(item)
             elif item in self._live:  # else it finished before the abort was seen
-                self._outbox.append(self._finish(self._live[item].sequence, "abort", "", []))
+                self._outbox.append(self._finish(self._live[item], "abort", "", []))
 
     def _take_outbox(self) -> list[Output]:
         outputs, self._outbox = self._outbox, []
         return outputs
 
-    def _commit(self, chunks: Seq[Chunk], tokens: Seq[int | None]) -> None:
+    def _commit(self, chunks: Seq[Chunk], sampled: Sampled) -> None:
         """Make a computed step count: what is in KV memory now, and what the new tokens say."""
-        sampled = [chunk.sequence for chunk in chunks if chunk.is_last]
+        sequences = [chunk.sequence for chunk in chunks if chunk.is_last]
         for chunk in chunks:
             self._batcher.commit(chunk)
         self._steps += 1
         self._tokens_computed += sum(chunk.num_tokens for chunk in chunks)
-        for sequence, token in zip(sampled, tokens, strict=True):
-            self._outbox.append(self._advance(sequence, token))
+        for row, (sequence, token) in enumerate(zip(sequences, sampled.tokens, strict=True)):
+            self._outbox.append(self._advance(sequence, token, sampled.logprobs.get(row)))
 
     def _admit(self, live: _Live) -> None:
         """Hand a new sequence to the batcher; a resumed one first repeats what it has."""
@@ -259,23 +305,26 @@ class Engine:
             delta, reason = self._read(live, token)
             text += delta
             if reason is not None:
-                return self._finish(sequence, reason, text, sequence.output_token_ids)
-        return _output(sequence, text, earlier)
+                return self._finish(live, reason, text, sequence.output_token_ids)
+        return _output(live, text, earlier)
 
-    def _advance(self, sequence: Sequence, token: int | None) -> Output:
+    def _advance(self, sequence: Sequence, token: int | None, logprobs: TokenLogprobs | None) -> Output:
         """Append a sampled token, and see whether it ends the sequence. One that fails ends alone."""
+        live = self._live[sequence.id]
         if token is None:
-            return self._give_up(sequence, "the model's logits are not finite")
+            return self._give_up(live, "the model's logits are not finite")
         try:
             sequence.append(token)
+            if logprobs is not None:
+                live.logprobs.append(logprobs)
             self._tokens_generated += 1
-            text, reason = self._read(self._live[sequence.id], token)
+            text, reason = self._read(live, token)
         except Exception as error:
             log.exception("sequence failed: id %s, token %d", sequence.id, token)
-            return self._give_up(sequence, f"{type(error).__name__}: {error}")
+            return self._give_up(live, f"{type(error).__name__}: {error}")
         if reason is not None:
-            return self._finish(sequence, reason, text, [token])
-        return _output(sequence, text, [token])
+            return self._finish(live, reason, text, [token])
+        return _output(live, text, [token])
 
     def _read(self, live: _Live, token: int) -> tuple[str, FinishReason | None]:
         """Text that the sequence's newest token makes certain, and why it is the last one, if it is."""
@@ -283,6 +332,7 @@ class Engine:
         may_stop = sequence.num_output_tokens > sampling.min_tokens
         is_eos = token in self._model.eos_token_ids and not sampling.ignore_eos
         if is_eos or token in sampling.stop_token_ids:
+            live.end_token_id = token
             return live.text.finish(), "stop"
         text = live.text.push(token, look_for_stop=may_stop)
         if live.text.is_stopped:
@@ -292,24 +342,37 @@ class Engine:
             return text, "stop" if live.text.is_stopped else "length"
         return text, None
 
-    def _give_up(self, sequence: Sequence, reason: str) -> Output:
+    def _give_up(self, live: _Live, reason: str) -> Output:
         """End one sequence the model failed on, and see that its values reach nobody else."""
+        sequence = live.sequence
         log.error("sequence given up: id %s, %d tokens, %s", sequence.id, sequence.num_tokens, reason)
         self._runner.forget_values(self._pool.forget(sequence.blocks))
-        output = self._finish(sequence, "abort", "", [])
+        output = self._finish(live, "abort", "", [])
         output.error = reason
         return output
 
-    def _finish(self, sequence: Sequence, reason: FinishReason, text: str, token_ids: list[int]) -> Output:
+    def _finish(self, live: _Live, reason: FinishReason, text: str, token_ids: list[int]) -> Output:
+        sequence = live.sequence
         self._batcher.remove(sequence)
         del self._live[sequence.id]
         with self._inbox_lock:
             self._known_ids.discard(sequence.id)
-        output = _output(sequence, text, token_ids)
+        output = _output(live, text, token_ids)
         output.finish_reason = reason
+        output.end_token_id = live.end_token_id
         return output
 
-    def _empty_out(self) -> list[Request]:
+    def _state(self, live: _Live) -> ResumeState:
+        sequence = live.sequence
+        request = replace(
+            sequence.request,
+            sampling=replace(sequence.sampling, seed=sequence.seed),  # it may go on under another id
+            output_token_ids=tuple(sequence.output_token_ids),
+            output_logprobs=tuple(live.logprobs),
+        )
+        return ResumeState(request, live.num_characters, self.made_by)
+
+    def _empty_out(self) -> list[ResumeState]:
         """Forget every request; those somebody has asked to abort are not given back."""
         with self._inbox_lock:
             items, self._inbox = self._inbox, deque()
@@ -318,20 +381,22 @@ class Engine:
             self._batcher.remove(live.sequence)
         everything = [*self._live.values(), *(item for item in items if isinstance(item, _Live))]
         self._live = {}
-        return [_resumable(live.sequence) for live in everything if live.sequence.id not in items]
+        return [self._state(live) for live in everything if live.sequence.id not in items]
 
 
-def _resumable(sequence: Sequence) -> Request:
-    return replace(sequence.request, output_token_ids=tuple(sequence.output_token_ids))
-
-
-def _output(sequence: Sequence, text: str, token_ids: list[int]) -> Output:
+def _output(live: _Live, text: str, token_ids: list[int]) -> Output:
+    """What is new of a sequence: its newest tokens, and the text they made certain."""
+    sequence = live.sequence
+    live.num_characters += len(text)
+    num_output_tokens = sequence.num_output_tokens
+    asked = sequence.sampling.logprobs is not None
     return Output(
         id=sequence.id,
         text=text,
         token_ids=token_ids,
         finish_reason=None,
         num_prompt_tokens=sequence.num_prompt_tokens,
-        num_output_tokens=sequence.num_output_tokens,
+        num_output_tokens=num_output_tokens,
         num_cached_tokens=sequence.num_cached_tokens or 0,
+        logprobs=live.logprobs[num_output_tokens - len(token_ids) : num_output_tokens] if asked else None,
     )

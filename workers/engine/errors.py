@@ -9,6 +9,9 @@
         ├── InvalidSamplingParams
         ├── PromptTooLong
         ├── DuplicateRequest
+        ├── UnknownRequest
+        ├── InvalidState
+        ├── IncompatibleState
         └── ChatTemplateFailed
 
 Every message says what was wrong, with the numbers, so that it can be shown to whoever sent the request.
@@ -74,6 +77,29 @@ class DuplicateRequest(InvalidRequest):
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"request {request_id!r} is already in the engine")
+
+
+class UnknownRequest(InvalidRequest):
+    """No request with this id is in the engine, or not any more."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"request {request_id!r} is not in the engine")
+
+
+class InvalidState(InvalidRequest):
+    """What should be the saved state of a request is not; `field` says where it stops making sense."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"the saved state's {field} {problem}")
+        self.field = field
+
+
+class IncompatibleState(InvalidRequest):
+    """A saved request cannot go on here: `field` names what was different where its tokens were made."""
+
+    def __init__(self, field: str, theirs: object, ours: object) -> None:
+        super().__init__(f"the saved state was made with {field} {theirs!r}; this engine has {ours!r}")
+        self.field = field
 
 
 class ChatTemplateFailed(InvalidRequest):

@@ -19,6 +19,17 @@ PRIORITY_RANKS: dict[str, int] = {"interactive": 0, "standard": 1, "background":
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """What the model itself thought of a sampled token, before temperature, filters, penalties and bias."""
+
+    logprob: float
+    """Natural logarithm of the token's probability; -inf for one that only a bias made possible."""
+    top_ids: tuple[int, ...] = ()
+    """The likeliest tokens, as many as were asked for, likeliest first; the sampled one need not be there."""
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One prompt to complete.
 
@@ -35,6 +46,8 @@ class Request:
     group: str | None = None
     """The job this request is a row of; None is a request somebody waits for. Rows of a group may be taken in
     another order than they came, and the lengths of those done tell how long the next will be."""
+    output_logprobs: Sequence[TokenLogprobs] = ()
+    """Of `output_token_ids`, one each, if `sampling.logprobs` asks for them."""
 
 
 @dataclass(slots=True)
@@ -55,6 +68,10 @@ class Output:
     """Prompt tokens whose KV was found in memory when the request was first admitted."""
     error: str | None = None
     """Why the engine gave up on this sequence (finish_reason "abort"); None if the caller aborted it."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One per token id, if the request asks for them."""
+    end_token_id: int | None = None
+    """The end-of-sequence or stop id that ended it; None if nothing did or something else."""
 
 
 @dataclass(slots=True)
@@ -67,6 +84,9 @@ class Completion:
     finish_reason: FinishReason | None = None
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """One per token id, if the request asked for them; else empty."""
+    end_token_id: int | None = None
     error: str | None = None
 
     @property
@@ -81,4 +101,6 @@ class Completion:
         self.finish_reason = output.finish_reason
         self.num_prompt_tokens = output.num_prompt_tokens
         self.num_cached_tokens = output.num_cached_tokens
+        self.logprobs.extend(output.logprobs or ())
+        self.end_token_id = output.end_token_id
         self.error = output.error

@@ -15,6 +15,7 @@ from .errors import InvalidSamplingParams
 STOP_STRINGS_MAX = 64
 STOP_STRING_CHARACTERS_MAX = 1024
 REPETITION_PENALTY_MIN, REPETITION_PENALTY_MAX = 0.01, 100.0  # beyond, logits leave the range of numbers
+LOGPROBS_MAX = 1024  # alternatives per token; OpenAI's API stops at 20
 SEED_MIN, SEED_MAX = -(2**63), 2**64 - 1
 
 
@@ -45,6 +46,8 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    """Report each token's log-probability, and those of so many likeliest ones (0: of none besides)."""
 
     def __post_init__(self) -> None:
         stop: object = (
@@ -78,6 +81,9 @@ class SamplingParams:
         _require(
             self.min_tokens <= limit, self, "min_tokens", f"must not exceed max_tokens ({self.max_tokens})"
         )
+
+        asked = self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= LOGPROBS_MAX)
+        _require(asked, self, "logprobs", f"must be None or 0 to {LOGPROBS_MAX}")
 
     def _check_distribution(self) -> None:
         _require(

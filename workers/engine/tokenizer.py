@@ -1,21 +1,22 @@
-"""Text to tokens, and tokens back to text one at a time.
+"""Text to tokens, and tokens to text or bytes.
 
-Holds the model's tokenizer and its chat template. Decoding is incremental: text appears as soon as its
-characters are whole, and stop strings are found wherever token boundaries fall. Knows no sequences and no
-tensors.
+Holds the model's tokenizer and its chat template. Knows no sequences and no tensors; `detokenizer.py` turns
+a growing sequence into text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
 from transformers import AutoTokenizer
 
+from .detokenizer import ByteTextDecoder, TextDecoder, TextStream, WindowTextDecoder
 from .errors import ChatTemplateFailed, ModelLoadFailed
 
-REPLACEMENT_CHARACTER = "\ufffd"
 PROMPT_TAIL_TOKENS = 6
 """Prompt tokens that the first new token is decoded with: enough for the space it may join."""
 
@@ -26,6 +27,14 @@ class Tokenizer:
     def __init__(self, hf_tokenizer: Any) -> None:
         self._hf = hf_tokenizer
         self._backend = hf_tokenizer.backend_tokenizer
+        added = self._backend.get_added_tokens_decoder()
+        self._added: dict[int, bytes] = {id: token.content.encode() for id, token in added.items()}
+        self._silent = frozenset(id for id, token in added.items() if token.special)
+        decoders = list(_decoder_types(self._backend.decoder))
+        self._is_byte_level = "ByteLevel" in decoders
+        self._joins_bytes = decoders == ["ByteLevel"]
+        self._spells_bytes = "ByteFallback" in decoders
+        self._bytes: dict[int, bytes] = {}
 
     @classmethod
     def load(cls, model: str, revision: str | None = None) -> Tokenizer:
@@ -76,105 +85,67 @@ class Tokenizer:
         """Text of tokens, special tokens left out."""
         return self._backend.decode(token_ids, skip_special_tokens=True)  # type: ignore[no-any-return]
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """The UTF-8 bytes a token stands for, which may be half a character; a special token's are its name.
+
+        Empty for an id the tokenizer does not know: models often have more output rows than it has tokens.
+        """
+        found = self._bytes.get(token_id)
+        if found is None:
+            found = self._bytes[token_id] = self._spelled(token_id)
+        return found
+
+    def is_special(self, token_id: int) -> bool:
+        """Leaves no text: it is there for the model."""
+        return token_id in self._silent
+
     def text_stream(self, prompt_token_ids: Sequence[int], stop: Sequence[str] = ()) -> TextStream:
-        return TextStream(self, prompt_token_ids[-PROMPT_TAIL_TOKENS:], stop)
+        """The text of what comes after a prompt."""
+        tail = prompt_token_ids[-PROMPT_TAIL_TOKENS:]
+        decoder: TextDecoder
+        if self._joins_bytes:
+            decoder = ByteTextDecoder(self._visible_bytes, tail)
+        else:
+            decoder = WindowTextDecoder(self.decode, tail)
+        return TextStream(decoder, stop)
+
+    def _visible_bytes(self, token_id: int) -> bytes:
+        return b"" if token_id in self._silent else self.token_bytes(token_id)
+
+    def _spelled(self, token_id: int) -> bytes:
+        added = self._added.get(token_id)
+        token: str | None = self._backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if self._is_byte_level:
+            # As the library does it: a token with a character outside its alphabet is taken literally.
+            known = all(character in _BYTE_BY_CHARACTER for character in token)
+            return bytes(map(_BYTE_BY_CHARACTER.__getitem__, token)) if known else token.encode()
+        if added is not None:
+            return added
+        if self._spells_bytes and (byte := _SPELLED_BYTE.fullmatch(token)):
+            return bytes([int(byte[1], 16)])
+        return token.replace("▁", " ").encode()
 
 
-class TextStream:
-    """Text of one growing sequence. What it emits is a function of the tokens alone, however they arrive.
+def _decoder_types(decoder: Any) -> Iterator[str]:
+    """The kinds of decoder a tokenizer is made of, in order."""
+    if decoder is None:
+        return
+    described = json.loads(decoder.__getstate__())
+    for part in described.get("decoders", [described]):
+        yield part["type"]
 
-    ids      ... emitted ...| window_start ... emitted_end | pending ...
-                            |  context for the next decode  |  not yet whole characters
-    A token may join the one before it (spaces, half characters), so new tokens are decoded together with the
-    last emitted ones, and the text of those is cut off again.
+
+def _byte_by_character() -> dict[str, int]:
+    """The alphabet of byte-level BPE: printable bytes stand for themselves, the others for 256 and up.
+
+    Source: `bytes_to_unicode` of GPT-2's encoder.
     """
-
-    __slots__ = ("_context", "_context_text", "_pending", "_stop", "_tokenizer")
-
-    def __init__(self, tokenizer: Tokenizer, prompt_tail: Sequence[int], stop: Sequence[str] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._context = list(prompt_tail)
-        self._context_text = tokenizer.decode(self._context)
-        self._pending: list[int] = []
-        self._stop = StopMatcher(stop)
-
-    @property
-    def is_stopped(self) -> bool:
-        """A stop string has appeared; nothing will be emitted any more."""
-        return self._stop.is_hit
-
-    def push(self, token_id: int, *, look_for_stop: bool = True) -> str:
-        """Text that is certain now that this token is known. May be empty, may be that of earlier tokens."""
-        self._pending.append(token_id)
-        decoded = self._tokenizer.decode(self._context + self._pending)
-        if decoded.endswith(REPLACEMENT_CHARACTER) or len(decoded) <= len(self._context_text):
-            return ""
-        text = self._advance(decoded)
-        return self._stop.push(text) if look_for_stop else self._stop.skip(text)
-
-    def finish(self) -> str:
-        """Text still held back, once no more tokens will come."""
-        decoded = self._tokenizer.decode(self._context + self._pending)
-        return self._stop.push(self._advance(decoded)) + self._stop.flush()
-
-    def _advance(self, decoded: str) -> str:
-        text = decoded[len(self._context_text) :]
-        if self._pending:
-            self._context = self._pending
-            self._context_text = self._tokenizer.decode(self._context)
-            self._pending = []
-        return text
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
-class StopMatcher:
-    """Passes text through until a stop string is complete, holding back what might become one.
-
-    Of several stop strings the one that is complete first wins, so the result does not depend on how the text
-    was cut into pieces.
-    """
-
-    __slots__ = ("_held", "_stops", "is_hit")
-
-    def __init__(self, stops: Iterable[str]) -> None:
-        self._stops = tuple(stops)
-        self._held = ""
-        self.is_hit = False
-
-    def push(self, text: str) -> str:
-        """Text that can no longer be part of a stop string; once one is hit, nothing."""
-        if not self._stops:
-            return text
-        if self.is_hit:
-            return ""
-        buffer = self._held + text
-        match = self._first_complete(buffer)
-        if match is not None:
-            self.is_hit, self._held = True, ""
-            return buffer[:match]
-        safe = len(buffer) - self._longest_possible_start(buffer)
-        self._held = buffer[safe:]
-        return buffer[:safe]
-
-    def skip(self, text: str) -> str:
-        """Pass text through unexamined; a stop string cannot begin in it."""
-        return text
-
-    def flush(self) -> str:
-        """Text held back, once no more will come."""
-        held, self._held = self._held, ""
-        return held
-
-    def _first_complete(self, buffer: str) -> int | None:
-        """Where the stop string begins that ends first (of those, the longest)."""
-        found = [(buffer.find(stop), stop) for stop in self._stops]
-        ends = [(start + len(stop), start) for start, stop in found if start >= 0]
-        return min(ends)[1] if ends else None
-
-    def _longest_possible_start(self, buffer: str) -> int:
-        longest = 0
-        for stop in self._stops:
-            for length in range(min(len(stop) - 1, len(buffer)), longest, -1):
-                if buffer.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
+_BYTE_BY_CHARACTER = _byte_by_character()
+_SPELLED_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")

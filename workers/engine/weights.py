@@ -6,19 +6,24 @@ below. Does not judge whether the model is computed rightly: that is `selftest.p
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.hub import cached_file
 
 from .config import EngineConfig
 from .errors import InvalidConfig, ModelLoadFailed
 from .tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+DIGESTED_BYTES = 1 << 16
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -90,6 +95,35 @@ def checkpoint_dtype(hf_config: Any) -> torch.dtype | None:
 def model_id(model: str) -> str:
     """The id under which a model is served: its hub id, or the last part of its path."""
     return Path(os.path.abspath(model)).name if Path(model).exists() else model
+
+
+def model_digest(model: str, revision: str | None = None) -> str:
+    """What tells these weights from others, on any machine: a digest of config.json and of the weight files.
+
+    Of each file its name, size, and first and last bytes: the whole would take as long as loading it. Two
+    files that agree in all that and differ in between are taken for the same. Raises `ModelLoadFailed`.
+    """
+    try:
+        directory = Path(str(cached_file(model, "config.json", revision=revision))).parent
+        digest = hashlib.sha256((directory / "config.json").read_bytes())
+        for path in sorted(directory.glob("*.safetensors")):
+            with path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                digest.update(f"\0{path.name}\0{size}\0".encode())
+                for start in (0, max(0, size - DIGESTED_BYTES)):
+                    file.seek(start)
+                    digest.update(file.read(DIGESTED_BYTES))
+    except OSError as error:
+        raise ModelLoadFailed(f"cannot read the files of model {model!r}: {_said(error)}") from error
+    return digest.hexdigest()[:16]
+
+
+def instruction_set(device: str) -> str:
+    """What the numbers of a device depend on besides the model: its instructions, or the GPU's name."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    amx = torch.cpu._is_amx_tile_supported()
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{' AMX' if amx else ''}"
 
 
 def eos_token_ids(model: Any, tokenizer: Tokenizer) -> frozenset[int]:

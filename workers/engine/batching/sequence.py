@@ -9,6 +9,7 @@ import hashlib
 
 from ..request import PRIORITY_RANKS, Request
 from .kv_blocks import chain_digest
+from .token_counts import TokenCounts
 
 
 class Sequence:
@@ -27,11 +28,10 @@ class Sequence:
         "num_computed_tokens",
         "num_prompt_tokens",
         "num_tokens_max",
-        "output_counts",
-        "prompt_token_set",
         "request",
         "sampling",
         "seed",
+        "token_counts",  # kept only for sequences with penalties
         "token_ids",
         "urgency",
     )
@@ -50,12 +50,10 @@ class Sequence:
         self.blocks: list[int] = []
         self.block_digests: list[bytes] = []
         self.seed = request.sampling.seed if request.sampling.seed is not None else seed_from_id(request.id)
-        self.output_counts: dict[int, int] = {}  # kept only for sequences with penalties
-        self.prompt_token_set: frozenset[int] = frozenset()
         if request.sampling.has_penalties:
-            self.prompt_token_set = frozenset(request.prompt_token_ids)
-            for token in request.output_token_ids:
-                self._count(token)
+            # Only the penalty on repetition looks at the prompt.
+            counted = request.prompt_token_ids if request.sampling.repetition_penalty != 1.0 else ()
+            self.token_counts = TokenCounts(counted, request.output_token_ids)
 
     @property
     def rank(self) -> int:
@@ -80,7 +78,7 @@ class Sequence:
     def append(self, token: int) -> None:
         self.token_ids.append(token)
         if self.sampling.has_penalties:
-            self._count(token)
+            self.token_counts.add(token)
 
     def digests(self, count: int, block_size: int, root: bytes) -> list[bytes]:
         """Digests of the first `count` full blocks, computed once and kept: tokens never change."""
@@ -90,9 +88,6 @@ class Sequence:
             parent = self.block_digests[-1] if self.block_digests else root
             self.block_digests.append(chain_digest(parent, self.token_ids[start : start + block_size]))
         return self.block_digests[:count]
-
-    def _count(self, token: int) -> None:
-        self.output_counts[token] = self.output_counts.get(token, 0) + 1
 
 
 def seed_from_id(request_id: str) -> int:

@@ -43,8 +43,9 @@ from workers.engine import (
 from workers.engine.admission import ModelFacts
 from workers.engine.batching.batcher import Chunk
 from workers.engine.batching.kv_blocks import BlockPool
+from workers.engine.detokenizer import TextStream
 from workers.engine.engine import Runner
-from workers.engine.tokenizer import TextStream, Tokenizer
+from workers.engine.tokenizer import Tokenizer
 
 EOS_NEXT = {EOS: 100.0}
 
@@ -338,9 +339,9 @@ def test_a_drained_engine_gives_everything_back_and_takes_nothing(llama: Path) -
 
     unfinished = engine.drain()
 
-    assert [request.id for request in unfinished] == ["0", "2", "late"]
-    assert list(unfinished[0].output_token_ids) == completions["0"].token_ids
-    assert list(unfinished[1].output_token_ids) == []
+    assert [state.id for state in unfinished] == ["0", "2", "late"]
+    assert list(unfinished[0].request.output_token_ids) == completions["0"].token_ids
+    assert list(unfinished[1].request.output_token_ids) == []
     assert not engine.has_work
     assert engine.stats().blocks_free == engine.stats().blocks_total
     assert engine.step() == []
@@ -365,9 +366,9 @@ def test_a_drained_request_continues_elsewhere_as_if_nothing_had_happened(
     for _ in range(steps):
         collect(finished, here.step())
 
-    for request in here.drain():
-        finished.pop(request.id, None)  # its outputs so far; the other engine repeats them
-        there.add(request)
+    for state in here.drain():
+        finished.pop(state.id, None)  # its outputs so far; the other engine repeats them
+        assert there.resume(state), "nothing differs"
     finished |= run_to_end(there)
 
     for wanted in expected:
@@ -485,13 +486,18 @@ def test_a_sequence_whose_logits_are_not_numbers_ends_alone(tmp_path: Path) -> N
 
 
 class BrokenStream(TextStream):
+    __slots__ = ()
+
     def push(self, token_id: int, *, look_for_stop: bool = True) -> str:
         raise OverflowError("no such token")
 
 
 class SuperstitiousTokenizer(Tokenizer):
     def text_stream(self, prompt_token_ids: Seq[int], stop: Seq[str] = ()) -> TextStream:
-        return (BrokenStream if prompt_token_ids == [13] else TextStream)(self, prompt_token_ids, stop)
+        stream = super().text_stream(prompt_token_ids, stop)
+        if prompt_token_ids == [13]:
+            stream.__class__ = BrokenStream
+        return stream
 
 
 def test_a_sequence_whose_text_cannot_be_made_ends_alone(caplog: pytest.LogCaptureFixture) -> None:

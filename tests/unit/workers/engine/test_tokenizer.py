@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.unit.workers.engine.tiny_models import BOS, EOS, byte_tokenizer
 from workers.engine import ChatTemplateFailed
-from workers.engine.tokenizer import StopMatcher, TextStream, Tokenizer
+from workers.engine.detokenizer import ByteTextDecoder, StopMatcher, TextStream, WindowTextDecoder
+from workers.engine.tokenizer import Tokenizer
 
 CORPUS = [
     "Grüße aus der Nacht 🌙✨",
@@ -74,6 +75,59 @@ def test_streamed_text_is_the_text(text: str, use_bpe: bool) -> None:
 def test_any_tokens_stream_to_what_they_decode_to(ids: list[int]) -> None:
     """Random bytes, broken characters and special tokens included."""
     assert stream_text(BYTES.text_stream([]), ids) == BYTES.decode(ids)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, 340), max_size=40),
+    prompt=st.lists(st.integers(0, 340), max_size=8),
+    use_bpe=st.booleans(),
+)
+def test_joining_bytes_gives_what_decoding_everything_gives(
+    ids: list[int], prompt: list[int], use_bpe: bool
+) -> None:
+    """Against the library's own decoder: broken characters, special tokens and unknown ids included."""
+    tokenizer = BPE if use_bpe else BYTES
+    whole, of_prompt = tokenizer.decode([*prompt, *ids]), tokenizer.decode(prompt)
+    prompt_ends_whole = not of_prompt.endswith("\ufffd")
+
+    text = stream_text(tokenizer.text_stream(prompt), ids)
+
+    assert isinstance(tokenizer.text_stream([])._decoder, ByteTextDecoder)
+    if prompt_ends_whole:
+        assert of_prompt + text == whole
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(max_size=60) | st.sampled_from(CORPUS), prompt=st.sampled_from(["", "Hello", "Hello é"]))
+def test_decoding_a_window_gives_what_decoding_everything_gives(text: str, prompt: str) -> None:
+    ids, before = METASPACE.encode("a" + text)[1:], METASPACE.encode(prompt)
+    whole = METASPACE.decode([*before, *ids])
+
+    assert isinstance(METASPACE.text_stream([])._decoder, WindowTextDecoder)
+    assert METASPACE.decode(before) + stream_text(METASPACE.text_stream(before), ids) == whole
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, BPE, METASPACE])
+@pytest.mark.parametrize("text", CORPUS)
+def test_the_bytes_of_tokens_make_up_the_text(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    known = "<unk>" not in [tokenizer._backend.id_to_token(id) for id in ids]
+
+    assert not known or b"".join(map(tokenizer.token_bytes, ids)).decode().lstrip(" ") == text
+
+
+def test_the_bytes_of_half_a_character_are_half_a_character() -> None:
+    assert [BYTES.token_bytes(id) for id in BYTES.encode("é")] == [b"\xc3", b"\xa9"]
+    assert [METASPACE.token_bytes(id) for id in METASPACE.encode("é")[1:]] == [b"\xc3", b"\xa9"]
+    assert METASPACE.token_bytes(METASPACE.encode("Hello world")[1]) == b" world"
+
+
+def test_a_special_token_is_spelled_but_leaves_no_text() -> None:
+    assert BYTES.token_bytes(EOS) == b"<eos>"
+    assert BYTES.is_special(EOS)
+    assert not BYTES.is_special(65)
+    assert BYTES.token_bytes(5_000) == b""
 
 
 def test_no_character_appears_before_its_last_byte() -> None:
