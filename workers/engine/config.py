@@ -11,9 +11,9 @@ DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
 
-AttentionBackendName = Literal["auto", "torch", "native", "triton"]
+AttentionBackendName = Literal["auto", "torch", "native", "triton", "varlen"]
 
-ATTENTION_BACKEND_NAMES = ("auto", "torch", "native", "triton")
+ATTENTION_BACKEND_NAMES = ("auto", "torch", "native", "triton", "varlen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class EngineConfig:
     device: str = "auto"
     """auto: CUDA if there is one, else CPU."""
     attention_backend: AttentionBackendName = "auto"
-    """auto: the fastest that runs on the device. torch runs everywhere, native on CPU, triton on CUDA."""
+    """auto: the fastest that runs on the device. torch runs everywhere, native on CPU, triton on CUDA;
+    varlen is torch's own kernel on CUDA, from torch 2.12 on, and needs blocks of a multiple of 256 tokens."""
     block_size: int = 32
     """Tokens per KV block: the unit of allocation and of prefix reuse."""
     num_kv_blocks: int | None = None

@@ -150,7 +150,7 @@ class Engine:
             attention,
             num_blocks,
         )
-        runner = ModelRunner(model, kv, make_attention(attention, kv))
+        runner = ModelRunner(model, kv, make_attention(attention, kv, facts.context_length))
         return cls(runner, tokenizer, facts, BlockPool(num_blocks, config.block_size), config)
 
     @property

@@ -20,7 +20,7 @@ from .batching.batcher import Chunk
 from .batching.sequence import Sequence
 from .errors import UnsupportedModel
 from .execution.attention import ATTENTION_NAME, LayerCall, UnsupportedAttention, paged_step
-from .execution.attention_backends import make_attention
+from .execution.attention_backends import block_size_multiple, make_attention
 from .execution.kv_memory import KvMemory, KvShape
 from .execution.model_runner import ModelRunner
 from .request import Request
@@ -155,7 +155,8 @@ def _paged_logits(
     model: Any, shapes: dict[int, KvShape], prompts: list[Tensor], attention: str
 ) -> list[Tensor]:
     """Logits at the end of every chunk of `CHUNK_PLANS`, through the real runner, per prompt."""
-    kv = KvMemory(shapes, num_blocks=6, block_size=BLOCK_SIZE, dtype=model.dtype, device=model.device)
+    block_size = max(BLOCK_SIZE, block_size_multiple(attention))
+    kv = KvMemory(shapes, num_blocks=6, block_size=block_size, dtype=model.dtype, device=model.device)
     runner = ModelRunner(model, kv, make_attention(attention, kv))
     sequences = [Sequence(Request(str(n), ()), arrival=n, num_tokens_max=1) for n in range(len(prompts))]
     sequences[0].blocks, sequences[1].blocks = [5, 0, 3], [1, 4]

@@ -97,7 +97,7 @@ def attend_chunks(
     """Causal attention of any number of new tokens per sequence; the last query is the last key's token.
 
     `window` is the number of tokens a query sees, itself included. `sinks` are logits that take weight and
-    give no value. Rows outside `cu_seqlens_q` are left as they are.
+    give no value. Rows before `cu_seqlens_q[0]` and behind its last are left as they are.
     """
     shape = _Shape.of(q, kv)
     rows, columns, num_warps, num_stages = _chunk_tile(shape, q.dtype)
@@ -466,7 +466,8 @@ def _attend_chunk(
     start = tl.load(cu_seqlens_q + low)
     num_queries = tl.load(cu_seqlens_q + low + 1) - start
     first_query = (tile - (start // QUERIES + low)) * QUERIES
-    if first_query < num_queries:
+    # Tiles before the first sequence's and behind the last one's have nothing to do.
+    if (first_query >= 0) & (first_query < num_queries):
         length = tl.load(seqused_k + low)
         rows = tl.arange(0, ROWS)
         queries = first_query + rows // GROUP

@@ -73,14 +73,14 @@ def paged(cases: list[Case], kv: KvMemory, call: LayerCall) -> list[Tensor]:
     return list(out.split(lengths))
 
 
-def layout_of(cases: list[Case]) -> StepLayout:
+def layout_of(cases: list[Case], block_size: int = BLOCK_SIZE) -> StepLayout:
     seq_lens = [case.query.shape[1] for case in cases]
     counts = [case.query.shape[1] - case.num_before for case in cases]
     assert counts == sorted(counts, key=lambda count: count > 1), "decodes go first"
     width = max(len(case.table) for case in cases)
     positions = [range(case.num_before, case.query.shape[1]) for case in cases]
     slots = [
-        case.table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+        case.table[position // block_size] * block_size + position % block_size
         for case, new in zip(cases, positions, strict=True)
         for position in new
     ]

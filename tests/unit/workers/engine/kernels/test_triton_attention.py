@@ -110,13 +110,14 @@ def test_a_decoded_row_is_bitwise_the_same_alone_and_whoever_shares_the_work(nam
         assert torch.equal(attend_decodes(alone, split_size=16)[0], together[row])
 
 
-def test_rows_behind_the_last_sequence_are_left_alone() -> None:
+def test_rows_before_the_first_sequence_and_behind_the_last_are_left_alone() -> None:
     inputs = write_reference(random_inputs(PROBLEMS["plain"], 5, CPU))
-    padded = replace(inputs, q=torch.cat([inputs.q, torch.full((3, 4, 64), float("nan"))]))
+    q = torch.cat([inputs.q[:1].expand(40, -1, -1), inputs.q, inputs.q[:3]])
 
-    out = attend_chunks(padded)
+    out = attend_chunks(replace(inputs, q=q, cu_seqlens_q=inputs.cu_seqlens_q + 40))
 
-    assert torch.equal(out[:-3], attend_chunks(inputs))
+    assert torch.equal(out[40:-3], attend_chunks(inputs))
+    assert out[:40].isnan().all()
     assert out[-3:].isnan().all()
 
 
