@@ -9,6 +9,9 @@ from .errors import InvalidConfig
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 
+WeightDTypeName = Literal["auto", "int8"]
+
+WEIGHT_DTYPE_NAMES = ("auto", "int8")
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
 
 AttentionBackendName = Literal["auto", "torch", "native", "triton", "varlen"]
@@ -24,7 +27,11 @@ class EngineConfig:
     """A local directory or a hub id. Weights must be safetensors; no code from a repository is run."""
     revision: str | None = None
     dtype: DTypeName = "auto"
-    """auto: the checkpoint's own on CUDA, float32 on CPU."""
+    """auto: the checkpoint's own on CUDA; on CPU float32, but bfloat16 if stored so and faster so."""
+    weight_dtype: WeightDTypeName = "auto"
+    """int8 rounds weights of linear layers, and their inputs row by row; auto keeps them. CPU only."""
+    deterministic: bool = False
+    """Bitwise equal results however requests are batched, cut, preempted, resumed. float32 on CPU only."""
     device: str = "auto"
     """auto: CUDA if there is one, else CPU."""
     attention_backend: AttentionBackendName = "auto"
@@ -54,6 +61,13 @@ class EngineConfig:
             f"must be one of {', '.join(ATTENTION_BACKEND_NAMES)}",
             self.attention_backend,
         )
+        names = ", ".join(WEIGHT_DTYPE_NAMES)
+        weight_dtype = self.weight_dtype
+        _require(weight_dtype in WEIGHT_DTYPE_NAMES, "weight_dtype", f"must be one of {names}", weight_dtype)
+        if self.deterministic:
+            is_float32 = self.dtype in ("auto", "float32")
+            _require(is_float32, "dtype", "must be float32 to be deterministic", self.dtype)
+            _require(weight_dtype == "auto", "weight_dtype", "must be auto to be deterministic", weight_dtype)
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             _require(getattr(self, name) >= 1, name, "must be at least 1", getattr(self, name))
         for name in ("num_kv_blocks", "kv_cache_bytes", "max_model_len"):

@@ -16,7 +16,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from . import weights
 from .admission import ModelFacts, token_limit
 from .batching.batcher import Batcher, Chunk
 from .batching.kv_blocks import BlockPool
@@ -24,13 +23,13 @@ from .batching.sequence import Sequence
 from .config import EngineConfig
 from .detokenizer import TextStream
 from .errors import DuplicateRequest, EngineDraining, UnknownRequest
-from .execution.attention_backends import make_attention, resolve_attention_backend
+from .execution.attention_backends import make_attention
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import ModelRunner
+from .loading import load_model
 from .request import FinishReason, Output, Request, TokenLogprobs
 from .resume import MadeBy, ResumeState
 from .sampling.sampler import Sampled, Sampler
-from .selftest import check_model
 from .tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -121,37 +120,20 @@ class Engine:
         Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`.
         """
         tokenizer = Tokenizer.load(config.model, config.revision)
-        model = weights.load_model(config, weights.resolve_device(config.device))
-        attention = resolve_attention_backend(config.attention_backend, model.device, model.dtype)
-        facts = ModelFacts(
-            id=weights.model_id(config.model),
-            vocab_size=model.config.get_text_config().vocab_size,
-            context_length=weights.context_length(model.config, tokenizer, config.max_model_len),
-            eos_token_ids=weights.eos_token_ids(model, tokenizer),
-            digest=weights.model_digest(config.model, config.revision),
-            dtype=str(model.dtype).removeprefix("torch."),
-            device=model.device.type,
-            attention_backend=attention,
-        )
-        shapes = check_model(model, facts.id, attention)
-        num_blocks = num_blocks_for(config, shapes, facts.context_length, model.dtype, model.device)
+        model = load_model(config, tokenizer)
         kv = KvMemory(
-            shapes,
-            num_blocks=num_blocks,
+            model.shapes,
+            num_blocks=num_blocks_for(
+                config, model.shapes, model.facts.context_length, model.dtype, model.device
+            ),
             block_size=config.block_size,
             dtype=model.dtype,
             device=model.device,
         )
-        log.info(
-            "engine loaded: model %s, %s on %s, attention by %s, %d KV blocks",
-            facts.id,
-            model.dtype,
-            model.device,
-            attention,
-            num_blocks,
-        )
-        runner = ModelRunner(model, kv, make_attention(attention, kv, facts.context_length))
-        return cls(runner, tokenizer, facts, BlockPool(num_blocks, config.block_size), config)
+        attention = make_attention(model.attention, kv, model.facts.context_length)
+        runner = ModelRunner(model.forward_pass, kv, attention, model.device)
+        log.info("engine loaded: model %s, %d KV blocks", model.facts.id, kv.num_blocks)
+        return cls(runner, tokenizer, model.facts, BlockPool(kv.num_blocks, config.block_size), config)
 
     @property
     def model_id(self) -> str:

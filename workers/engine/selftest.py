@@ -8,7 +8,7 @@ transformers' own eager attention over each prompt alone. What the model's class
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -21,6 +21,7 @@ from .batching.sequence import Sequence
 from .errors import UnsupportedModel
 from .execution.attention import ATTENTION_NAME, LayerCall, UnsupportedAttention, paged_step
 from .execution.attention_backends import block_size_multiple, make_attention
+from .execution.forward_pass import ForwardPass, ModulePass
 from .execution.kv_memory import KvMemory, KvShape
 from .execution.model_runner import ModelRunner
 from .request import Request
@@ -37,10 +38,24 @@ RELATIVE_ERROR_MAX = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 
 Float32 orders its sums differently and no more. Half precision rounds, and over many layers that adds up; a
 wrong mask or position is off by order one.
 """
+QUANTIZED_ERROR_MAX = 0.3
+"""Likewise, for weights and activations in int8."""
 
 
-def check_model(model: Any, name: str, attention: str = "torch") -> dict[int, KvShape]:
-    """Put `model` on paged attention and prove it; return each layer's KV shape.
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """What came to light of a model on paged attention, and what its own modules compute there."""
+
+    shapes: dict[int, KvShape]
+    calls: list[LayerCall]
+    """What each layer asks of attention."""
+    prompts: list[Tensor]
+    logits: list[Tensor]
+    """Logits of the prompts at the ends of chunks, by its own modules: `[chunks, vocabulary]` each."""
+
+
+def check_model(model: Any, name: str, attention: str = "torch") -> CheckedModel:
+    """Put `model` on paged attention and prove it.
 
     `attention` names the back end that will compute.
 
@@ -50,6 +65,7 @@ def check_model(model: Any, name: str, attention: str = "torch") -> dict[int, Kv
     _check_layer_types(text_config, name)
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(0, text_config.vocab_size, (n,), generator=generator) for n in PROMPT_LENGTHS]
+    num_layers, forward_pass = text_config.num_hidden_layers, ModulePass(model)
     with _narrow_windows(model, text_config) as has_windows, torch.inference_mode():
         try:
             reference = [_reference_logits(model, prompt) for prompt in prompts]
@@ -59,14 +75,48 @@ def check_model(model: Any, name: str, attention: str = "torch") -> dict[int, Kv
             raise UnsupportedModel(name, reason) from error
         _switch_to_paged(model, name)
         try:
-            shapes = _layer_shapes(model, text_config.num_hidden_layers, name)
-            paged = _paged_logits(model, shapes, prompts, attention)
+            shapes = _probe(model, num_layers, name).shapes
+            paged = _paged_logits(forward_pass, shapes, prompts, model, attention)
         except (UnsupportedAttention, TypeError) as error:  # TypeError: its forward takes no position_ids
             raise UnsupportedModel(name, str(error)) from error
     _compare(reference[0], generated, model.dtype, name, "with a cache, its")
     for index, (wanted, got) in enumerate(zip(reference, paged, strict=True)):
         _compare(wanted[_chunk_ends(index)], got, model.dtype, name)
-    return shapes
+    with torch.inference_mode():
+        probe = _probe(model, num_layers, name)
+        logits = _paged_logits(forward_pass, shapes, prompts, model, attention)
+    return CheckedModel(shapes, [probe.calls[layer] for layer in range(num_layers)], prompts, logits)
+
+
+def check_forward_pass(
+    forward_pass: ForwardPass,
+    checked: CheckedModel,
+    model: Any,
+    name: str,
+    attention: str,
+    *,
+    is_quantized: bool = False,
+) -> None:
+    """Prove that `forward_pass` computes what the model's own modules did. Raises `UnsupportedModel`."""
+    logits = _paged_logits(forward_pass, checked.shapes, checked.prompts, model, attention)
+    limit = QUANTIZED_ERROR_MAX if is_quantized else None
+    for wanted, got in zip(checked.logits, logits, strict=True):
+        _compare(wanted, got, model.dtype, name, "packed, its", limit=limit)
+
+
+def check_invariance(
+    forward_pass: ForwardPass, checked: CheckedModel, model: Any, name: str, attention: str
+) -> None:
+    """Prove that a sequence's logits are bitwise the same alone and beside another, however it is cut.
+
+    Raises `UnsupportedModel`.
+    """
+    together = _paged_logits(forward_pass, checked.shapes, checked.prompts, model, attention)
+    for prompt, cut in zip(checked.prompts, together, strict=True):
+        plan = ((len(prompt),),)
+        [whole] = _paged_logits(forward_pass, checked.shapes, [prompt], model, attention, plan)
+        if not torch.equal(whole[-1], cut[-1]):
+            raise UnsupportedModel(name, "its logits depend on the batch, so it cannot run deterministically")
 
 
 def _check_layer_types(text_config: Any, name: str) -> None:
@@ -128,47 +178,55 @@ def _switch_to_paged(model: Any, name: str) -> None:
 
 
 @dataclass
-class _ShapeProbe:
+class _Probe:
     """Stands in for a paged step, and notes how each layer calls."""
 
     shapes: dict[int, KvShape] = field(default_factory=dict)
+    calls: dict[int, LayerCall] = field(default_factory=dict)
     num_calls: int = 0
 
     def attend(self, layer_index: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
         self.num_calls += 1
         self.shapes[layer_index] = KvShape(key.shape[0], key.shape[2], value.shape[2])
+        self.calls[layer_index] = call
         return query.new_zeros(query.shape[1], query.shape[0], value.shape[2])
 
 
-def _layer_shapes(model: Any, num_layers: int, name: str) -> dict[int, KvShape]:
-    probe = _ShapeProbe()
+def _probe(model: Any, num_layers: int, name: str) -> _Probe:
+    probe = _Probe()
     ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
     with paged_step(probe):
         model(input_ids=ids, position_ids=torch.arange(2, device=model.device)[None], use_cache=False)
     if probe.num_calls != num_layers or sorted(probe.shapes) != list(range(num_layers)):
         reason = f"{probe.num_calls} attention calls in one pass over {num_layers} layers"
         raise UnsupportedModel(name, f"its attention bypasses the transformers attention interface: {reason}")
-    return probe.shapes
+    return probe
 
 
 def _paged_logits(
-    model: Any, shapes: dict[int, KvShape], prompts: list[Tensor], attention: str
+    forward_pass: ForwardPass,
+    shapes: dict[int, KvShape],
+    prompts: list[Tensor],
+    model: Any,
+    attention: str,
+    plans: Iterable[tuple[int, ...]] = CHUNK_PLANS,
 ) -> list[Tensor]:
-    """Logits at the end of every chunk of `CHUNK_PLANS`, through the real runner, per prompt."""
+    """Logits at the end of every chunk of `plans`, through the real runner, per prompt."""
     block_size = max(BLOCK_SIZE, block_size_multiple(attention))
     kv = KvMemory(shapes, num_blocks=6, block_size=block_size, dtype=model.dtype, device=model.device)
-    runner = ModelRunner(model, kv, make_attention(attention, kv))
+    runner = ModelRunner(forward_pass, kv, make_attention(attention, kv), model.device)
     sequences = [Sequence(Request(str(n), ()), arrival=n, num_tokens_max=1) for n in range(len(prompts))]
-    sequences[0].blocks, sequences[1].blocks = [5, 0, 3], [1, 4]
+    for sequence, blocks in zip(sequences, ([5, 0, 3], [1, 4]), strict=False):
+        sequence.blocks = blocks
     rows: list[list[Tensor]] = [[] for _ in prompts]
-    for counts in CHUNK_PLANS:
+    for counts in plans:
         for sequence, prompt, count in zip(sequences, prompts, counts, strict=True):
             known = sequence.num_computed_tokens + count
             sequence.token_ids = prompt[:known].tolist()
         logits = runner.forward([Chunk(sequence, sequence.num_uncomputed_tokens) for sequence in sequences])
         for index, sequence in enumerate(sequences):
             sequence.num_computed_tokens = sequence.num_tokens
-            rows[index].append(logits[index])
+            rows[index].append(logits[index].clone())
     return [torch.stack(chunk_ends) for chunk_ends in rows]
 
 
@@ -177,9 +235,17 @@ def _chunk_ends(prompt_index: int) -> list[int]:
     return [end - 1 for end in accumulate(counts[prompt_index] for counts in CHUNK_PLANS)]
 
 
-def _compare(wanted: Tensor, got: Tensor, dtype: torch.dtype, name: str, whose: str = "its") -> None:
+def _compare(
+    wanted: Tensor,
+    got: Tensor,
+    dtype: torch.dtype,
+    name: str,
+    whose: str = "its",
+    *,
+    limit: float | None = None,
+) -> None:
     error = ((wanted - got).square().mean().sqrt() / wanted.std()).item()
-    limit = RELATIVE_ERROR_MAX[dtype]
+    limit = RELATIVE_ERROR_MAX[dtype] if limit is None else limit
     if not error <= limit:
         raise UnsupportedModel(
             name, f"{whose} logits differ from the reference by {error:.1e} (allowed {limit:.0e})"

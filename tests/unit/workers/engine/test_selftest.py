@@ -15,7 +15,7 @@ from transformers.models.mistral import modeling_mistral
 
 from tests.unit.workers.engine.tiny_models import load_engine, save_model
 from workers.engine import UnsupportedModel, selftest
-from workers.engine.execution.attention import ATTENTION_NAME
+from workers.engine.execution.attention import ATTENTION_NAME, AttentionStep
 from workers.engine.execution.kv_memory import KvShape
 from workers.engine.execution.step_layout import StepInputs
 from workers.engine.selftest import check_model
@@ -135,7 +135,7 @@ def test_windows_are_restored_even_if_the_model_is_refused(checkpoint: Checkpoin
 def test_shapes_come_from_the_layers_not_from_the_configuration(checkpoint: Checkpoint) -> None:
     model = load(checkpoint("llama", head_dim=10))
 
-    assert check_model(model, "llama") == {
+    assert check_model(model, "llama").shapes == {
         n: KvShape(num_heads=2, key_dim=10, value_dim=10) for n in range(2)
     }
 
@@ -150,13 +150,13 @@ def test_a_wrong_position_is_far_outside_every_tolerance(
     checkpoint: Checkpoint, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(checkpoint("llama")).to(dtype)
-    real = selftest.ModelRunner._call
+    real = selftest.ModulePass.__call__
 
-    def shifted(self: Any, inputs: StepInputs) -> Tensor:
+    def shifted(self: Any, inputs: StepInputs, attention: AttentionStep) -> Tensor:
         layout = replace(inputs.layout, positions=inputs.layout.positions // 2)
-        return real(self, replace(inputs, layout=layout))
+        return real(self, replace(inputs, layout=layout), attention)
 
-    monkeypatch.setattr(selftest.ModelRunner, "_call", shifted)
+    monkeypatch.setattr(selftest.ModulePass, "__call__", shifted)
     with pytest.raises(UnsupportedModel, match="logits differ"):
         check_model(model, "shifted")
 

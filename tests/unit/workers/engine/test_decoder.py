@@ -1,0 +1,159 @@
+"""The forward pass written out: which models it takes, and that it computes what their own modules do."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from tests.unit.workers.engine.tiny_models import VOCAB_SIZE, save_model
+from workers.engine.execution.attention import LayerCall
+from workers.engine.execution.decoder import Decoder, NotPlain, read_decoder
+from workers.engine.execution.linears import NativeLinear, Packing, native_pack, native_packing, onednn_pack
+from workers.engine.execution.step_layout import StepInputs, StepLayout
+
+pytestmark = pytest.mark.skipif(
+    not NativeLinear.can_pack("float32", 1), reason="no compiler, so no native kernels"
+)
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama, tied": ("llama", {"tie_word_embeddings": True}),
+    "llama, biases": ("llama", {"attention_bias": True}),
+    "llama, odd sizes": ("llama", {"hidden_size": 40, "intermediate_size": 50, "head_dim": 12}),
+    "llama 3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
+    "gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "mistral": ("mistral", {}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+}
+TOKENS = 37
+
+
+class Whole:
+    """Attention over all tokens of one sequence, without KV memory."""
+
+    def attend(self, layer_index: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
+        attended = F.scaled_dot_product_attention(
+            query[None], key[None], value[None], is_causal=True, scale=call.scale, enable_gqa=True
+        )
+        return attended[0].transpose(0, 1).contiguous()
+
+
+def load(directory: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+
+
+def inputs(token_ids: Tensor, rows: list[int]) -> StepInputs:
+    empty = torch.empty(0, dtype=torch.int32)
+    layout = StepLayout(
+        cu_seqlens_q=empty,
+        seq_lens=empty,
+        block_tables=empty,
+        slot_mapping=empty,
+        positions=torch.arange(len(token_ids)),
+        num_tokens=len(token_ids),
+        num_decodes=0,
+        max_query_len=len(token_ids),
+        max_seq_len=len(token_ids),
+    )
+    return StepInputs(layout, token_ids, torch.tensor(rows))
+
+
+def read(model: Any, pack: Any = None, dtype: torch.dtype = torch.float32) -> Decoder:
+    head_dim = model.model.layers[0].self_attn.head_dim
+    calls = [LayerCall(head_dim**-0.5, None, None, None)] * len(model.model.layers)
+    pack = pack or native_pack("float32")
+    return read_decoder(model, calls, Packing(pack, pack), dtype)
+
+
+@torch.inference_mode()
+def relative_error(model: Any, decoder: Decoder, *, rows: list[int], seed: int = 0) -> float:
+    token_ids = torch.randint(0, VOCAB_SIZE, (TOKENS,), generator=torch.Generator().manual_seed(seed))
+    wanted = model(token_ids[None], use_cache=False).logits[0, rows]
+    got = decoder(inputs(token_ids, rows), Whole())
+    return ((got - wanted).square().mean().sqrt() / wanted.std()).item()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("pack", [native_pack, onednn_pack])
+def test_logits_equal_those_of_the_models_own_modules(name: str, pack: Any, tmp_path: Path) -> None:
+    model_type, overrides = PLAIN[name]
+    model = load(save_model(tmp_path, model_type, **overrides))
+    decoder = read(copy.deepcopy(model), pack("float32"))
+    assert relative_error(model, decoder, rows=[3, 20, TOKENS - 1]) < 1e-5
+    assert relative_error(model, decoder, rows=list(range(TOKENS)), seed=1) < 1e-5
+    assert relative_error(model, decoder, rows=[TOKENS - 1], seed=2) < 1e-5
+
+
+@pytest.mark.skipif(not NativeLinear.can_pack("bfloat16", 2), reason="this processor has no AVX512_BF16")
+def test_bfloat16_is_as_close_to_float32_as_the_modules_in_bfloat16(tmp_path: Path) -> None:
+    model = load(save_model(tmp_path))
+    half = copy.deepcopy(model).bfloat16()
+    decoder = read(copy.deepcopy(half), native_pack("bfloat16"), torch.bfloat16)
+    rows = list(range(TOKENS))
+    token_ids = torch.randint(0, VOCAB_SIZE, (TOKENS,), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        wanted = model(token_ids[None]).logits[0]
+        theirs = (
+            (half(token_ids[None]).logits[0].float() - wanted).square().mean().sqrt() / wanted.std()
+        ).item()
+    assert relative_error(model, decoder, rows=rows) < 1.5 * theirs
+
+
+def test_the_weights_it_took_are_no_longer_held_twice(tmp_path: Path) -> None:
+    model = load(save_model(tmp_path))
+    read(model)
+    assert {name for name, value in model.named_parameters() if value.dim() == 2 and value.numel()} == {
+        "model.embed_tokens.weight"
+    }
+
+
+def test_positions_beyond_the_first_table_are_tabulated_when_they_come(tmp_path: Path) -> None:
+    model = load(save_model(tmp_path, max_position_embeddings=4096))
+    decoder = read(copy.deepcopy(model))
+    token_ids, start = torch.arange(20), 2500
+    shifted = inputs(token_ids, [19])
+    shifted.layout.positions.add_(start)
+    object.__setattr__(shifted.layout, "max_seq_len", start + 20)
+    with torch.inference_mode():
+        positions = torch.arange(start, start + 20)[None]
+        wanted = model(token_ids[None], position_ids=positions, use_cache=False).logits[0, 19:]
+        assert torch.allclose(decoder(shifted, Whole()), wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "overrides", "reason"),
+    [
+        ("gpt2", {}, "other parts"),
+        ("gemma2", {"head_dim": 8}, "other parts"),
+        ("phi3", {}, "other parts"),
+        ("qwen3_moe", {"head_dim": 8, "num_experts": 4, "moe_intermediate_size": 16}, "other parts"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+            "'dynamic'",
+        ),
+        ("llama", {"hidden_act": "relu"}, "gated by 'relu'"),
+    ],
+)
+def test_a_model_built_otherwise_is_left_whole(
+    model_type: str, overrides: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    model = load(save_model(tmp_path, model_type, **overrides))
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    with pytest.raises(NotPlain, match=reason):
+        read_decoder(model, [], native_packing("float32"), torch.float32)
+    assert all(torch.equal(before[name], value) for name, value in model.named_parameters())

@@ -1,0 +1,370 @@
+"""The forward pass of a plain decoder, written out: no module calls, fused and packed weights, kept buffers.
+
+For models built like Llama, whatever their class is called: pre-norm attention with a rotary embedding, a
+gated MLP, RMS norms. `read_decoder` looks at the parts, not at names; whether it read them rightly is for the
+self-test to say. Everything else runs through transformers' own modules. Knows tensors; no sequences.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kernels.build import load_kernels
+from .attention import AttentionStep, LayerCall
+from .linears import FIXED_ORDER, Gate, Linear, Pack, Packing
+from .step_layout import StepInputs
+
+GATES: dict[str, Gate] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
+STATIC_ROPES = {"default", "linear", "llama3", "yarn"}
+"""Rotary embeddings that depend on the position alone, so that they can be tabulated."""
+HEAD_DIM_MAX = 512
+ROPE_ROWS = 1024
+"""The table of cosines grows by whole multiples of this many positions."""
+
+ATTENTION_PARTS = {"q_proj", "k_proj", "v_proj", "o_proj"}
+HEAD_NORMS = frozenset({"q_norm", "k_norm"})
+MLP_PARTS = {"gate_proj", "up_proj", "down_proj"}
+LAYER_PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+DECODER_PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
+
+
+class NotPlain(Exception):
+    """The model is not built like this file; the message says where it differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    call: LayerCall
+    input_norm: Tensor  # [hidden], float32, as are all norms
+    qkv: Linear
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    output: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    hidden: int
+    query_heads: int
+    key_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    norm_eps: float
+
+    @property
+    def qkv(self) -> int:
+        return (self.query_heads + 2 * self.key_heads) * self.head_dim
+
+
+class Decoder:
+    """A plain decoder's weights, packed, and the way through them.
+
+    The residual stream is float32 whatever the dtype of weights and activations.
+    """
+
+    def __init__(
+        self,
+        shape: _Shape,
+        layers: list[_Layer],
+        embedding: Tensor,
+        norm: Tensor,
+        lm_head: Linear,
+        rotary: _Rotary,
+        dtype: torch.dtype,
+    ) -> None:
+        self._shape, self._layers = shape, layers
+        self._embedding, self._norm, self._lm_head = embedding, norm, lm_head
+        self._rotary, self._dtype = rotary, dtype
+        self._kernels = _DecoderKernels()
+        self._buffers = _Buffers()
+
+    def __call__(self, inputs: StepInputs, attention: AttentionStep) -> Tensor:
+        """Logits `[rows, vocab]`, float32, of `inputs.logits_rows`; the next call overwrites them."""
+        shape, kernels, rows = self._shape, self._kernels, inputs.logits_rows
+        positions = inputs.layout.positions
+        cosine, sine = self._rotary.upto(inputs.layout.max_seq_len)
+        residual = self._buffer("residual", inputs.layout.num_tokens, shape.hidden, torch.float32)
+        kernels.gather_rows(self._embedding, inputs.input_ids, residual)
+        for index, layer in enumerate(self._layers):
+            normed = self._normed(residual, layer.input_norm)
+            qkv = self._buffer("qkv", len(residual), shape.qkv, self._dtype)
+            layer.qkv.store(normed, qkv)
+            kernels.rotate_heads(qkv, positions, cosine, sine, shape, layer.query_norm, layer.key_norm)
+            attended = self._attend(attention, index, layer, qkv)
+            if index + 1 == len(self._layers):  # nobody will look at the other rows again
+                residual, attended = residual[rows], attended[rows]
+            layer.output.add_to(attended, residual)
+            gated = self._buffer("gated", len(residual), shape.intermediate, self._dtype)
+            layer.gate_up.store(self._normed(residual, layer.mlp_norm), gated)
+            layer.down.add_to(gated, residual)
+        logits = self._buffer("logits", len(rows), shape.vocab, torch.float32)
+        self._lm_head.store(self._normed(residual, self._norm), logits)
+        return logits
+
+    def _attend(self, attention: AttentionStep, index: int, layer: _Layer, qkv: Tensor) -> Tensor:
+        shape = self._shape
+        heads = qkv.view(len(qkv), -1, shape.head_dim).transpose(0, 1)  # [heads, tokens, head_dim]
+        query, key, value = torch.split(heads, [shape.query_heads, shape.key_heads, shape.key_heads])
+        return attention.attend(index, query, key, value, layer.call).flatten(1)
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        out = self._buffer("normed", len(x), self._shape.hidden, self._dtype)
+        self._kernels.rms_norm(x, weight, self._shape.norm_eps, out)
+        return out
+
+    def _buffer(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+        return self._buffers.get(name, rows, columns, dtype)
+
+
+class _Buffers:
+    """Memory for activations, kept from step to step and grown when a step is larger than all before."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Tensor] = {}
+
+    def get(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < rows:
+            self._kept[name] = kept = torch.empty(rows, columns, dtype=dtype)
+        return kept[:rows]
+
+
+class _Rotary:
+    """Cosines and sines of the rotary embedding by position, as the model's own module gives them."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._cosine, self._sine = self._table(ROPE_ROWS)
+
+    @property
+    def half(self) -> int:
+        return self._cosine.shape[1]
+
+    def upto(self, num_positions: int) -> tuple[Tensor, Tensor]:
+        """Tables `[at least num_positions, half]`."""
+        if num_positions > len(self._cosine):
+            rows = max(num_positions, 2 * len(self._cosine))
+            self._cosine, self._sine = self._table(-(-rows // ROPE_ROWS) * ROPE_ROWS)
+        return self._cosine, self._sine
+
+    def _table(self, num_positions: int) -> tuple[Tensor, Tensor]:
+        positions = torch.arange(num_positions)[None]
+        tables = self._module(torch.zeros(1), positions)  # its first argument only says which dtype
+        halves = []
+        for table in tables:
+            first, second = table[0].float().chunk(2, dim=-1)
+            if not torch.equal(first, second):
+                raise NotPlain("its rotary embedding interleaves")
+            halves.append(first.contiguous())
+        return halves[0], halves[1]
+
+
+class _DecoderKernels:
+    """`kernels/decoder.cpp`, spoken to with tensors."""
+
+    def __init__(self) -> None:
+        kernels: Any = load_kernels("decoder", FIXED_ORDER)
+        pointer, int32, int64, float32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+        self._rms_norm = kernels.rms_norm
+        self._rms_norm.argtypes = [pointer, pointer, float32, pointer, int32, int64, int64]
+        self._gather = kernels.gather_rows
+        self._gather.argtypes = [pointer, int32, pointer, pointer, int64, int64]
+        self._rotate = kernels.rotate_heads
+        self._rotate.argtypes = [
+            *(pointer, int32, int64, int64, pointer, pointer, pointer),
+            *(int64, int64, int64, int64, pointer, pointer, float32),
+        ]
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        is_bfloat16 = out.dtype == torch.bfloat16
+        self._rms_norm(x.data_ptr(), weight.data_ptr(), eps, out.data_ptr(), is_bfloat16, *x.shape)
+
+    def gather_rows(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
+        is_bfloat16 = table.dtype == torch.bfloat16
+        self._gather(table.data_ptr(), is_bfloat16, ids.data_ptr(), out.data_ptr(), *out.shape)
+
+    def rotate_heads(
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        cosine: Tensor,
+        sine: Tensor,
+        shape: _Shape,
+        query_norm: Tensor | None,
+        key_norm: Tensor | None,
+    ) -> None:
+        self._rotate(
+            *(qkv.data_ptr(), qkv.dtype == torch.bfloat16, qkv.stride(0), len(qkv)),
+            *(positions.data_ptr(), cosine.data_ptr(), sine.data_ptr(), cosine.shape[1]),
+            *(shape.query_heads, shape.key_heads, shape.head_dim),
+            *(_pointer(query_norm), _pointer(key_norm), shape.norm_eps),
+        )
+
+
+def read_decoder(model: Any, calls: Sequence[LayerCall], packing: Packing, dtype: torch.dtype) -> Decoder:
+    """Take a transformers model apart into a `Decoder`. Its linear weights are freed as they are packed.
+
+    `calls` is what each layer asks of attention. Raises `NotPlain`, before anything is freed, if the model is
+    built otherwise.
+    """
+    if load_kernels("decoder", FIXED_ORDER) is None:
+        raise NotPlain("there are no native kernels on this machine")
+    body, head = _parts(model, {"model", "lm_head"}), model.lm_head
+    parts = _parts(body["model"], DECODER_PARTS)
+    config = model.config.get_text_config()
+    rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type")  # else per kind of layer
+    if rope_type not in STATIC_ROPES:
+        raise NotPlain(f"its rotary embedding is of type {rope_type!r}")
+    modules = list(parts["layers"])
+    for module in modules:
+        _check_parts(module)
+    rotary = _Rotary(parts["rotary_emb"])
+    shape = _shape(modules, parts["embed_tokens"], config, rotary.half)
+    gate = _gate(config)
+    for module in modules:
+        _check_shapes(module, shape)
+    layers = [
+        _pack_layer(module, call, packing.layers, gate) for module, call in zip(modules, calls, strict=True)
+    ]
+    embedding = parts["embed_tokens"].weight.detach()
+    if embedding.dtype not in (torch.float32, torch.bfloat16):
+        embedding = embedding.float()
+    lm_head = packing.head(head.weight.detach(), _detached(head.bias))
+    if head.weight is not parts["embed_tokens"].weight:
+        _free(head)
+    return Decoder(shape, layers, embedding, _weight(parts["norm"]), lm_head, rotary, dtype)
+
+
+def _parts(module: Any, wanted: set[str], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
+    found = dict(module.named_children())
+    if not wanted <= set(found) <= wanted | optional:
+        differing = sorted(set(found) ^ wanted)
+        raise NotPlain(f"{type(module).__name__} has other parts: {', '.join(differing)}")
+    return found
+
+
+def _shape(modules: list[Any], embedding: Any, config: Any, half: int) -> _Shape:
+    first = modules[0].self_attn
+    head_dim = getattr(first, "head_dim", None)
+    if not isinstance(head_dim, int) or head_dim > HEAD_DIM_MAX or 2 * half > head_dim:
+        raise NotPlain(f"its heads have {head_dim} dimensions, of which {2 * half} rotate")
+    vocab, hidden = embedding.weight.shape
+    eps = [
+        norm_eps(norm)
+        for module in modules
+        for norm in (module.input_layernorm, module.post_attention_layernorm)
+    ]
+    if len(set(eps)) != 1:
+        raise NotPlain("its norms differ")
+    return _Shape(
+        hidden=hidden,
+        query_heads=first.q_proj.out_features // head_dim,
+        key_heads=first.k_proj.out_features // head_dim,
+        head_dim=head_dim,
+        intermediate=modules[0].mlp.gate_proj.out_features,
+        vocab=vocab,
+        norm_eps=eps[0],
+    )
+
+
+def norm_eps(norm: Any) -> float:
+    """Epsilon of an RMS norm; NotPlain if it is another kind of norm."""
+    eps = getattr(norm, "variance_epsilon", None)
+    if eps is None or set(dict(norm.named_parameters())) != {"weight"}:
+        raise NotPlain(f"it has norms of type {type(norm).__name__}")
+    return float(eps)
+
+
+def _gate(config: Any) -> Gate:
+    name = getattr(config, "hidden_act", None)
+    if name not in GATES:
+        raise NotPlain(f"its MLP is gated by {name!r}")
+    return GATES[name]
+
+
+def _check_parts(module: Any) -> None:
+    _parts(module, LAYER_PARTS)
+    _parts(module.self_attn, ATTENTION_PARTS, HEAD_NORMS)
+    _parts(module.mlp, MLP_PARTS, frozenset({"act_fn"}))
+
+
+def _check_shapes(module: Any, shape: _Shape) -> None:
+    """Raise NotPlain unless the layer has the shapes of the first one."""
+    attention, mlp = dict(module.self_attn.named_children()), dict(module.mlp.named_children())
+    heads = shape.head_dim
+    wanted = {
+        "q_proj": (shape.query_heads * heads, shape.hidden),
+        "k_proj": (shape.key_heads * heads, shape.hidden),
+        "v_proj": (shape.key_heads * heads, shape.hidden),
+        "o_proj": (shape.hidden, shape.query_heads * heads),
+        "gate_proj": (shape.intermediate, shape.hidden),
+        "up_proj": (shape.intermediate, shape.hidden),
+        "down_proj": (shape.hidden, shape.intermediate),
+    }
+    for name, size in wanted.items():
+        linear = attention.get(name) or mlp[name]
+        if type(linear) is not torch.nn.Linear or tuple(linear.weight.shape) != size:
+            raise NotPlain(f"its {name} is no linear layer of {size[1]} to {size[0]}")
+    for name in HEAD_NORMS & set(attention):
+        norm_eps(attention[name])
+        if tuple(attention[name].weight.shape) != (heads,):
+            raise NotPlain(f"its {name} is not over a head")
+
+
+def _pack_layer(module: Any, call: LayerCall, pack: Pack, gate: Gate) -> _Layer:
+    attention, mlp = module.self_attn, module.mlp
+    return _Layer(
+        call=call,
+        input_norm=_weight(module.input_layernorm),
+        qkv=_pack_fused([attention.q_proj, attention.k_proj, attention.v_proj], pack),
+        query_norm=_weight(getattr(attention, "q_norm", None)),
+        key_norm=_weight(getattr(attention, "k_norm", None)),
+        output=_pack_fused([attention.o_proj], pack),
+        mlp_norm=_weight(module.post_attention_layernorm),
+        gate_up=_pack_fused([mlp.gate_proj, mlp.up_proj], pack, gate=gate),
+        down=_pack_fused([mlp.down_proj], pack),
+    )
+
+
+def _pack_fused(linears: list[Any], pack: Pack, **options: Any) -> Linear:
+    """Several linears over the same input as one; their own weights are freed."""
+    weight = torch.cat([linear.weight.detach() for linear in linears])
+    biases = [
+        torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
+        for linear in linears
+    ]
+    has_bias = any(linear.bias is not None for linear in linears)
+    for linear in linears:
+        _free(linear)
+    return pack(weight, torch.cat(biases) if has_bias else None, **options)
+
+
+def _free(linear: Any) -> None:
+    linear.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+
+
+def _detached(parameter: Any) -> Tensor | None:
+    return None if parameter is None else parameter.detach()
+
+
+def _weight(norm: Any) -> Any:
+    return None if norm is None else norm.weight.detach().float().contiguous()
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,140 @@
+// What a decoder does between its linear layers and its attention, on activations in float32: one row per token.
+//
+// Sums run over fixed lanes in a fixed order, so a row's result does not depend on its neighbours or on the threads.
+#include "vector.h"
+
+#include <math.h>
+
+namespace {
+
+template <class X, class T> void norm_row(const X* x, const float* weight, float eps, long n, T* out) {
+    floats squares = {};
+    const long whole = n / LANES * LANES, rest = n - whole;
+    for (long i = 0; i < whole; i += LANES) squares += load(x + i) * load(x + i);
+    if (rest) {
+        const floats tail = load_some(x + whole, rest);
+        squares += tail * tail;
+    }
+    const float scale = 1.f / sqrtf(sum(squares) / n + eps);
+    for (long i = 0; i < whole; i += LANES) store(out + i, load(x + i) * scale * load(weight + i));
+    if (rest) store_some(out + whole, load_some(x + whole, rest) * scale * load_some(weight + whole, rest), rest);
+}
+
+constexpr long HEAD_DIM_MAX = 512;
+
+template <class T> void rotate(T* head, const float* cosine, const float* sine, long half) {
+    float first[HEAD_DIM_MAX], second[HEAD_DIM_MAX];
+    for (long i = 0; i < half; i++) first[i] = to_float(head[i]), second[i] = to_float(head[i + half]);
+    for (long i = 0; i < half; i++) {
+        head[i] = from_float<T>(first[i] * cosine[i] - second[i] * sine[i]);
+        head[i + half] = from_float<T>(second[i] * cosine[i] + first[i] * sine[i]);
+    }
+}
+
+template <class T> void rotate_row(T* row, const float* cosine, const float* sine, long half, long query_heads, long key_heads,
+                                   long head_dim, const float* query_norm, const float* key_norm, float eps) {
+    for (long h = 0; h < query_heads + key_heads; h++) {
+        T* head = row + h * head_dim;
+        const float* norm = h < query_heads ? query_norm : key_norm;
+        if (norm) norm_row(head, norm, eps, head_dim, head);
+        if (half) rotate(head, cosine, sine, half);
+    }
+}
+
+template <class T> void gather_rows(const T* table, const int64_t* ids, float* out, long rows, long n) {
+#pragma omp parallel for schedule(static)
+    for (long row = 0; row < rows; row++) {
+        const T* from = table + ids[row] * n;
+        float* to = out + row * n;
+        const long whole = n / LANES * LANES;
+        for (long i = 0; i < whole; i += LANES) store(to + i, load(from + i));
+        if (whole < n) store_some(to + whole, load_some(from + whole, n - whole), n - whole);
+    }
+}
+
+template <class T> void quantize_row(const T* x, long k, uint8_t* out, float* scale) {
+    floats largest = {};
+    for (long i = 0; i < k; i += LANES) {
+        const floats v = load_some(x + i, k - i < LANES ? k - i : LANES), size = where(v < 0.f, -v, v);
+        largest = where(size > largest, size, largest);
+    }
+    float top = 0;
+    for (long lane = 0; lane < LANES; lane++) top = largest[lane] > top ? largest[lane] : top;
+    *scale = top / 127;
+    const float inverse = top > 0 ? 127 / top : 0;
+    for (long i = 0; i < k; i += LANES) {
+        const long count = k - i < LANES ? k - i : LANES;
+        const floats v = load_some(x + i, count) * inverse + 12582912.f; // rounds to an integer in the low bits
+        const ints whole = (ints)v - 0x4B400000 + 128;
+        for (long lane = 0; lane < count; lane++) out[i + lane] = (uint8_t)whole[lane];
+    }
+}
+
+// The lowest index of the largest value; -1 if that is not a finite number, or if there is a NaN.
+int64_t argmax_row(const float* x, long n) {
+    floats best = splat(-INFINITY), poison = {};
+    for (long i = 0; i < n; i += LANES) {
+        const floats v = n - i >= LANES ? load(x + i) : where((ints){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} <
+                                                             (int32_t)(n - i), load_some(x + i, n - i), splat(-INFINITY));
+        best = where(v > best, v, best);
+        poison = where(v != v, splat(1.f), poison);
+    }
+    float top = -INFINITY;
+    for (long lane = 0; lane < LANES; lane++) {
+        if (poison[lane] != 0.f) return -1;
+        top = best[lane] > top ? best[lane] : top;
+    }
+    if (isinf(top)) return -1;
+    long i = 0;
+    while (x[i] != top) i++;
+    return i;
+}
+
+} // namespace
+
+extern "C" {
+
+// out[row] = x[row] / rms(x[row]) * weight; x float32, out float32 or bfloat16, both [rows, n].
+void rms_norm(const float* x, const float* weight, float eps, void* out, int32_t out_is_bfloat16, int64_t rows, int64_t n) {
+#pragma omp parallel for schedule(static) if (rows > 1)
+    for (long row = 0; row < rows; row++) {
+        if (out_is_bfloat16) norm_row(x + row * n, weight, eps, n, (uint16_t*)out + row * n);
+        else norm_row(x + row * n, weight, eps, n, (float*)out + row * n);
+    }
+}
+
+// In place, on the heads of queries and keys at the front of each row: an RMS norm per head (if weights are given), then
+// the rotary embedding of the first 2 * half elements. cosine and sine: [positions, half]; head_dim is at most 512.
+void rotate_heads(void* qkv, int32_t is_bfloat16, int64_t row_stride, int64_t rows, const int64_t* positions, const float* cosine,
+                  const float* sine, int64_t half, int64_t query_heads, int64_t key_heads, int64_t head_dim,
+                  const float* query_norm, const float* key_norm, float eps) {
+#pragma omp parallel for schedule(static) if (rows > 1)
+    for (long row = 0; row < rows; row++) {
+        const float *c = cosine + positions[row] * half, *s = sine + positions[row] * half;
+        if (is_bfloat16)
+            rotate_row((uint16_t*)qkv + row * row_stride, c, s, half, query_heads, key_heads, head_dim, query_norm, key_norm, eps);
+        else
+            rotate_row((float*)qkv + row * row_stride, c, s, half, query_heads, key_heads, head_dim, query_norm, key_norm, eps);
+    }
+}
+
+// Rows `ids` of a table [ids, n] of float32 or bfloat16, as float32.
+void gather_rows(const void* table, int32_t table_is_bfloat16, const int64_t* ids, float* out, int64_t rows, int64_t n) {
+    if (table_is_bfloat16) gather_rows((const uint16_t*)table, ids, out, rows, n);
+    else gather_rows((const float*)table, ids, out, rows, n);
+}
+
+// x[row] ~ (out[row] - 128) * scale[row]: symmetric, one scale a row.
+void quantize_rows(const void* x, int32_t x_is_bfloat16, int64_t rows, int64_t k, uint8_t* out, float* scale) {
+#pragma omp parallel for schedule(static) if (rows > 1)
+    for (long row = 0; row < rows; row++) {
+        if (x_is_bfloat16) quantize_row((const uint16_t*)x + row * k, k, out + row * k, scale + row);
+        else quantize_row((const float*)x + row * k, k, out + row * k, scale + row);
+    }
+}
+
+void argmax_rows(const float* x, int64_t rows, int64_t n, int64_t* out) {
+#pragma omp parallel for schedule(static) if (rows > 1)
+    for (long row = 0; row < rows; row++) out[row] = argmax_row(x + row * n, n);
+}
+}

@@ -1,0 +1,180 @@
+// Linear layers over packed weights: y[m, n] = sum over k of x[m, k] * w[n, k], and what follows it done in place.
+//
+// Every output is one chain of multiply-adds over ascending k, in one lane of one register. How many rows are computed
+// together, which ones, and how many threads share the work changes nothing about that chain: a row's result is bitwise
+// the same in any batch. (So no sum is split here.)
+//
+// Packed weights are panels of 32 columns: [panel][k / GROUP][32][GROUP], where GROUP is the number of k that one
+// instruction takes per lane: 1 (float32), 2 (bfloat16), 4 (int8). Columns beyond n are zero.
+#include <utility>
+
+#include "vector.h"
+
+namespace {
+
+constexpr long PANEL = 2 * LANES;
+#ifdef __AVX512F__
+constexpr int ROWS_MAX = 14; // of 32 registers: 28 accumulators, two of weights, one of x
+#else
+constexpr int ROWS_MAX = 2; // of 16 half as wide: 8 accumulators, four of weights, one of x
+#endif
+
+enum Epilogue : int32_t { STORE = 0, ADD = 1, GATED_SILU = 2, GATED_GELU_TANH = 3 };
+
+struct LinearCall {
+    const void* x;         // [rows, k], row stride x_stride elements: float32, bfloat16 or uint8
+    const void* w;         // packed
+    const float* bias;     // [panels * 32], or null
+    void* out;             // float32 or bfloat16, row stride out_stride elements; ADD adds to float32
+    const float* x_scale;  // int8: [rows]
+    const float* w_scale;  // int8: [panels * 32]
+    const int32_t* w_sum;  // int8: [panels * 32], each column's sum, for the offset of 128 in x
+    int64_t rows, n, k, x_stride, out_stride;
+    int32_t epilogue, out_is_bfloat16;
+};
+
+struct Float32 {
+    using X = float;
+    using Acc = floats;
+    static constexpr long GROUP = 1, WEIGHT_BYTES = 4;
+    static floats x(const X* p) { return splat(*p); }
+    static floats w(const char* p) { return load((const float*)p); }
+    static Acc multiply_add(Acc acc, floats x, floats w) { return x * w + acc; }
+};
+
+#ifdef __AVX512BF16__
+struct BFloat16 {
+    using X = uint16_t;
+    using Acc = floats;
+    static constexpr long GROUP = 2, WEIGHT_BYTES = 2;
+    static __m512bh x(const X* p) {
+        int32_t pair;
+        memcpy(&pair, p, 4);
+        return (__m512bh)_mm512_set1_epi32(pair);
+    }
+    static __m512bh w(const char* p) { return (__m512bh)_mm512_loadu_si512(p); }
+    static Acc multiply_add(Acc acc, __m512bh x, __m512bh w) { return (floats)_mm512_dpbf16_ps((__m512)acc, x, w); }
+};
+#endif
+
+#ifdef __AVX512VNNI__
+struct Int8 {
+    using X = uint8_t;
+    using Acc = ints;
+    static constexpr long GROUP = 4, WEIGHT_BYTES = 1;
+    static __m512i x(const X* p) {
+        int32_t four;
+        memcpy(&four, p, 4);
+        return _mm512_set1_epi32(four);
+    }
+    static __m512i w(const char* p) { return _mm512_loadu_si512(p); }
+    static Acc multiply_add(Acc acc, __m512i x, __m512i w) { return (ints)_mm512_dpbusd_epi32((__m512i)acc, x, w); }
+};
+#endif
+
+template <class T> inline void put(T* out, floats value, long count) {
+    if (count >= LANES) store(out, value);
+    else if (count > 0) store_some(out, value, count);
+}
+
+inline void put(const LinearCall& call, long row, long column, floats value, long count) {
+    const long at = row * call.out_stride + column;
+    if (call.out_is_bfloat16) put((uint16_t*)call.out + at, value, count);
+    else put((float*)call.out + at, value, count);
+}
+
+inline void add(const LinearCall& call, long row, long column, floats value, long count) {
+    float* out = (float*)call.out + row * call.out_stride + column;
+    if (count >= LANES) store(out, load(out) + value);
+    else if (count > 0) store_some(out, load_some(out, count) + value, count);
+}
+
+inline void finish(const LinearCall& call, long row, long panel, floats low, floats high) {
+    const long column = panel * PANEL, left = call.n - column;
+    if (call.bias) {
+        low += load(call.bias + column);
+        high += load(call.bias + column + LANES);
+    }
+    if (call.epilogue >= GATED_SILU) { // a panel holds 16 columns of the gate, then the same 16 of what it gates
+        const floats gate = call.epilogue == GATED_SILU ? silu(low) : gelu_tanh(low);
+        put(call, row, panel * LANES, gate * high, call.n / 2 - panel * LANES);
+    } else if (call.epilogue == ADD) {
+        add(call, row, column, low, left);
+        add(call, row, column + LANES, high, left - LANES);
+    } else {
+        put(call, row, column, low, left);
+        put(call, row, column + LANES, high, left - LANES);
+    }
+}
+
+inline floats to_floats(floats acc, const LinearCall&, long, long) { return acc; }
+
+inline floats to_floats(ints acc, const LinearCall& call, long row, long column) {
+    ints sum;
+    memcpy(&sum, call.w_sum + column, 64);
+    const floats exact = __builtin_convertvector(acc - sum * 128, floats); // x was stored as x + 128
+    return exact * call.x_scale[row] * load(call.w_scale + column);
+}
+
+// ROWS rows against one panel. `ahead` is memory that will be wanted soon; it is fetched while this tile computes.
+template <class T, int ROWS> void tile(const LinearCall& call, long row, long panel, const char* ahead, long ahead_bytes) {
+    const auto* x = (const typename T::X*)call.x + row * call.x_stride;
+    const long groups = call.k / T::GROUP, group_bytes = PANEL * T::GROUP * T::WEIGHT_BYTES;
+    const char* w = (const char*)call.w + panel * groups * group_bytes;
+    const long ahead_step = (ahead_bytes / groups + 63) / 64 * 64;
+    typename T::Acc low[ROWS] = {}, high[ROWS] = {};
+    for (long group = 0; group < groups; group++) {
+        const auto w_low = T::w(w), w_high = T::w(w + group_bytes / 2);
+#pragma GCC unroll 14
+        for (int r = 0; r < ROWS; r++) {
+            const auto value = T::x(x + r * call.x_stride);
+            low[r] = T::multiply_add(low[r], value, w_low);
+            high[r] = T::multiply_add(high[r], value, w_high);
+        }
+        w += group_bytes;
+        x += T::GROUP;
+        for (long line = 0; line < ahead_step; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+        ahead += ahead_step;
+    }
+    const long column = panel * PANEL;
+#pragma GCC unroll 14
+    for (int r = 0; r < ROWS; r++)
+        finish(call, row + r, panel, to_floats(low[r], call, row + r, column), to_floats(high[r], call, row + r, column + LANES));
+}
+
+using Tile = void (*)(const LinearCall&, long, long, const char*, long);
+
+template <class T, int... ROWS> Tile tile_of(int rows, std::integer_sequence<int, ROWS...>) {
+    static constexpr Tile tiles[] = {tile<T, ROWS + 1>...};
+    return tiles[rows - 1];
+}
+
+template <class T> void linear(const LinearCall& call) {
+    const long panels = (call.n + PANEL - 1) / PANEL, panel_bytes = PANEL * call.k * T::WEIGHT_BYTES;
+    const long blocks = (call.rows + ROWS_MAX - 1) / ROWS_MAX; // of nearly equal height
+#pragma omp parallel for schedule(static)
+    for (long panel = 0; panel < panels; panel++) {
+        const char* next = (const char*)call.w + (panel + 1) * panel_bytes;
+        const long fetch = blocks > 1 && panel + 1 < panels ? panel_bytes / blocks : 0;
+        for (long block = 0, row = 0; block < blocks; block++) {
+            const long height = (call.rows - row) / (blocks - block);
+            tile_of<T>(height, std::make_integer_sequence<int, ROWS_MAX>{})(call, row, panel, next + block * fetch, fetch);
+            row += height;
+        }
+    }
+}
+
+} // namespace
+
+extern "C" {
+
+void linear_float32(const LinearCall* call) { linear<Float32>(*call); }
+
+#ifdef __AVX512BF16__
+void linear_bfloat16(const LinearCall* call) { linear<BFloat16>(*call); }
+#endif
+
+#ifdef __AVX512VNNI__
+void linear_int8(const LinearCall* call) { linear<Int8>(*call); }
+#endif
+}

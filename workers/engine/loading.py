@@ -1,0 +1,122 @@
+"""From a configuration to a model ready to run: loaded, proven, packed, and proven again.
+
+The model's own modules are checked against transformers' attention first; whatever replaces them for speed is
+then checked against them. What the parts do is written where the parts are; the order is written here.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import weights
+from .admission import ModelFacts
+from .config import EngineConfig
+from .errors import InvalidConfig, UnsupportedModel
+from .execution.attention_backends import resolve_attention_backend
+from .execution.decoder import NotPlain, read_decoder
+from .execution.forward_pass import ForwardPass, ModulePass, pack_linears
+from .execution.kv_memory import KvShape
+from .execution.linears import LinearDType, NativeLinear, Packing, fastest_packing, native_packing
+from .selftest import CheckedModel, check_forward_pass, check_invariance, check_model
+from .tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model proven on this machine, and what the engine has to know of it."""
+
+    facts: ModelFacts
+    forward_pass: ForwardPass
+    shapes: dict[int, KvShape]
+    dtype: torch.dtype
+    device: torch.device
+    attention: str
+    """Name of the attention back end."""
+
+
+def load_model(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
+    """Load and prove. Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`."""
+    device = weights.resolve_device(config.device)
+    if config.deterministic:
+        _check_deterministic(config, device)
+    model = weights.load_model(config, device)
+    dtype = model.dtype
+    attention = resolve_attention_backend(config.attention_backend, device, dtype)
+    facts = ModelFacts(
+        id=weights.model_id(config.model),
+        vocab_size=model.config.get_text_config().vocab_size,
+        context_length=weights.context_length(model.config, tokenizer, config.max_model_len),
+        eos_token_ids=weights.eos_token_ids(model, tokenizer),
+        digest=weights.model_digest(config.model, config.revision),
+        dtype=str(dtype).removeprefix("torch."),
+        device=device.type,
+        attention_backend=attention,
+    )
+    checked = check_model(model, facts.id, attention)
+    forward_pass = _forward_pass(config, model, checked, facts.id, attention)
+    log.info("model loaded: %s, %s on %s, attention by %s", facts.id, dtype, device, attention)
+    return LoadedModel(facts, forward_pass, checked.shapes, dtype, device, attention)
+
+
+def _check_deterministic(config: EngineConfig, device: torch.device) -> None:
+    """Raise `InvalidConfig` if this machine or configuration has no arithmetic in a fixed order."""
+    if device.type != "cpu":
+        raise InvalidConfig(f"deterministic needs the CPU, not {device}")
+    if not NativeLinear.can_pack("float32", 1):
+        raise InvalidConfig("deterministic needs our native kernels, which cannot be built here (no g++?)")
+
+
+def _forward_pass(
+    config: EngineConfig, model: Any, checked: CheckedModel, name: str, attention: str
+) -> ForwardPass:
+    """The fastest way through the model that computes the same."""
+    if model.device.type != "cpu":
+        return ModulePass(model)
+    packing = _packing(config, model)
+    forward_pass = _written_out(config, model, checked, packing, name, attention)
+    if config.deterministic:
+        check_invariance(forward_pass, checked, model, name, attention)
+    return forward_pass
+
+
+def _packing(config: EngineConfig, model: Any) -> Packing:
+    if config.deterministic:
+        return native_packing("float32")
+    try:
+        return fastest_packing(_linear_dtype(config, model), *weights.typical_linear(model.config))
+    except LookupError as error:
+        raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} cannot be used: {error}") from error
+
+
+def _linear_dtype(config: EngineConfig, model: Any) -> LinearDType:
+    if config.weight_dtype == "int8":
+        return "int8"
+    return "bfloat16" if model.dtype == torch.bfloat16 else "float32"
+
+
+def _written_out(
+    config: EngineConfig, model: Any, checked: CheckedModel, packing: Packing, name: str, attention: str
+) -> ForwardPass:
+    """The decoder written out if the model is a plain one, else its modules with packed linear layers."""
+    is_quantized = config.weight_dtype == "int8"
+    try:
+        decoder = read_decoder(model, checked.calls, packing, model.dtype)
+        check_forward_pass(decoder, checked, model, name, attention, is_quantized=is_quantized)
+        return decoder
+    except NotPlain as difference:
+        log.info("model %s runs through its own modules: %s", name, difference)
+    except UnsupportedModel as difference:  # it looked plain and is not; its weights are gone
+        log.info("model %s runs through its own modules: %s", name, difference)
+        model = weights.load_model(config, model.device)
+        check_model(model, name, attention)
+    num_packed = pack_linears(model, packing)
+    log.debug("model %s: %d linear layers packed", name, num_packed)
+    forward_pass = ModulePass(model)
+    check_forward_pass(forward_pass, checked, model, name, attention, is_quantized=is_quantized)
+    return forward_pass
