@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from . import weights
 from .admission import ModelFacts, token_limit
 from .batching.batcher import Batcher, Chunk
 from .batching.kv_blocks import BlockPool
@@ -100,7 +101,7 @@ class Engine:
             isa=weights.instruction_set(model.device),
             torch_version=torch.__version__,
             attention_backend=model.attention_backend,
-            deterministic=False,
+            deterministic=config.deterministic,
         )
         self._live: dict[str, _Live] = {}
         self._outbox: list[Output] = []
