@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Two threads of torch per test process fight over the same cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test check format up clean
+.PHONY: help demo test bench check format up clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -17,6 +17,9 @@ demo: $(READY) ## Start the service, run 500 rows and some chats through the off
 
 test: $(READY) ## Run every test: real Valkey, PostgreSQL and S3 servers, the whole service as processes
 	@$(BIN)/python -m pytest
+
+bench: $(READY) ## Measure our engine beside its peers on this machine (ARGS="--help" shows the choices; peers go to .bench/)
+	@$(BIN)/python -m benchmarks.run $(ARGS)
 
 check: $(READY) ## Check format, lint, types, import contracts and everything in infra/
 	@$(BIN)/ruff format --check .
