@@ -14,7 +14,7 @@ PARAMETERS = SHAPE.num_layer_parameters + SHAPE.num_head_parameters
 
 
 def machine(bandwidth: float, flops: float, seconds: float = 1e9) -> Machine:
-    """`seconds`: of a pass over all linears, whatever the rows; by default so slow that `flops` is the best."""
+    """`seconds`: of a pass over all linears, whatever the rows; by default slow, so that `flops` is best."""
     rates = {"linear": flops}
     stack = {"linear": {1: seconds, 256: seconds}}
     return Machine("made up", 1, bandwidth, {"float32": rates}, {"float32": stack}, "tiny")
