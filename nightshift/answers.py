@@ -6,6 +6,7 @@ anything.
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from nightshift.jobs import JsonObject, Usage
@@ -13,29 +14,52 @@ from nightshift.jobs import JsonObject, Usage
 ERROR_CHARS_MAX: Final = 1000  # of an error's message, and of the name of what it is about
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer to a prompt, of which there may be several."""
+
+    text: str
+    finish_reason: str
+    logprobs: JsonObject | None = None  # in the shape of its endpoint: `logprobs.py`
+
+
 def chat_completion(
     *,
     id: str,
     created_s: int,
     model: str,
-    text: str,
-    finish_reason: str,
+    choices: Sequence[Choice],
     usage: Usage,
     service_tier: str | None = None,
 ) -> JsonObject:
     """The body of a chat answer."""
-    message = {"role": "assistant", "content": text, "refusal": None}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
-    body = _answer(id, "chat.completion", created_s, model, choice, usage)
+    shown = [
+        {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": choice.logprobs,
+            "finish_reason": choice.finish_reason,
+        }
+        for index, choice in enumerate(choices)
+    ]
+    body = _answer(id, "chat.completion", created_s, model, shown, usage)
     return body | {"service_tier": service_tier, "system_fingerprint": None}
 
 
 def text_completion(
-    *, id: str, created_s: int, model: str, text: str, finish_reason: str, usage: Usage
+    *, id: str, created_s: int, model: str, choices: Sequence[Choice], usage: Usage
 ) -> JsonObject:
     """The body of a completion answer."""
-    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
-    return _answer(id, "text_completion", created_s, model, choice, usage)
+    shown = [
+        {
+            "index": index,
+            "text": choice.text,
+            "logprobs": choice.logprobs,
+            "finish_reason": choice.finish_reason,
+        }
+        for index, choice in enumerate(choices)
+    ]
+    return _answer(id, "text_completion", created_s, model, shown, usage)
 
 
 def embedding_list(
@@ -54,10 +78,17 @@ def embedding_list(
 
 
 def chat_chunk(
-    *, id: str, created_s: int, model: str, delta: JsonObject, finish_reason: str | None = None
+    *,
+    id: str,
+    created_s: int,
+    model: str,
+    index: int,
+    delta: JsonObject,
+    finish_reason: str | None = None,
+    logprobs: JsonObject | None = None,
 ) -> JsonObject:
-    """One event of a chat stream."""
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    """One event of a chat stream: a piece of the choice with this index."""
+    choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
     return {
         "id": id,
         "object": "chat.completion.chunk",
@@ -69,10 +100,17 @@ def chat_chunk(
 
 
 def text_chunk(
-    *, id: str, created_s: int, model: str, text: str, finish_reason: str | None = None
+    *,
+    id: str,
+    created_s: int,
+    model: str,
+    index: int,
+    text: str,
+    finish_reason: str | None = None,
+    logprobs: JsonObject | None = None,
 ) -> JsonObject:
-    """One event of a completion stream."""
-    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    """One event of a completion stream: a piece of the choice with this index."""
+    choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
     return {"id": id, "object": "text_completion", "created": created_s, "model": model, "choices": [choice]}
 
 
@@ -87,13 +125,15 @@ def error_body(message: str, type: str, *, param: str | None = None, code: str |
     return {"error": {"message": _clipped(message), "type": type, "param": about, "code": code}}
 
 
-def _answer(id: str, object: str, created_s: int, model: str, choice: JsonObject, usage: Usage) -> JsonObject:
+def _answer(
+    id: str, object: str, created_s: int, model: str, choices: Sequence[JsonObject], usage: Usage
+) -> JsonObject:
     return {
         "id": id,
         "object": object,
         "created": created_s,
         "model": model,
-        "choices": [choice],
+        "choices": choices,
         "usage": _answer_usage(usage),
     }
 

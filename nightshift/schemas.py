@@ -25,6 +25,9 @@ from nightshift.priorities import CLASS_OF_SERVICE_TIER, PriorityClass
 STOP_STRINGS_MAX: Final = 4
 EMBEDDING_INPUTS_MAX: Final = 2048
 LOGIT_BIAS_MAX: Final = 1024
+CHOICES_MAX: Final = 128
+CHAT_LOGPROBS_MAX: Final = 20
+COMPLETION_LOGPROBS_MAX: Final = 5
 SEED_MAX: Final = 2**63 - 1
 DEFAULT_COMPLETION_TOKENS: Final = 16  # of /v1/completions, as at OpenAI
 
@@ -95,6 +98,7 @@ class GenerationRequest(ModelRequest):
     """What every request for text has: how to sample, when to stop."""
 
     max_tokens: Count | None = None
+    n: Annotated[int, Field(ge=1, le=CHOICES_MAX, strict=True)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
@@ -144,6 +148,16 @@ class GenerationRequest(ModelRequest):
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
+    def num_choices(self) -> int:
+        """How many answers are wanted to the one prompt."""
+        return self.n or 1
+
+    @property
+    def logprobs_asked(self) -> int | None:
+        """How many alternatives to show beside each token's log-probability; None: show nothing."""
+        raise NotImplementedError
+
+    @property
     def output_tokens_max(self) -> int | None:
         """The most tokens that may be generated; None: as many as the context holds."""
         return self.max_tokens
@@ -151,10 +165,7 @@ class GenerationRequest(ModelRequest):
 
 # Parameters this service knows but does not offer, with the values that ask for nothing.
 _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
-    "n": (1,),
     "best_of": (1,),
-    "logprobs": (False, 0),
-    "top_logprobs": (0,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -174,6 +185,20 @@ class ChatRequest(GenerationRequest):
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=CHAT_LOGPROBS_MAX, strict=True)] | None = None
+
+    @model_validator(mode="after")
+    def _logprobs_first(self) -> "ChatRequest":
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest(
+                "Invalid 'top_logprobs': 'logprobs' must be true to use it.", param="top_logprobs"
+            )
+        return self
+
+    @property
+    def logprobs_asked(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def output_tokens_max(self) -> int | None:
@@ -192,6 +217,16 @@ class CompletionRequest(GenerationRequest):
     """POST /v1/completions. One prompt a request: text, or token ids."""
 
     prompt: str | list[Annotated[int, Field(ge=0)]]
+    logprobs: Annotated[int, Field(ge=0, le=COMPLETION_LOGPROBS_MAX, strict=True)] | None = None
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _none_wanted(cls, value: object) -> object:
+        return None if value is False else value  # as chats say it
+
+    @property
+    def logprobs_asked(self) -> int | None:
+        return self.logprobs
 
     @field_validator("prompt", mode="before")
     @classmethod
@@ -230,6 +265,10 @@ class EmbeddingRequest(ModelRequest):
     @property
     def inputs(self) -> list[str | list[int]]:
         return embedding_inputs(self.input)
+
+    @property
+    def num_choices(self) -> int:
+        return 1
 
     @property
     def streams(self) -> bool:

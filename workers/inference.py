@@ -4,16 +4,18 @@ Both runners use it, so an online request and a row of a bulk job are answered b
 nothing of jobs, leases or the database.
 """
 
+import codecs
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
-from nightshift.answers import chat_completion, embedding_list, error_body, text_completion
+from nightshift.answers import Choice, chat_completion, embedding_list, error_body, text_completion
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Answer, JsonObject, Usage
+from nightshift.logprobs import Chance, Chosen, chat_logprobs, completion_logprobs
 from nightshift.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, GenerationRequest, Request
-from workers.engine import Completion, InvalidSamplingParams, Output, SamplingParams
+from workers.engine import Completion, InvalidSamplingParams, Output, SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,16 @@ class SamplingDefaults:
             return cls(temperature=0.0, repetition_penalty=config.get("repetition_penalty"))
         known = {name: config[name] for name in cls.__dataclass_fields__ if config.get(name) is not None}
         return cls(**known)
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of one of a request's choices. The first one's is the request's own: it does not depend on how
+    many more were asked for.
+    """
+    if choice == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 T = TypeVar("T")
@@ -66,11 +78,22 @@ class Progress:
 
     text: str = ""
     token_ids: Sequence[int] = ()
+    choice: int = 0  # whose text and tokens these are
+    token_logprobs: Sequence[TokenLogprobs] = ()  # one per token, if asked for
+    logprobs: JsonObject | None = None  # the same as the answer will show them
     answer: Answer | None = None
     failed: str | None = None  # the engine gave this request up, with the reason
 
 
 Listener = Callable[[Progress], None]
+
+
+class Tokenizer(Protocol):
+    """What an answer needs of the model's tokenizer."""
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+    def is_special(self, token_id: int) -> bool: ...
 
 
 def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDefaults) -> SamplingParams:
@@ -89,6 +112,7 @@ def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDef
         "repetition_penalty": _first(request.repetition_penalty, defaults.repetition_penalty),
         "logit_bias": request.logit_bias,
         "ignore_eos": request.ignore_eos,
+        "logprobs": request.logprobs_asked,
     }
     try:
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})
@@ -131,34 +155,39 @@ def _first(asked: T | None, default: T | None) -> T | None:
 
 
 class TextAnswer:
-    """Collects one request's outputs and turns them into what its listener hears."""
+    """Collects one request's outputs, of all its choices, and turns them into what its listener hears."""
 
-    def __init__(self, id: str, request: ChatRequest | CompletionRequest, identity: Identity) -> None:
+    def __init__(
+        self, request: ChatRequest | CompletionRequest, identity: Identity, tokenizer: Tokenizer
+    ) -> None:
         self._request = request
         self._identity = identity
-        self._completion = Completion(id=id)
+        self._choices = [_Choice(request, tokenizer) for _ in range(request.num_choices)]
 
-    def take(self, output: Output) -> Progress:
-        """One output of the engine's, as progress."""
-        self._completion.append(output)
-        if output.finish_reason is None:
-            return Progress(output.text, output.token_ids)
+    def take(self, choice: int, output: Output) -> Progress:
+        """One output of the engine's, as progress. The last choice to finish brings the answer."""
+        progress = self._choices[choice].take(choice, output)
         if output.finish_reason == "abort":
-            return Progress(output.text, output.token_ids, failed=output.error or "aborted")
-        return Progress(output.text, output.token_ids, answer=self._answer())
+            return replace(progress, failed=output.error or "aborted")
+        if all(each.completion.is_finished for each in self._choices):
+            return replace(progress, answer=self._answer())
+        return progress
 
     def _answer(self) -> Answer:
-        done = self._completion
-        usage = Usage(done.num_prompt_tokens, len(done.token_ids), done.num_cached_tokens)
-        reason = str(done.finish_reason)
+        completions = [choice.completion for choice in self._choices]
+        usage = Usage(
+            completions[0].num_prompt_tokens,  # of all choices, but it was asked once
+            sum(len(done.token_ids) for done in completions),
+            completions[0].num_cached_tokens,
+        )
         request, identity = self._request, self._identity
+        choices = [choice.shown() for choice in self._choices]
         if isinstance(request, ChatRequest):
             body = chat_completion(
                 id=identity.id("chatcmpl-"),
                 created_s=identity.created_s,
                 model=request.model,
-                text=done.text,
-                finish_reason=reason,
+                choices=choices,
                 usage=usage,
                 service_tier=request.service_tier,
             )
@@ -167,11 +196,72 @@ class TextAnswer:
                 id=identity.id("cmpl-"),
                 created_s=identity.created_s,
                 model=request.model,
-                text=done.text,
-                finish_reason=reason,
+                choices=choices,
                 usage=usage,
             )
         return Answer(200, body, usage)
+
+
+class _Choice:
+    """One choice of a request: its completion, and its tokens as the answer shows them."""
+
+    def __init__(self, request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> None:
+        self.completion = Completion(id="")
+        self._tokenizer = tokenizer
+        self._shows_logprobs = request.logprobs_asked is not None
+        self._in_shape = chat_logprobs if isinstance(request, ChatRequest) else completion_logprobs
+        self._chosen: list[Chosen] = []
+        self._partial = b""  # of a character whose last bytes have not come yet
+        self._num_characters = 0  # before it
+
+    def take(self, choice: int, output: Output) -> Progress:
+        self.completion.id = output.id
+        self.completion.append(output)
+        logprobs = output.logprobs or ()
+        shown = self._show(output.token_ids, logprobs, output.end_token_id) if logprobs else None
+        return Progress(output.text, output.token_ids, choice, logprobs, shown)
+
+    def shown(self) -> Choice:
+        done = self.completion
+        logprobs = self._in_shape(self._chosen) if self._shows_logprobs else None
+        return Choice(done.text, str(done.finish_reason), logprobs)
+
+    def _show(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], end_token_id: int | None
+    ) -> JsonObject | None:
+        """New tokens in the shape of the endpoint. The one that ended the answer is no part of it."""
+        new = [*zip(token_ids, logprobs, strict=True)]
+        new = new[:-1] if end_token_id is not None else new
+        chosen = [self._chosen_token(token, each) for token, each in new]
+        self._chosen += chosen
+        return self._in_shape(chosen) if chosen else None
+
+    def _chosen_token(self, token_id: int, logprobs: TokenLogprobs) -> Chosen:
+        spelled = self._tokenizer.token_bytes
+        visible = b"" if self._tokenizer.is_special(token_id) else spelled(token_id)
+        if visible and not _continues_character(visible):
+            self._read(b"", is_last=True)  # what was half a character will never be a whole one
+        offset = self._num_characters
+        self._read(visible)
+        return Chosen(
+            Chance(spelled(token_id), logprobs.logprob),
+            [
+                Chance(spelled(id), logprob)
+                for id, logprob in zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
+            ],
+            offset,
+        )
+
+    def _read(self, visible: bytes, *, is_last: bool = False) -> None:
+        """Count the characters that are whole now."""
+        buffer = self._partial + visible
+        text, num_bytes = codecs.utf_8_decode(buffer, "replace", is_last)
+        self._num_characters += len(text)
+        self._partial = buffer[num_bytes:]
+
+
+def _continues_character(data: bytes) -> bool:
+    return data[0] & 0b1100_0000 == 0b1000_0000
 
 
 def embedding_answer(request: EmbeddingRequest, vectors: Sequence[bytes], prompt_tokens: int) -> Answer:

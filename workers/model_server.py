@@ -9,16 +9,19 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from nightshift.errors import InvalidRequest
 from nightshift.fleet import Model
+from nightshift.jobs import JsonObject
 from nightshift.priorities import PriorityClass
 from nightshift.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, Request
+from workers.carry_over import CarryOver, ChoiceSoFar
 from workers.engine import (
     Engine,
     EngineDraining,
+    MadeBy,
     PromptTooLong,
 )
 from workers.engine import (
@@ -36,6 +39,7 @@ from workers.inference import (
     SamplingDefaults,
     TextAnswer,
     check_length,
+    choice_seed,
     embedding_answer,
     prompt_chars,
     sampling_params,
@@ -59,7 +63,7 @@ class Inference:
     identity: Identity
     priority: PriorityClass
     listener: Listener
-    output_token_ids: Sequence[int] = ()  # what an earlier attempt had generated
+    carry_over: CarryOver | None = None  # what an earlier attempt had generated
     group: str | None = None  # the job of a bulk row; None: somebody waits for this one
 
 
@@ -96,6 +100,11 @@ class ModelServer(ABC):
         """Forget a request; its listener may still hear what was under way. Unknown ids are ignored."""
 
     @property
+    def made_by(self) -> JsonObject | None:
+        """What has a part in the tokens this model generates here, as a carry-over records it."""
+        return None
+
+    @property
     @abstractmethod
     def _has_work(self) -> bool: ...
 
@@ -118,6 +127,15 @@ class ModelServer(ABC):
             self._on_fatal(error)
 
 
+@dataclass
+class _Asked:
+    """A request in the engine, as one sequence per choice."""
+
+    answer: TextAnswer
+    listener: Listener
+    sequence_ids: Sequence[str]
+
+
 class TextServer(ModelServer):
     """A decoder: chat and completions."""
 
@@ -125,39 +143,37 @@ class TextServer(ModelServer):
         super().__init__(model, on_fatal)
         self._engine = engine
         self._defaults = defaults
-        self._running: dict[str, tuple[TextAnswer, Listener]] = {}
+        self._asked: dict[str, _Asked] = {}  # by inference id
+        self._choices: dict[str, tuple[str, int]] = {}  # inference id and choice, by sequence id
+
+    @property
+    def made_by(self) -> JsonObject:
+        return asdict(self._engine.made_by)
 
     def submit(self, inference: Inference) -> None:
         request = inference.request
         assert isinstance(request, ChatRequest | CompletionRequest), "the endpoint was checked at claim"
-        self._running[inference.id] = (
-            TextAnswer(inference.id, request, inference.identity),
-            inference.listener,
+        ids = _sequence_ids(inference.id, request.num_choices)
+        self._asked[inference.id] = _Asked(
+            TextAnswer(request, inference.identity, self._engine.tokenizer), inference.listener, ids
         )
+        self._choices |= {id: (inference.id, choice) for choice, id in enumerate(ids)}
         try:
-            self._engine.add(
-                EngineRequest(
-                    id=inference.id,
-                    prompt_token_ids=self._prompt(request),
-                    sampling=sampling_params(request, inference.identity.seed, self._defaults),
-                    priority=_engine_class(inference.priority),
-                    output_token_ids=tuple(inference.output_token_ids),
-                    group=inference.group,
-                )
-            )
+            self._add(inference, self._sequences(inference, request, ids))
         except EngineDraining as error:
-            self._running.pop(inference.id, None)  # a cancel may have been quicker
+            self._forget(inference.id)
             raise Busy from error
         except (EngineRefusal, InvalidRequest) as error:
-            self._running.pop(inference.id, None)  # a cancel may have been quicker
+            self._forget(inference.id)
             raise _invalid(error, _prompt_field(request)) from error
-        if inference.id not in self._running:  # cancelled before the engine knew of it
-            self._engine.abort(inference.id)
+        if inference.id not in self._asked:  # cancelled before the engine knew of it
+            self._abort(ids)
         self._wake()
 
     def cancel(self, inference_id: str) -> None:
-        if self._running.pop(inference_id, None) is not None:
-            self._engine.abort(inference_id)
+        asked = self._forget(inference_id)
+        if asked is not None:
+            self._abort(asked.sequence_ids)
             self._wake()
 
     @property
@@ -166,13 +182,94 @@ class TextServer(ModelServer):
 
     def _step(self) -> None:
         for output in self._engine.step():
-            running = self._running.get(output.id)
-            if running is None:
+            inference_id, choice = self._choices.get(output.id, ("", 0))
+            asked = self._asked.get(inference_id)
+            if asked is None:
                 continue  # cancelled meanwhile
-            answer, listener = running
-            if output.finish_reason is not None:
-                self._running.pop(output.id, None)
-            listener(answer.take(output))
+            progress = asked.answer.take(choice, output)
+            if progress.answer is not None or progress.failed is not None:
+                self._forget(inference_id)
+            if progress.failed is not None:
+                self._abort(asked.sequence_ids)  # the choices that did not fail go with the one that did
+            asked.listener(progress)
+
+    def _sequences(
+        self, inference: Inference, request: ChatRequest | CompletionRequest, ids: Sequence[str]
+    ) -> list[EngineRequest]:
+        """One engine request per choice: the same prompt, whose KV they share, and each its own seed."""
+        prompt = tuple(self._prompt(request))
+        sampling = sampling_params(request, inference.identity.seed, self._defaults)
+        assert sampling.seed is not None, "every request has one, given or its own"
+        return [
+            EngineRequest(
+                id=id,
+                prompt_token_ids=prompt,
+                sampling=replace(sampling, seed=choice_seed(sampling.seed, choice)),
+                priority=_engine_class(inference.priority),
+                group=inference.group,
+            )
+            for choice, id in enumerate(ids)
+        ]
+
+    def _add(self, inference: Inference, sequences: Sequence[EngineRequest]) -> None:
+        """Hand all choices to the engine, or none. Raises what the engine raises."""
+        added: list[str] = []
+        try:
+            for sequence, so_far in zip(sequences, self._so_far(inference, sequences), strict=True):
+                self._engine.add(
+                    replace(
+                        sequence,
+                        output_token_ids=tuple(so_far.token_ids),
+                        output_logprobs=tuple(so_far.logprobs),
+                    )
+                )
+                added.append(sequence.id)
+        except Exception:
+            self._abort(added)
+            raise
+
+    def _so_far(self, inference: Inference, sequences: Sequence[EngineRequest]) -> Sequence[ChoiceSoFar]:
+        """What an earlier attempt left of each choice; nothing, if it cannot be continued here."""
+        carry_over = inference.carry_over
+        if carry_over is not None:
+            why_not = self._why_not(carry_over, sequences)
+            if why_not is None:
+                return carry_over.choices
+            log.info(
+                "request begins anew",
+                extra={"action": "carry_over_dropped", "inference": inference.id, "reason": why_not},
+            )
+        return [ChoiceSoFar() for _ in sequences]
+
+    def _why_not(self, carry_over: CarryOver, sequences: Sequence[EngineRequest]) -> str | None:
+        """Why tokens made elsewhere cannot be continued here; None: they can."""
+        if len(carry_over.choices) != len(sequences):
+            return f"it has {len(carry_over.choices)} choices, the request {len(sequences)}"
+        asks_logprobs = sequences[0].sampling.logprobs is not None
+        if asks_logprobs and any(len(each.logprobs) != len(each.token_ids) for each in carry_over.choices):
+            return "its tokens lack the log-probabilities that are asked for"
+        if carry_over.made_by is None:
+            return None
+        try:
+            is_exact = self._engine.made_by.accepts(MadeBy.from_json(carry_over.made_by))
+        except EngineRefusal as error:
+            return str(error)
+        if not is_exact:
+            log.info(
+                "request continues inexactly",
+                extra={"action": "carry_over_inexact", "made_by": carry_over.made_by},
+            )
+        return None
+
+    def _forget(self, inference_id: str) -> _Asked | None:
+        asked = self._asked.pop(inference_id, None)
+        for id in asked.sequence_ids if asked is not None else ():
+            self._choices.pop(id, None)
+        return asked
+
+    def _abort(self, sequence_ids: Sequence[str]) -> None:
+        for id in sequence_ids:
+            self._engine.abort(id)
 
     def _prompt(self, request: ChatRequest | CompletionRequest) -> Sequence[int]:
         field = _prompt_field(request)
@@ -239,6 +336,10 @@ class EmbeddingServer(ModelServer):
             request, listener = running
             vectors = [vector.astype("<f4", copy=False).tobytes() for vector in output.embeddings]
             listener(Progress(answer=embedding_answer(request, vectors, output.num_prompt_tokens)))
+
+
+def _sequence_ids(inference_id: str, num_choices: int) -> list[str]:
+    return [inference_id] if num_choices == 1 else [f"{inference_id}/{n}" for n in range(num_choices)]
 
 
 def _engine_class(priority: PriorityClass) -> Literal["interactive", "standard", "background"]:

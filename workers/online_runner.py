@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from nightshift import lifecycle
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
-from nightshift.jobs import Answer, OnlineClaim, StopReason
+from nightshift.jobs import Answer, JsonObject, OnlineClaim, StopReason
+from nightshift.logprobs import num_tokens
 from nightshift.schemas import parse_request
 from nightshift.store import Store
 from nightshift.streams import Delta, End, StreamWriter
@@ -34,13 +35,21 @@ PREPARED_ASIDE_CHARS = 20_000
 PREPARING_MAX = 2
 
 
+@dataclass
+class _Told:
+    """How much of a choice has been told so far."""
+
+    characters: int = 0
+    tokens: int = 0
+
+
 @dataclass(eq=False)
 class _Running:
     """A request in the engine. It is the holder of its lease."""
 
     claim: OnlineClaim
     runner: "OnlineRunner"
-    chars_told: int = 0  # of the answer, so far; the engine's thread alone counts
+    told: dict[int, "_Told"] = field(default_factory=dict)  # by choice; the engine's thread alone counts
 
     @property
     def inference_id(self) -> str:
@@ -67,8 +76,11 @@ class _Stopped:
 @dataclass(frozen=True)
 class _Text:
     shard_id: str
+    choice: int
     offset: int  # where in the answer it begins, in characters
     text: str
+    token_offset: int  # where its log-probabilities begin, in tokens
+    logprobs: JsonObject | None
 
 
 class _Close:
@@ -171,12 +183,20 @@ class OnlineRunner:
 
     def _hear(self, running: _Running, progress: Progress) -> None:
         """On the engine's thread: note it and return."""
-        if progress.text:
-            self._outbox.put(_Text(running.claim.lease.shard_id, running.chars_told, progress.text))
-            running.chars_told += len(progress.text)
+        if progress.text or progress.logprobs is not None:
+            self._tell(running, progress)
         answer = breakdown(progress.failed) if progress.failed is not None else progress.answer
         if answer is not None and self._forget(running):
             self._outbox.put(_Answered(running, answer))
+
+    def _tell(self, running: _Running, progress: Progress) -> None:
+        told = running.told.setdefault(progress.choice, _Told())
+        shard_id, logprobs = running.claim.lease.shard_id, progress.logprobs
+        self._outbox.put(
+            _Text(shard_id, progress.choice, told.characters, progress.text, told.tokens, logprobs)
+        )
+        told.characters += len(progress.text)
+        told.tokens += num_tokens(logprobs) if logprobs is not None else 0
 
     def _take_out(self, running: _Running) -> bool:
         """Forget a request and free its place in the engine. False: it has ended already."""
@@ -258,4 +278,7 @@ class OnlineRunner:
 
 def _delta(entry: _Text) -> Delta:
     """Says where it begins, so that a reader can tell a lost delta and a repeated one."""
-    return Delta(entry.shard_id, {"index": 0, "offset": entry.offset, "text": entry.text})
+    data: JsonObject = {"index": entry.choice, "offset": entry.offset, "text": entry.text}
+    if entry.logprobs is not None:
+        data |= {"token_offset": entry.token_offset, "logprobs": entry.logprobs}
+    return Delta(entry.shard_id, data)

@@ -18,6 +18,7 @@ from nightshift.jobs import BulkClaim, Segment, Usage, carry_over_key, segment_k
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.outputs import RowResult, decode_segment, encode_segment
 from nightshift.store import Store
+from workers.carry_over import CarryOver
 
 log = logging.getLogger(__name__)
 
@@ -73,14 +74,14 @@ class Checkpoints:
                 raise LeaseLost
         self._seq += 1
 
-    def save_carry_over(self, unfinished: Mapping[int, Sequence[int]]) -> str | None:
+    def save_carry_over(self, unfinished: Mapping[int, CarryOver]) -> str | None:
         """Store the tokens of rows under way. Returns the object's key; None when there is nothing to
         save.
         """
         lines = [
-            json.dumps({"row": row, "output_token_ids": list(tokens)})
-            for row, tokens in unfinished.items()
-            if tokens
+            json.dumps(carry_over.to_json(row))
+            for row, carry_over in unfinished.items()
+            if not carry_over.is_empty
         ]
         if not lines:
             return None
@@ -88,10 +89,10 @@ class Checkpoints:
         self._objects.put(key, ("\n".join(lines) + "\n").encode())
         return key
 
-    def carry_over(self) -> dict[int, list[int]]:
-        """What the worker before left unfinished: output tokens so far, by row."""
+    def carry_over(self) -> dict[int, CarryOver]:
+        """What the worker before left unfinished, by row."""
         key = self._claim.shard.carry_over_key
         if key is None:
             return {}
         lines = self._objects.read(key, size_bytes_max=CARRY_OVER_BYTES_MAX).splitlines()
-        return {entry["row"]: entry["output_token_ids"] for entry in map(json.loads, lines)}
+        return {entry["row"]: CarryOver.from_json(entry) for entry in map(json.loads, lines)}

@@ -27,6 +27,7 @@ from nightshift.rows.requests import RowRequest, to_request
 from nightshift.schemas import parse_request
 from nightshift.sources import Sources
 from nightshift.store import Store
+from workers.carry_over import CarryOver, ChoiceSoFar
 from workers.heartbeat import Heartbeat
 from workers.inference import Identity, Progress, breakdown, refusal
 from workers.model_server import Busy, Inference, ModelServer
@@ -85,7 +86,13 @@ class _InFlight:
     row: int
     custom_id: str
     server: ModelServer
-    output_token_ids: list[int] = field(default_factory=list)
+    num_choices: int
+    choices: dict[int, ChoiceSoFar] = field(default_factory=dict)
+
+    @property
+    def carry_over(self) -> CarryOver:
+        choices = [self.choices.get(index, ChoiceSoFar()) for index in range(self.num_choices)]
+        return CarryOver(choices, self.server.made_by)
 
 
 class ShardRunner:
@@ -103,7 +110,7 @@ class ShardRunner:
         self._in_flight: dict[str, _InFlight] = {}
         self._results: list[RowResult] = []  # finished, not checkpointed
         self._oldest_result_s = 0.0
-        self._carry_over: dict[int, list[int]] = {}
+        self._carry_over: dict[int, CarryOver] = {}
         self._rows_total: int | None = None  # known once the input has been read to its end
         self._is_draining = False
         self._stop_at_s: float | None = None  # when rows still in flight are given up
@@ -242,11 +249,11 @@ class ShardRunner:
             identity=identity,
             priority=job.priority,
             listener=lambda progress: self._inbox.put(_Heard(inference_id, progress)),
-            output_token_ids=self._carry_over.get(row, ()),
+            carry_over=self._carry_over.get(row),
             group=job.id,
         )
         server = self._rooms.models.get(parsed.model)
-        self._in_flight[inference_id] = _InFlight(row, request.custom_id, server)
+        self._in_flight[inference_id] = _InFlight(row, request.custom_id, server, parsed.num_choices)
         try:
             self._rooms.models.submit(inference)
         except (Busy, InvalidRequest):
@@ -290,7 +297,9 @@ class ShardRunner:
         flight = self._in_flight.get(inference_id)
         if flight is None:
             return
-        flight.output_token_ids.extend(progress.token_ids)
+        flight.choices.setdefault(progress.choice, ChoiceSoFar()).add(
+            progress.token_ids, progress.token_logprobs
+        )
         answer = breakdown(progress.failed) if progress.failed is not None else progress.answer
         if answer is not None:
             del self._in_flight[inference_id]
@@ -337,7 +346,7 @@ class ShardRunner:
         return outcome
 
     def _hand_back(self) -> str:
-        unfinished = {flight.row: flight.output_token_ids for flight in self._in_flight.values()}
+        unfinished = {flight.row: flight.carry_over for flight in self._in_flight.values()}
         key = self._checkpoints.save_carry_over(self._carry_over | unfinished)
         with self._rooms.store.transaction() as tx:
             if not tx.leases.hand_back(self.claim.lease, key):

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
+from api.openai.transcript import Piece
 from nightshift.answers import chat_chunk, text_chunk
 from nightshift.jobs import Endpoint, Job, JsonObject
 
@@ -26,42 +27,67 @@ class Chunks:
         suffix = job.id.removeprefix("job_")
         return cls(job.spec.endpoint, prefix + suffix, int(job.created_at.timestamp()), job.model)
 
-    def opening(self) -> str:
-        """What comes before any text: a chat answer says who is speaking."""
+    def opening(self, index: int) -> str:
+        """What comes before any text of a choice: a chat answer says who is speaking."""
         if self._is_chat:
-            return _line(self._chat({"role": "assistant", "content": ""}))
-        return self.text("")
+            return _line(self._chat(index, {"role": "assistant", "content": ""}))
+        return _line(self._text(index, ""))
 
-    def text(self, text: str) -> str:
-        return _line(self._chat({"content": text}) if self._is_chat else self._text(text))
+    def piece(self, index: int, piece: Piece) -> str:
+        """What is new of a choice."""
+        if self._is_chat:
+            return _line(self._chat(index, {"content": piece.text}, logprobs=piece.logprobs))
+        return _line(self._text(index, piece.text, logprobs=piece.logprobs))
 
-    def closing(self, finish_reason: str) -> str:
-        return _line(self._chat({}, finish_reason) if self._is_chat else self._text("", finish_reason))
+    def closing(self, index: int, finish_reason: str) -> str:
+        if self._is_chat:
+            return _line(self._chat(index, {}, finish_reason))
+        return _line(self._text(index, "", finish_reason))
 
     def usage(self, usage: JsonObject) -> str:
         """The extra event that `include_usage` asks for: no choices, only token counts."""
-        chunk = self._chat({}) if self._is_chat else self._text("")
+        chunk = self._chat(0, {}) if self._is_chat else self._text(0, "")
         return _line(chunk | {"choices": [], "usage": usage})
 
     @property
     def _is_chat(self) -> bool:
         return self.endpoint is Endpoint.CHAT
 
-    def _chat(self, delta: JsonObject, finish_reason: str | None = None) -> JsonObject:
+    def _chat(
+        self,
+        index: int,
+        delta: JsonObject,
+        finish_reason: str | None = None,
+        logprobs: JsonObject | None = None,
+    ) -> JsonObject:
         return chat_chunk(
-            id=self.id, created_s=self.created_s, model=self.model, delta=delta, finish_reason=finish_reason
+            id=self.id,
+            created_s=self.created_s,
+            model=self.model,
+            index=index,
+            delta=delta,
+            finish_reason=finish_reason,
+            logprobs=logprobs,
         )
 
-    def _text(self, text: str, finish_reason: str | None = None) -> JsonObject:
+    def _text(
+        self, index: int, text: str, finish_reason: str | None = None, logprobs: JsonObject | None = None
+    ) -> JsonObject:
         return text_chunk(
-            id=self.id, created_s=self.created_s, model=self.model, text=text, finish_reason=finish_reason
+            id=self.id,
+            created_s=self.created_s,
+            model=self.model,
+            index=index,
+            text=text,
+            finish_reason=finish_reason,
+            logprobs=logprobs,
         )
 
 
-def recorded_text(endpoint: Endpoint, body: JsonObject) -> str:
-    """The text in a recorded answer."""
-    choice = body["choices"][0]
-    return str(choice["message"]["content"] or "") if endpoint is Endpoint.CHAT else str(choice["text"])
+def recorded(endpoint: Endpoint, choice: JsonObject) -> Piece:
+    """All of one choice of a recorded answer."""
+    text = choice["message"]["content"] or "" if endpoint is Endpoint.CHAT else choice["text"]
+    return Piece(str(text), choice["logprobs"])
 
 
 def error_line(error: JsonObject) -> str:

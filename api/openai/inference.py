@@ -8,7 +8,7 @@ from api.authentication import Caller
 from api.dependencies import BodyDep, CallerDep, ServicesDep
 from api.jobs.online import Waiting, accept, answer
 from api.openai.adapter import online_job
-from api.openai.streaming import streamed
+from api.openai.streaming import Wanted, streamed
 from api.services import Services
 from nightshift.jobs import Endpoint, JsonObject
 from nightshift.schemas import Request as ModelRequest
@@ -43,7 +43,8 @@ async def _infer(
 ) -> Response:
     asked, waiting = await run_in_threadpool(_accept, endpoint, services, caller, body)
     if asked.streams:
-        return await streamed(services, waiting, asked.include_usage, request.is_disconnected)
+        wanted = Wanted(asked.num_choices, asked.include_usage)
+        return await streamed(services, waiting, wanted, request.is_disconnected)
     outcome = await answer(services, waiting, request.is_disconnected)
     return JSONResponse(outcome.body, outcome.status_code)
 

@@ -5,8 +5,9 @@ with a proper status; only when that takes long does the stream begin without te
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Final
 
 from fastapi.responses import JSONResponse, Response
@@ -14,7 +15,7 @@ from sse_starlette import ServerSentEvent
 
 from api.errors import error_json
 from api.jobs.online import Gone, Waiting, follow, stopping_if_abandoned
-from api.openai.chunks import DONE, Chunks, error_line, recorded_text
+from api.openai.chunks import DONE, Chunks, error_line, recorded
 from api.openai.transcript import Transcript
 from api.services import Services
 from api.sse import event, event_source
@@ -31,9 +32,17 @@ class Refused(Exception):
         self.outcome = outcome
 
 
-async def streamed(services: Services, waiting: Waiting, include_usage: bool, gone: Gone) -> Response:
+@dataclass(frozen=True)
+class Wanted:
+    """What a streamed answer is to have."""
+
+    num_choices: int
+    usage: bool
+
+
+async def streamed(services: Services, waiting: Waiting, wanted: Wanted, gone: Gone) -> Response:
     """The answer as server-sent events, or as an error with its status if it fails at once."""
-    lines = _lines_or_error(services, waiting, include_usage, gone)
+    lines = _lines_or_error(services, waiting, wanted, gone)
     try:
         first = await anext(lines)
     except Refused as refused:
@@ -49,12 +58,12 @@ async def _joined(first: str, rest: AsyncGenerator[str, None]) -> AsyncGenerator
 
 
 async def _lines_or_error(
-    services: Services, waiting: Waiting, include_usage: bool, gone: Gone
+    services: Services, waiting: Waiting, wanted: Wanted, gone: Gone
 ) -> AsyncGenerator[str, None]:
     """`_lines`; but once the stream has begun, an error is its last event."""
     has_begun = False
     try:
-        async with aclosing(_lines(services, waiting, include_usage, gone)) as lines:
+        async with aclosing(_lines(services, waiting, wanted, gone)) as lines:
             async for line in lines:
                 has_begun = True
                 yield line
@@ -65,10 +74,11 @@ async def _lines_or_error(
 
 
 async def _lines(
-    services: Services, waiting: Waiting, include_usage: bool, gone: Gone
+    services: Services, waiting: Waiting, wanted: Wanted, gone: Gone
 ) -> AsyncGenerator[str, None]:
     """The `data` lines of the stream. Raises Refused before the first one, NightshiftError at any time."""
-    chunks, transcript = Chunks.of(waiting.job), Transcript()
+    chunks, transcripts = Chunks.of(waiting.job), [Transcript() for _ in range(wanted.num_choices)]
+    openings = [chunks.opening(index) for index in range(wanted.num_choices)]
     clock = asyncio.get_running_loop().time
     opens_at_s = clock() + STREAM_START_S
     has_begun = False
@@ -77,30 +87,36 @@ async def _lines(
             async for entry in entries:
                 if isinstance(entry, Answer):
                     break
-                new = "" if entry is None else transcript.take(entry.data)
+                index = 0 if entry is None else int(entry.data.get("index", 0))
+                new = None if entry is None else transcripts[index].take(entry.data)
                 if not has_begun and (new or clock() >= opens_at_s):
-                    yield chunks.opening()
+                    for line in openings:
+                        yield line
                     has_begun = True
                 if new:
-                    yield chunks.text(new)
+                    yield chunks.piece(index, new)
     assert isinstance(entry, Answer), "follow ends with an outcome or an exception"
     if not has_begun:
         if not entry.succeeded:
             raise Refused(entry)
-        yield chunks.opening()
-    for line in _ending(chunks, transcript, entry, include_usage):
+        for line in openings:
+            yield line
+    for line in _ending(chunks, transcripts, entry, wanted):
         yield line
 
 
-def _ending(chunks: Chunks, transcript: Transcript, outcome: Answer, include_usage: bool) -> Iterator[str]:
+def _ending(
+    chunks: Chunks, transcripts: Sequence[Transcript], outcome: Answer, wanted: Wanted
+) -> Iterator[str]:
     """From the recorded outcome on: whatever text is missing, how it ended, what it cost."""
     if not outcome.succeeded:
         yield error_line(outcome.body)
         return
-    rest = transcript.rest(recorded_text(chunks.endpoint, outcome.body))
-    if rest:
-        yield chunks.text(rest)
-    yield chunks.closing(outcome.body["choices"][0]["finish_reason"])
-    if include_usage:
+    for index, (choice, transcript) in enumerate(zip(outcome.body["choices"], transcripts, strict=True)):
+        rest = transcript.rest(recorded(chunks.endpoint, choice))
+        if rest:
+            yield chunks.piece(index, rest)
+        yield chunks.closing(index, choice["finish_reason"])
+    if wanted.usage:
         yield chunks.usage(outcome.body["usage"])
     yield DONE

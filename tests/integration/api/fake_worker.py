@@ -6,7 +6,7 @@ every text the vector of its length.
 
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty
 from typing import Any
@@ -15,12 +15,13 @@ import redis
 from kombu.exceptions import OperationalError
 
 from nightshift import lifecycle
-from nightshift.answers import chat_completion, embedding_list, error_body, text_completion
+from nightshift.answers import Choice, chat_completion, embedding_list, error_body, text_completion
 from nightshift.errors import QueueUnavailable
 from nightshift.fleet import Model, ModelKind, Worker, WorkerState
 from nightshift.jobs import Answer, Endpoint, JobKind, JsonObject, OnlineClaim, StopReason, Usage
+from nightshift.logprobs import Chance, Chosen, chat_logprobs, completion_logprobs
 from nightshift.queue import ONLINE_QUEUE, Queue, celery_app
-from nightshift.schemas import parse_request
+from nightshift.schemas import ChatRequest, CompletionRequest, parse_request
 from nightshift.settings import QueueSettings
 from nightshift.store import Store
 from nightshift.store.outbox import Ring
@@ -63,10 +64,16 @@ class FakeWorker:
 
     # -- what a behaviour is made of -------------------------------------------------------------------
 
-    def say(self, claim: OnlineClaim, text: str, offset: int | None = None) -> None:
-        """Send a piece of the answer on its way."""
-        place = {} if offset is None else {"offset": offset}
-        self._streams.write([Delta(claim.lease.shard_id, {"index": 0, "text": text, **place})])
+    def say(self, claim: OnlineClaim, text: str, offset: int | None = None, *, index: int = 0) -> None:
+        """Send a piece of the answer on its way, with its log-probability if that is asked for."""
+        data: JsonObject = {"index": index, "text": text}
+        if offset is not None:
+            data |= {"offset": offset}
+            logprobs = wondered(claim, [(offset, text)])
+            if logprobs is not None:
+                token_offset = [start for start, _ in _words(heard(claim))].index(offset)
+                data |= {"logprobs": logprobs, "token_offset": token_offset}
+        self._streams.write([Delta(claim.lease.shard_id, data)])
 
     def record(self, claim: OnlineClaim, answer: Answer) -> None:
         """Commit the answer, then announce it."""
@@ -95,9 +102,10 @@ class FakeWorker:
         if claim.job.spec.endpoint is Endpoint.EMBEDDINGS:
             self.record(claim, vectors(claim))
             return
-        text = heard(claim)
+        text, request = heard(claim), asked(claim)
         for start, word in _words(text):
-            self.say(claim, word, start)
+            for index in range(request.num_choices):
+                self.say(claim, word, start, index=index)
         self.record(claim, spoken(claim, text))
 
     # -- the loop --------------------------------------------------------------------------------------
@@ -172,9 +180,28 @@ def heard(claim: OnlineClaim) -> str:
     return request.conversation[-1]["content"] if hasattr(request, "conversation") else str(request.prompt)  # type: ignore[union-attr]
 
 
+def asked(claim: OnlineClaim) -> ChatRequest | CompletionRequest:
+    request = parse_request(claim.job.spec.endpoint, claim.body)
+    assert isinstance(request, ChatRequest | CompletionRequest)
+    return request
+
+
+def wondered(claim: OnlineClaim, words: Sequence[tuple[int, str]]) -> JsonObject | None:
+    """The log-probabilities of words, each a token: the word itself and, less likely, its capitals."""
+    request = asked(claim)
+    if request.logprobs_asked is None:
+        return None
+    chosen = []
+    for start, word in words:
+        chances = [Chance(word.encode(), -0.25), Chance(word.upper().encode(), -1.5)]
+        chosen.append(Chosen(chances[0], chances[: request.logprobs_asked], start))
+    return (chat_logprobs if isinstance(request, ChatRequest) else completion_logprobs)(chosen)
+
+
 def spoken(claim: OnlineClaim, text: str, finish_reason: str = "stop") -> Answer:
-    """The recorded answer with this text."""
-    usage = Usage(prompt_tokens=3, completion_tokens=len(text.split()))
+    """The recorded answer: every choice has this text."""
+    choices = [Choice(text, finish_reason, wondered(claim, [*_words(text)]))] * asked(claim).num_choices
+    usage = Usage(prompt_tokens=3, completion_tokens=len(text.split()) * len(choices))
     created_s, model = int(claim.job.created_at.timestamp()), str(claim.job.model)
     body: JsonObject
     if claim.job.spec.endpoint is Endpoint.CHAT:
@@ -182,8 +209,7 @@ def spoken(claim: OnlineClaim, text: str, finish_reason: str = "stop") -> Answer
             id="chatcmpl-fake",
             created_s=created_s,
             model=model,
-            text=text,
-            finish_reason=finish_reason,
+            choices=choices,
             usage=usage,
             service_tier=claim.job.spec.service_tier,
         )
@@ -192,8 +218,7 @@ def spoken(claim: OnlineClaim, text: str, finish_reason: str = "stop") -> Answer
             id="cmpl-fake",
             created_s=created_s,
             model=model,
-            text=text,
-            finish_reason=finish_reason,
+            choices=choices,
             usage=usage,
         )
     return Answer(200, body, usage)

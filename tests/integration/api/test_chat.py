@@ -55,6 +55,78 @@ def test_a_completion_is_answered_whole_and_streamed(client: openai.OpenAI, work
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
+def test_several_choices_come_whole_and_streamed(client: openai.OpenAI, worker: FakeWorker) -> None:
+    asked: dict[str, Any] = {"model": CHAT_MODEL, "messages": ask("one two three"), "n": 2}
+    whole = client.chat.completions.create(**asked)
+    chunks = list(
+        client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    )
+
+    assert [(choice.index, choice.message.content) for choice in whole.choices] == [
+        (0, "one two three"),
+        (1, "one two three"),
+    ]
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (3, 6)
+    for index in (0, 1):
+        mine = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
+        assert mine[0].delta.role == "assistant"
+        assert "".join(choice.delta.content or "" for choice in mine) == "one two three"
+        assert [choice.finish_reason for choice in mine] == [None] * (len(mine) - 1) + ["stop"]
+    assert chunks[-1].usage == whole.usage
+
+
+def test_a_chats_logprobs_have_the_official_shape_whole_and_streamed(
+    client: openai.OpenAI, worker: FakeWorker
+) -> None:
+    asked: dict[str, Any] = {"model": CHAT_MODEL, "messages": ask("one two"), "n": 2}
+    asked |= {"logprobs": True, "top_logprobs": 2}
+    whole = client.chat.completions.create(**asked)
+    chunks = list(client.chat.completions.create(**asked, stream=True))
+
+    for choice in whole.choices:
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        assert [entry.token for entry in choice.logprobs.content] == ["one", " two"]
+        assert choice.logprobs.content[0].bytes == list(b"one")
+        assert choice.logprobs.content[0].logprob == -0.25
+        assert [(top.token, top.logprob) for top in choice.logprobs.content[0].top_logprobs] == [
+            ("one", -0.25),
+            ("ONE", -1.5),
+        ]
+        streamed = [
+            entry
+            for chunk in chunks
+            for piece in chunk.choices
+            if piece.index == choice.index and piece.logprobs is not None
+            for entry in piece.logprobs.content or []
+        ]
+        assert streamed == choice.logprobs.content
+
+
+def test_a_completions_logprobs_have_the_official_shape_whole_and_streamed(
+    client: openai.OpenAI, worker: FakeWorker
+) -> None:
+    asked: dict[str, Any] = {"model": CHAT_MODEL, "prompt": "one two", "logprobs": 1, "n": 2}
+    whole = client.completions.create(**asked)
+    chunks = list(client.completions.create(**asked, stream=True))
+
+    for choice in whole.choices:
+        assert choice.logprobs is not None
+        assert choice.logprobs.tokens == ["one", " two"]
+        assert choice.logprobs.token_logprobs == [-0.25, -0.25]
+        assert choice.logprobs.top_logprobs == [{"one": -0.25}, {" two": -0.25}]
+        assert choice.logprobs.text_offset == [0, 3]
+        pieces = [
+            piece.logprobs
+            for chunk in chunks
+            for piece in chunk.choices
+            if piece.index == choice.index and piece.logprobs is not None
+        ]
+        assert [token for piece in pieces for token in piece.tokens or []] == choice.logprobs.tokens
+        assert [at for piece in pieces for at in piece.text_offset or []] == choice.logprobs.text_offset
+
+
 @pytest.mark.parametrize(
     ("asked", "priority"),
     [

@@ -75,7 +75,13 @@ def test_text_that_only_looks_like_an_escaped_nul_is_accepted(http: httpx.Client
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"service_tier": "platinum"}, "service_tier"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": 1.5}, "n"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"extra_body": {"best_of": 2}}, "best_of"),
     ],
 )
 def test_a_wrong_field_is_named(
@@ -87,6 +93,18 @@ def test_a_wrong_field_is_named(
     assert refused.value.param == param
     assert refused.value.code is not None
     assert refused.value.request_id is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"logprobs": 6}, "logprobs"), ({"best_of": 3}, "best_of"), ({"echo": True}, "echo"), ({"n": -1}, "n")],
+)
+def test_a_wrong_field_of_a_completion_is_named(
+    standing_client: openai.OpenAI, fields: dict[str, object], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        standing_client.completions.create(model=CHAT_MODEL, prompt="x", **fields)  # type: ignore[call-overload]
+    assert refused.value.param == param
 
 
 def test_a_missing_field_is_named(http: httpx.Client) -> None:

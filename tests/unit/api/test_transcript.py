@@ -5,7 +5,9 @@ import random
 import pytest
 
 from api.errors import StreamInterrupted
-from api.openai.transcript import Transcript
+from api.openai.transcript import Piece, Transcript
+from nightshift.jobs import JsonObject
+from nightshift.logprobs import num_tokens, since
 
 ANSWER = "forty-eight thousand two hundred thirteen"
 
@@ -14,52 +16,64 @@ def delta(start: int, end: int) -> dict[str, object]:
     return {"index": 0, "text": ANSWER[start:end], "offset": start}
 
 
+def take(transcript: Transcript, delta: dict[str, object]) -> str:
+    return transcript.take(delta).text
+
+
+def rest(transcript: Transcript, recorded: str) -> str:
+    return transcript.rest(Piece(recorded)).text
+
+
 def test_deltas_in_order_pass_as_they_are() -> None:
     transcript = Transcript()
 
-    assert [transcript.take(delta(n, n + 5)) for n in (0, 5, 10)] == [ANSWER[:5], ANSWER[5:10], ANSWER[10:15]]
-    assert transcript.rest(ANSWER) == ANSWER[15:]
+    assert [take(transcript, delta(n, n + 5)) for n in (0, 5, 10)] == [
+        ANSWER[:5],
+        ANSWER[5:10],
+        ANSWER[10:15],
+    ]
+    assert rest(transcript, ANSWER) == ANSWER[15:]
 
 
 def test_a_delta_without_a_place_follows_the_one_before_it() -> None:
     transcript = Transcript()
 
-    assert transcript.take({"text": "a"}) + transcript.take({"text": "b"}) == "ab"
+    assert take(transcript, {"text": "a"}) + take(transcript, {"text": "b"}) == "ab"
 
 
 def test_a_repeated_delta_adds_nothing_and_an_overlapping_one_its_end() -> None:
     transcript = Transcript()
-    transcript.take(delta(0, 10))
+    take(transcript, delta(0, 10))
 
-    assert transcript.take(delta(0, 10)) == ""
-    assert transcript.take(delta(2, 6)) == ""
-    assert transcript.take(delta(5, 12)) == ANSWER[10:12]
+    assert take(transcript, delta(0, 10)) == ""
+    assert take(transcript, delta(2, 6)) == ""
+    assert take(transcript, delta(5, 12)) == ANSWER[10:12]
 
 
 def test_after_a_gap_nothing_is_sent_until_the_record() -> None:
     transcript = Transcript()
-    transcript.take(delta(0, 5))
+    take(transcript, delta(0, 5))
 
-    assert transcript.take(delta(10, 15)) == ""
-    assert transcript.take(delta(15, 20)) == ""
-    assert transcript.rest(ANSWER) == ANSWER[5:]
+    assert take(transcript, delta(10, 15)) == ""
+    assert take(transcript, delta(15, 20)) == ""
+    assert rest(transcript, ANSWER) == ANSWER[5:]
 
 
 def test_a_delta_that_contradicts_what_was_sent_is_not_passed_on() -> None:
     transcript = Transcript()
-    transcript.take(delta(0, 5))
+    take(transcript, delta(0, 5))
 
-    assert transcript.take({"text": "fifty", "offset": 0}) == ""
-    assert transcript.take({"text": "fifty-one", "offset": 0}) == ""
+    assert take(transcript, {"text": "fifty", "offset": 0}) == ""
+    assert take(transcript, {"text": "fifty-one", "offset": 0}) == ""
     assert transcript.sent == ANSWER[:5]
 
 
 def test_another_answer_than_the_one_sent_is_an_error() -> None:
     transcript = Transcript()
-    transcript.take(delta(0, 5))
+    take(transcript, delta(0, 5))
 
     with pytest.raises(StreamInterrupted):
-        transcript.rest("fifty-one")
+        rest(transcript, "fifty-one")
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -69,7 +83,53 @@ def test_whatever_is_lost_or_repeated_the_text_adds_up(seed: int) -> None:
     transcript, received = Transcript(), ""
     for _ in range(30):
         start = draw.randrange(len(ANSWER))
-        received += transcript.take(delta(start, start + draw.randrange(8)))
+        received += take(transcript, delta(start, start + draw.randrange(8)))
         assert ANSWER.startswith(received)
 
-    assert received + transcript.rest(ANSWER) == ANSWER
+    assert received + rest(transcript, ANSWER) == ANSWER
+
+
+# Log-probabilities
+
+CHAT = {"content": [{"token": str(n)} for n in range(12)], "refusal": None}
+COLUMNS = {
+    "tokens": [str(n) for n in range(12)],
+    "token_logprobs": [-n / 10 for n in range(12)],
+    "top_logprobs": [{str(n): -n / 10} for n in range(12)],
+    "text_offset": list(range(12)),
+}
+
+
+@pytest.mark.parametrize("logprobs", [CHAT, COLUMNS])
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_lost_or_repeated_the_logprobs_add_up(logprobs: JsonObject, seed: int) -> None:
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    transcript, received = Transcript(), since(logprobs, 12)
+    for _ in range(20):
+        start = draw.randrange(12)
+        part = cut(logprobs, start, start + draw.randrange(1, 4))
+        piece = transcript.take({"text": "", "offset": 0, "logprobs": part, "token_offset": start})
+        received = joined(received, piece.logprobs)
+        assert received == cut(logprobs, 0, num_tokens(received))
+
+    assert joined(received, transcript.rest(Piece("", logprobs)).logprobs) == logprobs
+
+
+def test_tokens_without_text_are_something_to_send() -> None:
+    transcript = Transcript()
+    first = {"text": "", "offset": 0, "logprobs": cut(CHAT, 0, 1), "token_offset": 0}
+
+    assert transcript.take(first)
+    assert not transcript.take(first), "but once only"
+    assert not transcript.rest(Piece("", cut(CHAT, 0, 1)))
+
+
+def cut(logprobs: JsonObject, start: int, end: int) -> JsonObject:
+    return {name: part[start:end] if isinstance(part, list) else part for name, part in logprobs.items()}
+
+
+def joined(one: JsonObject, other: JsonObject | None) -> JsonObject:
+    if other is None:
+        return one
+    return {name: part + other[name] if isinstance(part, list) else part for name, part in one.items()}

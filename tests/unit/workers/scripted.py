@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nightshift import lifecycle
-from nightshift.answers import chat_completion
+from nightshift.answers import Choice, chat_completion
 from nightshift.errors import InvalidRequest
 from nightshift.fleet import Model, ModelKind
 from nightshift.ids import new_id
@@ -133,7 +133,7 @@ def prompt_of(inference: Inference) -> str:
 def answer_with(text: str) -> Answer:
     usage = Usage(3, 2)
     body = chat_completion(
-        id="chatcmpl-1", created_s=1, model="demo", text=text, finish_reason="stop", usage=usage
+        id="chatcmpl-1", created_s=1, model="demo", choices=[Choice(text, "stop")], usage=usage
     )
     return Answer(200, body, usage)
 

@@ -1,15 +1,23 @@
 """From a request's words to the engine's, and back."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Endpoint
-from nightshift.schemas import ChatRequest, parse_request
+from nightshift.schemas import ChatRequest, CompletionRequest, parse_request
 from tests.unit.workers.scripted import chat_body
-from workers.engine import Output, SamplingParams
-from workers.inference import Identity, SamplingDefaults, TextAnswer, refusal, sampling_params
+from workers.engine import Output, SamplingParams, TokenLogprobs
+from workers.inference import (
+    Identity,
+    SamplingDefaults,
+    TextAnswer,
+    choice_seed,
+    refusal,
+    sampling_params,
+)
 
 
 def chat(**fields: Any) -> ChatRequest:
@@ -90,11 +98,21 @@ def output(text: str, ids: list[int], reason: Any = None, error: str | None = No
     return Output("x", text, ids, reason, 3, len(ids), 1, error)
 
 
-def test_outputs_add_up_to_one_answer() -> None:
-    answer = TextAnswer("x", chat(), Identity("n", 5))
+class Letters:
+    """A tokenizer whose tokens are bytes; 256 is special."""
 
-    assert answer.take(output("he", [1])).answer is None
-    final = answer.take(output("llo", [2, 3], "length"))
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"<end>" if token_id == 256 else bytes([token_id])
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id == 256
+
+
+def test_outputs_add_up_to_one_answer() -> None:
+    answer = TextAnswer(chat(), Identity("n", 5), Letters())
+
+    assert answer.take(0, output("he", [1])).answer is None
+    final = answer.take(0, output("llo", [2, 3], "length"))
 
     assert final.answer is not None
     assert final.answer.body["choices"][0]["message"]["content"] == "hello"
@@ -102,8 +120,78 @@ def test_outputs_add_up_to_one_answer() -> None:
     assert (final.answer.usage.prompt_tokens, final.answer.usage.completion_tokens) == (3, 3)
 
 
+def test_logprobs_of_half_characters_are_escaped_and_an_ending_token_left_out() -> None:
+    request = chat(logprobs=True, top_logprobs=1)
+    answer = TextAnswer(request, Identity("n", 5), Letters())
+    ids = [*"é".encode(), 256]
+    logprobs = [TokenLogprobs(-0.5, (65,), (-0.1,)), TokenLogprobs(float("-inf"), (256,), (-0.2,))]
+
+    first = answer.take(0, replace(output("", ids[:1]), logprobs=logprobs[:1]))
+    second = answer.take(0, replace(output("é", ids[1:2]), logprobs=logprobs[1:]))
+    last = answer.take(
+        0, replace(output("", ids[2:], "stop"), logprobs=[TokenLogprobs(0.0)], end_token_id=256)
+    )
+
+    assert last.answer is not None
+    content = last.answer.body["choices"][0]["logprobs"]["content"]
+    assert [first.logprobs, second.logprobs, last.logprobs] == [
+        {"content": content[:1], "refusal": None},
+        {"content": content[1:], "refusal": None},
+        None,
+    ]
+    assert [entry["token"] for entry in content] == ["\\xc3", "\\xa9"]
+    assert [entry["bytes"] for entry in content] == [[0xC3], [0xA9]]
+    assert [entry["logprob"] for entry in content] == [-0.5, -9999.0]
+    assert content[1]["top_logprobs"] == [
+        {"token": "<end>", "logprob": -0.2, "bytes": list(b"<end>")},
+    ]
+
+
+def test_a_completions_logprobs_count_characters() -> None:
+    request = parse_request(
+        Endpoint.COMPLETIONS, {"model": "demo", "prompt": "x", "logprobs": 1, "max_tokens": 4}
+    )
+    assert isinstance(request, CompletionRequest)
+    answer = TextAnswer(request, Identity("n", 5), Letters())
+    ids = [*"aéb".encode()]
+    done = replace(output("aéb", ids, "length"), logprobs=[TokenLogprobs(-0.5, (97,), (-0.5,)) for _ in ids])
+
+    final = answer.take(0, done).answer
+
+    assert final is not None
+    assert final.body["choices"][0]["logprobs"] == {
+        "tokens": ["a", "bytes:\\xc3", "bytes:\\xa9", "b"],
+        "token_logprobs": [-0.5] * 4,
+        "top_logprobs": [
+            {"a": -0.5},
+            *({"a": -0.5, token: -0.5} for token in ("bytes:\\xc3", "bytes:\\xa9", "b")),
+        ],
+        "text_offset": [0, 1, 1, 2],
+    }
+
+
+def test_choices_draw_from_seeds_of_their_own() -> None:
+    seeds = [choice_seed(7, choice) for choice in range(100)]
+
+    assert seeds[0] == 7
+    assert len({*seeds, *(choice_seed(8, choice) for choice in range(100))}) == 200
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_an_answer_waits_for_its_last_choice() -> None:
+    answer = TextAnswer(chat(n=2), Identity("n", 5), Letters())
+
+    assert answer.take(1, output("b", [2], "stop")).answer is None
+    final = answer.take(0, output("a", [1, 1], "length")).answer
+
+    assert final is not None
+    assert [choice["message"]["content"] for choice in final.body["choices"]] == ["a", "b"]
+    assert [choice["finish_reason"] for choice in final.body["choices"]] == ["length", "stop"]
+    assert (final.usage.prompt_tokens, final.usage.completion_tokens) == (3, 3)
+
+
 def test_a_sequence_the_engine_gave_up_is_a_failure_with_its_reason() -> None:
-    progress = TextAnswer("x", chat(), Identity("n", 5)).take(output("", [], "abort", "not finite"))
+    progress = TextAnswer(chat(), Identity("n", 5), Letters()).take(0, output("", [], "abort", "not finite"))
 
     assert progress.answer is None
     assert progress.failed == "not finite"

@@ -10,12 +10,14 @@ import pytest
 from nightshift import lifecycle
 from nightshift.errors import StorageUnavailable
 from nightshift.files import file_key
-from nightshift.jobs import BulkClaim, Job, Shard, ShardState, StopReason
+from nightshift.jobs import BulkClaim, Job, Shard, ShardState, StopReason, carry_over_key
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.outputs import RowResult, decode_segment
 from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, ManualClock, chat_body, claim_bulk, plan_bulk
+from workers.carry_over import CarryOver, ChoiceSoFar
 from workers.heartbeat import Heartbeat
+from workers.inference import Progress
 from workers.shard_runner import Rooms, ShardConfig, ShardRunner
 
 INPUT = "file-input"
@@ -233,9 +235,45 @@ def test_draining_saves_tokens_so_far_and_the_next_worker_continues_from_them(
 
     model.submitted.clear()
     run(claim_bulk(store, "worker-2"))
-    continued = {inference.identity.name: inference.output_token_ids for inference in model.wait_for(2)}
-    assert continued[half.identity.name] == [7, 8, 9]
-    assert list(continued[untouched.identity.name]) == []
+    continued = {inference.identity.name: inference.carry_over for inference in model.wait_for(2)}
+    assert continued[half.identity.name] == CarryOver([ChoiceSoFar([7, 8, 9])], model.made_by)
+    assert continued[untouched.identity.name] is None
+
+
+def test_a_row_of_several_choices_is_carried_over_choice_by_choice(
+    store, objects, model, write_input, run
+) -> None:
+    write_input([batch_line(0, body=chat_body("row", n=3))])
+    plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    (inference,) = model.wait_for(1)
+    listener = inference.listener
+    listener(Progress("a", [1, 2], choice=2))
+    listener(Progress("b", [3], choice=0))
+    listener(Progress("c", [4], choice=2))
+
+    runner.drain()
+    finished(runner)
+    run(claim_bulk(store, "worker-2"))
+    (continued,) = model.wait_for(1)
+
+    choices = [ChoiceSoFar([3]), ChoiceSoFar(), ChoiceSoFar([1, 2, 4])]
+    assert continued.carry_over == CarryOver(choices, model.made_by)
+
+
+def test_a_carry_over_of_an_earlier_version_is_still_read(store, objects, model, write_input, run) -> None:
+    write_input([batch_line(0)])
+    plan_bulk(store, INPUT)
+    claim = claim_bulk(store)
+    key = carry_over_key(claim.lease, claim.shard.shard_no)
+    objects.put(key, b'{"row": 0, "output_token_ids": [5, 6]}\n')
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(claim.lease, key)
+
+    run(claim_bulk(store, "worker-2"))
+    (continued,) = model.wait_for(1)
+
+    assert continued.carry_over == CarryOver([ChoiceSoFar([5, 6])])
 
 
 def test_a_stopped_job_starts_nothing_more_and_keeps_what_finishes_in_time(
