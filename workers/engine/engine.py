@@ -24,7 +24,7 @@ from .batching.sequence import Sequence
 from .config import EngineConfig
 from .detokenizer import TextStream
 from .errors import DuplicateRequest, EngineDraining, UnknownRequest
-from .execution.attention_backends import make_attention
+from .execution.attention_backends import has_transposed_keys, make_attention
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import ModelRunner
 from .loading import load_model
@@ -130,6 +130,7 @@ class Engine:
             block_size=config.block_size,
             dtype=model.dtype,
             device=model.device,
+            transposed_keys=has_transposed_keys(model.attention),
         )
         attention = make_attention(model.attention, kv, model.facts.context_length)
         runner = ModelRunner(model.forward_pass, kv, attention, model.device)

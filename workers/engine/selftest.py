@@ -20,7 +20,7 @@ from .batching.batcher import Chunk
 from .batching.sequence import Sequence
 from .errors import UnsupportedModel
 from .execution.attention import ATTENTION_NAME, LayerCall, UnsupportedAttention, paged_step
-from .execution.attention_backends import block_size_multiple, make_attention
+from .execution.attention_backends import block_size_multiple, has_transposed_keys, make_attention
 from .execution.forward_pass import ForwardPass, ModulePass
 from .execution.kv_memory import KvMemory, KvShape
 from .execution.model_runner import ModelRunner
@@ -213,7 +213,14 @@ def _paged_logits(
 ) -> list[Tensor]:
     """Logits at the end of every chunk of `plans`, through the real runner, per prompt."""
     block_size = max(BLOCK_SIZE, block_size_multiple(attention))
-    kv = KvMemory(shapes, num_blocks=6, block_size=block_size, dtype=model.dtype, device=model.device)
+    kv = KvMemory(
+        shapes,
+        num_blocks=6,
+        block_size=block_size,
+        dtype=model.dtype,
+        device=model.device,
+        transposed_keys=has_transposed_keys(attention),
+    )
     runner = ModelRunner(forward_pass, kv, make_attention(attention, kv), model.device)
     sequences = [Sequence(Request(str(n), ()), arrival=n, num_tokens_max=1) for n in range(len(prompts))]
     for sequence, blocks in zip(sequences, ([5, 0, 3], [1, 4]), strict=False):

@@ -10,29 +10,30 @@ import torch
 from ..errors import InvalidConfig
 from .attention import AttentionBackend
 from .kv_memory import KvMemory
+from .native_attention import NativeAttention, native_attention_computes, native_kernels
 from .torch_attention import TorchAttention
 from .varlen_attention import BLOCK_SIZE_MULTIPLE, VarlenAttention, paged_varlen_attn
 
-BACKENDS = ("torch", "triton", "varlen")
+BACKENDS = ("torch", "native", "triton", "varlen")
 
 TRITON_CAPABILITY_MIN = (8, 0)
 """The oldest architecture whose matrix units take bfloat16, and the oldest the tests compile for."""
 
 
-def resolve_attention_backend(name: str, device: torch.device, dtype: torch.dtype) -> str:
-    """The back end behind "auto": the fastest that computes `dtype` on `device`.
+def resolve_attention_backend(
+    name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype | None = None
+) -> str:
+    """The back end behind "auto": the fastest that computes `dtype` over KV of `kv_dtype` on `device`.
 
     Raises `InvalidConfig` for one that was asked for by name and does not run here.
     """
-    if name == "auto":
-        return "triton" if device.type == "cuda" and _why_no_triton(device) is None else "torch"
-    if name not in BACKENDS:
+    kv_dtype = kv_dtype or dtype
+    if name != "auto" and name not in BACKENDS:
         raise InvalidConfig(f"attention_backend must be one of {', '.join(BACKENDS)} here, got {name!r}")
-    reason = None
-    if name == "triton":
-        reason = _why_no_triton(device)
-    elif name == "varlen":
-        reason = _why_no_varlen(device, dtype)
+    if name == "auto":
+        name = "triton" if device.type == "cuda" else "native"
+        return name if _why_not(name, device, dtype, kv_dtype) is None else "torch"
+    reason = _why_not(name, device, dtype, kv_dtype)
     if reason is not None:
         raise InvalidConfig(f"attention_backend {name!r} does not run here: {reason}")
     return name
@@ -41,6 +42,11 @@ def resolve_attention_backend(name: str, device: torch.device, dtype: torch.dtyp
 def block_size_multiple(name: str) -> int:
     """What a block's tokens must be a multiple of for this back end."""
     return BLOCK_SIZE_MULTIPLE if name == "varlen" else 1
+
+
+def has_transposed_keys(name: str) -> bool:
+    """Whether this back end wants its `KvMemory` with transposed keys."""
+    return name == "native"
 
 
 def make_attention(name: str, kv: KvMemory, context_length: int | None = None) -> AttentionBackend:
@@ -52,7 +58,30 @@ def make_attention(name: str, kv: KvMemory, context_length: int | None = None) -
         from .triton_attention import TritonAttention  # imports triton, which is not everywhere
 
         return TritonAttention(kv, context_length or kv.num_blocks * kv.block_size)
+    if name == "native":
+        return NativeAttention(kv)
     return VarlenAttention(kv) if name == "varlen" else TorchAttention(kv)
+
+
+def _why_not(name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype) -> str | None:
+    """What keeps this back end from running here; None if nothing does."""
+    if name == "native":
+        return _why_no_native(device, dtype, kv_dtype)
+    if name == "torch":
+        return None
+    if kv_dtype != dtype:
+        return f"it keeps KV in the dtype of the model, {dtype}, not in {kv_dtype}"
+    return _why_no_triton(device) if name == "triton" else _why_no_varlen(device, dtype)
+
+
+def _why_no_native(device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype) -> str | None:
+    if device.type != "cpu":
+        return f"it computes on the CPU, the model is on {device}"
+    if native_kernels() is None:
+        return "its kernel is turned off or cannot be built; the log says why"
+    if not native_attention_computes(dtype, kv_dtype):
+        return f"this CPU cannot convert {dtype} or {kv_dtype}"
+    return None
 
 
 def _why_no_triton(device: torch.device) -> str | None:

@@ -1,7 +1,8 @@
 """The tensors behind the block numbers, and how many blocks a machine can afford.
 
 Layout per layer: `[blocks, kv_heads, block_size, head_dim]`, keys and values apart, because their head dims
-may differ, and so may those of two layers. Does not know who owns a block.
+may differ, and so may those of two layers. In int8 each head's key and each value of a token has a scale of
+its own. Does not know who owns a block.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ CUDA_MEMORY_FRACTION = 0.85
 
 CACHE_LINE_BYTES = 64
 
+SCALE_DTYPE = torch.float32
+
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
@@ -35,19 +38,31 @@ class KvShape:
     key_dim: int
     value_dim: int
 
-    @property
-    def elements_per_token(self) -> int:
-        return self.num_heads * (self.key_dim + self.value_dim)
+    def bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Of KV memory in `dtype`, scales included."""
+        scales = 2 * SCALE_DTYPE.itemsize if dtype == torch.int8 else 0
+        return self.num_heads * ((self.key_dim + self.value_dim) * dtype.itemsize + scales)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerKv:
-    keys: Tensor  # [blocks, kv_heads, block_size, key_dim]
+    keys: Tensor  # [blocks, kv_heads, block_size, key_dim], or a view of that shape
     values: Tensor  # [blocks, kv_heads, block_size, value_dim]
+    key_scales: Tensor | None = None  # [blocks, kv_heads, block_size], only in int8: what one unit is worth
+    value_scales: Tensor | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        every = (self.keys, self.values, self.key_scales, self.value_scales)
+        return [tensor for tensor in every if tensor is not None]
 
 
 class KvMemory:
-    """KV memory of all layers; blocks are shared by number: block 7 is block 7 in every layer."""
+    """KV memory of all layers; blocks are shared by number: block 7 is block 7 in every layer.
+
+    With `transposed_keys` the keys of a block lie dimension by dimension, `[blocks, kv_heads, key_dim,
+    block_size]`, and `LayerKv.keys` is a view: the native kernel reads them so.
+    """
 
     def __init__(
         self,
@@ -57,23 +72,34 @@ class KvMemory:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        transposed_keys: bool = False,
     ) -> None:
         self.shapes = dict(shapes)
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.dtype = dtype
+        self.transposed_keys = transposed_keys
         self.layers = {index: self._allocate(shape, dtype, device) for index, shape in self.shapes.items()}
 
     def clear(self, blocks: list[int]) -> None:
         """Zero blocks that hold values no arithmetic survives (NaN, infinity)."""
         for layer in self.layers.values():
-            layer.keys[blocks] = 0
-            layer.values[blocks] = 0
+            for tensor in layer.tensors:
+                tensor[blocks] = 0
 
     def _allocate(self, shape: KvShape, dtype: torch.dtype, device: torch.device) -> LayerKv:
         size = (self.num_blocks, shape.num_heads, self.block_size)
-        return LayerKv(
-            _zeros((*size, shape.key_dim), dtype, device), _zeros((*size, shape.value_dim), dtype, device)
-        )
+        keys = self._allocate_keys(shape, dtype, device)
+        values = _zeros((*size, shape.value_dim), dtype, device)
+        if dtype != torch.int8:
+            return LayerKv(keys, values)
+        return LayerKv(keys, values, _zeros(size, SCALE_DTYPE, device), _zeros(size, SCALE_DTYPE, device))
+
+    def _allocate_keys(self, shape: KvShape, dtype: torch.dtype, device: torch.device) -> Tensor:
+        if not self.transposed_keys:
+            return _zeros((self.num_blocks, shape.num_heads, self.block_size, shape.key_dim), dtype, device)
+        size = (self.num_blocks, shape.num_heads, shape.key_dim, self.block_size)
+        return _zeros(size, dtype, device).transpose(2, 3)
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -94,11 +120,13 @@ def num_blocks_for(
     dtype: torch.dtype,
     device: torch.device,
 ) -> int:
-    """Blocks the configuration asks for, or as many as are useful and fit a share of free memory."""
+    """Blocks the configuration asks for, or as many as are useful and fit a share of free memory.
+
+    `dtype` is that of KV memory. Raises `InvalidConfig` if not even one block fits.
+    """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
-    elements_per_token = sum(shape.elements_per_token for shape in shapes.values())
-    block_bytes = elements_per_token * config.block_size * dtype.itemsize
+    block_bytes = config.block_size * sum(shape.bytes_per_token(dtype) for shape in shapes.values())
     if config.kv_cache_bytes is not None:
         num_blocks = config.kv_cache_bytes // block_bytes
     else:

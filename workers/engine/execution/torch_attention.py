@@ -113,7 +113,7 @@ class _TorchStep:
             out[group.start : group.stop] = _decode(query[:, group.start : group.stop], layer, view, call)
         for index, chunk in enumerate(self.prefill_chunks):
             rows = slice(chunk.start, chunk.stop)
-            if _is_fresh(chunk, call):
+            if _is_fresh(chunk, call) and self.kv.dtype == key.dtype:
                 attended = _prefill_fresh(query[:, rows], key[:, rows], value[:, rows], call)
             else:
                 prefill_view = self._prefill_view(index, call.window, shape.num_heads, query.dtype)
@@ -129,8 +129,8 @@ class _TorchStep:
             blocks, offsets = self.slots // block_size, self.slots % block_size
             rows = ((blocks * shape.num_heads + heads) * block_size + offsets).flatten()
             self._write_rows[shape.num_heads] = rows  # [kv_heads * tokens]
-        layer.keys.view(-1, shape.key_dim).index_copy_(0, rows, key.reshape(-1, shape.key_dim))
-        layer.values.view(-1, shape.value_dim).index_copy_(0, rows, value.reshape(-1, shape.value_dim))
+        _store(layer.keys, layer.key_scales, rows, key.reshape(-1, shape.key_dim))
+        _store(layer.values, layer.value_scales, rows, value.reshape(-1, shape.value_dim))
 
     def _decode_view(self, index: int, window: int | None, num_heads: int, dtype: torch.dtype) -> _DecodeView:
         cache_key = (index, window, num_heads)
@@ -211,7 +211,8 @@ def _decode(query: Tensor, layer: LayerKv, view: _DecodeView, call: LayerCall) -
     """One new token per sequence: `[heads, sequences, dim]` to `[sequences, heads, value_dim]`."""
     num_heads, num_sequences, key_dim = query.shape
     kv_heads = layer.keys.shape[1]
-    keys, values = _gather(layer.keys, view.rows), _gather(layer.values, view.rows)
+    keys = _gather(layer.keys, layer.key_scales, view.rows, query.dtype)
+    values = _gather(layer.values, layer.value_scales, view.rows, query.dtype)
     # Query heads that share a KV head become rows of one small matrix, so keys are not repeated.
     folded = query.transpose(0, 1).reshape(num_sequences, kv_heads, num_heads // kv_heads, key_dim)
     attended = _attend(folded, keys, values, view.mask, call)
@@ -223,7 +224,8 @@ def _prefill(query: Tensor, layer: LayerKv, view: _PrefillView, call: LayerCall)
     num_heads, num_tokens, key_dim = query.shape
     kv_heads = layer.keys.shape[1]
     groups = num_heads // kv_heads
-    keys, values = _gather(layer.keys, view.rows), _gather(layer.values, view.rows)
+    keys = _gather(layer.keys, layer.key_scales, view.rows, query.dtype)
+    values = _gather(layer.values, layer.value_scales, view.rows, query.dtype)
     folded = query.reshape(1, kv_heads, groups * num_tokens, key_dim)
     attended = _attend(folded, keys, values, view.mask.repeat(groups, 1), call)
     return attended.reshape(num_heads, num_tokens, -1)
@@ -261,11 +263,31 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, call: Lay
     return torch.matmul(weights.to(values.dtype), values)
 
 
-def _gather(memory: Tensor, rows: Tensor) -> Tensor:
+def _store(memory: Tensor, scales: Tensor | None, rows: Tensor, vectors: Tensor) -> None:
+    """Write `vectors` to `rows` of one layer's memory, seen as `[places, dim]`."""
+    if scales is not None:
+        vectors, units = quantize_rows(vectors)
+        scales.view(-1).index_copy_(0, rows, units)
+    memory.view(-1, memory.shape[3]).index_copy_(0, rows, vectors.to(memory.dtype))
+
+
+def quantize_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """`[rows, dim]` as int8, and per row what one unit is worth. NaN in a row makes its unit NaN."""
+    largest = vectors.abs().amax(dim=1).float()
+    steps = (vectors.float() * (127.0 / largest.clamp_min(1e-30))[:, None]).round_()
+    return steps.nan_to_num_().to(torch.int8), largest / 127.0
+
+
+def _gather(memory: Tensor, scales: Tensor | None, rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Memory of one layer at rows `[batch, kv_heads, blocks]`: `[batch, kv_heads, tokens, dim]`."""
     batch, kv_heads, _ = rows.shape
-    dim = memory.shape[3]
-    return F.embedding(rows, memory.view(-1, memory.shape[2] * dim)).view(batch, kv_heads, -1, dim)
+    block_size, dim = memory.shape[2:]
+    lines = memory.view(-1, block_size * dim)
+    if scales is None:
+        return F.embedding(rows, lines).view(batch, kv_heads, -1, dim).to(dtype)
+    steps = lines[rows].view(batch, kv_heads, -1, dim)
+    units = F.embedding(rows, scales.view(-1, block_size)).view(batch, kv_heads, -1, 1)
+    return (steps * units).to(dtype)
 
 
 def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from workers.engine.execution.attention import LayerCall
-from workers.engine.execution.attention_backends import make_attention
+from workers.engine.execution.attention_backends import has_transposed_keys, make_attention
 from workers.engine.execution.kv_memory import KvMemory, KvShape
 from workers.engine.execution.step_layout import StepLayout
 from workers.engine.execution.torch_attention import PADDING_RATIO_MAX, similar_lengths
@@ -55,22 +55,37 @@ def written_out(case: Case, call: LayerCall) -> Tensor:
     return (weights @ value.repeat_interleave(group, 0)).transpose(0, 1)[case.num_before :]
 
 
-def paged(cases: list[Case], kv: KvMemory, call: LayerCall) -> list[Tensor]:
-    """The same through one packed step, after the earlier tokens have been stored."""
-    layer = kv.layers[0]
-    for case in cases:
-        for position in range(case.num_before):
-            block, offset = case.table[position // BLOCK_SIZE], position % BLOCK_SIZE
-            layer.keys[block, :, offset] = case.key[:, position]
-            layer.values[block, :, offset] = case.value[:, position]
-    lengths = [case.query.shape[1] - case.num_before for case in cases]
-    step = make_attention("torch", kv).step(layout_of(cases))
-    query, key, value = (
-        torch.cat([getattr(case, name)[:, case.num_before :] for case in cases], 1)
-        for name in ("query", "key", "value")
+def memory(backend: str, shape: KvShape, block_size: int, dtype: torch.dtype = torch.float32) -> KvMemory:
+    """One layer's memory as `backend` wants it."""
+    return KvMemory(
+        {0: shape},
+        num_blocks=NUM_BLOCKS,
+        block_size=block_size,
+        dtype=dtype,
+        device=torch.device("cpu"),
+        transposed_keys=has_transposed_keys(backend),
     )
-    out = step.attend(0, query, key, value, call)
+
+
+def paged(cases: list[Case], kv: KvMemory, call: LayerCall, backend: str) -> list[Tensor]:
+    """The same through two packed steps: what each sequence has before, then what is new."""
+    before = [replace(case, num_before=0, **first_tokens(case)) for case in cases if case.num_before]
+    before.sort(key=lambda case: case.query.shape[1] > 1)
+    attention = make_attention(backend, kv)
+    for step in (before, cases):
+        if not step:
+            continue
+        lengths = [case.query.shape[1] - case.num_before for case in step]
+        query, key, value = (
+            torch.cat([getattr(case, name)[:, case.num_before :] for case in step], 1)
+            for name in ("query", "key", "value")
+        )
+        out = attention.step(layout_of(step, kv.block_size)).attend(0, query, key, value, call)
     return list(out.split(lengths))
+
+
+def first_tokens(case: Case) -> dict[str, Tensor]:
+    return {name: getattr(case, name)[:, : case.num_before] for name in ("query", "key", "value")}
 
 
 def layout_of(cases: list[Case], block_size: int = BLOCK_SIZE) -> StepLayout:
@@ -99,7 +114,13 @@ def layout_of(cases: list[Case], block_size: int = BLOCK_SIZE) -> StepLayout:
     )
 
 
-def make_cases(lengths: list[tuple[int, int]], num_heads: int, shape: KvShape, seed: int) -> list[Case]:
+def make_cases(
+    lengths: list[tuple[int, int]],
+    num_heads: int,
+    shape: KvShape,
+    seed: int,
+    block_size: int = BLOCK_SIZE,
+) -> list[Case]:
     print(f"{seed=}")
     generator, blocks = torch.Generator().manual_seed(seed), list(range(NUM_BLOCKS))
     random.Random(seed).shuffle(blocks)
@@ -112,12 +133,14 @@ def make_cases(lengths: list[tuple[int, int]], num_heads: int, shape: KvShape, s
                 torch.randn(shape.num_heads, total, shape.key_dim, generator=generator),
                 torch.randn(shape.num_heads, total, shape.value_dim, generator=generator),
                 num_before,
-                [blocks.pop() for _ in range(-(-total // BLOCK_SIZE))],
+                [blocks.pop() for _ in range(-(-total // block_size))],
             )
         )
     return cases
 
 
+@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize("block_size", [BLOCK_SIZE, 32])
 @pytest.mark.parametrize("window", [None, 1, 3, 4, 6, 100])
 @pytest.mark.parametrize("special", ["plain", "softcap", "sinks", "both"])
 @pytest.mark.parametrize(
@@ -126,7 +149,7 @@ def make_cases(lengths: list[tuple[int, int]], num_heads: int, shape: KvShape, s
     ids=["each its own", "groups of three", "one for all, odd dims"],
 )
 def test_a_mixed_step_equals_attention_written_out(
-    window: int | None, special: str, num_heads: int, shape: KvShape
+    backend: str, block_size: int, window: int | None, special: str, num_heads: int, shape: KvShape
 ) -> None:
     sinks = torch.randn(num_heads, generator=torch.Generator().manual_seed(1))
     call = LayerCall(
@@ -137,11 +160,27 @@ def test_a_mixed_step_equals_attention_written_out(
     )
     lengths = [(visible - 1, 1) for visible in DECODE_LENGTHS] + PREFILL_LENGTHS
     cases = make_cases(lengths, num_heads, shape, seed=2)
-    memory = {"num_blocks": NUM_BLOCKS, "block_size": BLOCK_SIZE}
-    kv = KvMemory({0: shape}, **memory, dtype=torch.float32, device=torch.device("cpu"))
 
-    for case, got in zip(cases, paged(cases, kv, call), strict=True):
-        torch.testing.assert_close(got.double(), written_out(case, call), atol=2e-6, rtol=1e-5)
+    got = paged(cases, memory(backend, shape, block_size), call, backend)
+
+    for case, rows in zip(cases, got, strict=True):
+        torch.testing.assert_close(rows.double(), written_out(case, call), atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize("kv_dtype", [torch.float16, torch.bfloat16, torch.int8])
+def test_narrow_kv_costs_what_its_rounding_costs(backend: str, kv_dtype: torch.dtype) -> None:
+    """Each key and value is off by half a unit: of its last bit, or of 1/127 of its vector's largest."""
+    shape, call = KvShape(2, 64, 64), LayerCall(scale=0.125, window=None, softcap=None, sinks=None)
+    cases = make_cases([(22, 1), (0, 1), (0, 9), (8, 8), (15, 5)], 6, shape, seed=3)
+    unit = {torch.float16: 2**-10, torch.bfloat16: 2**-7, torch.int8: 3.5 / 127}[kv_dtype]
+
+    got = paged(cases, memory(backend, shape, 32, kv_dtype), call, backend)
+
+    error = torch.cat([rows - written_out(case, call) for case, rows in zip(cases, got, strict=True)])
+    assert error.abs().max() < 3 * unit
+    assert error.square().mean().sqrt() < unit / 2
+    assert error.abs().max() > unit / 100, "nothing was rounded"
 
 
 @given(counts=st.lists(st.integers(1, 200), max_size=80).map(sorted))
