@@ -47,6 +47,9 @@ class EngineConfig:
     """Sequences running at once. More is faster until the step is bound by arithmetic."""
     max_num_batched_tokens: int = 1024
     """Tokens per step. Bounds the time of a step, which an interactive request may have to wait for."""
+    overlap_steps: bool | None = None
+    """Launch a step before the tokens of the one before are read. Outputs are the same; a stop is found one
+    step late, at the cost of a discarded token. None: on CUDA, where it hides the work on the host."""
     max_model_len: int | None = None
     """Context in tokens, prompt and output together; None takes the model's own."""
     enable_prefix_reuse: bool = True

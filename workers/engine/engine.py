@@ -30,7 +30,7 @@ from .execution.model_runner import ModelRunner
 from .loading import load_model
 from .request import FinishReason, Output, Request, TokenLogprobs
 from .resume import MadeBy, ResumeState
-from .sampling.sampler import Sampled, Sampler
+from .sampling.sampler import Choice, Sampler
 from .tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,11 @@ log = logging.getLogger(__name__)
 class Runner(Protocol):
     """What the engine needs of a model runner; `ModelRunner` is the real one."""
 
-    def forward(self, chunks: Seq[Chunk]) -> Tensor:
-        """Logits `[chunks that are last, vocabulary]`, in the order of `chunks`."""
+    def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
+        """Logits `[chunks that are last, vocabulary]`, in the order of `chunks`.
+
+        `promised` are the tokens that the step before sampled; sequences with a promised token need them.
+        """
 
     def forget_values(self, blocks: list[int]) -> None:
         """Wipe blocks whose content is not finite."""
@@ -76,6 +79,22 @@ class _Live:
     end_token_id: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A step that the device has been told to compute."""
+
+    chunks: list[Chunk]
+    starts: list[int]
+    """Where each chunk begins in its sequence."""
+    sampled: list[Sequence]
+    choice: Choice
+
+    @property
+    def may_stay_in_flight(self) -> bool:
+        """The next step can be launched before this one's tokens are known."""
+        return not any(sequence.needs_known_tokens for sequence in self.sampled)
+
+
 class Engine:
     """Continuous batching over one model. Build it with `Engine.load`."""
 
@@ -93,6 +112,8 @@ class Engine:
             reuse_prefixes=config.enable_prefix_reuse,
         )
         self._sampler = Sampler(model.eos_token_ids)
+        self._overlaps = config.overlap_steps if config.overlap_steps is not None else model.device == "cuda"
+        self._in_flight: _Launched | None = None
         self.made_by = MadeBy(
             model_id=model.id,
             model_digest=model.digest,
@@ -186,10 +207,11 @@ class Engine:
         with self._step_lock:
             self._take_inbox()
             chunks = self._batcher.plan()
-            if chunks:
-                logits = self._runner.forward(chunks)
-                sampled = self._sampler.sample(logits, [chunk.sequence for chunk in chunks if chunk.is_last])
-                self._commit(chunks, sampled)
+            launched = self._launch(chunks) if chunks else None
+            self._settle()  # the step before, if it is still in flight: it was computed in the meantime
+            self._in_flight = launched
+            if launched and not (self._overlaps and launched.may_stay_in_flight):
+                self._settle()
             return self._take_outbox()
 
     def export(self, request_id: str) -> ResumeState:
@@ -263,15 +285,37 @@ class Engine:
         outputs, self._outbox = self._outbox, []
         return outputs
 
-    def _commit(self, chunks: Seq[Chunk], sampled: Sampled) -> None:
-        """Make a computed step count: what is in KV memory now, and what the new tokens say."""
-        sequences = [chunk.sequence for chunk in chunks if chunk.is_last]
+    def _launch(self, chunks: list[Chunk]) -> _Launched:
+        """Set the device to compute a step and choose its tokens, which are promised from now on.
+
+        If it raises, nothing has changed.
+        """
+        sampled = [chunk.sequence for chunk in chunks if chunk.is_last]
+        starts = [chunk.sequence.num_computed_tokens for chunk in chunks]
+        logits = self._runner.forward(chunks, self._in_flight.choice.tokens if self._in_flight else None)
+        choice = self._sampler.choose(logits, sampled)
         for chunk in chunks:
-            self._batcher.commit(chunk)
+            self._batcher.advance(chunk)
+        for row, sequence in enumerate(sampled):
+            sequence.promise(row)
+        return _Launched(chunks, starts, sampled, choice)
+
+    def _settle(self) -> None:
+        """Make the step in flight count: what is in KV memory now, and what the new tokens say."""
+        step, self._in_flight = self._in_flight, None
+        if step is None:
+            return
+        result = step.choice.read()
+        for chunk, start in zip(step.chunks, step.starts, strict=True):
+            self._batcher.publish(chunk, start)
         self._steps += 1
-        self._tokens_computed += sum(chunk.num_tokens for chunk in chunks)
-        for row, (sequence, token) in enumerate(zip(sequences, sampled.tokens, strict=True)):
-            self._outbox.append(self._advance(sequence, token, sampled.logprobs.get(row)))
+        self._tokens_computed += sum(chunk.num_tokens for chunk in step.chunks)
+        for row, (sequence, token) in enumerate(zip(step.sampled, result.tokens, strict=True)):
+            sequence.num_promised -= 1
+            live = self._live.get(sequence.id)
+            # One that ended or was aborted while this step was in flight has no use for another token.
+            if live is not None and live.sequence is sequence:
+                self._outbox.append(self._advance(live, token, result.logprobs.get(row)))
 
     def _admit(self, live: _Live) -> None:
         """Hand a new sequence to the batcher; a resumed one first repeats what it has."""
@@ -292,9 +336,9 @@ class Engine:
                 return self._finish(live, reason, text, sequence.output_token_ids)
         return _output(live, text, earlier)
 
-    def _advance(self, sequence: Sequence, token: int | None, logprobs: TokenLogprobs | None) -> Output:
+    def _advance(self, live: _Live, token: int | None, logprobs: TokenLogprobs | None) -> Output:
         """Append a sampled token, and see whether it ends the sequence. One that fails ends alone."""
-        live = self._live[sequence.id]
+        sequence = live.sequence
         if token is None:
             return self._give_up(live, "the model's logits are not finite")
         try:
@@ -321,7 +365,7 @@ class Engine:
         text = live.text.push(token, look_for_stop=may_stop)
         if live.text.is_stopped:
             return text, "stop"
-        if sequence.num_tokens >= sequence.num_tokens_max:
+        if sequence.is_full:
             text += live.text.finish()
             return text, "stop" if live.text.is_stopped else "length"
         return text, None
@@ -357,7 +401,11 @@ class Engine:
         return ResumeState(request, live.num_characters, self.made_by)
 
     def _empty_out(self) -> list[ResumeState]:
-        """Forget every request; those somebody has asked to abort are not given back."""
+        """Forget every request; those somebody has asked to abort are not given back.
+
+        A step in flight is forgotten too: whoever resumes its sequences samples the same tokens again.
+        """
+        self._in_flight = None
         with self._inbox_lock:
             items, self._inbox = self._inbox, deque()
             self._known_ids.clear()

@@ -87,15 +87,20 @@ class Batcher:
             self._admit(rank, draft)
         return [Chunk(sequence, count) for sequence, count in draft.token_counts.items()]
 
-    def commit(self, chunk: Chunk) -> None:
-        """Note that a chunk has been computed, and let others find the blocks it filled."""
+    def advance(self, chunk: Chunk) -> None:
+        """Note that a chunk is being computed: whatever is launched after it finds its KV in memory."""
+        chunk.sequence.num_computed_tokens += chunk.num_tokens
+
+    def publish(self, chunk: Chunk, start: int) -> None:
+        """Let others find the blocks that a chunk has filled; it began at token `start` of its sequence.
+
+        All its tokens are known by now. If its sequence has lost blocks since, those are not published.
+        """
         sequence, size = chunk.sequence, self._pool.block_size
-        full_before = sequence.num_computed_tokens // size
-        sequence.num_computed_tokens += chunk.num_tokens
-        full_now = sequence.num_computed_tokens // size
-        if self._reuse_prefixes and full_now > full_before:
-            digests = sequence.digests(full_now, size, self._pool.root_digest)
-            for index in range(full_before, full_now):
+        stop = min(start + chunk.num_tokens, sequence.num_computed_tokens)
+        if self._reuse_prefixes and stop // size > start // size:
+            digests = sequence.digests(stop // size, size, self._pool.root_digest)
+            for index in range(start // size, stop // size):
                 self._pool.publish(sequence.blocks[index], digests[index])
 
     def check_integrity(self) -> None:

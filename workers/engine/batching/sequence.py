@@ -18,6 +18,9 @@ class Sequence:
     tokens   0 ......... cached ......... computed ......... num_tokens
              |  KV shared  |  KV our own  |  to be computed  |
     A sequence that decodes has exactly one token to be computed: the last one sampled.
+
+    A token may be promised: a step in flight will bring it, and the next one can be planned and launched
+    without its value being known here. A promised token counts in `num_tokens`, but is no output yet.
     """
 
     __slots__ = (
@@ -26,8 +29,10 @@ class Sequence:
         "id",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_promised",
         "num_prompt_tokens",
         "num_tokens_max",
+        "promised_row",
         "request",
         "sampling",
         "seed",
@@ -46,6 +51,8 @@ class Sequence:
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.num_tokens_max = num_tokens_max
         self.num_computed_tokens = 0
+        self.num_promised = 0
+        self.promised_row = 0  # of the last promised token, among those its step samples
         self.num_cached_tokens: int | None = None  # None until first admitted
         self.blocks: list[int] = []
         self.block_digests: list[bytes] = []
@@ -61,19 +68,42 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.token_ids)
+        return len(self.token_ids) + self.num_promised
 
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def next_output_index(self) -> int:
+        """Which of the output tokens is sampled next, counted from 0."""
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
     def num_uncomputed_tokens(self) -> int:
-        return len(self.token_ids) - self.num_computed_tokens
+        if self.num_promised and self.num_tokens >= self.num_tokens_max:
+            return 0  # the promised token is the last
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def is_full(self) -> bool:
+        """Has as many tokens as it may ever have."""
+        return len(self.token_ids) >= self.num_tokens_max
+
+    @property
+    def needs_known_tokens(self) -> bool:
+        """Its next token cannot be chosen, or not reported, before the last one is known here."""
+        sampling = self.sampling
+        return bool(sampling.has_penalties or sampling.min_tokens or sampling.logprobs is not None)
 
     @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
+
+    def promise(self, row: int) -> None:
+        """A step has been launched that samples the next token, as the `row`-th of its tokens."""
+        self.num_promised += 1
+        self.promised_row = row
 
     def append(self, token: int) -> None:
         self.token_ids.append(token)
@@ -82,7 +112,7 @@ class Sequence:
 
     def digests(self, count: int, block_size: int, root: bytes) -> list[bytes]:
         """Digests of the first `count` full blocks, computed once and kept: tokens never change."""
-        assert count * block_size <= self.num_tokens, f"{self.id}: block {count} is not full"
+        assert count * block_size <= len(self.token_ids), f"{self.id}: block {count} is not full"
         while len(self.block_digests) < count:
             start = len(self.block_digests) * block_size
             parent = self.block_digests[-1] if self.block_digests else root

@@ -31,9 +31,14 @@ class ModelRunner:
         self.device = device
 
     @torch.inference_mode()
-    def forward(self, chunks: Seq[Chunk]) -> Tensor:
-        """Compute all chunks; logits `[chunks that are last, vocabulary]` in the order given, float32."""
+    def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
+        """Compute all chunks; logits `[chunks that are last, vocabulary]` in the order given, float32.
+
+        `promised` are the tokens of the step before, on the device, for sequences that do not know theirs.
+        """
         inputs = lay_out(chunks, self.kv.block_size, self.device)
+        if promised is not None:
+            inputs.input_ids[inputs.promised_rows] = promised[inputs.promised_sources]
         return self._forward_pass(inputs, self._attention.step(inputs.layout))
 
     def forget_values(self, blocks: list[int]) -> None:

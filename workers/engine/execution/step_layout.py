@@ -57,6 +57,10 @@ class StepInputs:
     """int64 `[T]`."""
     logits_rows: Tensor
     """int64: rows whose logits will be sampled, in the order in which the chunks were given."""
+    promised_rows: Tensor
+    """int64: rows whose token is only promised; `input_ids` holds 0 there."""
+    promised_sources: Tensor
+    """int64: where each of them is among the tokens that the step before sampled."""
 
 
 def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepInputs:
@@ -78,10 +82,11 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
             "positions": positions,
             "input_ids": _token_ids(arranged),
             "logits_rows": _logits_rows(chunks, arranged, ends),
+            **_promised(arranged, ends),
         },
         device,
     )
-    input_ids, logits_rows = on_device.pop("input_ids"), on_device.pop("logits_rows")
+    inputs = {name: on_device.pop(name) for name in StepInputs.__slots__ if name != "layout"}
     layout = StepLayout(
         **on_device,
         num_tokens=num_tokens,
@@ -89,7 +94,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
         max_query_len=int(counts.max()),
         max_seq_len=int((computed + counts).max()),
     )
-    return StepInputs(layout, input_ids, logits_rows)
+    return StepInputs(layout, **inputs)
 
 
 def _decodes_first_by_length(chunk: Chunk) -> tuple[bool, int]:
@@ -109,7 +114,19 @@ def _token_ids(arranged: list[Chunk]) -> NDArray[np.int64]:
     for chunk in arranged:
         start = chunk.sequence.num_computed_tokens
         pieces.append(chunk.sequence.token_ids[start : start + chunk.num_tokens])
+        if len(pieces[-1]) < chunk.num_tokens:
+            pieces.append([0])  # the last one is promised
     return np.fromiter(chain.from_iterable(pieces), np.int64)
+
+
+def _promised(arranged: list[Chunk], ends: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    """Only a sequence's last token can be promised, so it is the last one of its chunk."""
+    promised = [n for n, chunk in enumerate(arranged) if chunk.is_last and chunk.sequence.num_promised]
+    sources = [arranged[n].sequence.promised_row for n in promised]
+    return {
+        "promised_rows": ends[promised] - 1 if promised else np.empty(0, dtype=np.int64),
+        "promised_sources": np.array(sources, dtype=np.int64),
+    }
 
 
 def _logits_rows(chunks: Seq[Chunk], arranged: list[Chunk], ends: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -77,6 +77,8 @@ class Filters:
         wanted = self._top_p * probs.sum(dim=-1, keepdim=True)
         if top is not None:
             threshold, _ = _reaching(top, wanted)
+        elif probs.device.type != "cpu":  # to look whether some suffice would be to wait for the device
+            threshold, _ = _reaching(probs.sort(dim=-1, descending=True).values, wanted)
         else:
             threshold = torch.zeros_like(wanted)
             left = (self._top_p[:, 0] < 1).nonzero()[:, 0]

@@ -37,6 +37,32 @@ class Sampled:
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
 
 
+class Choice:
+    """Tokens chosen on the device, on their way to the host: nothing has waited for them yet."""
+
+    def __init__(self, tokens: Tensor, usable: Tensor, raw: RawLogprobs | None = None) -> None:
+        self.tokens = tokens
+        """int64 `[rows]`, on the device of the logits; any token where a row holds no usable number."""
+        self._raw = raw
+        # Both in one, so that they are copied in one.
+        marked = torch.where(usable, tokens, -1)
+        self._copied: torch.cuda.Event | None = None
+        if tokens.is_cuda:
+            self._host = torch.empty(marked.shape, dtype=marked.dtype, pin_memory=True)
+            self._host.copy_(marked, non_blocking=True)
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
+        else:
+            self._host = marked
+
+    def read(self) -> Sampled:
+        """Wait until the device has come so far."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        tokens = [token if token >= 0 else None for token in self._host.tolist()]
+        return Sampled(tokens, self._raw.of(tokens) if self._raw is not None else {})
+
+
 class Sampler:
     """Picks tokens for rows of logits. Holds what all requests share, and the columns of the last batch."""
 
@@ -44,24 +70,25 @@ class Sampler:
         self._eos_token_ids = tuple(eos_token_ids)
         self._batch = _Batch([], ())
 
-    @torch.inference_mode()
     def sample(self, logits: Tensor, sequences: Seq[Sequence]) -> Sampled:
         """One token per row of `logits` `[sequences, vocabulary]`, of any float dtype.
 
         The logits may be overwritten."""
+        return self.choose(logits, sequences).read()
+
+    @torch.inference_mode()
+    def choose(self, logits: Tensor, sequences: Seq[Sequence]) -> Choice:
+        """As `sample`, without waiting for the device: whoever reads the choice waits."""
         if self._batch.sequences != sequences:  # the columns of parameters hold until somebody comes or goes
             self._batch = _Batch(list(sequences), self._eos_token_ids)
         batch = self._batch
         raw = RawLogprobs(logits, batch.logprob_rows, batch.logprob_counts) if batch.logprob_rows else None
-        if not batch.choosy_rows:
-            tokens = _argmax(logits)
-        else:
-            tokens = [None] * len(sequences)
-            if len(batch.choosy_rows) < len(sequences):
-                tokens = _argmax(logits)
-            for row, token in zip(batch.choosy_rows, batch.choose(logits), strict=True):
-                tokens[row] = token
-        return Sampled(tokens, raw.of(tokens) if raw is not None else {})
+        if len(batch.choosy_rows) == len(sequences):
+            return Choice(*batch.choose(logits), raw)
+        tokens, usable = _argmax(logits)
+        if batch.choosy_rows:
+            tokens[batch.choosy_rows], usable[batch.choosy_rows] = batch.choose(logits)
+        return Choice(tokens, usable, raw)
 
 
 class _Batch:
@@ -82,22 +109,20 @@ class _Batch:
         self._temperatures = [sequence.sampling.temperature for sequence in self._random]
         self._filters: Filters | None = None
 
-    def choose(self, logits: Tensor) -> list[int | None]:
-        """Tokens of the choosy rows, in order."""
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens of the choosy rows, in order, and whether they are any."""
         every = len(self.choosy_rows) == len(self.sequences)
         work = (logits if every else logits[self.choosy_rows]).float()
         self._adjustments.apply(work)
-        if not self._random_rows:
-            return _argmax(work)
-        if len(self._random_rows) == len(work):
+        if self._random_rows and len(self._random_rows) == len(work):
             return self._draw(work)
-        tokens = _argmax(work)
-        for row, token in zip(self._random_rows, self._draw(work[self._random_rows]), strict=True):
-            tokens[row] = token
-        return tokens
+        tokens, usable = _argmax(work)
+        if self._random_rows:
+            tokens[self._random_rows], usable[self._random_rows] = self._draw(work[self._random_rows])
+        return tokens, usable
 
-    def _draw(self, logits: Tensor) -> list[int | None]:
-        """Tokens of the random rows `[rows, vocabulary]`, which are overwritten."""
+    def _draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens of the random rows `[rows, vocabulary]`, which are overwritten, and whether they are any."""
         usable = torch.isfinite(logits.amax(dim=-1))
         if set(self._temperatures) != {1.0}:
             logits /= torch.tensor(self._temperatures, dtype=logits.dtype, device=logits.device)[:, None]
@@ -106,35 +131,29 @@ class _Batch:
             params = [sequence.sampling for sequence in self._random]
             self._filters = Filters(params, logits.shape[-1], logits.device)
         self._filters.apply(probs)
-        numbers = uniform(self._seeds, [sequence.num_output_tokens for sequence in self._random])
-        return _usable(draw(probs, numbers).tolist(), usable.tolist())
+        numbers = uniform(self._seeds, [sequence.next_output_index for sequence in self._random])
+        return draw(probs, numbers), usable
 
 
 def _is_random(sequence: Sequence) -> bool:
     return sequence.sampling.temperature >= TEMPERATURE_MIN
 
 
-def _argmax(logits: Tensor) -> list[int | None]:
-    """The likeliest token of each row, on a tie the lowest id; None where the row's maximum is no number.
+def _argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest token of each row, on a tie the lowest id, and whether the row's maximum is a number.
 
     NumPy's argmax is a vectorised scan and an order of magnitude faster than torch's on a CPU. Both take a
     NaN for the maximum, so a row that holds one shows it.
     """
     if logits.device.type != "cpu":
         tokens = logits.argmax(dim=-1)
-        best = logits.gather(1, tokens[:, None])[:, 0]
-        return _usable(tokens.tolist(), torch.isfinite(best).tolist())
-    found: list[int | None] = []
+        return tokens, torch.isfinite(logits.gather(1, tokens[:, None])[:, 0])
+    found = np.empty(len(logits), dtype=np.int64)
+    usable = np.empty(len(logits), dtype=np.bool_)
     rows_at_once = len(logits) if logits.dtype == torch.float32 else ROWS_AT_ONCE
     for start in range(0, len(logits), max(1, rows_at_once)):
         values = logits[start : start + rows_at_once].float().numpy()
-        tokens_here = values.argmax(axis=-1)
-        best_here = values[np.arange(len(values)), tokens_here]
-        found += _usable(tokens_here.tolist(), np.isfinite(best_here).tolist())
-    return found
-
-
-def _usable(tokens: list[int], usable: list[bool]) -> list[int | None]:
-    if all(usable):
-        return [*tokens]
-    return [token if is_usable else None for token, is_usable in zip(tokens, usable, strict=True)]
+        rows = slice(start, start + len(values))
+        found[rows] = values.argmax(axis=-1)
+        usable[rows] = np.isfinite(values[np.arange(len(values)), found[rows]])
+    return torch.from_numpy(found), torch.from_numpy(usable)

@@ -45,7 +45,9 @@ class FakeModel:
             sequence = chunk.sequence
             is_last, end = chunk.is_last, sequence.num_computed_tokens + chunk.num_tokens
             assert end <= len(sequence.blocks) * self.pool.block_size, "computes tokens without a block"
-            self.batcher.commit(chunk)
+            start = chunk.sequence.num_computed_tokens
+            self.batcher.advance(chunk)
+            self.batcher.publish(chunk, start)
             if is_last:
                 sequence.append(sequence.num_tokens)
                 if sequence.num_tokens >= sequence.num_tokens_max:

@@ -69,11 +69,11 @@ class ScriptedRunner:
         self.fail_next = False
         self.wiped: list[list[int]] = []
 
-    def forward(self, chunks: Seq[Chunk]) -> Tensor:
+    def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("out of memory")
-        rows = [self._row(chunk.sequence.num_output_tokens) for chunk in chunks if chunk.is_last]
+        rows = [self._row(chunk.sequence.next_output_index) for chunk in chunks if chunk.is_last]
         return torch.stack(rows) if rows else torch.zeros(0, self.vocab_size)
 
     def forget_values(self, blocks: list[int]) -> None:
