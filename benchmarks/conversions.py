@@ -34,14 +34,6 @@ def for_ctranslate2(name: str, precision: str) -> Path:
     return _converted(f"{name}-{precision}-ctranslate2", command)
 
 
-def for_llamacpp(name: str, precision: str) -> Path:
-    """A GGUF file: f32, bf16, or q8_0 for int8."""
-    source = checkpoints.ensure(name, _checkpoint_dtype(precision))
-    script = Path(__file__).with_name("gguf_writer.py")
-    command = [str(ENVIRONMENTS["llamacpp"].python()), str(script), str(source), precision]
-    return _converted(f"{name}-{precision}.gguf", command)
-
-
 def _checkpoint_dtype(precision: str) -> str:
     return "bfloat16" if precision in ("bfloat16", "int8") else "float32"
 

@@ -63,9 +63,6 @@ ENVIRONMENTS = {
             left_out=("torchvision", "torchaudio", "torchcodec"),
         ),
         Environment("ctranslate2", (TORCH, "ctranslate2==4.8.5", "transformers>=5.17"), "import ctranslate2"),
-        Environment(
-            "llamacpp", ("llama-cpp-python==0.3.36", "gguf>=0.17", TORCH, "safetensors"), "import llama_cpp"
-        ),
     )
 }
 
