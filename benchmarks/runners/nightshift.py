@@ -13,7 +13,7 @@ from benchmarks.runners import harness
 from benchmarks.workloads import BenchRequest
 
 if TYPE_CHECKING:
-    from workers.engine import EngineConfig, Request
+    from workers.engine import Engine, EngineConfig, Request
 
 
 class InvalidSettingError(ValueError):
@@ -21,10 +21,8 @@ class InvalidSettingError(ValueError):
 
 
 class Nightshift:
-    def __init__(self, config: EngineConfig) -> None:
-        from workers.engine import Engine
-
-        self._engine = Engine.load(config)
+    def __init__(self, config: EngineConfig, threads: int) -> None:
+        self._engine = load_engine(config, threads)
         self.pid = os.getpid()
         self.version = "this checkout"
         self.settings = {
@@ -47,16 +45,19 @@ class Nightshift:
 
 
 def engine_request(request: BenchRequest) -> Request:
+    """A row of a job, as a worker would give it to the engine."""
     from workers.engine import Request, SamplingParams
 
     sampling = SamplingParams(temperature=0.0, max_tokens=request.num_output_tokens, ignore_eos=True)
-    return Request(str(request.id), request.prompt_token_ids, sampling, priority="background")
+    return Request(
+        str(request.id), request.prompt_token_ids, sampling, priority="background", group="benchmark"
+    )
 
 
 def add_engine_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--deterministic", action="store_true", help="the same tokens whatever the batch")
     parser.add_argument("--kv-dtype", metavar="DTYPE", help="dtype of KV memory")
-    parser.add_argument("--weights", metavar="FORMAT", help="format of the weights in memory, such as int8")
+    parser.add_argument("--weights", metavar="DTYPE", help="dtype of the weights in memory, such as int8")
     parser.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="any other EngineConfig field"
     )
@@ -82,9 +83,9 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         asked["deterministic"] = True
     if arguments.kv_dtype:
         asked["kv_dtype"] = arguments.kv_dtype
-    weights = arguments.weights or ("int8" if arguments.precision == "int8" else None)
-    if weights:
-        asked["weights"] = weights
+    weight_dtype = arguments.weights or ("int8" if arguments.precision == "int8" else None)
+    if weight_dtype:
+        asked["weight_dtype"] = weight_dtype
     for assignment in arguments.set:
         name, equals, value = assignment.partition("=")
         if not equals:
@@ -106,13 +107,20 @@ def _parsed(value: str) -> Any:
         return value
 
 
-def load(arguments: argparse.Namespace) -> Nightshift:
+def load_engine(config: EngineConfig, threads: int) -> Engine:
+    """The engine, on so many threads of torch's pool."""
     import torch
 
+    from workers.engine import Engine
+
+    torch.set_num_threads(threads)
+    return Engine.load(config)
+
+
+def load(arguments: argparse.Namespace) -> Nightshift:
     from workers.engine import EngineConfig
 
-    torch.set_num_threads(arguments.threads)
-    return Nightshift(EngineConfig(**engine_settings(arguments)))
+    return Nightshift(EngineConfig(**engine_settings(arguments)), arguments.threads)
 
 
 def parser() -> argparse.ArgumentParser:
