@@ -21,6 +21,7 @@ from .execution.decoder import NotPlain, read_decoder
 from .execution.forward_pass import ForwardPass, ModulePass, pack_linears
 from .execution.kv_memory import KvShape
 from .execution.linears import LinearDType, NativeLinear, Packing, fastest_packing, native_packing
+from .execution.mapped_files import return_free_memory
 from .selftest import CheckedModel, check_forward_pass, check_invariance, check_model
 from .tokenizer import Tokenizer
 
@@ -60,6 +61,8 @@ def load_model(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
     )
     checked = check_model(model, facts.id, attention)
     forward_pass = _forward_pass(config, model, checked, facts.id, attention)
+    del model
+    return_free_memory()
     log.info("model loaded: %s, %s on %s, attention by %s", facts.id, dtype, device, attention)
     return LoadedModel(facts, forward_pass, checked.shapes, dtype, device, attention)
 
