@@ -47,14 +47,22 @@ def load_model(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
     if config.deterministic:
         _check_deterministic(config, device)
     model = weights.load_model(config, device)
-    dtype = model.dtype
+    return prove_model(config, model, tokenizer, weights.model_digest(config.model, config.revision))
+
+
+def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) -> LoadedModel:
+    """A transformers model that is on its device, with eager attention: proven, and put on ours.
+
+    `digest` names its weights. Raises `UnsupportedModel` or `InvalidConfig`.
+    """
+    device, dtype = model.device, model.dtype
     attention = resolve_attention_backend(config.attention_backend, device, dtype)
     facts = ModelFacts(
         id=weights.model_id(config.model),
         vocab_size=model.config.get_text_config().vocab_size,
         context_length=weights.context_length(model.config, tokenizer, config.max_model_len),
         eos_token_ids=weights.eos_token_ids(model, tokenizer),
-        digest=weights.model_digest(config.model, config.revision),
+        digest=digest,
         dtype=str(dtype).removeprefix("torch."),
         device=device.type,
         attention_backend=attention,
