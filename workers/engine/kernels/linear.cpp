@@ -150,6 +150,7 @@ template <class T, int... ROWS> Tile tile_of(int rows, std::integer_sequence<int
 }
 
 template <class T> void linear(const LinearCall& call) {
+    if (call.rows == 0) return; // a step that samples nothing
     const long panels = (call.n + PANEL - 1) / PANEL, panel_bytes = PANEL * call.k * T::WEIGHT_BYTES;
     const long blocks = (call.rows + ROWS_MAX - 1) / ROWS_MAX; // of nearly equal height
 #pragma omp parallel for schedule(static)
