@@ -128,6 +128,7 @@ class WorkerSettings(_Settings):
     online_slots: int = 256  # online requests held at once
     engine_max_num_seqs: int = 128
     engine_num_kv_blocks: int | None = None
+    engine_interactive_step_budget_ms: float | None = 50.0  # bulk keeps steps so short; None: it does not
     line_bytes_max: int = 4 * MIB  # one input row
     stop_grace_s: float = 30.0  # rows in flight may finish this long after a cancel or the deadline
     drain_s: float = 25.0  # from SIGTERM to exit, at most

@@ -77,6 +77,7 @@ def _load_decoder(path_or_id: str, position: int, settings: WorkerSettings, on_f
             device=settings.device,
             max_num_seqs=settings.engine_max_num_seqs,
             num_kv_blocks=settings.engine_num_kv_blocks,
+            interactive_step_budget_ms=settings.engine_interactive_step_budget_ms,
         )
     )
     model = Model(

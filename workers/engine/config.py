@@ -47,13 +47,15 @@ class EngineConfig:
     """Sequences running at once. More is faster until the step is bound by arithmetic."""
     max_num_batched_tokens: int = 1024
     """Tokens per step. Bounds the time of a step, which an interactive request may have to wait for."""
-    cuda_graphs: bool = True
-    """Replay decoding steps as CUDA graphs, recorded at load. Without effect on a CPU."""
     overlap_steps: bool | None = None
     """Launch a step before the tokens of the one before are read. Outputs are the same; a stop is found one
     step late, at the cost of a discarded token. None: on CUDA, where it hides the work on the host."""
     max_model_len: int | None = None
     """Context in tokens, prompt and output together; None takes the model's own."""
+    interactive_step_budget_ms: float | None = 50.0
+    """Time a step should take while there is interactive traffic: bulk prompts get smaller chunks. A request
+    waits for the step in progress when it comes, so this is what bulk adds to its time to first token at
+    most; 50 ms is below what a reader notices. None: bulk is never held back."""
     enable_prefix_reuse: bool = True
     """Find KV of a shared beginning instead of computing it again."""
 
@@ -78,6 +80,13 @@ class EngineConfig:
         for name in ("num_kv_blocks", "kv_cache_bytes", "max_model_len"):
             value = getattr(self, name)
             _require(value is None or value >= 1, name, "must be at least 1 or None", value)
+        budget_ms = self.interactive_step_budget_ms
+        _require(
+            budget_ms is None or budget_ms > 0,
+            "interactive_step_budget_ms",
+            "must be more than 0 or None",
+            budget_ms,
+        )
 
 
 def _require(valid: bool, name: str, requirement: str, value: object) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
@@ -19,16 +20,18 @@ from torch import Tensor
 from . import weights
 from .admission import ModelFacts, token_limit
 from .batching.batcher import Batcher, Chunk
+from .batching.draft import step_shape
 from .batching.kv_blocks import BlockPool
 from .batching.sequence import Sequence
+from .batching.step_time import StepShape
 from .config import EngineConfig
 from .detokenizer import TextStream
 from .errors import DuplicateRequest, EngineDraining, UnknownRequest
-from .execution.attention_backends import can_be_recorded, has_transposed_keys, make_attention
-from .execution.cuda_graphs import CudaCapture
+from .execution.attention_backends import has_transposed_keys, make_attention
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import ModelRunner
-from .loading import LoadedModel, load_model
+from .execution.out_of_memory import is_out_of_memory
+from .loading import load_model
 from .request import FinishReason, Output, Request, TokenLogprobs
 from .resume import MadeBy, ResumeState
 from .sampling.sampler import Choice, Sampler
@@ -65,6 +68,14 @@ class EngineStats:
     tokens_generated: int
     tokens_reused: int
     """Tokens whose KV was found in memory instead of being computed."""
+    tokens_recomputed: int
+    """Tokens computed a second time, because a preemption had taken their blocks."""
+    deferrals: int
+    """Times a sequence waited for a prefix that another was computing."""
+    out_of_memory: int
+    """Steps that ran out of memory, and were planned anew, smaller."""
+    max_num_batched_tokens: int
+    """Tokens a step may have now: fewer than configured for a while after it ran out of memory."""
 
 
 @dataclass(slots=True)
@@ -89,6 +100,9 @@ class _Launched:
     """Where each chunk begins in its sequence."""
     sampled: list[Sequence]
     choice: Choice
+    shape: StepShape
+    launched_s: float
+    """When, by the process's own clock."""
 
     @property
     def may_stay_in_flight(self) -> bool:
@@ -111,15 +125,16 @@ class Engine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             reuse_prefixes=config.enable_prefix_reuse,
+            step_budget_ms=config.interactive_step_budget_ms,
         )
         self._sampler = Sampler(model.eos_token_ids)
         self._overlaps = config.overlap_steps if config.overlap_steps is not None else model.device == "cuda"
         self._in_flight: _Launched | None = None
+        self._settled_s = 0.0
         self.made_by = MadeBy(
             model_id=model.id,
             model_digest=model.digest,
             dtype=model.dtype,
-            weight_dtype=config.weight_dtype,
             device=model.device,
             isa=weights.instruction_set(model.device),
             torch_version=torch.__version__,
@@ -135,7 +150,7 @@ class Engine:
         self._is_draining = False
         self._arrivals = 0
         self._step_lock = threading.Lock()
-        self._steps = self._tokens_computed = self._tokens_generated = 0
+        self._steps = self._tokens_computed = self._tokens_generated = self._out_of_memory = 0
 
     @classmethod
     def load(cls, config: EngineConfig) -> Engine:
@@ -144,33 +159,21 @@ class Engine:
         Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`.
         """
         tokenizer = Tokenizer.load(config.model, config.revision)
-        return cls.over(load_model(config, tokenizer), tokenizer, config)
-
-    @classmethod
-    def over(cls, model: LoadedModel, tokenizer: Tokenizer, config: EngineConfig) -> Engine:
-        """An engine with KV memory for a model that is loaded and proven. Raises `InvalidConfig`."""
-        facts, device = model.facts, model.device
-        num_blocks = num_blocks_for(config, model.shapes, facts.context_length, model.dtype, device)
-        has_graphs = config.cuda_graphs and device.type == "cuda" and can_be_recorded(model.attention)
+        model = load_model(config, tokenizer)
         kv = KvMemory(
             model.shapes,
-            num_blocks=num_blocks + has_graphs,  # their dummy rows need a block of their own
+            num_blocks=num_blocks_for(
+                config, model.shapes, model.facts.context_length, model.dtype, model.device
+            ),
             block_size=config.block_size,
             dtype=model.dtype,
-            device=device,
+            device=model.device,
             transposed_keys=has_transposed_keys(model.attention),
         )
-        attention = make_attention(model.attention, kv, facts.context_length)
-        runner = ModelRunner(model.forward_pass, kv, attention, device)
-        if has_graphs:
-            runner.record_graphs(
-                CudaCapture(device),
-                max_num_seqs=config.max_num_seqs,
-                context_length=facts.context_length,
-                vocab_size=facts.vocab_size,
-            )
-        log.info("engine loaded: model %s, %d KV blocks", facts.id, num_blocks)
-        return cls(runner, tokenizer, facts, BlockPool(num_blocks, config.block_size), config)
+        attention = make_attention(model.attention, kv, model.facts.context_length)
+        runner = ModelRunner(model.forward_pass, kv, attention, model.device)
+        log.info("engine loaded: model %s, %d KV blocks", model.facts.id, kv.num_blocks)
+        return cls(runner, tokenizer, model.facts, BlockPool(kv.num_blocks, config.block_size), config)
 
     @property
     def model_id(self) -> str:
@@ -215,13 +218,14 @@ class Engine:
     def step(self) -> list[Output]:
         """Advance every sequence that fits the step's budget, and return what is new.
 
-        If the model fails as a whole (out of memory, say) its exception comes through, nothing is lost, and
-        the next step tries again.
+        If the model fails as a whole its exception comes through, nothing is lost, and the next step tries
+        again. If it runs out of memory, the next steps are smaller; a sequence that even the smallest step
+        has no memory for ends alone.
         """
         with self._step_lock:
             self._take_inbox()
             chunks = self._batcher.plan()
-            launched = self._launch(chunks) if chunks else None
+            launched = self._try_launch(chunks) if chunks else None
             self._settle()  # the step before, if it is still in flight: it was computed in the meantime
             self._in_flight = launched
             if launched and not (self._overlaps and launched.may_stay_in_flight):
@@ -266,8 +270,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         return EngineStats(
-            running=len(self._batcher.running),
-            waiting=len(self._known_ids) - len(self._batcher.running),
+            running=self._batcher.num_running,
+            waiting=len(self._known_ids) - self._batcher.num_running,
             blocks_free=self._pool.num_free,
             blocks_total=self._pool.num_blocks,
             preemptions=self._batcher.num_preemptions,
@@ -275,6 +279,10 @@ class Engine:
             tokens_computed=self._tokens_computed,
             tokens_generated=self._tokens_generated,
             tokens_reused=self._batcher.num_tokens_reused,
+            tokens_recomputed=self._batcher.num_tokens_recomputed,
+            deferrals=self._batcher.num_deferrals,
+            out_of_memory=self._out_of_memory,
+            max_num_batched_tokens=self._batcher.limits.max_num_batched_tokens,
         )
 
     def check_integrity(self) -> None:
@@ -299,11 +307,33 @@ class Engine:
         outputs, self._outbox = self._outbox, []
         return outputs
 
+    def _try_launch(self, chunks: list[Chunk]) -> _Launched | None:
+        """Launch a step; None if memory did not suffice, and smaller steps come next."""
+        try:
+            return self._launch(chunks)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error).partition("\n")[0] or type(error).__name__
+        # Not inside the handler: while the error is alive, so are the tensors of the pass that failed.
+        self._shrink(chunks, reason)
+        return None
+
+    def _shrink(self, chunks: Seq[Chunk], reason: str) -> None:
+        """Plan smaller steps from now on; if they cannot be smaller, the sequence that does not fit ends."""
+        self._out_of_memory += 1
+        culprit = self._batcher.out_of_memory(chunks)
+        num_tokens = sum(chunk.num_tokens for chunk in chunks)
+        log.warning("out of memory: %d sequences, %d tokens, %s", len(chunks), num_tokens, reason)
+        if culprit is not None:
+            self._outbox.append(self._give_up(self._live[culprit.id], f"out of memory: {reason}"))
+
     def _launch(self, chunks: list[Chunk]) -> _Launched:
         """Set the device to compute a step and choose its tokens, which are promised from now on.
 
         If it raises, nothing has changed.
         """
+        launched_s, shape = time.perf_counter(), step_shape(chunks)
         sampled = [chunk.sequence for chunk in chunks if chunk.is_last]
         starts = [chunk.sequence.num_computed_tokens for chunk in chunks]
         logits = self._runner.forward(chunks, self._in_flight.choice.tokens if self._in_flight else None)
@@ -312,7 +342,7 @@ class Engine:
             self._batcher.advance(chunk)
         for row, sequence in enumerate(sampled):
             sequence.promise(row)
-        return _Launched(chunks, starts, sampled, choice)
+        return _Launched(chunks, starts, sampled, choice, shape, launched_s)
 
     def _settle(self) -> None:
         """Make the step in flight count: what is in KV memory now, and what the new tokens say."""
@@ -320,6 +350,10 @@ class Engine:
         if step is None:
             return
         result = step.choice.read()
+        settled_s = time.perf_counter()
+        # A step launched before the last one was done began when that one was.
+        self._batcher.observe(step.shape, settled_s - max(step.launched_s, self._settled_s))
+        self._settled_s = settled_s
         for chunk, start in zip(step.chunks, step.starts, strict=True):
             self._batcher.publish(chunk, start)
         self._steps += 1
@@ -395,7 +429,7 @@ class Engine:
 
     def _finish(self, live: _Live, reason: FinishReason, text: str, token_ids: list[int]) -> Output:
         sequence = live.sequence
-        self._batcher.remove(sequence)
+        (self._batcher.remove if reason == "abort" else self._batcher.finish)(sequence)
         del self._live[sequence.id]
         with self._inbox_lock:
             self._known_ids.discard(sequence.id)

@@ -1,95 +1,139 @@
 """Decides what each step computes: who is admitted, how many tokens each sequence gets, who has to go.
 
 There is no prefill phase and no decode phase. Every sequence has tokens it knows and tokens it has computed,
-and a step lets sequences catch up, within a budget of tokens. Knows counts only: no token values, no tensors,
-no clock.
+and a step lets sequences catch up, within a budget of tokens. Knows counts, and tokens only to compare
+beginnings: no tensors, no clock.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 
 from ..request import PRIORITY_RANKS
+from .draft import Chunk, Draft
+from .forecast import Future, peak_growth_blocks
 from .kv_blocks import BlockPool
+from .output_lengths import OutputLengths
+from .preemption import cheapest_victim, give_up_tail
+from .prefixes import PrefixesInFlight
+from .queue import WaitingQueue
 from .sequence import Sequence
+from .step_budget import MIN_CHUNK_TOKENS, StepBudget
+from .step_limits import StepLimits
+from .step_time import StepShape
 
+__all__ = ["Batcher", "Chunk"]
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """`num_tokens` tokens of one sequence to compute in this step, from its `num_computed_tokens` on."""
-
-    sequence: Sequence
-    num_tokens: int
-
-    @property
-    def is_last(self) -> bool:
-        """Computes the sequence's last known token, so the next one can be sampled."""
-        return self.num_tokens == self.sequence.num_uncomputed_tokens
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A step being planned."""
-
-    tokens_left: int
-    token_counts: dict[Sequence, int] = field(default_factory=dict)
-    preempted: set[Sequence] = field(default_factory=set)
-
-    def put(self, sequence: Sequence) -> None:
-        count = min(sequence.num_uncomputed_tokens, self.tokens_left)
-        if count:
-            self.token_counts[sequence] = count
-            self.tokens_left -= count
+STEPS_LEFT_OUT_MAX = 3
+"""Steps in a row that may leave out running sequences of less urgent classes. Then these come first."""
+TURN_TOKENS = 16
+"""New tokens for which a sequence whose turn has come keeps its blocks: what each turn achieves."""
 
 
 class Batcher:
-    """Sequences waiting and running, each list most urgent first (class, then arrival).
+    """Sequences running, most urgent first (class, then arrival), and sequences waiting.
 
-    Three promises, which the tests hold it to:
+    Promises, which the tests hold it to:
       - a step has at most `max_num_batched_tokens` tokens, of at most `max_num_seqs` sequences;
       - a waiting sequence of a more urgent class gets slot and blocks from less urgent ones at the next step;
-      - the most urgent sequence always advances, even if KV memory is only one sequence wide, because it may
-        evict all others. The caller sees to it that each fits alone.
+      - nothing starves: classes and rows are passed by a bounded number of others, and the most urgent
+        sequence can evict all others, so it advances even if KV memory is only one sequence wide. The caller
+        sees to it that each fits alone.
     """
 
     def __init__(
-        self, pool: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int, reuse_prefixes: bool = True
+        self,
+        pool: BlockPool,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        reuse_prefixes: bool = True,
+        step_budget_ms: float | None = None,
+        output_lengths: OutputLengths | None = None,
     ) -> None:
         self._pool = pool
         self._reuse_prefixes = reuse_prefixes
-        self._max_num_seqs = max_num_seqs
-        self._max_num_batched_tokens = max_num_batched_tokens
-        self.waiting: list[Sequence] = []
-        self.running: list[Sequence] = []
+        self.limits = StepLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+        self._budget = StepBudget(step_budget_ms)
+        self._lengths = output_lengths or OutputLengths()
+        self._queue = WaitingQueue(self._remaining_tokens)
+        self._in_flight = PrefixesInFlight()
+        self._running: list[list[Sequence]] = [[] for _ in PRIORITY_RANKS]  # by rank, each by arrival
+        self._holders: set[Sequence] = set()  # waiting, and holding blocks
+        self._steps_left_out = 0
         self.num_preemptions = 0
+        self.num_deferrals = 0
         self.num_tokens_reused = 0
+        self.num_tokens_recomputed = 0
+
+    @property
+    def running(self) -> list[Sequence]:
+        return [sequence for members in self._running for sequence in members]
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        """Most urgent first; the order of admission is another (`queue.py`)."""
+        return sorted([*self._queue, *self._in_flight.parked], key=_urgency)
+
+    @property
+    def num_running(self) -> int:
+        return sum(map(len, self._running))
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running)
+        # Whoever is parked waits for somebody who runs.
+        return any(self._running) or len(self._queue) > 0
 
     def add(self, sequence: Sequence) -> None:
-        insort(self.waiting, sequence, key=_urgency)
+        self._queue.add(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Remove a sequence that has come to its end, and learn from its length."""
+        self._lengths.add(sequence.group, sequence.num_output_tokens)
+        self.remove(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is, and give back its blocks. Its content stays findable."""
-        (self.running if sequence in self.running else self.waiting).remove(sequence)
-        self._release(sequence)
+        if sequence in self._running[sequence.rank]:
+            self._stop_running(sequence)
+        elif not self._in_flight.discard(sequence):
+            self._queue.discard(sequence)
+            self._holders.discard(sequence)
+        self._pool.release(sequence.blocks)
+        sequence.blocks = []
+        sequence.num_computed_tokens = 0
 
     def plan(self) -> list[Chunk]:
         """Choose this step's chunks, most urgent class first. Blocks for them are allocated on return."""
-        draft = _Draft(self._max_num_batched_tokens)
-        for rank in PRIORITY_RANKS.values():
-            # Oldest first. Prompts were taken in this order, so those that decode go before those that read.
-            for sequence in [member for member in self.running if member.rank == rank]:
+        draft = Draft(self.limits.max_num_batched_tokens, self._budget)
+        self._start_budget()
+        self._close_slots(draft)
+        if self._steps_left_out >= STEPS_LEFT_OUT_MAX:
+            self._continue_left_out(draft)
+        for rank, members in enumerate(self._running):
+            for sequence in list(members):
+                if draft.tokens_left == 0:
+                    break
                 self._continue(sequence, draft)
-            self._admit(rank, draft)
+            if not draft.is_short_of_blocks:
+                self._admit(rank, draft)
+        if not draft.token_counts:  # all who ran have stopped, in favour of somebody who waits
+            for rank in range(len(self._running)):
+                self._admit(rank, draft)
+        self._count_left_out(draft)
         return [Chunk(sequence, count) for sequence, count in draft.token_counts.items()]
 
     def advance(self, chunk: Chunk) -> None:
         """Note that a chunk is being computed: whatever is launched after it finds its KV in memory."""
-        chunk.sequence.num_computed_tokens += chunk.num_tokens
+        sequence = chunk.sequence
+        before = sequence.num_computed_tokens
+        now = sequence.num_computed_tokens = before + chunk.num_tokens
+        if before < sequence.num_computed_tokens_max:
+            self.num_tokens_recomputed += min(now, sequence.num_computed_tokens_max) - before
+        if now > sequence.num_computed_tokens_max:
+            sequence.num_computed_tokens_max = now
 
     def publish(self, chunk: Chunk, start: int) -> None:
         """Let others find the blocks that a chunk has filled; it began at token `start` of its sequence.
@@ -102,86 +146,258 @@ class Batcher:
             digests = sequence.digests(stop // size, size, self._pool.root_digest)
             for index in range(start // size, stop // size):
                 self._pool.publish(sequence.blocks[index], digests[index])
+                self._requeue(self._in_flight.publish(digests[index]))
+
+    def observe(self, shape: StepShape, seconds: float) -> None:
+        """Learn from a step that fitted into memory, and took so long."""
+        self.limits.grow_after_success()
+        self._budget.observe(shape, seconds)
+
+    def out_of_memory(self, chunks: Seq[Chunk]) -> Sequence | None:
+        """Plan smaller steps from now on; if they cannot be smaller, name the sequence that does not fit."""
+        if self.limits.shrink(sum(chunk.num_tokens for chunk in chunks), len(chunks)):
+            return None
+        return chunks[0].sequence
 
     def check_integrity(self) -> None:
-        """Assert that the block pool and the sequences agree, and that both lists are in order."""
-        self._pool.check_integrity([sequence.blocks for sequence in self.running])
-        assert all(not sequence.blocks for sequence in self.waiting), "a waiting sequence holds blocks"
-        assert len(self.running) <= self._max_num_seqs, f"{len(self.running)} running"
-        for members in (self.waiting, self.running):
-            assert members == sorted(members, key=_urgency), "out of order"
-        for sequence in self.running:
+        """Assert that the block pool and the sequences agree, and that everybody is in one place."""
+        running, waiting = self.running, self.waiting
+        assert len({*running, *waiting}) == len(running) + len(waiting), "a sequence is in two places"
+        self._pool.check_integrity([sequence.blocks for sequence in [*running, *waiting]])
+        holders = {sequence for sequence in waiting if sequence.blocks}
+        assert holders == self._holders, "other sequences hold blocks than are known to"
+        assert running == sorted(running, key=_urgency), "out of order"
+        self._in_flight.check_integrity(running)
+        for sequence in [*running, *waiting]:
             assert sequence.num_computed_tokens <= len(sequence.blocks) * self._pool.block_size
 
-    def _continue(self, sequence: Sequence, draft: _Draft) -> None:
-        """Give a running sequence its tokens, evicting from the least urgent end if it has to grow."""
-        missing = self._pool.blocks_for(sequence.num_tokens) - len(sequence.blocks)
-        if sequence in draft.preempted or draft.tokens_left == 0:
+    # Those who run
+
+    def _continue(self, sequence: Sequence, draft: Draft) -> None:
+        """Give a running sequence its tokens, evicting less urgent ones if it has to grow."""
+        if sequence in draft.preempted or sequence in draft.token_counts:
             return
+        count = draft.tokens_for(sequence)
+        if count == 0:
+            return
+        if sequence.num_tokens <= len(sequence.blocks) * self._pool.block_size or self._grow(sequence, draft):
+            draft.put(sequence, count)
+
+    def _grow(self, sequence: Sequence, draft: Draft) -> bool:
+        """Get a running sequence blocks for all it knows; if there are none, it stops, and False."""
+        missing = self._pool.blocks_for(sequence.num_tokens) - len(sequence.blocks)
         while missing > self._pool.num_free:
-            victim = self.running[-1]
-            self._preempt(victim, draft)
-            if victim is sequence:
-                return
-        sequence.blocks += self._pool.allocate(missing)
-        draft.put(sequence)
+            others = [*self._holders, *self._unprotected(sequence)]
+            less_urgent = (other for other in others if other.urgency > sequence.urgency)
+            victim = cheapest_victim(less_urgent, missing - self._pool.num_free, self._pool)
+            if victim is None:
+                draft.is_short_of_blocks = True
+                self._preempt(sequence, draft)
+                return False
+            self._evict(victim, missing, draft)
+        sequence.blocks += self._pool.allocate(max(0, missing))
+        return True
 
-    def _admit(self, rank: int, draft: _Draft) -> None:
-        while self.waiting and self.waiting[0].rank == rank and draft.tokens_left > 0:
-            sequence = self.waiting[0]
-            if not self._seat(sequence, draft):
-                return
-            self.waiting.remove(sequence)
-            insort(self.running, sequence, key=_urgency)
-            draft.put(sequence)
+    def _continue_left_out(self, draft: Draft) -> None:
+        """Let those advance who have been left out, in up to half the step."""
+        draft.tokens_left, rest = max(1, draft.tokens_left // 2), draft.tokens_left // 2
+        for members in reversed(self._running[1:]):
+            for sequence in list(members):
+                count = min(sequence.num_uncomputed_tokens, MIN_CHUNK_TOKENS, draft.tokens_left)
+                if count > 0 and sequence not in draft.preempted and self._grow(sequence, draft):
+                    draft.put(sequence, count)
+        draft.tokens_left += rest
 
-    def _seat(self, sequence: Sequence, draft: _Draft) -> bool:
-        """Get a slot and blocks for everything the sequence knows; False leaves all as it was."""
-        size = self._pool.block_size
-        # The last known token is always computed again: its logits are what we are after.
-        num_reusable = (sequence.num_tokens - 1) // size if self._reuse_prefixes else 0
-        prefix = self._pool.acquire_prefix(sequence.digests(num_reusable, size, self._pool.root_digest))
-        missing = self._pool.blocks_for(sequence.num_tokens) - len(prefix)
-        if not self._make_room(sequence, missing, draft):
-            self._pool.release(prefix)
+    def _count_left_out(self, draft: Draft) -> None:
+        """Has a class been kept from advancing by a more urgent one?"""
+        most_urgent = min((sequence.rank for sequence in draft.token_counts), default=0)
+        is_left_out = any(
+            sequence not in draft.token_counts and sequence.num_uncomputed_tokens > 0
+            for members in self._running[most_urgent + 1 :]
+            for sequence in members
+        )
+        self._steps_left_out = self._steps_left_out + 1 if is_left_out else 0
+
+    # Those who wait
+
+    def _admit(self, rank: int, draft: Draft) -> None:
+        """Admit waiting sequences of a class, first those that a turn puts before them."""
+        deferrals_left = self.limits.max_num_seqs
+        while draft.tokens_left > 0 and deferrals_left > 0 and self._may_get_slot(rank):
+            turn = self._queue.turn(rank)
+            sequence = turn or self._queue.first(rank)
+            if sequence is None or (sequence in draft.preempted and draft.token_counts):
+                return
+            count = draft.tokens_for(sequence)
+            if count == 0:
+                return
+            if self._defer(sequence):
+                deferrals_left -= 1
+            elif self._seat(sequence, draft):
+                self._start_running(sequence, has_turn=turn is not None)
+                draft.put(sequence, min(draft.tokens_for(sequence), sequence.num_uncomputed_tokens))
+            else:
+                return
+
+    def _defer(self, sequence: Sequence) -> bool:
+        """Let a sequence wait for a prefix that is being computed, rather than compute it a second time."""
+        if not self._reuse_prefixes or sequence.blocks:
             return False
-        sequence.blocks = prefix + self._pool.allocate(missing)
-        sequence.num_computed_tokens = len(prefix) * size
-        self.num_tokens_reused += sequence.num_computed_tokens
+        digests = self._reusable_digests(sequence)
+        if not self._in_flight.park(sequence, digests[self._pool.num_known(digests) :]):
+            return False
+        self._queue.discard(sequence)
+        self.num_deferrals += 1
+        return True
+
+    def _seat(self, sequence: Sequence, draft: Draft) -> bool:
+        """Get a slot and blocks for everything the sequence knows; False leaves all as it was."""
+        pool, size = self._pool, self._pool.block_size
+        prefix: list[int] = []
+        if self._reuse_prefixes and sequence.num_computed_tokens == len(sequence.blocks) * size:
+            prefix = pool.acquire_prefix(self._reusable_digests(sequence)[len(sequence.blocks) :])
+        missing = pool.blocks_for(sequence.num_tokens) - len(sequence.blocks) - len(prefix)
+        if not self._make_room(sequence, missing, draft):
+            pool.release(prefix)
+            return False
+        sequence.blocks += prefix + pool.allocate(missing)
+        sequence.num_computed_tokens += len(prefix) * size
+        self.num_tokens_reused += len(prefix) * size
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
         return True
 
-    def _make_room(self, sequence: Sequence, missing: int, draft: _Draft) -> bool:
+    def _make_room(self, sequence: Sequence, missing: int, draft: Draft) -> bool:
         """See that a slot and `missing` blocks are free, evicting less urgent classes if that is enough."""
-        # One spare block for each running sequence: or the newcomer would be evicted by their next token.
-        if self._has_room(missing + len(self.running)):
+        pool, is_alone = self._pool, not any(self._running)
+        yielding = [
+            other
+            for other in self._holders
+            if other is not sequence and (is_alone or other.rank > sequence.rank)
+        ]
+        reachable = pool.num_free + pool.num_freed_without([other.blocks for other in yielding])
+        if (
+            self._has_slot
+            and missing <= reachable
+            and (is_alone or self._will_fit(sequence, missing, reachable))
+        ):
+            self._evict_until(missing, yielding, draft)
             return True
-        victims = [other for other in self.running if other.rank > sequence.rank]
-        reachable = self._pool.num_free + sum(len(victim.blocks) for victim in victims)
-        if not victims or reachable < missing:
+        yielding += self._unprotected(sequence, from_rank=sequence.rank + 1)
+        reachable = pool.num_free + pool.num_freed_without([other.blocks for other in yielding])
+        running = [other for other in yielding if other not in self._holders]
+        if not running or missing > reachable:
             return False
-        while victims and not self._has_room(missing):
-            self._preempt(victims.pop(), draft)
-        return self._has_room(missing)
+        if not self._has_slot:
+            needed = max(1, missing - pool.num_free)
+            victim = cheapest_victim(running, needed, pool) or running[-1]
+            self._evict(victim, missing, draft)
+        self._evict_until(missing, yielding, draft)
+        return True
 
-    def _has_room(self, blocks: int) -> bool:
-        return len(self.running) < self._max_num_seqs and blocks <= self._pool.num_free
+    def _will_fit(self, sequence: Sequence, missing: int, free: int) -> bool:
+        """Is memory likely to suffice until this sequence and those running have ended?"""
+        futures = [self._future(other, len(other.blocks)) for other in self.running]
+        futures.append(self._future(sequence, self._pool.blocks_for(sequence.num_tokens)))
+        return missing + peak_growth_blocks(futures, self._pool.block_size) <= free
 
-    def _preempt(self, victim: Sequence, draft: _Draft) -> None:
-        """Send a sequence back to wait; it will recompute what is no longer in memory by then."""
-        # The plan goes from most urgent to least, and victims are the least: their turn is yet to come.
-        assert victim not in draft.token_counts, f"{victim.id} preempted after it was planned"
-        draft.preempted.add(victim)
-        self.running.remove(victim)
-        self._release(victim)
-        insort(self.waiting, victim, key=_urgency)
+    def _future(self, sequence: Sequence, num_blocks: int) -> Future:
+        room = num_blocks * self._pool.block_size
+        return Future(
+            remaining_tokens=self._remaining_tokens(sequence),
+            held_tokens=room - (sequence.num_cached_tokens or 0),
+            slack_tokens=room - sequence.num_tokens,
+        )
+
+    def _remaining_tokens(self, sequence: Sequence) -> int:
+        """Tokens that a sequence is expected to add to those it has."""
+        num_tokens = sequence.num_tokens
+        if sequence.num_expected_tokens <= num_tokens or sequence.num_output_tokens == 0:
+            expected = self._lengths.expect(sequence.group, sequence.num_output_tokens)
+            sequence.num_expected_tokens = min(sequence.num_prompt_tokens + expected, sequence.num_tokens_max)
+        return sequence.num_expected_tokens - num_tokens
+
+    # Those who have to go
+
+    def _unprotected(self, sequence: Sequence, from_rank: int = 0) -> list[Sequence]:
+        """Running sequences, most urgent first, but those whose turn keeps them from a more urgent class."""
+        return [
+            other
+            for members in self._running[from_rank:]
+            for other in members
+            if other.rank == sequence.rank or other.num_tokens >= other.turn_tokens
+        ]
+
+    def _evict_until(self, missing: int, candidates: list[Sequence], draft: Draft) -> None:
+        """Take blocks from the candidates, which have enough, until `missing` are free."""
+        while missing > self._pool.num_free:
+            victim = cheapest_victim(candidates, missing - self._pool.num_free, self._pool)
+            if victim is None:  # what is left is shared among candidates: each has to go for one to come free
+                victim = next(other for other in candidates if other.blocks)
+            self._evict(victim, missing, draft)
+
+    def _evict(self, victim: Sequence, missing: int, draft: Draft) -> None:
+        """Take tail blocks of a victim until `missing` are free, or it has no more."""
+        if victim not in self._holders:
+            self._preempt(victim, draft)
+        give_up_tail(victim, missing - self._pool.num_free, self._pool)
+        if not victim.blocks:
+            self._holders.discard(victim)
+
+    def _preempt(self, victim: Sequence, draft: Draft) -> None:
+        """Send a sequence back to wait, with its blocks."""
+        draft.drop(victim)
+        self._stop_running(victim)
+        self._queue.put_back(victim)
+        if victim.blocks:
+            self._holders.add(victim)
         self.num_preemptions += 1
 
-    def _release(self, sequence: Sequence) -> None:
-        self._pool.release(sequence.blocks)
-        sequence.blocks = []
-        sequence.num_computed_tokens = 0
+    # Places
+
+    @property
+    def _has_slot(self) -> bool:
+        return self.num_running < self.limits.max_num_seqs
+
+    def _may_get_slot(self, rank: int) -> bool:
+        return self._has_slot or any(self._running[rank + 1 :])
+
+    def _close_slots(self, draft: Draft) -> None:
+        """Stop the least urgent where there are fewer slots than there were."""
+        while self.num_running > self.limits.max_num_seqs:
+            self._preempt(self.running[-1], draft)
+
+    def _start_running(self, sequence: Sequence, *, has_turn: bool) -> None:
+        self._queue.take(sequence)
+        self._holders.discard(sequence)
+        insort(self._running[sequence.rank], sequence, key=_urgency)
+        if has_turn:
+            sequence.turn_tokens = sequence.num_tokens + TURN_TOKENS
+        if self._reuse_prefixes:
+            first_own = sequence.num_computed_tokens // self._pool.block_size
+            self._in_flight.start(sequence, self._reusable_digests(sequence)[first_own:])
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        self._running[sequence.rank].remove(sequence)
+        self._requeue(self._in_flight.stop(sequence))
+
+    def _requeue(self, released: list[Sequence]) -> None:
+        for sequence in released:
+            self._queue.add(sequence)
+
+    def _reusable_digests(self, sequence: Sequence) -> list[bytes]:
+        """Digests of the blocks a sequence may share with others."""
+        size = self._pool.block_size
+        # The last known token is always computed again: its logits are what we are after.
+        return sequence.digests((sequence.num_tokens - 1) // size, size, self._pool.root_digest)
+
+    def _start_budget(self) -> None:
+        has_interactive = bool(self._running[0]) or self._queue.first(0) is not None
+        self._budget.start_step(has_interactive, self._bulk())
+
+    def _bulk(self) -> Iterator[Sequence]:
+        for members in self._running[1:]:
+            yield from members
 
 
 def _urgency(sequence: Sequence) -> tuple[int, int]:

@@ -51,10 +51,27 @@ class BlockPool:
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
+    def is_shared(self, block: int) -> bool:
+        return self._ref_counts[block] > 1
+
+    def num_freed_without(self, holders: Iterable[Sequence[int]]) -> int:
+        """Blocks that would become free if `holders` gave back all of theirs."""
+        held = Counter(block for blocks in holders for block in blocks)
+        return sum(self._ref_counts[block] == count for block, count in held.items())
+
     def allocate(self, count: int) -> list[int]:
         """Take `count` blocks of unspecified content, one reference each. The caller checked `num_free`."""
         assert count <= self.num_free, f"asked for {count} blocks, {self.num_free} free"
         return [self._take() for _ in range(count)]
+
+    def num_known(self, digests: Iterable[bytes]) -> int:
+        """How many of the first `digests` can be found, up to the first that cannot."""
+        count = 0
+        for digest in digests:
+            if digest not in self._block_by_digest:
+                break
+            count += 1
+        return count
 
     def acquire_prefix(self, digests: Iterable[bytes]) -> list[int]:
         """Take a reference on the blocks of the longest known prefix of `digests`, in order."""

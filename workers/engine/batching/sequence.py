@@ -24,11 +24,15 @@ class Sequence:
     """
 
     __slots__ = (
+        "admission_due",
         "block_digests",
         "blocks",
+        "group",
         "id",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_computed_tokens_max",
+        "num_expected_tokens",
         "num_promised",
         "num_prompt_tokens",
         "num_tokens_max",
@@ -38,12 +42,14 @@ class Sequence:
         "seed",
         "token_counts",  # kept only for sequences with penalties
         "token_ids",
+        "turn_tokens",
         "urgency",
     )
 
     def __init__(self, request: Request, *, arrival: int, num_tokens_max: int) -> None:
         self.request = request
         self.id = request.id
+        self.group = request.group
         self.sampling = request.sampling
         # Smaller is more urgent. The arrival never changes, so a preempted sequence goes back to its place.
         self.urgency = (PRIORITY_RANKS[request.priority], arrival)
@@ -53,7 +59,11 @@ class Sequence:
         self.num_computed_tokens = 0
         self.num_promised = 0
         self.promised_row = 0  # of the last promised token, among those its step samples
+        self.num_computed_tokens_max = 0  # the most there ever were; fewer now means computing again
         self.num_cached_tokens: int | None = None  # None until first admitted
+        self.num_expected_tokens = 0  # at its end, as far as one can tell; estimated anew when it is passed
+        self.admission_due: int | None = None  # how many admissions it will let pass, once it waits
+        self.turn_tokens = 0  # until it has so many tokens, more urgent classes leave it its blocks
         self.blocks: list[int] = []
         self.block_digests: list[bytes] = []
         self.seed = request.sampling.seed if request.sampling.seed is not None else seed_from_id(request.id)

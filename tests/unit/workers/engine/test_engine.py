@@ -23,6 +23,7 @@ from tests.unit.workers.engine.tiny_models import (
     collect,
     complete,
     greedy,
+    load_cramped_engine,
     load_engine,
     run_to_end,
     save_model,
@@ -72,7 +73,7 @@ class ScriptedRunner:
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
         if self.fail_next:
             self.fail_next = False
-            raise RuntimeError("out of memory")
+            raise RuntimeError("kernel launch failed")
         rows = [self._row(chunk.sequence.next_output_index) for chunk in chunks if chunk.is_last]
         return torch.stack(rows) if rows else torch.zeros(0, self.vocab_size)
 
@@ -206,7 +207,8 @@ def test_sampled_output_does_not_depend_on_company_or_cramped_memory(llama: Path
         )
         for n, prompt in enumerate(prompts(5))
     ]
-    roomy, cramped = load_engine(llama), load_engine(llama, num_kv_blocks=12, max_num_batched_tokens=6)
+    roomy = load_engine(llama)
+    cramped = load_cramped_engine(llama, num_kv_blocks=12, max_num_batched_tokens=6)
 
     alone = [complete(roomy, request)[0].token_ids for request in requests]
 
@@ -452,13 +454,82 @@ def test_a_pass_that_fails_is_tried_again_and_loses_nothing(llama: Path) -> None
     engine.abort("aborted")
     runner.fail_next = True
 
-    with pytest.raises(RuntimeError, match="out of memory"):
+    with pytest.raises(RuntimeError, match="kernel launch failed"):
         engine.step()
     engine.check_integrity()
     completions = run_to_end(engine)
 
     assert completions["a"].text == "ine"
     assert completions["aborted"].finish_reason == "abort"
+
+
+class SmallMachine(ScriptedRunner):
+    """Has memory for so many tokens per pass; for none at all of a prompt that begins with `poison`."""
+
+    def __init__(self, script: Seq[int], *, tokens_max: int, poison: int = -1) -> None:
+        super().__init__(script)
+        self.tokens_max, self.poison = tokens_max, poison
+        self.num_failures = 0
+
+    def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
+        is_poisoned = any(chunk.sequence.token_ids[0] == self.poison for chunk in chunks)
+        if is_poisoned or sum(chunk.num_tokens for chunk in chunks) > self.tokens_max:
+            self.num_failures += 1
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to ...")
+        return super().forward(chunks, promised)
+
+
+@pytest.mark.parametrize("tokens_max", [20, 40, 70])
+def test_a_step_too_large_for_memory_is_planned_anew_in_smaller_ones(llama: Path, tokens_max: int) -> None:
+    tokenizer = Tokenizer.load(str(llama))
+    runner = SmallMachine([*tokenizer.encode("fine"), EOS], tokens_max=tokens_max)
+    engine = engine_over(runner, tokenizer, max_num_seqs=8)
+    requests = [
+        Request(str(number), [number] * 20, SamplingParams(temperature=0, max_tokens=9))
+        for number in range(8)
+    ]
+
+    assert {done.text for done in complete(engine, *requests)} == {"fine"}
+    assert 0 < runner.num_failures <= 4, "log2 of the tokens of the largest step, at most"
+    assert engine.stats().out_of_memory == runner.num_failures
+
+
+def test_limits_grow_back_slowly_after_memory_ran_out(llama: Path) -> None:
+    tokenizer = Tokenizer.load(str(llama))
+    runner = SmallMachine(tokenizer.encode("a"), tokens_max=60)
+    engine = engine_over(runner, tokenizer, max_num_batched_tokens=64)
+    engine.add(Request("first", [3] * 63, greedy(50)))
+    engine.add(Request("second", [4] * 63, greedy(50)))
+    engine.step()
+    assert engine.stats().max_num_batched_tokens == 32
+    runner.tokens_max = 1000
+    run_to_end(engine)
+
+    assert engine.stats().max_num_batched_tokens == 32, "not yet"
+    complete(engine, Request("third", [5], greedy(100)))
+    assert engine.stats().max_num_batched_tokens == 64
+
+
+def test_a_sequence_no_step_has_memory_for_ends_alone_and_names_the_reason(
+    llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = Tokenizer.load(str(llama))
+    runner = SmallMachine([*tokenizer.encode("fine"), EOS], tokens_max=1000, poison=13)
+    engine = engine_over(runner, tokenizer, max_num_seqs=8)
+    requests = [
+        Request(f"r{number}", [10 + number] * 20, SamplingParams(temperature=0, max_tokens=9))
+        for number in range(8)
+    ]
+
+    completions = complete(engine, *requests)
+
+    lost = completions.pop(3)
+    assert (lost.id, lost.finish_reason) == ("r3", "abort")
+    assert lost.error is not None
+    assert lost.error.startswith("out of memory: [enforce fail] DefaultCPUAllocator: can't allocate")
+    assert {done.text for done in completions} == {"fine"}
+    assert runner.num_failures <= 12, "halvings of tokens, then of sequences, and the last straw"
+    assert "r3" in caplog.text
 
 
 def test_a_sequence_whose_logits_are_not_numbers_ends_alone(tmp_path: Path) -> None:

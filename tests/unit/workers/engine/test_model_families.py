@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine, reference_greedy, save_model
+from tests.unit.workers.engine.tiny_models import (
+    complete,
+    greedy,
+    load_cramped_engine,
+    load_engine,
+    reference_greedy,
+    save_model,
+)
 from workers.engine import Request
 
 NEW_TOKENS = 20
@@ -103,7 +110,7 @@ def test_greedy_output_equals_generate(checkpoint: Path) -> None:
     roomy = load_engine(checkpoint)
     alone = [complete(roomy, request)[0].token_ids for request in requests[:2]]
     batched = [completion.token_ids for completion in complete(roomy, *requests)]
-    cramped = load_engine(checkpoint, num_kv_blocks=13, max_num_batched_tokens=7, max_num_seqs=3)
+    cramped = load_cramped_engine(checkpoint, num_kv_blocks=13, max_num_batched_tokens=7, max_num_seqs=3)
     squeezed = [completion.token_ids for completion in complete(cramped, *requests)]
 
     assert alone == expected[:2]

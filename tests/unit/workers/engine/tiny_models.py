@@ -95,6 +95,13 @@ def load_engine(directory: Path, **overrides: Any) -> Engine:
     return Engine.load(EngineConfig(str(directory), **settings))
 
 
+def load_cramped_engine(directory: Path, **overrides: Any) -> Engine:
+    """An engine that has only seen short answers, so it admits more than fit and has to preempt."""
+    engine = load_engine(directory, **overrides)
+    complete(engine, *(Request(f"short-{number}", [number], greedy(1)) for number in range(8)))
+    return engine
+
+
 def greedy(max_tokens: int, **overrides: Any) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=max_tokens, **({"ignore_eos": True} | overrides))
 

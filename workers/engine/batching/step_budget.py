@@ -1,0 +1,86 @@
+"""How many tokens of bulk a step may hold, so that whoever waits for an answer does not wait for the step.
+
+In force while there is interactive traffic. Bulk is never kept out for good: its prompts always get a small
+chunk, or as much as lengthens the step by a quarter; its decoding rows are left out of steps with an
+interactive prompt only, and of no more than a few in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .sequence import Sequence
+from .step_time import StepShape, StepTimeModel
+
+MIN_CHUNK_TOKENS = 16
+"""Of bulk prompts, in a step whose time is spent already."""
+CHUNK_TIME_SHARE = 0.25
+"""Time that bulk prompts may add to a step whose decoding rows alone take longer than the budget: so many
+rows that decode also need a flow of new ones."""
+STEPS_REMEMBERED = 256
+"""Steps after the last interactive sequence during which another one is expected."""
+
+
+class StepBudget:
+    """A time per step, in force while there is interactive traffic; `budget_ms` None means never."""
+
+    def __init__(self, budget_ms: float | None) -> None:
+        self._budget_s = budget_ms / 1000 if budget_ms is not None else None
+        self.times = StepTimeModel()
+        self._steps_to_remember = 0
+        self.is_in_force = False
+        self._planned = StepShape()
+        self._decoding = StepShape()  # bulk rows that decode, not planned yet
+        self._has_interactive_prompt = False
+        self._has_bulk_prompt = False
+
+    def start_step(self, has_interactive: bool, running_bulk: Iterable[Sequence]) -> None:
+        """Begin to plan a step."""
+        if self._budget_s is None:
+            return
+        self._steps_to_remember = STEPS_REMEMBERED if has_interactive else self._steps_to_remember - 1
+        self.is_in_force = self._steps_to_remember > 0 and self.times.is_trusted
+        self._planned = self._decoding = StepShape()
+        self._has_interactive_prompt = self._has_bulk_prompt = False
+        if self.is_in_force:
+            rows = [sequence.num_tokens for sequence in running_bulk if _is_decoding(sequence)]
+            self._decoding = StepShape(len(rows), sum(rows), len(rows))
+
+    def allow(self, sequence: Sequence, wanted: int) -> int:
+        """How many of the `wanted` next tokens of a sequence this step has time for."""
+        assert self._budget_s is not None, "in force without a budget"
+        if sequence.rank == 0:
+            return wanted
+        if _is_decoding(sequence):
+            row = StepShape(1, sequence.num_tokens, 1)
+            is_late = self._has_interactive_prompt and self._predict_with(row) > self._budget_s
+            return 0 if is_late else wanted
+        limit_s, least = self._budget_s, 0
+        if not self._has_interactive_prompt:
+            limit_s = max(limit_s, (1 + CHUNK_TIME_SHARE) * self.times.predict_s(self._decoding))
+            least = 0 if self._has_bulk_prompt else MIN_CHUNK_TOKENS
+        others = self._planned + self._decoding
+        room = self.times.tokens_within(others, sequence.num_computed_tokens, limit_s)
+        return wanted if room is None else min(wanted, max(room, least))
+
+    def note(self, sequence: Sequence, num_tokens: int) -> None:
+        """A sequence's tokens have been planned."""
+        self._planned += StepShape(num_tokens, sequence.num_computed_tokens + num_tokens, 1)
+        if sequence.rank == 0:
+            self._has_interactive_prompt |= not _is_decoding(sequence)
+        elif _is_decoding(sequence):
+            self._decoding += StepShape(-1, -sequence.num_tokens, -1)
+        else:
+            self._has_bulk_prompt = True
+
+    def observe(self, shape: StepShape, seconds: float) -> None:
+        """Learn from a measured step."""
+        if self._budget_s is not None:
+            self.times.observe(shape, seconds)
+
+    def _predict_with(self, row: StepShape) -> float:
+        return self.times.predict_s(self._planned + row)
+
+
+def _is_decoding(sequence: Sequence) -> bool:
+    return sequence.num_uncomputed_tokens == 1
