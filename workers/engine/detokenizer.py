@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 REPLACEMENT_CHARACTER = "\ufffd"
-CONTEXT_TOKENS_MAX = 12
-"""Earlier tokens a new one is decoded with, at most; then they are cut down to the newest."""
 
 
 class TextDecoder(Protocol):
@@ -63,35 +61,34 @@ class WindowTextDecoder:
 
     ids      ... emitted ...| context, whose text is known | pending ...
                             |                              |  not yet whole characters
-    A token may join the one before it (spaces, half characters), which is why it needs company.
+    A token may join the one before it (spaces, half characters), which is why it needs company. The context
+    is kept as short as that allows: two decodes of a token or two cost less than one of a dozen. (The
+    library's own `DecodeStream` is faster still, but raises on broken characters.)
     """
 
-    __slots__ = ("_context", "_context_text", "_decode", "_num_pending")
+    __slots__ = ("_context", "_context_text", "_decode", "_pending")
 
     def __init__(self, decode: Callable[[Sequence[int]], str], prompt_tail: Sequence[int]) -> None:
         self._decode = decode
-        self._context = list(prompt_tail)  # and after them the pending ones
+        self._context = list(prompt_tail)
         self._context_text = decode(self._context)
-        self._num_pending = 0
+        self._pending: list[int] = []
 
     def push(self, token_id: int) -> str:
-        self._context.append(token_id)
-        self._num_pending += 1
-        decoded = self._decode(self._context)
+        self._pending.append(token_id)
+        decoded = self._decode(self._context + self._pending)
         if decoded.endswith(REPLACEMENT_CHARACTER) or len(decoded) <= len(self._context_text):
             return ""
         return self._advance(decoded)
 
     def finish(self) -> str:
-        return self._advance(self._decode(self._context))
+        return self._advance(self._decode(self._context + self._pending))
 
     def _advance(self, decoded: str) -> str:
         text = decoded[len(self._context_text) :]
-        self._context_text = decoded
-        if len(self._context) > CONTEXT_TOKENS_MAX and self._num_pending:
-            del self._context[: -self._num_pending]
+        if self._pending:
+            self._context, self._pending = self._pending, []
             self._context_text = self._decode(self._context)
-        self._num_pending = 0
         return text
 
 

@@ -27,11 +27,12 @@ from .batching.step_time import StepShape
 from .config import EngineConfig
 from .detokenizer import TextStream
 from .errors import DuplicateRequest, EngineDraining, UnknownRequest
-from .execution.attention_backends import has_transposed_keys, make_attention
+from .execution.attention_backends import can_be_recorded, has_transposed_keys, make_attention
+from .execution.cuda_graphs import CudaCapture
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import ModelRunner
 from .execution.out_of_memory import is_out_of_memory
-from .loading import load_model
+from .loading import LoadedModel, load_model
 from .request import FinishReason, Output, Request, TokenLogprobs
 from .resume import MadeBy, ResumeState
 from .sampling.sampler import Choice, Sampler
@@ -135,6 +136,7 @@ class Engine:
             model_id=model.id,
             model_digest=model.digest,
             dtype=model.dtype,
+            weight_dtype=config.weight_dtype,
             device=model.device,
             isa=weights.instruction_set(model.device),
             torch_version=torch.__version__,
@@ -159,21 +161,33 @@ class Engine:
         Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`.
         """
         tokenizer = Tokenizer.load(config.model, config.revision)
-        model = load_model(config, tokenizer)
+        return cls.over(load_model(config, tokenizer), tokenizer, config)
+
+    @classmethod
+    def over(cls, model: LoadedModel, tokenizer: Tokenizer, config: EngineConfig) -> Engine:
+        """An engine with KV memory for a model that is loaded and proven. Raises `InvalidConfig`."""
+        facts, device = model.facts, model.device
+        num_blocks = num_blocks_for(config, model.shapes, facts.context_length, model.dtype, device)
+        has_graphs = config.cuda_graphs and device.type == "cuda" and can_be_recorded(model.attention)
         kv = KvMemory(
             model.shapes,
-            num_blocks=num_blocks_for(
-                config, model.shapes, model.facts.context_length, model.dtype, model.device
-            ),
+            num_blocks=num_blocks + has_graphs,  # their dummy rows need a block of their own
             block_size=config.block_size,
             dtype=model.dtype,
-            device=model.device,
+            device=device,
             transposed_keys=has_transposed_keys(model.attention),
         )
-        attention = make_attention(model.attention, kv, model.facts.context_length)
-        runner = ModelRunner(model.forward_pass, kv, attention, model.device)
-        log.info("engine loaded: model %s, %d KV blocks", model.facts.id, kv.num_blocks)
-        return cls(runner, tokenizer, model.facts, BlockPool(kv.num_blocks, config.block_size), config)
+        attention = make_attention(model.attention, kv, facts.context_length)
+        runner = ModelRunner(model.forward_pass, kv, attention, device)
+        if has_graphs:
+            runner.record_graphs(
+                CudaCapture(device),
+                max_num_seqs=config.max_num_seqs,
+                context_length=facts.context_length,
+                vocab_size=facts.vocab_size,
+            )
+        log.info("engine loaded: model %s, %d KV blocks", facts.id, num_blocks)
+        return cls(runner, tokenizer, facts, BlockPool(num_blocks, config.block_size), config)
 
     @property
     def model_id(self) -> str:

@@ -21,6 +21,7 @@ from .execution.decoder import NotPlain, read_decoder
 from .execution.forward_pass import ForwardPass, ModulePass, pack_linears
 from .execution.kv_memory import KvShape
 from .execution.linears import LinearDType, NativeLinear, Packing, fastest_packing, native_packing
+from .execution.mapped_files import return_free_memory
 from .selftest import CheckedModel, check_forward_pass, check_invariance, check_model
 from .tokenizer import Tokenizer
 
@@ -46,20 +47,30 @@ def load_model(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
     if config.deterministic:
         _check_deterministic(config, device)
     model = weights.load_model(config, device)
-    dtype = model.dtype
+    return prove_model(config, model, tokenizer, weights.model_digest(config.model, config.revision))
+
+
+def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) -> LoadedModel:
+    """A transformers model that is on its device, with eager attention: proven, and put on ours.
+
+    `digest` names its weights. Raises `UnsupportedModel` or `InvalidConfig`.
+    """
+    device, dtype = model.device, model.dtype
     attention = resolve_attention_backend(config.attention_backend, device, dtype)
     facts = ModelFacts(
         id=weights.model_id(config.model),
         vocab_size=model.config.get_text_config().vocab_size,
         context_length=weights.context_length(model.config, tokenizer, config.max_model_len),
         eos_token_ids=weights.eos_token_ids(model, tokenizer),
-        digest=weights.model_digest(config.model, config.revision),
+        digest=digest,
         dtype=str(dtype).removeprefix("torch."),
         device=device.type,
         attention_backend=attention,
     )
     checked = check_model(model, facts.id, attention)
     forward_pass = _forward_pass(config, model, checked, facts.id, attention)
+    del model
+    return_free_memory()
     log.info("model loaded: %s, %s on %s, attention by %s", facts.id, dtype, device, attention)
     return LoadedModel(facts, forward_pass, checked.shapes, dtype, device, attention)
 

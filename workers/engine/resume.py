@@ -27,6 +27,8 @@ class MadeBy:
     model_digest: str
     """Of its files: see `weights.model_digest`."""
     dtype: str
+    weight_dtype: str
+    """int8, or auto where weights are kept as they are."""
     device: str
     """cpu or cuda."""
     isa: str
@@ -44,7 +46,15 @@ class MadeBy:
         if self.model_digest != other.model_digest:
             theirs, ours = (f"{each.model_id} ({each.model_digest})" for each in (other, self))
             raise IncompatibleState("model", theirs, ours)
-        names = ("dtype", "device", "isa", "torch_version", "attention_backend", "deterministic")
+        names = (
+            "dtype",
+            "weight_dtype",
+            "device",
+            "isa",
+            "torch_version",
+            "attention_backend",
+            "deterministic",
+        )
         differing = [name for name in names if getattr(self, name) != getattr(other, name)]
         if differing and (self.deterministic or other.deterministic):
             name = differing[0]

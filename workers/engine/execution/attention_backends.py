@@ -49,6 +49,11 @@ def has_transposed_keys(name: str) -> bool:
     return name == "native"
 
 
+def can_be_recorded(name: str) -> bool:
+    """Whether a step by this back end can become a CUDA graph: it reads nothing back from the device."""
+    return name == "triton"
+
+
 def make_attention(name: str, kv: KvMemory, context_length: int | None = None) -> AttentionBackend:
     """The back end called `name`, as resolved, over one memory.
 
@@ -69,8 +74,8 @@ def _why_not(name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torc
         return _why_no_native(device, dtype, kv_dtype)
     if name == "torch":
         return None
-    if kv_dtype != dtype:
-        return f"it keeps KV in the dtype of the model, {dtype}, not in {kv_dtype}"
+    if kv_dtype not in (dtype, torch.int8 if name == "triton" else dtype):
+        return f"it does not keep KV of a model in {dtype} in {kv_dtype}"
     return _why_no_triton(device) if name == "triton" else _why_no_varlen(device, dtype)
 
 

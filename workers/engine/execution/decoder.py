@@ -18,6 +18,7 @@ from torch import Tensor
 from ..kernels.build import load_kernels
 from .attention import AttentionStep, LayerCall
 from .linears import FIXED_ORDER, Gate, Linear, Pack, Packing
+from .mapped_files import MappedFiles
 from .step_layout import StepInputs
 
 GATES: dict[str, Gate] = {
@@ -238,15 +239,15 @@ def read_decoder(model: Any, calls: Sequence[LayerCall], packing: Packing, dtype
     gate = _gate(config)
     for module in modules:
         _check_shapes(module, shape)
-    layers = [
-        _pack_layer(module, call, packing.layers, gate) for module, call in zip(modules, calls, strict=True)
-    ]
-    embedding = parts["embed_tokens"].weight.detach()
-    if embedding.dtype not in (torch.float32, torch.bfloat16):
-        embedding = embedding.float()
+    files = MappedFiles()
+    pairs = zip(modules, calls, strict=True)
+    layers = [_pack_layer(module, call, packing.layers, gate, files) for module, call in pairs]
+    # Copies, here and of the norms: one tensor left would keep the whole mapped file in memory.
+    table = parts["embed_tokens"].weight.detach()
+    embedding = table.to(torch.bfloat16 if table.dtype == torch.bfloat16 else torch.float32, copy=True)
     lm_head = packing.head(head.weight.detach(), _detached(head.bias))
     if head.weight is not parts["embed_tokens"].weight:
-        _free(head)
+        _free(head, files)
     return Decoder(shape, layers, embedding, _weight(parts["norm"]), lm_head, rotary, dtype)
 
 
@@ -326,22 +327,22 @@ def _check_shapes(module: Any, shape: _Shape) -> None:
             raise NotPlain(f"its {name} is not over a head")
 
 
-def _pack_layer(module: Any, call: LayerCall, pack: Pack, gate: Gate) -> _Layer:
+def _pack_layer(module: Any, call: LayerCall, pack: Pack, gate: Gate, files: MappedFiles) -> _Layer:
     attention, mlp = module.self_attn, module.mlp
     return _Layer(
         call=call,
         input_norm=_weight(module.input_layernorm),
-        qkv=_pack_fused([attention.q_proj, attention.k_proj, attention.v_proj], pack),
+        qkv=_pack_fused([attention.q_proj, attention.k_proj, attention.v_proj], pack, files),
         query_norm=_weight(getattr(attention, "q_norm", None)),
         key_norm=_weight(getattr(attention, "k_norm", None)),
-        output=_pack_fused([attention.o_proj], pack),
+        output=_pack_fused([attention.o_proj], pack, files),
         mlp_norm=_weight(module.post_attention_layernorm),
-        gate_up=_pack_fused([mlp.gate_proj, mlp.up_proj], pack, gate=gate),
-        down=_pack_fused([mlp.down_proj], pack),
+        gate_up=_pack_fused([mlp.gate_proj, mlp.up_proj], pack, files, gate=gate),
+        down=_pack_fused([mlp.down_proj], pack, files),
     )
 
 
-def _pack_fused(linears: list[Any], pack: Pack, **options: Any) -> Linear:
+def _pack_fused(linears: list[Any], pack: Pack, files: MappedFiles, **options: Any) -> Linear:
     """Several linears over the same input as one; their own weights are freed."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
     biases = [
@@ -350,11 +351,12 @@ def _pack_fused(linears: list[Any], pack: Pack, **options: Any) -> Linear:
     ]
     has_bias = any(linear.bias is not None for linear in linears)
     for linear in linears:
-        _free(linear)
+        _free(linear, files)
     return pack(weight, torch.cat(biases) if has_bias else None, **options)
 
 
-def _free(linear: Any) -> None:
+def _free(linear: Any, files: MappedFiles) -> None:
+    files.release(linear.weight)
     linear.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
 
@@ -363,7 +365,7 @@ def _detached(parameter: Any) -> Tensor | None:
 
 
 def _weight(norm: Any) -> Any:
-    return None if norm is None else norm.weight.detach().float().contiguous()
+    return None if norm is None else norm.weight.detach().to(torch.float32, copy=True)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

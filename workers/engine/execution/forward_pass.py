@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .attention import AttentionStep, paged_step
 from .linears import Linear, Packing
+from .mapped_files import MappedFiles
 from .step_layout import StepInputs
 
 PACKED_INPUTS_MIN = 16
@@ -64,7 +65,7 @@ def pack_linears(model: Any, packing: Packing) -> int:
     Layers that share their weight with an embedding keep that one too.
     """
     shared = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
-    head, count = model.get_output_embeddings(), 0
+    head, files, count = model.get_output_embeddings(), MappedFiles(), 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is not torch.nn.Linear or child.in_features < PACKED_INPUTS_MIN:
@@ -73,6 +74,7 @@ def pack_linears(model: Any, packing: Packing) -> int:
             pack = packing.head if child is head else packing.layers
             packed = PackedLinear(pack(child.weight.detach(), bias), child.weight.dtype)
             if id(child.weight) not in shared:
+                files.release(child.weight)
                 child.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
             setattr(parent, name, packed)
             count += 1

@@ -140,6 +140,7 @@ def num_blocks_for(
 def _free_bytes(device: torch.device) -> int:
     """Share of the memory free right now on `device` that KV may take."""
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what loading has left over counts as used
         return int(torch.cuda.mem_get_info(device)[0] * CUDA_MEMORY_FRACTION)
     return int(_available_cpu_bytes() * CPU_MEMORY_FRACTION)
 

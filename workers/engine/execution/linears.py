@@ -39,8 +39,10 @@ FIXED_ORDER = "-fno-associative-math"
 
 MEASURED_ROWS = 32
 """Rows of the measurement that decides: a decode batch of ordinary size."""
-MEASURED_BYTES_MAX = 1 << 25
-MEASURED_ROUNDS = 5
+MEASURED_BYTES_MAX = 1 << 24
+MEASURED_ROUNDS = 8
+BFLOAT16_SLOWDOWN_MAX = 1.25
+"""Where it is emulated, bfloat16 is slower by a factor; a busy machine must not tip the balance."""
 
 
 class Linear(Protocol):
@@ -224,11 +226,12 @@ def fastest_packing(dtype: LinearDType, in_features: int, out_features: int) -> 
 
 
 def fastest_dtype(in_features: int, out_features: int) -> torch.dtype:
-    """float32 or bfloat16, whichever computes layers of this shape faster here."""
+    """bfloat16, unless this machine computes layers of this shape clearly slower in it than in float32."""
     candidates: tuple[LinearDType, ...] = ("float32", "bfloat16")
     seconds = {name: fastest_pack(name, in_features, out_features)[1] for name in candidates}
     log.info("seconds for %d rows of a linear layer: %s", MEASURED_ROWS, seconds)
-    return torch.bfloat16 if seconds["bfloat16"] < seconds["float32"] else torch.float32
+    is_slower = seconds["bfloat16"] > BFLOAT16_SLOWDOWN_MAX * seconds["float32"]
+    return torch.float32 if is_slower else torch.bfloat16
 
 
 def fastest_pack(dtype: LinearDType, in_features: int, out_features: int) -> tuple[Pack, float]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..batching.batcher import Chunk
 from .attention import AttentionBackend
+from .cuda_graphs import Capture, DecodeGraphs
 from .forward_pass import ForwardPass
 from .kv_memory import KvMemory
 from .step_layout import lay_out
@@ -29,6 +30,23 @@ class ModelRunner:
         self.kv = kv
         self._attention = attention
         self.device = device
+        self._graphs: DecodeGraphs | None = None
+
+    def record_graphs(
+        self, capture: Capture, *, max_num_seqs: int, context_length: int, vocab_size: int
+    ) -> None:
+        """Replay decoding steps from now on. The last block of KV memory is for dummy rows alone."""
+        self._graphs = DecodeGraphs.record(
+            self._forward_pass,
+            self._attention,
+            capture,
+            max_num_seqs=max_num_seqs,
+            context_length=context_length,
+            block_size=self.kv.block_size,
+            dummy_block=self.kv.num_blocks - 1,
+            vocab_size=vocab_size,
+            device=self.device,
+        )
 
     @torch.inference_mode()
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
@@ -39,7 +57,10 @@ class ModelRunner:
         inputs = lay_out(chunks, self.kv.block_size, self.device)
         if promised is not None:
             inputs.input_ids[inputs.promised_rows] = promised[inputs.promised_sources]
-        return self._forward_pass(inputs, self._attention.step(inputs.layout))
+        logits = self._graphs.replay(inputs) if self._graphs is not None else None
+        if logits is None:
+            logits = self._forward_pass(inputs, self._attention.step(inputs.layout))
+        return logits
 
     def forget_values(self, blocks: list[int]) -> None:
         """Wipe blocks whose content is not finite, before others are given them."""

@@ -29,6 +29,7 @@ class TritonAttention:
         self._kv = kv
         self._split_size = split_tokens(context_length)
         self._parts: dict[tuple[int, int], SplitParts] = {}
+        self._outgrown: list[SplitParts] = []  # a CUDA graph may still write to them
 
     def step(self, layout: StepLayout) -> _TritonStep:
         return _TritonStep(self, layout)
@@ -66,6 +67,7 @@ class TritonAttention:
         kept = self._parts.get((heads, value_dim))
         if kept is None or kept.sums.shape[0] < sequences or kept.sums.shape[2] < splits:
             if kept is not None:
+                self._outgrown.append(kept)
                 sequences, splits = max(sequences, kept.sums.shape[0]), max(splits, kept.sums.shape[2])
             kept = SplitParts.allocate(sequences, heads, splits, value_dim, out.device)
             self._parts[heads, value_dim] = kept
@@ -106,4 +108,4 @@ class _TritonStep:
 
 
 def _paged(layer: LayerKv) -> PagedKv:
-    return PagedKv(layer.keys, layer.values)
+    return PagedKv(layer.keys, layer.values, layer.key_scales, layer.value_scales)

@@ -65,8 +65,8 @@ template <class T> void quantize_row(const T* x, long k, uint8_t* out, float* sc
     for (long i = 0; i < k; i += LANES) {
         const long count = k - i < LANES ? k - i : LANES;
         const floats v = load_some(x + i, count) * inverse + 12582912.f; // rounds to an integer in the low bits
-        const ints whole = (ints)v - 0x4B400000 + 128;
-        for (long lane = 0; lane < count; lane++) out[i + lane] = (uint8_t)whole[lane];
+        const bytes whole = __builtin_convertvector((ints)v - 0x4B400000 + 128, bytes);
+        memcpy(out + i, &whole, count);
     }
 }
 

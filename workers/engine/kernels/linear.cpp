@@ -150,12 +150,13 @@ template <class T, int... ROWS> Tile tile_of(int rows, std::integer_sequence<int
 }
 
 template <class T> void linear(const LinearCall& call) {
+    if (call.rows == 0) return; // a step that samples nothing
     const long panels = (call.n + PANEL - 1) / PANEL, panel_bytes = PANEL * call.k * T::WEIGHT_BYTES;
     const long blocks = (call.rows + ROWS_MAX - 1) / ROWS_MAX; // of nearly equal height
 #pragma omp parallel for schedule(static)
     for (long panel = 0; panel < panels; panel++) {
         const char* next = (const char*)call.w + (panel + 1) * panel_bytes;
-        const long fetch = blocks > 1 && panel + 1 < panels ? panel_bytes / blocks : 0;
+        const long fetch = panel + 1 < panels ? panel_bytes / blocks : 0;
         for (long block = 0, row = 0; block < blocks; block++) {
             const long height = (call.rows - row) / (blocks - block);
             tile_of<T>(height, std::make_integer_sequence<int, ROWS_MAX>{})(call, row, panel, next + block * fetch, fetch);

@@ -14,6 +14,7 @@ typedef float floats __attribute__((vector_size(64)));
 typedef int32_t ints __attribute__((vector_size(64)));
 typedef uint32_t bits __attribute__((vector_size(64)));
 typedef uint16_t halves __attribute__((vector_size(32)));
+typedef uint8_t bytes __attribute__((vector_size(16)));
 
 inline floats splat(float value) { return value - (floats){}; }
 inline floats load(const float* p) { floats v; memcpy(&v, p, 64); return v; }

@@ -147,6 +147,14 @@ def test_rows_and_results_may_lie_in_wider_memory():
 
 
 @needs_native
+@pytest.mark.parametrize("way", PACKS)
+def test_no_rows_are_no_work(way):
+    """A step in which no sequence reaches its last token samples nothing."""
+    weight, _ = weights(40, 24)
+    assert stored(PACKS[way]("float32")(weight), torch.empty(0, 24)).shape == (0, 40)
+
+
+@needs_native
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_row_is_bitwise_the_same_in_any_batch_at_any_number_of_threads(dtype, seed, two_threads):

@@ -35,7 +35,9 @@ from workers.engine import (
     UnknownRequest,
 )
 
-HERE = MadeBy("demo", "d1", "float32", "cpu", "x86_64 AVX512", "2.13.0", "native", deterministic=False)
+HERE = MadeBy(
+    "demo", "d1", "float32", "auto", "cpu", "x86_64 AVX512", "2.13.0", "native", deterministic=False
+)
 
 
 def seeded(**overrides: Any) -> SamplingParams:
@@ -152,6 +154,7 @@ def test_a_copy_of_the_model_under_another_name_is_the_same_model(llama: Path, t
         {"torch_version": "2.14"},
         {"device": "cuda"},
         {"attention_backend": "torch"},
+        {"weight_dtype": "int8"},
     ],
 )
 def test_another_machine_continues_inexactly_unless_exactness_was_promised(
