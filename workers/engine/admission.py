@@ -24,6 +24,7 @@ class ModelFacts:
     digest: str = ""
     """Tells these weights from others: `weights.model_digest`."""
     dtype: str = "float32"
+    kv_cache_dtype: str = "float32"
     device: str = "cpu"
     attention_backend: str = "torch"
 

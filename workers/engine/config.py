@@ -14,6 +14,10 @@ WeightDTypeName = Literal["auto", "int8"]
 WEIGHT_DTYPE_NAMES = ("auto", "int8")
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
 
+KvCacheDTypeName = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+
+KV_CACHE_DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16", "int8")
+
 AttentionBackendName = Literal["auto", "torch", "native", "triton", "varlen"]
 
 ATTENTION_BACKEND_NAMES = ("auto", "torch", "native", "triton", "varlen")
@@ -37,6 +41,9 @@ class EngineConfig:
     attention_backend: AttentionBackendName = "auto"
     """auto: the fastest that runs on the device. torch runs everywhere, native on CPU, triton on CUDA;
     varlen is torch's own kernel on CUDA, from torch 2.12 on, and needs blocks of a multiple of 256 tokens."""
+    kv_cache_dtype: KvCacheDTypeName = "auto"
+    """auto: that of the computation. Narrower ones hold more tokens and change outputs a little; int8 has a
+    scale per token and head. On CUDA triton keeps int8 or the computation's, and torch any of them."""
     block_size: int = 32
     """Tokens per KV block: the unit of allocation and of prefix reuse."""
     num_kv_blocks: int | None = None
@@ -70,6 +77,9 @@ class EngineConfig:
             f"must be one of {', '.join(ATTENTION_BACKEND_NAMES)}",
             self.attention_backend,
         )
+        names, kv_cache_dtype = ", ".join(KV_CACHE_DTYPE_NAMES), self.kv_cache_dtype
+        is_known = kv_cache_dtype in KV_CACHE_DTYPE_NAMES
+        _require(is_known, "kv_cache_dtype", f"must be one of {names}", kv_cache_dtype)
         names = ", ".join(WEIGHT_DTYPE_NAMES)
         weight_dtype = self.weight_dtype
         _require(weight_dtype in WEIGHT_DTYPE_NAMES, "weight_dtype", f"must be one of {names}", weight_dtype)

@@ -141,6 +141,7 @@ class Engine:
             isa=weights.instruction_set(model.device),
             torch_version=torch.__version__,
             attention_backend=model.attention_backend,
+            kv_cache_dtype=model.kv_cache_dtype,
             deterministic=config.deterministic,
         )
         self._live: dict[str, _Live] = {}
@@ -167,13 +168,13 @@ class Engine:
     def over(cls, model: LoadedModel, tokenizer: Tokenizer, config: EngineConfig) -> Engine:
         """An engine with KV memory for a model that is loaded and proven. Raises `InvalidConfig`."""
         facts, device = model.facts, model.device
-        num_blocks = num_blocks_for(config, model.shapes, facts.context_length, model.dtype, device)
+        num_blocks = num_blocks_for(config, model.shapes, facts.context_length, model.kv_dtype, device)
         has_graphs = config.cuda_graphs and device.type == "cuda" and can_be_recorded(model.attention)
         kv = KvMemory(
             model.shapes,
             num_blocks=num_blocks + has_graphs,  # their dummy rows need a block of their own
             block_size=config.block_size,
-            dtype=model.dtype,
+            dtype=model.kv_dtype,
             device=device,
             transposed_keys=has_transposed_keys(model.attention),
         )
@@ -187,7 +188,9 @@ class Engine:
                 vocab_size=facts.vocab_size,
             )
         log.info("engine loaded: model %s, %d KV blocks", facts.id, num_blocks)
-        return cls(runner, tokenizer, facts, BlockPool(num_blocks, config.block_size), config)
+        extra_key = "|".join((facts.digest, facts.dtype, facts.kv_cache_dtype)).encode()
+        pool = BlockPool(num_blocks, config.block_size, extra_key)
+        return cls(runner, tokenizer, facts, pool, config)
 
     @property
     def model_id(self) -> str:

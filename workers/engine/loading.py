@@ -36,6 +36,7 @@ class LoadedModel:
     forward_pass: ForwardPass
     shapes: dict[int, KvShape]
     dtype: torch.dtype
+    kv_dtype: torch.dtype
     device: torch.device
     attention: str
     """Name of the attention back end."""
@@ -56,7 +57,8 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     `digest` names its weights. Raises `UnsupportedModel` or `InvalidConfig`.
     """
     device, dtype = model.device, model.dtype
-    attention = resolve_attention_backend(config.attention_backend, device, dtype)
+    kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
+    attention = resolve_attention_backend(config.attention_backend, device, dtype, kv_dtype)
     facts = ModelFacts(
         id=weights.model_id(config.model),
         vocab_size=model.config.get_text_config().vocab_size,
@@ -64,6 +66,7 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
         eos_token_ids=weights.eos_token_ids(model, tokenizer),
         digest=digest,
         dtype=str(dtype).removeprefix("torch."),
+        kv_cache_dtype=str(kv_dtype).removeprefix("torch."),
         device=device.type,
         attention_backend=attention,
     )
@@ -72,7 +75,7 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     del model
     return_free_memory()
     log.info("model loaded: %s, %s on %s, attention by %s", facts.id, dtype, device, attention)
-    return LoadedModel(facts, forward_pass, checked.shapes, dtype, device, attention)
+    return LoadedModel(facts, forward_pass, checked.shapes, dtype, kv_dtype, device, attention)
 
 
 def _check_deterministic(config: EngineConfig, device: torch.device) -> None:

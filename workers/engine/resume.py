@@ -35,6 +35,7 @@ class MadeBy:
     """Instruction set of the CPU, or name of the GPU."""
     torch_version: str
     attention_backend: str
+    kv_cache_dtype: str
     deterministic: bool
 
     def accepts(self, other: MadeBy) -> bool:
@@ -46,15 +47,7 @@ class MadeBy:
         if self.model_digest != other.model_digest:
             theirs, ours = (f"{each.model_id} ({each.model_digest})" for each in (other, self))
             raise IncompatibleState("model", theirs, ours)
-        names = (
-            "dtype",
-            "weight_dtype",
-            "device",
-            "isa",
-            "torch_version",
-            "attention_backend",
-            "deterministic",
-        )
+        names = [field.name for field in fields(self) if not field.name.startswith("model_")]
         differing = [name for name in names if getattr(self, name) != getattr(other, name)]
         if differing and (self.deterministic or other.deterministic):
             name = differing[0]

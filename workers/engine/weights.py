@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 DIGESTED_BYTES = 1 << 16
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+KV_DTYPES = DTYPES | {"int8": torch.int8}
 
 
 def resolve_device(name: str) -> torch.device:
@@ -70,6 +71,11 @@ def typical_linear(hf_config: Any) -> tuple[int, int]:
     hidden = text_config.hidden_size
     wide = getattr(text_config, "intermediate_size", None) or 4 * hidden
     return hidden, wide if isinstance(wide, int) else 4 * hidden
+
+
+def resolve_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of KV memory, for a model that computes in `dtype`."""
+    return dtype if name == "auto" else KV_DTYPES[name]
 
 
 def load_model(config: EngineConfig, device: torch.device) -> Any:

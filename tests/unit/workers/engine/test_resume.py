@@ -36,7 +36,16 @@ from workers.engine import (
 )
 
 HERE = MadeBy(
-    "demo", "d1", "float32", "auto", "cpu", "x86_64 AVX512", "2.13.0", "native", deterministic=False
+    "demo",
+    "d1",
+    "float32",
+    "auto",
+    "cpu",
+    "x86_64 AVX512",
+    "2.13.0",
+    "native",
+    "float32",
+    deterministic=False,
 )
 
 
