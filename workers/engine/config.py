@@ -87,6 +87,9 @@ class EngineConfig:
             is_float32 = self.dtype in ("auto", "float32")
             _require(is_float32, "dtype", "must be float32 to be deterministic", self.dtype)
             _require(weight_dtype == "auto", "weight_dtype", "must be auto to be deterministic", weight_dtype)
+            is_native = self.attention_backend in ("auto", "native")
+            what = "must be native to be deterministic"
+            _require(is_native, "attention_backend", what, self.attention_backend)
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             _require(getattr(self, name) >= 1, name, "must be at least 1", getattr(self, name))
         for name in ("num_kv_blocks", "kv_cache_bytes", "max_model_len"):

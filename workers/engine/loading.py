@@ -22,6 +22,7 @@ from .execution.forward_pass import ForwardPass, ModulePass, pack_linears
 from .execution.kv_memory import KvShape
 from .execution.linears import LinearDType, NativeLinear, Packing, fastest_packing, native_packing
 from .execution.mapped_files import return_free_memory
+from .execution.native_attention import native_kernels
 from .selftest import CheckedModel, check_forward_pass, check_invariance, check_model
 from .tokenizer import Tokenizer
 
@@ -82,7 +83,7 @@ def _check_deterministic(config: EngineConfig, device: torch.device) -> None:
     """Raise `InvalidConfig` if this machine or configuration has no arithmetic in a fixed order."""
     if device.type != "cpu":
         raise InvalidConfig(f"deterministic needs the CPU, not {device}")
-    if not NativeLinear.can_pack("float32", 1):
+    if not NativeLinear.can_pack("float32", 1) or native_kernels() is None:
         raise InvalidConfig("deterministic needs our native kernels, which cannot be built here (no g++?)")
 
 

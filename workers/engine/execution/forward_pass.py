@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from transformers.pytorch_utils import Conv1D
 
 from .attention import AttentionStep, paged_step
 from .linears import Linear, Packing
@@ -68,11 +69,16 @@ def pack_linears(model: Any, packing: Packing) -> int:
     head, files, count = model.get_output_embeddings(), MappedFiles(), 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is not torch.nn.Linear or child.in_features < PACKED_INPUTS_MIN:
+            if type(child) not in (torch.nn.Linear, Conv1D):
+                continue
+            weight = child.weight.detach()
+            if type(child) is Conv1D:  # GPT-2's linear layer, whose weight is the other way round
+                weight = weight.T.contiguous()
+            if weight.shape[1] < PACKED_INPUTS_MIN:
                 continue
             bias = None if child.bias is None else child.bias.detach()
             pack = packing.head if child is head else packing.layers
-            packed = PackedLinear(pack(child.weight.detach(), bias), child.weight.dtype)
+            packed = PackedLinear(pack(weight, bias), child.weight.dtype)
             if id(child.weight) not in shared:
                 files.release(child.weight)
                 child.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)

@@ -1,0 +1,234 @@
+"""Deterministic mode: a request's tokens and logits are bits that nothing around it can change.
+
+Each request is run alone once. Then the same requests run through random schedules: other batches, chunks and
+arrivals, KV memory so small that sequences are preempted, prefixes found or not, one thread or two, and a
+move to another engine in the middle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.unit.workers.engine.tiny_models import VOCAB_SIZE, save_model
+from workers.engine import Engine, EngineConfig, InvalidConfig, Request, ResumeState, SamplingParams
+from workers.engine.execution.linears import NativeLinear
+
+pytestmark = pytest.mark.skipif(
+    not NativeLinear.can_pack("float32", 1), reason="no compiler, so no native kernels"
+)
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"hidden_size": 80, "intermediate_size": 200, "head_dim": 20, "num_hidden_layers": 3}),
+    "qwen3": ("qwen3", {"hidden_size": 64, "head_dim": 32}),
+    "mistral, window": ("mistral", {"sliding_window": 24}),
+    "through its own modules": ("gemma2", {"head_dim": 16, "sliding_window": 24}),
+    "with transposed weights": ("gpt2", {"n_embd": 48, "n_head": 4, "n_layer": 2, "n_positions": 128}),
+}
+NUM_REQUESTS = 12
+SCHEDULES = 5
+
+Bits = dict[str, list[bytes]]
+"""Per request: the logits of each output token, in order."""
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model_type, overrides = MODELS[request.param]
+    return save_model(tmp_path_factory.mktemp("model"), model_type, **overrides)
+
+
+def load(checkpoint: Path, **overrides: Any) -> Engine:
+    settings: dict[str, Any] = {"device": "cpu", "num_kv_blocks": 64, "block_size": 8} | overrides
+    return Engine.load(EngineConfig(str(checkpoint), deterministic=True, **settings))
+
+
+def requests(seed: int) -> list[Request]:
+    """Prompts of many lengths, some of which begin alike; greedy, and drawn with seeds."""
+    chance = random.Random(seed)
+    common = [chance.randrange(VOCAB_SIZE) for _ in range(30)]
+    made = []
+    for number in range(NUM_REQUESTS):
+        own = [chance.randrange(VOCAB_SIZE) for _ in range(chance.randrange(1, 40))]
+        prompt = common[: chance.randrange(31)] + own
+        temperature = chance.choice([0.0, 0.8])
+        sampling = SamplingParams(
+            temperature=temperature,
+            top_p=0.95,
+            seed=chance.randrange(2**32),
+            max_tokens=chance.randrange(1, 40),
+            ignore_eos=True,
+            frequency_penalty=chance.choice([0.0, 0.4]),
+        )
+        made.append(Request(f"r{number}", prompt, sampling))
+    return made
+
+
+class Recorder:
+    """Notes the logits every sampled token was chosen from, before sampling touches them."""
+
+    def __init__(self, engine: Engine, bits: Bits) -> None:
+        self._runner, self._bits = engine._runner, bits
+        engine._runner = self
+
+    def forward(self, chunks: Any, tokens_in_flight: Any = None) -> torch.Tensor:
+        logits = self._runner.forward(chunks, tokens_in_flight)
+        sampled = [chunk.sequence for chunk in chunks if chunk.is_last]
+        for sequence, row in zip(sampled, logits, strict=True):
+            rows = self._bits.setdefault(sequence.id, [])
+            assert len(rows) == sequence.num_output_tokens, f"{sequence.id} computed out of order"
+            rows.append(row.numpy().tobytes())
+        return logits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+
+def alone(checkpoint: Path, wanted: list[Request]) -> tuple[dict[str, list[int]], Bits]:
+    """Every request by itself, in one piece, on one thread."""
+    torch.set_num_threads(1)
+    tokens: dict[str, list[int]] = {}
+    bits: Bits = {}
+    engine = load(checkpoint, enable_prefix_reuse=False)
+    Recorder(engine, bits)
+    for request in wanted:
+        engine.add(request)
+        while engine.has_work:
+            for output in engine.step():
+                tokens.setdefault(output.id, []).extend(output.token_ids)
+    return tokens, bits
+
+
+def scheduled(
+    checkpoint: Path, wanted: list[Request], chance: random.Random
+) -> tuple[dict[str, list[int]], Bits, int]:
+    """All requests through one random schedule; the last number counts preemptions."""
+    torch.set_num_threads(chance.choice([1, 2]))
+    bits: Bits = {}
+    tokens: dict[str, list[int]] = {}
+    preemptions = 0
+
+    def engine_of_any_size() -> Engine:
+        engine = load(
+            checkpoint,
+            block_size=chance.choice([4, 8, 32]),
+            num_kv_blocks=chance.choice([32, 64]),
+            max_num_seqs=chance.choice([1, 2, 5, 12]),
+            max_num_batched_tokens=chance.choice([3, 7, 16, 200]),
+            enable_prefix_reuse=chance.random() < 0.7,
+        )
+        Recorder(engine, bits)
+        return engine
+
+    engine, unborn = engine_of_any_size(), chance.sample(wanted, len(wanted))
+    while unborn or engine.has_work:
+        if unborn and (not engine.has_work or chance.random() < 0.4):
+            engine.add(unborn.pop())
+        if chance.random() < 0.05:
+            engine.add(
+                Request("noise", [1, 2, 3], SamplingParams(max_tokens=2))
+            ) if "noise" not in tokens else None
+        if chance.random() < 0.02:  # the machine goes away
+            states = [ResumeState.from_json(json.loads(json.dumps(s.to_json()))) for s in engine.drain()]
+            preemptions += engine.stats().preemptions
+            engine = engine_of_any_size()
+            for state in chance.sample(states, len(states)):
+                tokens.pop(state.request.id, None)  # its first output repeats them
+                assert engine.resume(state)
+        for output in engine.step():
+            tokens.setdefault(output.id, []).extend(output.token_ids)
+    return tokens, bits, preemptions + engine.stats().preemptions
+
+
+def test_tokens_and_logits_are_bitwise_the_same_in_every_schedule(checkpoint: Path) -> None:
+    seed = int(os.environ.get("SEED", "0"))
+    wanted = requests(seed)
+    tokens, bits = alone(checkpoint, wanted)
+    preemptions = 0
+    for schedule in range(SCHEDULES):
+        print(f"seed {seed}, schedule {schedule}")
+        got_tokens, got_bits, preempted = scheduled(checkpoint, wanted, random.Random(f"{seed} {schedule}"))
+        preemptions += preempted
+        for request in wanted:
+            assert got_tokens[request.id] == tokens[request.id]
+            assert got_bits[request.id] == bits[request.id], f"logits of {request.id} differ"
+    print(f"{preemptions} preemptions")
+
+
+RESUME_ELSEWHERE = """
+import json, sys
+import torch
+from workers.engine import Engine, EngineConfig, ResumeState
+
+torch.set_num_threads(2)
+config = EngineConfig(sys.argv[1], deterministic=True, device="cpu", num_kv_blocks=64, block_size=16)
+engine = Engine.load(config)
+for state in json.load(sys.stdin):
+    assert engine.resume(ResumeState.from_json(state))
+tokens = {}
+while engine.has_work:
+    for output in engine.step():
+        tokens.setdefault(output.id, []).extend(output.token_ids)
+print(json.dumps(tokens))
+"""
+
+
+def test_what_another_process_continues_is_what_this_one_would_have_written(llama: Path) -> None:
+    wanted = requests(7)
+    tokens, _ = alone(llama, wanted)
+    engine = load(llama)
+    for request in wanted:
+        engine.add(request)
+    finished: dict[str, list[int]] = {}
+    for _ in range(12):
+        for output in engine.step():
+            finished.setdefault(output.id, []).extend(output.token_ids)
+    states = [state.to_json() for state in engine.drain()]
+    assert states, "everything finished before the move"
+    moved = subprocess.run(
+        [sys.executable, "-c", RESUME_ELSEWHERE, str(llama)],
+        input=json.dumps(states),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert finished | json.loads(moved.stdout.splitlines()[-1]) == tokens
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field"),
+    [
+        ({"dtype": "bfloat16"}, "dtype"),
+        ({"weight_dtype": "int8"}, "weight_dtype"),
+        ({"attention_backend": "torch"}, "attention_backend"),
+        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype"),
+    ],
+)
+def test_what_cannot_be_deterministic_is_refused_by_name(
+    llama: Path, overrides: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=field):
+        load(llama, **overrides)
+
+
+def test_without_native_kernels_it_is_refused(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_NATIVE_KERNELS", "0")
+    with pytest.raises(InvalidConfig, match=r"native kernels.*g\+\+"):
+        load(llama)
