@@ -125,8 +125,10 @@ def _written_out(
         check_forward_pass(decoder, checked, model, name, attention, is_quantized=is_quantized)
         return decoder
     except NotPlain as difference:
+        _refuse_if_deterministic(config, name, difference)
         log.info("model %s runs through its own modules: %s", name, difference)
     except UnsupportedModel as difference:  # it looked plain and is not; its weights are gone
+        _refuse_if_deterministic(config, name, difference)
         log.info("model %s runs through its own modules: %s", name, difference)
         model = weights.load_model(config, model.device)
         check_model(model, name, attention)
@@ -135,3 +137,10 @@ def _written_out(
     forward_pass = ModulePass(model)
     check_forward_pass(forward_pass, checked, model, name, attention, is_quantized=is_quantized)
     return forward_pass
+
+
+def _refuse_if_deterministic(config: EngineConfig, name: str, difference: Exception) -> None:
+    """In torch's activations the last elements of a tensor are computed otherwise than the rest."""
+    if config.deterministic:
+        reason = f"deterministic mode has arithmetic of its own for plain decoders only, and {difference}"
+        raise UnsupportedModel(name, reason) from difference

@@ -20,7 +20,15 @@ import pytest
 import torch
 
 from tests.unit.workers.engine.tiny_models import VOCAB_SIZE, save_model
-from workers.engine import Engine, EngineConfig, InvalidConfig, Request, ResumeState, SamplingParams
+from workers.engine import (
+    Engine,
+    EngineConfig,
+    InvalidConfig,
+    Request,
+    ResumeState,
+    SamplingParams,
+    UnsupportedModel,
+)
 from workers.engine.execution.linears import NativeLinear
 
 pytestmark = pytest.mark.skipif(
@@ -31,11 +39,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"hidden_size": 80, "intermediate_size": 200, "head_dim": 20, "num_hidden_layers": 3}),
     "qwen3": ("qwen3", {"hidden_size": 64, "head_dim": 32}),
     "mistral, window": ("mistral", {"sliding_window": 24}),
-    "through its own modules": ("gemma2", {"head_dim": 16, "sliding_window": 24}),
-    "with transposed weights": ("gpt2", {"n_embd": 48, "n_head": 4, "n_layer": 2, "n_positions": 128}),
 }
 NUM_REQUESTS = 12
-SCHEDULES = 5
+SCHEDULES = int(os.environ.get("SCHEDULES", "3"))
 
 Bits = dict[str, list[bytes]]
 """Per request: the logits of each output token, in order."""
@@ -140,10 +146,6 @@ def scheduled(
     while unborn or engine.has_work:
         if unborn and (not engine.has_work or chance.random() < 0.4):
             engine.add(unborn.pop())
-        if chance.random() < 0.05:
-            engine.add(
-                Request("noise", [1, 2, 3], SamplingParams(max_tokens=2))
-            ) if "noise" not in tokens else None
         if chance.random() < 0.02:  # the machine goes away
             states = [ResumeState.from_json(json.loads(json.dumps(s.to_json()))) for s in engine.drain()]
             preemptions += engine.stats().preemptions
@@ -218,7 +220,6 @@ def test_what_another_process_continues_is_what_this_one_would_have_written(llam
         ({"dtype": "bfloat16"}, "dtype"),
         ({"weight_dtype": "int8"}, "weight_dtype"),
         ({"attention_backend": "torch"}, "attention_backend"),
-        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype"),
     ],
 )
 def test_what_cannot_be_deterministic_is_refused_by_name(
@@ -226,6 +227,14 @@ def test_what_cannot_be_deterministic_is_refused_by_name(
 ) -> None:
     with pytest.raises(InvalidConfig, match=field):
         load(llama, **overrides)
+
+
+@pytest.mark.parametrize(("model_type", "overrides"), [("gpt2", {}), ("gemma2", {"head_dim": 16})])
+def test_a_model_that_runs_through_torchs_own_arithmetic_is_refused(
+    model_type: str, overrides: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModel, match=r"plain decoders only, and .* has other parts"):
+        load(save_model(tmp_path, model_type, **overrides))
 
 
 def test_without_native_kernels_it_is_refused(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
