@@ -43,7 +43,7 @@ install() {
   pip_install "$@"
 }
 
-echo "setup: installing the pinned dependencies (1.8 GB on disk, most of it torch)"
+echo "setup: installing the pinned dependencies (2.5 GB on disk, most of it torch and Triton)"
 pip_install uv 2>/dev/null || true
 # One resolve with the torch pin in it: alone, other packages would pull a CUDA build of several GB.
 install -r requirements.txt -e '.[dev]'

@@ -17,7 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tests.unit.workers.engine.kernels.problems import PROBLEMS
+from benchmarks.gpu_problems import PROBLEMS
 from workers.engine.kernels import triton_attention, triton_kv_write
 from workers.engine.kernels.reference import Inputs, Problem, random_inputs
 

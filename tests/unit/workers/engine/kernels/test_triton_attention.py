@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
+from benchmarks.gpu_checks import attend_chunks, attend_decodes
+from benchmarks.gpu_problems import ERROR_MAX, MIXED, PROBLEMS
 from workers.engine.kernels.reference import Inputs, Problem, attend_reference, random_inputs, write_reference
-
-from .problems import ERROR_MAX, MIXED, PROBLEMS
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs the kernels on the device")
@@ -23,47 +22,6 @@ CPU = torch.device("cpu")
 
 def paged(inputs: Inputs) -> kernels.PagedKv:
     return kernels.PagedKv(inputs.keys, inputs.values, inputs.key_scales, inputs.value_scales)
-
-
-def options(inputs: Inputs) -> dict[str, object]:
-    problem = inputs.problem
-    return {
-        "softmax_scale": problem.scale,
-        "window": problem.window,
-        "softcap": problem.softcap,
-        "sinks": inputs.sinks,
-        "seqused_k": inputs.seqused_k,
-        "block_table": inputs.block_table,
-    }
-
-
-def attend_chunks(inputs: Inputs) -> Tensor:
-    problem = inputs.problem
-    size = (inputs.q.shape[0], problem.heads, problem.value_dim or problem.key_dim)
-    out = torch.full(size, float("nan"), dtype=problem.dtype)
-    kernels.attend_chunks(inputs.q, paged(inputs), out, cu_seqlens_q=inputs.cu_seqlens_q, **options(inputs))
-    return out
-
-
-def attend_decodes(inputs: Inputs, split_size: int, programs_wanted: int = 1024) -> Tensor:
-    """The newest token of each sequence."""
-    problem = inputs.problem
-    rows = inputs.cu_seqlens_q[1:].long() - 1
-    value_dim = problem.value_dim or problem.key_dim
-    longest = max(length for _, length in problem.sequences)
-    parts = kernels.SplitParts.allocate(len(rows), problem.heads, -(-longest // split_size), value_dim, CPU)
-    out = torch.full((len(rows), problem.heads, value_dim), float("nan"), dtype=problem.dtype)
-    kernels.attend_decodes(
-        inputs.q[rows],
-        paged(inputs),
-        out,
-        max_seqlen_k=longest,
-        split_size=split_size,
-        parts=parts,
-        programs_wanted=programs_wanted,
-        **options(inputs),
-    )
-    return out
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -1,0 +1,113 @@
+"""The GPU benchmark on a CPU: it runs to its end, says what it is, and needs nothing it may not need."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu_models import SHAPES, make_model
+from benchmarks.gpu_speed import Limits
+
+ROOT = Path(__file__).parents[3]
+ALLOWED = {"torch", "triton", "transformers", "numpy", "safetensors", "tokenizers", "workers", "benchmarks"}
+ALLOWED |= {"jinja2"}  # torch depends on it
+LIST_MODULES = """
+import runpy, sys
+sys.argv = ["benchmarks/gpu.py", "--help"]
+try:
+    runpy.run_path("benchmarks/gpu.py", run_name="__main__")
+except SystemExit:
+    pass
+import workers.engine.engine
+ours = [module for name, module in sys.modules.items() if name.split(".")[0] in ("workers", "benchmarks")]
+print(*(module.__file__ for module in ours if module.__file__))
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """As on a machine where nothing of ours is installed: from the root of the tree, by path."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+
+
+def test_it_checks_and_measures_from_start_to_end(tmp_path: Path) -> None:
+    out = tmp_path / "gpu.json"
+    done = run("benchmarks/gpu.py", "--device", "cpu", "--quick", "--out", str(out))
+
+    assert done.returncode == 0, done.stderr
+    assert "nothing about any GPU" in done.stdout
+    report = json.loads(out.read_text())
+    assert report["machine"]["is_gpu"] is False
+    assert report["checks"]
+    assert all(check["holds"] for check in report["checks"])
+    (model,) = report["models"]
+    assert [row["batch"] for row in model["decode"]] == [1, 4]
+    for row in [*model["prefill"], *model["decode"]]:
+        assert row["tokens_per_s"] > 0
+        assert row["roofline_fraction"] > 0
+    assert model["startup_s"] > 0
+    assert model["whole"]["ratio"] > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device here")
+def test_without_a_device_it_says_so_and_measures_nothing() -> None:
+    done = run("benchmarks/gpu.py")
+
+    assert done.returncode == 2
+    assert "no CUDA device" in done.stderr
+    assert done.stdout == ""
+
+
+def test_it_and_the_engine_import_only_what_a_gpu_machine_has() -> None:
+    listed = run("-c", LIST_MODULES)
+    files = [Path(name) for name in listed.stdout.splitlines()[-1].split()]
+    assert any(file.name == "engine.py" for file in files), listed.stderr
+
+    foreign = {
+        (file.name, name)
+        for file in files
+        for name in imported_names(file)
+        if name not in ALLOWED and name not in sys.stdlib_module_names
+    }
+    assert not foreign
+
+
+def imported_names(file: Path) -> set[str]:
+    """Top-level names of everything a file imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_the_shapes_have_the_parameters_that_the_models_have() -> None:
+    shape = SHAPES["tiny"]
+    model = make_model(shape, torch.float32, torch.device("cpu"), context_length=64)
+    counted = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name)
+
+    assert shape.num_linear_parameters == counted
+    assert round(SHAPES["0.6b"].num_linear_parameters / 1e9, 2) == 0.6
+    assert round(SHAPES["8b"].num_linear_parameters / 1e9, 1) == 7.6
+    assert SHAPES["0.6b"].kv_elements_per_token * 2 == 114_688
+
+
+def test_a_step_is_bound_by_memory_at_first_and_by_arithmetic_later() -> None:
+    limits, shape = Limits(bytes_per_second=4e12, flops_per_second=8e14), SHAPES["0.6b"]
+    weights = shape.num_linear_parameters * 2
+
+    assert limits.decode_seconds(shape, 2, 1, 0) == pytest.approx(weights / 4e12, rel=1e-3)
+    assert limits.decode_seconds(shape, 2, 1, 1000) > limits.decode_seconds(shape, 2, 1, 0)
+    many = 100_000
+    assert limits.decode_seconds(shape, 2, many, 0) == pytest.approx(weights * many / 8e14)
+    assert limits.prefill_seconds(shape, 2, 1, 1) == pytest.approx(weights / 4e12)
+    short, long = (limits.prefill_seconds(shape, 2, 1, length) for length in (4096, 8192))
+    assert long > 2 * short  # attention grows with the square
