@@ -74,9 +74,11 @@ def _why_not(name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torc
         return _why_no_native(device, dtype, kv_dtype)
     if name == "torch":
         return None
-    if kv_dtype not in (dtype, torch.int8 if name == "triton" else dtype):
-        return f"it does not keep KV of a model in {dtype} in {kv_dtype}"
-    return _why_no_triton(device) if name == "triton" else _why_no_varlen(device, dtype)
+    if name == "triton":
+        return _why_no_triton(device)
+    if kv_dtype != dtype:
+        return f"it keeps KV in the dtype of the model, {dtype}, not in {kv_dtype}"
+    return _why_no_varlen(device, dtype)
 
 
 def _why_no_native(device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype) -> str | None:

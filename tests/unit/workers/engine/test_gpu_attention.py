@@ -64,6 +64,23 @@ def test_greedy_output_through_triton_equals_generate(name: str, tmp_path: Path)
     assert [list(completion.token_ids) for completion in completions] == wanted
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["int8", "bfloat16"])
+def test_narrow_kv_through_triton_gives_what_it_gives_in_plain_torch(
+    kv_cache_dtype: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("triton")
+    directory = save_model(tmp_path, seed=5)
+    answers = []
+    for attention_backend in ("torch", "triton"):
+        engine = load_engine(
+            directory, attention_backend=attention_backend, dtype="float32", kv_cache_dtype=kv_cache_dtype
+        )
+        requests = [Request(str(n), tuple(prompt), greedy(NEW_TOKENS)) for n, prompt in enumerate(PROMPTS)]
+        answers.append([list(completion.token_ids) for completion in complete(engine, *requests)])
+
+    assert answers[0] == answers[1]
+
+
 def documented_varlen_attn(
     query: Tensor,
     key: Tensor,
