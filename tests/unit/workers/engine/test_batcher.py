@@ -35,14 +35,20 @@ class FakeModel:
         slots: int = 8,
         budget: int = 16,
         lengths: OutputLengths | None = None,
+        step_budget_ms: float | None = None,
     ) -> None:
         self.pool = BlockPool(blocks, block_size)
         self.slots, self.budget = slots, budget
         self.batcher = Batcher(
-            self.pool, max_num_seqs=slots, max_num_batched_tokens=budget, output_lengths=lengths
+            self.pool,
+            max_num_seqs=slots,
+            max_num_batched_tokens=budget,
+            output_lengths=lengths,
+            step_budget_ms=step_budget_ms,
         )
         self.arrivals = 0
         self.finished: list[str] = []
+        self.ends_at: dict[str, int] = {}  # tokens with which a sequence ends before its limit
 
     def add(self, id: str, prompt: int, new: int = 4, priority: PriorityClass = "standard") -> Sequence:
         # Every sequence has tokens of its own, so that nothing is shared unless a test wants it.
@@ -68,7 +74,7 @@ class FakeModel:
             self.batcher.publish(chunk, start)
             if is_last:
                 sequence.append(sequence.num_tokens)
-                if sequence.num_tokens >= sequence.num_tokens_max:
+                if sequence.num_tokens >= self.ends_at.get(sequence.id, sequence.num_tokens_max):
                     self.batcher.finish(sequence)
                     self.finished.append(sequence.id)
         self.batcher.check_integrity()
