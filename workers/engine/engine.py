@@ -168,7 +168,9 @@ class Engine:
     def over(cls, model: LoadedModel, tokenizer: Tokenizer, config: EngineConfig) -> Engine:
         """An engine with KV memory for a model that is loaded and proven. Raises `InvalidConfig`."""
         facts, device = model.facts, model.device
-        num_blocks = num_blocks_for(config, model.shapes, facts.context_length, model.kv_dtype, device)
+        num_blocks = num_blocks_for(
+            config, model.shapes, facts.context_length, model.kv_dtype, device, model.step_bytes
+        )
         has_graphs = config.cuda_graphs and device.type == "cuda" and can_be_recorded(model.attention)
         kv = KvMemory(
             model.shapes,

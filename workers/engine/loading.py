@@ -19,7 +19,7 @@ from .errors import InvalidConfig, UnsupportedModel
 from .execution.attention_backends import resolve_attention_backend
 from .execution.decoder import NotPlain, read_decoder
 from .execution.forward_pass import ForwardPass, ModulePass, pack_linears
-from .execution.kv_memory import KvShape
+from .execution.kv_memory import KvShape, largest_step_bytes
 from .execution.linears import LinearDType, NativeLinear, Packing, fastest_packing, native_packing
 from .execution.mapped_files import return_free_memory
 from .execution.native_attention import native_kernels
@@ -41,6 +41,8 @@ class LoadedModel:
     device: torch.device
     attention: str
     """Name of the attention back end."""
+    step_bytes: int
+    """What the largest step needs besides KV memory."""
 
 
 def load_model(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
@@ -73,10 +75,11 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     )
     checked = check_model(model, facts.id, attention)
     forward_pass = _forward_pass(config, model, checked, facts.id, attention)
+    step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype)
     del model
     return_free_memory()
     log.info("model loaded: %s, %s on %s, attention by %s", facts.id, dtype, device, attention)
-    return LoadedModel(facts, forward_pass, checked.shapes, dtype, kv_dtype, device, attention)
+    return LoadedModel(facts, forward_pass, checked.shapes, dtype, kv_dtype, device, attention, step_bytes)
 
 
 def _check_deterministic(config: EngineConfig, device: torch.device) -> None:

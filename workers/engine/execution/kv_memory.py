@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,10 +120,12 @@ def num_blocks_for(
     context_length: int,
     dtype: torch.dtype,
     device: torch.device,
+    step_bytes: int = 0,
 ) -> int:
     """Blocks the configuration asks for, or as many as are useful and fit a share of free memory.
 
-    `dtype` is that of KV memory. Raises `InvalidConfig` if not even one block fits.
+    `dtype` is that of KV memory, `step_bytes` what the largest step needs besides. Raises
+    `InvalidConfig` if not even one block fits.
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
@@ -131,18 +134,32 @@ def num_blocks_for(
         num_blocks = config.kv_cache_bytes // block_bytes
     else:
         usable = config.max_num_seqs * -(-context_length // config.block_size)
-        num_blocks = min(usable, _free_bytes(device) // block_bytes)
+        num_blocks = min(usable, _free_bytes(device, step_bytes) // block_bytes)
     if num_blocks < 1:
         raise InvalidConfig(f"KV memory does not hold one block of {block_bytes} bytes; set kv_cache_bytes")
     return num_blocks
 
 
-def _free_bytes(device: torch.device) -> int:
-    """Share of the memory free right now on `device` that KV may take."""
+def largest_step_bytes(config: EngineConfig, text_config: Any, dtype: torch.dtype) -> int:
+    """Memory that a step at the configured limits takes besides KV: activations, and logits.
+
+    Of a layer at a time: input, residual, queries, keys, values and output; three of the MLP's inner width.
+    Logits are float32, and sampling sorts a copy, with its indices.
+    """
+    hidden = int(text_config.hidden_size)
+    inner = int(np.max(getattr(text_config, "intermediate_size", None) or 4 * hidden))  # some: one per layer
+    activations = config.max_num_batched_tokens * (6 * hidden + 3 * inner) * dtype.itemsize
+    return activations + 4 * config.max_num_seqs * int(text_config.vocab_size) * 4
+
+
+def _free_bytes(device: torch.device, step_bytes: int) -> int:
+    """What KV may take of the memory free right now on `device`: a share, and what a step leaves."""
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what loading has left over counts as used
-        return int(torch.cuda.mem_get_info(device)[0] * CUDA_MEMORY_FRACTION)
-    return int(_available_cpu_bytes() * CPU_MEMORY_FRACTION)
+        free, share = torch.cuda.mem_get_info(device)[0], CUDA_MEMORY_FRACTION
+    else:
+        free, share = _available_cpu_bytes(), CPU_MEMORY_FRACTION
+    return int(max(0, min(free * share, free - step_bytes)))
 
 
 def _available_cpu_bytes() -> int:

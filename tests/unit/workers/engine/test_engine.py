@@ -668,9 +668,27 @@ def test_kv_memory_can_be_sized_in_bytes_or_left_to_the_engine(llama: Path) -> N
         load_engine(llama, num_kv_blocks=None, kv_cache_bytes=block_bytes - 1)
 
 
+def test_kv_memory_leaves_room_for_the_largest_step(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With little memory free, its share for KV would be more than activations and logits leave."""
+    config = {"num_kv_blocks": None, "max_num_seqs": 64, "max_num_batched_tokens": 512}
+    activations, logits = 512 * (6 * 32 + 3 * 48) * 4, 4 * 64 * VOCAB_SIZE * 4
+    block_bytes = 2 * 4 * 2 * (8 + 8) * 4
+    free = activations + logits + 10 * block_bytes
+    monkeypatch.setattr("workers.engine.execution.kv_memory._available_cpu_bytes", lambda: free)
+
+    assert load_engine(llama, **config).stats().blocks_total == 10
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("dtype", "int3"), ("block_size", 0), ("max_num_seqs", 0), ("num_kv_blocks", 0), ("model", "")],
+    [
+        ("interactive_step_budget_ms", 0),
+        ("dtype", "int3"),
+        ("block_size", 0),
+        ("max_num_seqs", 0),
+        ("num_kv_blocks", 0),
+        ("model", ""),
+    ],
 )
 def test_a_senseless_configuration_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(InvalidConfig, match=field):

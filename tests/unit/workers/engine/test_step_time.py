@@ -116,7 +116,7 @@ class Machine:
 
 
 def test_interactive_requests_wait_little_longer_beside_bulk_which_keeps_most_of_its_throughput() -> None:
-    """One interactive request per second. The aim: at most 1.5 times the time alone; at least 90 % of bulk."""
+    """One interactive request per second. Aims: at most 1.5 times the time alone, 90 % of bulk."""
     rng = random.Random(11)
     arrivals_s = [second + rng.random() for second in range(2, 120)]
     alone, beside = Machine(10.0, with_bulk=False), Machine(10.0)
@@ -126,8 +126,8 @@ def test_interactive_requests_wait_little_longer_beside_bulk_which_keeps_most_of
     unbounded.run(arrivals_s, 120)
     bulk_only.run([], 120)
     figures = (
-        f"p95 alone {alone.ttft_p95_s:.4f} beside {beside.ttft_p95_s:.4f} unbounded {unbounded.ttft_p95_s:.4f}"
-        f" bulk {beside.bulk_tokens / bulk_only.bulk_tokens:.3f}"
+        f"p95 alone {alone.ttft_p95_s:.4f} beside {beside.ttft_p95_s:.4f} "
+        f"unbounded {unbounded.ttft_p95_s:.4f} bulk {beside.bulk_tokens / bulk_only.bulk_tokens:.3f}"
     )
     print(figures)
 
