@@ -133,7 +133,8 @@ def _measure_model(
     gpu_speed.synchronize(device)
     result: Row = {"name": name, "startup_s": time.perf_counter() - start, "prefill": [], "decode": []}
     print(f"\n{name}: {shape.num_linear_parameters / 1e9:.2f} G parameters in linears and head, {dtype}")
-    print(f"  engine ready in {result['startup_s']:.1f} s (self-test, kernels compiled, graphs recorded)")
+    done = "self-test, kernels compiled, graphs recorded" if device.type == "cuda" else "self-test"
+    print(f"  engine ready in {result['startup_s']:.1f} s after the model was made: {done}")
     for batch in options.batches:
         prompts = gpu_speed.random_prompts(shape, batch, prompt_length, seed=batch)
         gpu_speed.prefill_seconds(engine, prompts, device)  # to warm up
