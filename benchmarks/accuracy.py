@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.accuracy [--rows 2000]
 
 Every variant answers the same numbers that the demo model never saw. *Exact* compares with the truth, *same
-tokens* with float32; the shift is of the log-probability of float32's own tokens, as far as the answers agree.
+tokens* with float32; the shift is that of the tokens' log-probabilities, as far as the answers agree.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def main() -> None:
             print(f"| {name} | not here: {error} | | | |")
             continue
         shares = f"{found.exact:.2%} | {found.same_tokens:.2%}"
-        print(f"| {name} | {shares} | {found.mean_shift:.5f} | {found.largest_shift:.3f} |", flush=True)
+        print(f"| {name} | {shares} | {found.mean_shift:.1e} | {found.largest_shift:.1e} |", flush=True)
 
 
 if __name__ == "__main__":

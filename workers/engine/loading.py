@@ -107,15 +107,11 @@ def _packing(config: EngineConfig, model: Any) -> Packing:
     if config.deterministic:
         return native_packing("float32")
     try:
-        return fastest_packing(_linear_dtype(config, model), *weights.typical_linear(model.config))
+        head: LinearDType = "bfloat16" if model.dtype == torch.bfloat16 else "float32"
+        layers: LinearDType = "int8" if config.weight_dtype == "int8" else head
+        return fastest_packing(layers, *weights.typical_linear(model.config), head_dtype=head)
     except LookupError as error:
         raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} cannot be used: {error}") from error
-
-
-def _linear_dtype(config: EngineConfig, model: Any) -> LinearDType:
-    if config.weight_dtype == "int8":
-        return "int8"
-    return "bfloat16" if model.dtype == torch.bfloat16 else "float32"
 
 
 def _written_out(

@@ -97,6 +97,7 @@ class NativeLinear:
             arranged[0], scales = quantize_rows(arranged[0])
         elif arranged[0].dtype != getattr(torch, dtype):
             arranged[0] = arranged[0].to(getattr(torch, dtype))
+        self._weight_dtype = arranged[0].dtype
         self._weight = _to_panels(arranged[0], group)
         self._bias = arranged[1][:, 0].float().contiguous() if bias is not None else None
         self._scales = scales
@@ -131,6 +132,8 @@ class NativeLinear:
         if self._quantizer is not None:
             x, x_scale = self._quantizer(x)
             call.x_scale = x_scale.data_ptr()
+        else:
+            assert x.dtype == self._weight_dtype, f"{x.dtype} inputs for weights in {self._weight_dtype}"
         call.x, call.x_stride = x.data_ptr(), x.stride(0)
         call.out, call.out_stride = out.data_ptr(), out.stride(0)
         call.rows, call.epilogue = x.shape[0], epilogue
@@ -213,16 +216,21 @@ def onednn_pack(dtype: LinearDType) -> Pack:
 
 
 def native_packing(dtype: LinearDType) -> Packing:
-    """Everything by our own kernel; in int8, logits are still made in bfloat16: they decide on tokens."""
-    return Packing(native_pack(dtype), native_pack("bfloat16" if dtype == "int8" else dtype))
+    """Everything by our own kernel."""
+    return Packing(native_pack(dtype), native_pack(dtype))
 
 
-def fastest_packing(dtype: LinearDType, in_features: int, out_features: int) -> Packing:
-    """What `fastest_pack` finds, for a whole model. Raises LookupError."""
-    head_dtype: LinearDType = "bfloat16" if dtype == "int8" else dtype
+def fastest_packing(
+    dtype: LinearDType, in_features: int, out_features: int, *, head_dtype: LinearDType
+) -> Packing:
+    """What `fastest_pack` finds, for a whole model. Raises LookupError.
+
+    `head_dtype` keeps the logits' precision where `dtype` is int8: they decide on tokens.
+    """
     layers, _ = fastest_pack(dtype, in_features, out_features)
-    head = layers if head_dtype == dtype else fastest_pack(head_dtype, in_features, out_features)[0]
-    return Packing(layers, head)
+    if head_dtype == dtype:
+        return Packing(layers, layers)
+    return Packing(layers, fastest_pack(head_dtype, in_features, out_features)[0])
 
 
 def fastest_dtype(in_features: int, out_features: int) -> torch.dtype:

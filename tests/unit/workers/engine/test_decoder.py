@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from tests.unit.workers.engine.tiny_models import VOCAB_SIZE, save_model
+from tests.unit.workers.engine.tiny_models import VOCAB_SIZE, complete, greedy, load_engine, save_model
+from workers.engine import Request
+from workers.engine.execution import linears
 from workers.engine.execution.attention import LayerCall
 from workers.engine.execution.decoder import Decoder, NotPlain, read_decoder
 from workers.engine.execution.linears import NativeLinear, Packing, native_pack, native_packing, onednn_pack
@@ -69,7 +71,8 @@ def inputs(token_ids: Tensor, rows: list[int]) -> StepInputs:
         max_query_len=len(token_ids),
         max_seq_len=len(token_ids),
     )
-    return StepInputs(layout, token_ids, torch.tensor(rows))
+    nothing = torch.empty(0, dtype=torch.int64)
+    return StepInputs(layout, token_ids, torch.tensor(rows), nothing, nothing)
 
 
 def read(model: Any, pack: Any = None, dtype: torch.dtype = torch.float32) -> Decoder:
@@ -157,3 +160,16 @@ def test_a_model_built_otherwise_is_left_whole(
     with pytest.raises(NotPlain, match=reason):
         read_decoder(model, [], native_packing("float32"), torch.float32)
     assert all(torch.equal(before[name], value) for name, value in model.named_parameters())
+
+
+@pytest.mark.skipif(not NativeLinear.can_pack("int8", 4), reason="this processor has no AVX512_VNNI")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("fastest", ["native", "onednn"])
+def test_int8_weights_leave_the_logits_layer_in_the_models_own_dtype(
+    dtype: str, fastest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever way of computing it the measurement prefers."""
+    monkeypatch.setattr(linears, "_seconds", lambda pack, *_: float(fastest not in pack.__qualname__))
+    engine = load_engine(save_model(tmp_path), dtype=dtype, weight_dtype="int8")
+    [answer] = complete(engine, Request("r", [1, 2, 3], greedy(8)))
+    assert len(answer.token_ids) == 8

@@ -146,6 +146,12 @@ def test_rows_and_results_may_lie_in_wider_memory():
     assert error(out, F.linear(x.double(), weight.double())) < 2e-6
 
 
+@needs_native_bfloat16
+def test_inputs_of_another_dtype_are_not_read_as_if_they_were_of_ours():
+    with pytest.raises(AssertionError, match=r"float32 inputs for weights in torch\.bfloat16"):
+        stored(native_pack("bfloat16")(weights(32, 16)[0]), rows_of(1, 16))
+
+
 @needs_native
 @pytest.mark.parametrize("way", PACKS)
 def test_no_rows_are_no_work(way):
