@@ -7,6 +7,8 @@
 
 namespace {
 
+constexpr int64_t WORTH_SHARING = 1 << 14; // elements: about what waking a thread costs
+
 template <class X, class T> void norm_row(const X* x, const float* weight, float eps, long n, T* out) {
     floats squares = {};
     const long whole = n / LANES * LANES, rest = n - whole;
@@ -42,7 +44,7 @@ template <class T> void rotate_row(T* row, const float* cosine, const float* sin
 }
 
 template <class T> void gather_rows(const T* table, const int64_t* ids, float* out, long rows, long n) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * n > WORTH_SHARING)
     for (long row = 0; row < rows; row++) {
         const T* from = table + ids[row] * n;
         float* to = out + row * n;
@@ -70,33 +72,13 @@ template <class T> void quantize_row(const T* x, long k, uint8_t* out, float* sc
     }
 }
 
-// The lowest index of the largest value; -1 if that is not a finite number, or if there is a NaN.
-int64_t argmax_row(const float* x, long n) {
-    floats best = splat(-INFINITY), poison = {};
-    for (long i = 0; i < n; i += LANES) {
-        const floats v = n - i >= LANES ? load(x + i) : where((ints){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} <
-                                                             (int32_t)(n - i), load_some(x + i, n - i), splat(-INFINITY));
-        best = where(v > best, v, best);
-        poison = where(v != v, splat(1.f), poison);
-    }
-    float top = -INFINITY;
-    for (long lane = 0; lane < LANES; lane++) {
-        if (poison[lane] != 0.f) return -1;
-        top = best[lane] > top ? best[lane] : top;
-    }
-    if (isinf(top)) return -1;
-    long i = 0;
-    while (x[i] != top) i++;
-    return i;
-}
-
 } // namespace
 
 extern "C" {
 
 // out[row] = x[row] / rms(x[row]) * weight; x float32, out float32 or bfloat16, both [rows, n].
 void rms_norm(const float* x, const float* weight, float eps, void* out, int32_t out_is_bfloat16, int64_t rows, int64_t n) {
-#pragma omp parallel for schedule(static) if (rows > 1)
+#pragma omp parallel for schedule(static) if (rows * n > WORTH_SHARING)
     for (long row = 0; row < rows; row++) {
         if (out_is_bfloat16) norm_row(x + row * n, weight, eps, n, (uint16_t*)out + row * n);
         else norm_row(x + row * n, weight, eps, n, (float*)out + row * n);
@@ -108,7 +90,7 @@ void rms_norm(const float* x, const float* weight, float eps, void* out, int32_t
 void rotate_heads(void* qkv, int32_t is_bfloat16, int64_t row_stride, int64_t rows, const int64_t* positions, const float* cosine,
                   const float* sine, int64_t half, int64_t query_heads, int64_t key_heads, int64_t head_dim,
                   const float* query_norm, const float* key_norm, float eps) {
-#pragma omp parallel for schedule(static) if (rows > 1)
+#pragma omp parallel for schedule(static) if (rows * (query_heads + key_heads) * head_dim > WORTH_SHARING)
     for (long row = 0; row < rows; row++) {
         const float *c = cosine + positions[row] * half, *s = sine + positions[row] * half;
         if (is_bfloat16)
@@ -126,15 +108,10 @@ void gather_rows(const void* table, int32_t table_is_bfloat16, const int64_t* id
 
 // x[row] ~ (out[row] - 128) * scale[row]: symmetric, one scale a row.
 void quantize_rows(const void* x, int32_t x_is_bfloat16, int64_t rows, int64_t k, uint8_t* out, float* scale) {
-#pragma omp parallel for schedule(static) if (rows > 1)
+#pragma omp parallel for schedule(static) if (rows * k > WORTH_SHARING)
     for (long row = 0; row < rows; row++) {
         if (x_is_bfloat16) quantize_row((const uint16_t*)x + row * k, k, out + row * k, scale + row);
         else quantize_row((const float*)x + row * k, k, out + row * k, scale + row);
     }
-}
-
-void argmax_rows(const float* x, int64_t rows, int64_t n, int64_t* out) {
-#pragma omp parallel for schedule(static) if (rows > 1)
-    for (long row = 0; row < rows; row++) out[row] = argmax_row(x + row * n, n);
 }
 }

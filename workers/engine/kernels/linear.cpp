@@ -19,6 +19,8 @@ constexpr int ROWS_MAX = 14; // of 32 registers: 28 accumulators, two of weights
 constexpr int ROWS_MAX = 2; // of 16 half as wide: 8 accumulators, four of weights, one of x
 #endif
 
+constexpr int64_t WORTH_SHARING = 1 << 19; // multiply-adds: about what waking a thread costs
+
 enum Epilogue : int32_t { STORE = 0, ADD = 1, GATED_SILU = 2, GATED_GELU_TANH = 3 };
 
 struct LinearCall {
@@ -153,7 +155,7 @@ template <class T> void linear(const LinearCall& call) {
     if (call.rows == 0) return; // a step that samples nothing
     const long panels = (call.n + PANEL - 1) / PANEL, panel_bytes = PANEL * call.k * T::WEIGHT_BYTES;
     const long blocks = (call.rows + ROWS_MAX - 1) / ROWS_MAX; // of nearly equal height
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (call.rows * call.n * call.k > WORTH_SHARING)
     for (long panel = 0; panel < panels; panel++) {
         const char* next = (const char*)call.w + (panel + 1) * panel_bytes;
         const long fetch = panel + 1 < panels ? panel_bytes / blocks : 0;
