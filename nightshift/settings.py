@@ -120,6 +120,7 @@ class SchedulerSettings(_Settings):
 class WorkerSettings(_Settings):
     models: Words = ()  # local paths or hub ids
     dtype: str = "auto"
+    deterministic: bool = False  # the same bits however rows are batched and resumed; float32 on a CPU
     device: str = "auto"
     shards_max: int = 2  # bulk shards held at once
     rows_in_flight_max: int = 128  # rows of one shard inside the engine
@@ -128,6 +129,8 @@ class WorkerSettings(_Settings):
     online_slots: int = 256  # online requests held at once
     engine_max_num_seqs: int = 128
     engine_num_kv_blocks: int | None = None
+    engine_weight_dtype: str = "auto"  # or int8
+    engine_kv_cache_dtype: str = "auto"  # or float32, bfloat16, float16, int8
     engine_interactive_step_budget_ms: float | None = 50.0  # bulk keeps steps so short; None: it does not
     line_bytes_max: int = 4 * MIB  # one input row
     stop_grace_s: float = 30.0  # rows in flight may finish this long after a cancel or the deadline

@@ -15,7 +15,7 @@ from nightshift.fleet import Model, ModelKind
 from nightshift.schemas import EmbeddingRequest
 from nightshift.settings import WorkerSettings
 from workers.engine import Engine, EngineConfig, EngineError
-from workers.engine.config import DTypeName
+from workers.engine.config import DTypeName, KvCacheDTypeName, WeightDTypeName
 from workers.engine.encoders.model import EncoderModel
 from workers.inference import SamplingDefaults
 from workers.model_server import EmbeddingServer, Inference, ModelServer, OnFatal, TextServer
@@ -74,6 +74,9 @@ def _load_decoder(path_or_id: str, position: int, settings: WorkerSettings, on_f
         EngineConfig(
             model=path_or_id,
             dtype=cast(DTypeName, settings.dtype),
+            deterministic=settings.deterministic,
+            weight_dtype=cast(WeightDTypeName, settings.engine_weight_dtype),
+            kv_cache_dtype=cast(KvCacheDTypeName, settings.engine_kv_cache_dtype),
             device=settings.device,
             max_num_seqs=settings.engine_max_num_seqs,
             num_kv_blocks=settings.engine_num_kv_blocks,

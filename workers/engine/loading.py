@@ -48,6 +48,8 @@ class LoadedModel:
 def load_model(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
     """Load and prove. Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`."""
     device = weights.resolve_device(config.device)
+    if config.weight_dtype != "auto" and device.type != "cpu":
+        raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} needs the CPU, not {device}")
     if config.deterministic:
         _check_deterministic(config, device)
     model = weights.load_model(config, device)

@@ -75,17 +75,18 @@ def check_model(model: Any, name: str, attention: str = "torch") -> CheckedModel
             raise UnsupportedModel(name, reason) from error
         _switch_to_paged(model, name)
         try:
-            shapes = _probe(model, num_layers, name).shapes
-            paged = _paged_logits(forward_pass, shapes, prompts, model, attention)
+            probe = _probe(model, num_layers, name)
+            paged = logits = _paged_logits(forward_pass, probe.shapes, prompts, model, attention)
         except (UnsupportedAttention, TypeError) as error:  # TypeError: its forward takes no position_ids
             raise UnsupportedModel(name, str(error)) from error
     _compare(reference[0], generated, model.dtype, name, "with a cache, its")
     for index, (wanted, got) in enumerate(zip(reference, paged, strict=True)):
         _compare(wanted[_chunk_ends(index)], got, model.dtype, name)
-    with torch.inference_mode():
-        probe = _probe(model, num_layers, name)
-        logits = _paged_logits(forward_pass, shapes, prompts, model, attention)
-    return CheckedModel(shapes, [probe.calls[layer] for layer in range(num_layers)], prompts, logits)
+    if has_windows:  # they are as wide as they should be again
+        with torch.inference_mode():
+            probe = _probe(model, num_layers, name)
+            logits = _paged_logits(forward_pass, probe.shapes, prompts, model, attention)
+    return CheckedModel(probe.shapes, [probe.calls[layer] for layer in range(num_layers)], prompts, logits)
 
 
 def check_forward_pass(
