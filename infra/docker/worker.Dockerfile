@@ -11,7 +11,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.11-slim-bookworm
 ARG TORCH_INDEX=""
-# Triton compiles what launches its kernels, at the first start.
+# Our CPU kernels, and what launches Triton's on CUDA, are compiled at the first start.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libc6-dev \
