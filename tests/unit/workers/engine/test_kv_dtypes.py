@@ -93,7 +93,7 @@ def test_what_is_not_a_kv_dtype_is_refused() -> None:
     ("name", "kv_dtype", "reason"),
     [
         ("native", torch.float64, "cannot convert"),
-        ("varlen", torch.int8, "does not keep KV"),
+        ("varlen", torch.int8, "keeps KV in the dtype of the model"),
     ],
 )
 def test_a_back_end_that_cannot_compute_over_it_is_refused(
