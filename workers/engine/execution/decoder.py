@@ -29,6 +29,8 @@ GATES: dict[str, Gate] = {
 }
 STATIC_ROPES = {"default", "linear", "llama3", "yarn"}
 """Rotary embeddings that depend on the position alone, so that they can be tabulated."""
+DTYPES = (torch.float32, torch.bfloat16)
+"""What `kernels/decoder.cpp` reads and writes."""
 HEAD_DIM_MAX = 512
 ROPE_ROWS = 1024
 """The table of cosines grows by whole multiples of this many positions."""
@@ -225,6 +227,8 @@ def read_decoder(model: Any, calls: Sequence[LayerCall], packing: Packing, dtype
     """
     if load_kernels("decoder", FIXED_ORDER) is None:
         raise NotPlain("there are no native kernels on this machine")
+    if dtype not in DTYPES:
+        raise NotPlain(f"it computes in {dtype}")
     body, head = _parts(model, {"model", "lm_head"}), model.lm_head
     parts = _parts(body["model"], DECODER_PARTS)
     config = model.config.get_text_config()

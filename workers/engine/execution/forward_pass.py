@@ -47,17 +47,17 @@ class ModulePass:
 class PackedLinear(torch.nn.Module):
     """Stands in for a `torch.nn.Linear` whose weight has been packed."""
 
-    def __init__(self, linear: Linear, dtype: torch.dtype) -> None:
+    def __init__(self, linear: Linear, packed_dtype: torch.dtype) -> None:
         super().__init__()
         self._linear = linear
-        self._dtype = dtype
+        self._packed_dtype = packed_dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., in_features]` to `[..., out_features]`."""
-        rows = x.reshape(-1, self._linear.in_features).contiguous()
-        out = torch.empty(len(rows), self._linear.out_features, dtype=self._dtype)
+        """`[..., in_features]` to `[..., out_features]`, in the dtype of `x`."""
+        rows = x.reshape(-1, self._linear.in_features).to(self._packed_dtype).contiguous()
+        out = torch.empty(len(rows), self._linear.out_features, dtype=self._packed_dtype)
         self._linear.store(rows, out)
-        return out.view(*x.shape[:-1], self._linear.out_features)
+        return out.to(x.dtype).view(*x.shape[:-1], self._linear.out_features)
 
 
 def pack_linears(model: Any, packing: Packing) -> int:
@@ -65,6 +65,7 @@ def pack_linears(model: Any, packing: Packing) -> int:
 
     Layers that share their weight with an embedding keep that one too.
     """
+    packed_dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32  # all the kernels know
     shared = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     head, files, count = model.get_output_embeddings(), MappedFiles(), 0
     for parent in list(model.modules()):
@@ -78,7 +79,7 @@ def pack_linears(model: Any, packing: Packing) -> int:
                 continue
             bias = None if child.bias is None else child.bias.detach()
             pack = packing.head if child is head else packing.layers
-            packed = PackedLinear(pack(weight, bias), child.weight.dtype)
+            packed = PackedLinear(pack(weight, bias), packed_dtype)
             if id(child.weight) not in shared:
                 files.release(child.weight)
                 child.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)

@@ -28,6 +28,8 @@ LinearDType = Literal["float32", "bfloat16", "int8"]
 PANEL_COLUMNS = 32
 GATED_COLUMNS = 16
 """A gated panel holds so many columns of the gate, then the same columns of what it gates."""
+KERNEL_DTYPES = (torch.float32, torch.bfloat16)
+"""Of rows: all that our kernel reads and writes."""
 WEIGHTS_PER_INSTRUCTION: dict[LinearDType, int] = {"float32": 1, "bfloat16": 2, "int8": 4}
 ACTIVATIONS: dict[Gate, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -128,6 +130,7 @@ class NativeLinear:
         self._compute(x, out, _ADD)
 
     def _compute(self, x: Tensor, out: Tensor, epilogue: int) -> None:
+        assert out.dtype in KERNEL_DTYPES, f"the kernel writes no {out.dtype}"
         call = self._call
         if self._quantizer is not None:
             x, x_scale = self._quantizer(x)
@@ -156,6 +159,7 @@ class _RowQuantizer:
         ]
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        assert x.dtype in KERNEL_DTYPES, f"the kernel reads no {x.dtype}"
         x = x.contiguous()
         out, scale = torch.empty(x.shape, dtype=torch.uint8), torch.empty(x.shape[0])
         is_bfloat16 = x.dtype == torch.bfloat16

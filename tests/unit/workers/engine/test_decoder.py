@@ -10,7 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from tests.unit.workers.engine.tiny_models import VOCAB_SIZE, complete, greedy, load_engine, save_model
+from tests.unit.workers.engine.tiny_models import (
+    VOCAB_SIZE,
+    complete,
+    greedy,
+    load_engine,
+    reference_greedy,
+    save_model,
+)
 from workers.engine import Request
 from workers.engine.execution import linears
 from workers.engine.execution.attention import LayerCall
@@ -173,3 +180,20 @@ def test_int8_weights_leave_the_logits_layer_in_the_models_own_dtype(
     engine = load_engine(save_model(tmp_path), dtype=dtype, weight_dtype="int8")
     [answer] = complete(engine, Request("r", [1, 2, 3], greedy(8)))
     assert len(answer.token_ids) == 8
+
+
+@pytest.mark.parametrize("weight_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("model_type", ["llama", "gpt2"])
+def test_float16_which_no_kernel_reads_runs_through_the_models_modules(
+    model_type: str, weight_dtype: str, tmp_path: Path
+) -> None:
+    """It was written into memory for two bytes an element as if there were four."""
+    directory = save_model(tmp_path, model_type)
+    engine = load_engine(directory, dtype="float16", weight_dtype=weight_dtype)
+
+    [completion] = complete(engine, Request("half", list(range(40, 80)), greedy(4)))
+
+    if weight_dtype == "auto":
+        assert [completion.token_ids] == reference_greedy(directory, [list(range(40, 80))], 4)
+    assert len(completion.token_ids) == 4
+    assert completion.error is None
