@@ -7,8 +7,10 @@ whether a token id exists is checked where the vocabulary is known (`Engine.add`
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .errors import InvalidSamplingParams
 
@@ -50,16 +52,24 @@ class SamplingParams:
     """Report each token's log-probability, and those of so many likeliest ones (0: of none besides)."""
 
     def __post_init__(self) -> None:
-        stop: object = (
-            self.stop
-        )  # a lone string is a common slip, and would otherwise stop at each of its letters
-        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        stop: object = self.stop
+        if isinstance(stop, str):  # a common slip, and would otherwise stop at each of its letters
+            object.__setattr__(self, "stop", (stop,))
+        self._hold("stop", tuple, "must be strings")
+        self._hold("stop_token_ids", tuple, "must be token ids")
+        self._hold("logit_bias", dict, "must map token ids to values")
         self._check_lengths()
         self._check_distribution()
         self._check_penalties()
         self._check_stops()
+
+    def _hold(self, name: str, kind: type[tuple[Any, ...]] | type[dict[Any, Any]], requirement: str) -> None:
+        """Keep a copy of a collection, which the caller may go on to change."""
+        value = getattr(self, name)
+        try:
+            object.__setattr__(self, name, kind(value))
+        except (TypeError, ValueError) as error:
+            raise InvalidSamplingParams(name, value, requirement) from error
 
     @property
     def is_greedy(self) -> bool:
@@ -84,6 +94,7 @@ class SamplingParams:
 
         asked = self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= LOGPROBS_MAX)
         _require(asked, self, "logprobs", f"must be None or 0 to {LOGPROBS_MAX}")
+        _require(isinstance(self.ignore_eos, bool), self, "ignore_eos", "must be a bool")
 
     def _check_distribution(self) -> None:
         _require(
@@ -130,7 +141,9 @@ def _is_int(value: object) -> bool:
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max  # an integer may be larger than any float
 
 
 def _all_token_ids(values: Iterable[object]) -> bool:

@@ -42,6 +42,15 @@ from workers.engine import InvalidSamplingParams, SamplingParams
         ("logit_bias", {-1: 1.0}),
         ("logit_bias", {"a": 1.0}),
         ("logit_bias", {1: 101.0}),
+        ("temperature", 10**400),
+        ("presence_penalty", -(10**400)),
+        ("logit_bias", {1: 10**400}),
+        ("logit_bias", None),
+        ("logit_bias", [1, 2]),
+        ("stop", None),
+        ("stop", 7),
+        ("stop_token_ids", None),
+        ("ignore_eos", "no"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
