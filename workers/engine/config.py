@@ -91,17 +91,24 @@ class EngineConfig:
             what = "must be native to be deterministic"
             _require(is_native, "attention_backend", what, self.attention_backend)
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
-            _require(getattr(self, name) >= 1, name, "must be at least 1", getattr(self, name))
+            value = getattr(self, name)
+            _require(_is_count(value), name, "must be an integer of at least 1", value)
         for name in ("num_kv_blocks", "kv_cache_bytes", "max_model_len"):
             value = getattr(self, name)
-            _require(value is None or value >= 1, name, "must be at least 1 or None", value)
-        budget_ms = self.interactive_step_budget_ms
-        _require(
-            budget_ms is None or budget_ms > 0,
-            "interactive_step_budget_ms",
-            "must be more than 0 or None",
-            budget_ms,
-        )
+            _require(
+                value is None or _is_count(value), name, "must be an integer of at least 1 or None", value
+            )
+        for name in ("deterministic", "cuda_graphs", "enable_prefix_reuse"):
+            _require(isinstance(getattr(self, name), bool), name, "must be a bool", getattr(self, name))
+        overlaps, budget_ms = self.overlap_steps, self.interactive_step_budget_ms
+        _require(isinstance(overlaps, bool | None), "overlap_steps", "must be a bool or None", overlaps)
+        is_time = isinstance(budget_ms, (int, float)) and not isinstance(budget_ms, bool) and budget_ms > 0
+        what = "must be more than 0 or None"
+        _require(budget_ms is None or is_time, "interactive_step_budget_ms", what, budget_ms)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _require(valid: bool, name: str, requirement: str, value: object) -> None:

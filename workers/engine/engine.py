@@ -26,7 +26,7 @@ from .batching.sequence import Sequence
 from .batching.step_time import StepShape
 from .config import EngineConfig
 from .detokenizer import TextStream
-from .errors import DuplicateRequest, EngineDraining, UnknownRequest
+from .errors import DuplicateRequest, EngineDraining, InvalidConfig, UnknownRequest
 from .execution.attention_backends import can_be_recorded, has_transposed_keys, make_attention
 from .execution.cuda_graphs import CudaCapture
 from .execution.kv_memory import KvMemory, num_blocks_for
@@ -172,14 +172,19 @@ class Engine:
             config, model.shapes, facts.context_length, model.kv_dtype, device, model.step_bytes
         )
         has_graphs = config.cuda_graphs and device.type == "cuda" and can_be_recorded(model.attention)
-        kv = KvMemory(
-            model.shapes,
-            num_blocks=num_blocks + has_graphs,  # their dummy rows need a block of their own
-            block_size=config.block_size,
-            dtype=model.kv_dtype,
-            device=device,
-            transposed_keys=has_transposed_keys(model.attention),
-        )
+        try:
+            kv = KvMemory(
+                model.shapes,
+                num_blocks=num_blocks + has_graphs,  # their dummy rows need a block of their own
+                block_size=config.block_size,
+                dtype=model.kv_dtype,
+                device=device,
+                transposed_keys=has_transposed_keys(model.attention),
+            )
+        except (RuntimeError, MemoryError, ValueError) as error:  # the last: more than can be addressed
+            raise InvalidConfig(
+                f"no memory for {num_blocks} KV blocks; set num_kv_blocks: {error}"
+            ) from error
         attention = make_attention(model.attention, kv, facts.context_length)
         runner = ModelRunner(model.forward_pass, kv, attention, device)
         if has_graphs:

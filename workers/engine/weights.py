@@ -40,6 +40,10 @@ def resolve_device(name: str) -> torch.device:
         raise InvalidConfig(f"device {name!r} is not a torch device") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidConfig("device 'cuda' was asked for, but torch sees no CUDA device")
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:  # the second is how torch says it was built without one
+        raise InvalidConfig(f"device {name!r} cannot be used here: {error}") from error
     return device
 
 

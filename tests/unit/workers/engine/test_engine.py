@@ -668,6 +668,12 @@ def test_kv_memory_can_be_sized_in_bytes_or_left_to_the_engine(llama: Path) -> N
         load_engine(llama, num_kv_blocks=None, kv_cache_bytes=block_bytes - 1)
 
 
+@pytest.mark.parametrize("size", [{"num_kv_blocks": 2**40}, {"num_kv_blocks": None, "kv_cache_bytes": 2**70}])
+def test_more_kv_memory_than_there_is_is_refused(llama: Path, size: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match=r"no memory for \d+ KV blocks"):
+        load_engine(llama, **size)
+
+
 def test_kv_memory_leaves_room_for_the_largest_step(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With little memory free, its share for KV would be more than activations and logits leave."""
     config = {"num_kv_blocks": None, "max_num_seqs": 64, "max_num_batched_tokens": 512}
@@ -688,6 +694,16 @@ def test_kv_memory_leaves_room_for_the_largest_step(llama: Path, monkeypatch: py
         ("max_num_seqs", 0),
         ("num_kv_blocks", 0),
         ("model", ""),
+        ("block_size", 1.5),
+        ("block_size", "8"),
+        ("max_num_seqs", float("inf")),
+        ("max_num_batched_tokens", True),
+        ("kv_cache_bytes", 1e9),
+        ("max_model_len", "128"),
+        ("interactive_step_budget_ms", float("nan")),
+        ("interactive_step_budget_ms", "50"),
+        ("deterministic", "no"),
+        ("overlap_steps", 1),
     ],
 )
 def test_a_senseless_configuration_is_refused_by_name(field: str, value: Any) -> None:
