@@ -56,7 +56,6 @@ def run_checks(device: torch.device, *, quick: bool) -> Iterator[Check]:
 
 def check_kernels(device: torch.device, names: list[str]) -> Iterator[Check]:
     """Chunks, split decoding and KV writes in Triton against float64."""
-    from workers.engine.kernels.triton_attention import PagedKv
     from workers.engine.kernels.triton_kv_write import write_kv
 
     for name in names:
@@ -65,7 +64,7 @@ def check_kernels(device: torch.device, names: list[str]) -> Iterator[Check]:
             continue
         inputs = random_inputs(problem, 1, device)
         wanted = write_reference(inputs)
-        write_kv(inputs.key, inputs.value, _paged(PagedKv, inputs), inputs.slots)
+        write_kv(inputs.key, inputs.value, _paged(inputs), inputs.slots)
         written = max(
             _largest_difference(inputs.keys, wanted.keys), _largest_difference(inputs.values, wanted.values)
         )
@@ -80,31 +79,28 @@ def check_kernels(device: torch.device, names: list[str]) -> Iterator[Check]:
 
 def attend_chunks(inputs: Inputs) -> Tensor:
     """`[tokens, heads, value_dim]` by the chunk kernel."""
-    from workers.engine.kernels import triton_attention as kernels
+    from workers.engine.kernels import triton_prefill
 
     out = _nans(inputs, inputs.q.shape[0])
-    kernels.attend_chunks(
-        inputs.q,
-        _paged(kernels.PagedKv, inputs),
-        out,
-        cu_seqlens_q=inputs.cu_seqlens_q,
-        **_options(inputs),
+    triton_prefill.attend_chunks(
+        inputs.q, _paged(inputs), out, cu_seqlens_q=inputs.cu_seqlens_q, **_options(inputs)
     )
     return out
 
 
 def attend_decodes(inputs: Inputs, split_size: int = SPLIT_SIZE, programs_wanted: int = 1024) -> Tensor:
     """The newest token of each sequence `[sequences, heads, value_dim]` by the split kernel."""
-    from workers.engine.kernels import triton_attention as kernels
+    from workers.engine.kernels import triton_decode
 
     rows = inputs.cu_seqlens_q[1:].long() - 1
     longest = max(length for _, length in inputs.problem.sequences)
     out = _nans(inputs, len(rows))
     _, heads, value_dim = out.shape
-    parts = kernels.SplitParts.allocate(len(rows), heads, -(-longest // split_size), value_dim, out.device)
-    kernels.attend_decodes(
+    splits = -(-longest // split_size)
+    parts = triton_decode.SplitParts.allocate(len(rows), heads, splits, value_dim, out.device)
+    triton_decode.attend_decodes(
         inputs.q[rows],
-        _paged(kernels.PagedKv, inputs),
+        _paged(inputs),
         out,
         max_seqlen_k=longest,
         split_size=split_size,
@@ -213,8 +209,10 @@ def _generated(model: Any, prompt: list[int], max_tokens: int) -> list[int]:
     return tokens
 
 
-def _paged(paged_kv: Any, inputs: Inputs) -> Any:
-    return paged_kv(inputs.keys, inputs.values, inputs.key_scales, inputs.value_scales)
+def _paged(inputs: Inputs) -> Any:
+    from workers.engine.kernels.triton_launch import PagedKv
+
+    return PagedKv(inputs.keys, inputs.values, inputs.key_scales, inputs.value_scales)
 
 
 def _options(inputs: Inputs) -> dict[str, Any]:

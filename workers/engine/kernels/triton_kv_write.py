@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_attention import PagedKv
+from .triton_launch import PagedKv
+from .triton_tile import kv_rows, load_rows, store_rows
 
 TOKENS_PER_PROGRAM = 4
 
@@ -50,7 +51,6 @@ def _write(source: Tensor, memory: Tensor, scales: Tensor | None, slots: Tensor)
         DIM=dim,
         DIM_PADDED=triton.next_power_of_2(dim),
         TOKENS=TOKENS_PER_PROGRAM,
-        IS_SCALED=scales is not None,
         IS_INTEGER=memory.dtype == torch.int8,
         LARGEST=largest_value(memory.dtype) if scales is not None else 0.0,
         num_warps=4,
@@ -76,7 +76,6 @@ def _write_rows(
     DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr,
     TOKENS: tl.constexpr,
-    IS_SCALED: tl.constexpr,
     IS_INTEGER: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
@@ -84,17 +83,16 @@ def _write_rows(
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     slot = tl.load(slots + tokens, mask=tokens < num_tokens, other=-1)
     is_stored = slot >= 0
-    dims = tl.arange(0, DIM_PADDED)
-    mask = is_stored[:, None] & (dims < DIM)[None, :]
     rows = tokens.to(tl.int64) * stride_token + head * stride_head
-    numbers = tl.load(source + rows[:, None] + dims[None, :], mask=mask, other=0.0)
-    block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-    if IS_SCALED:
+    numbers = load_rows(source, rows, is_stored, DIM, DIM_PADDED)
+    blocks, offsets = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+    if scales is not None:
         numbers = numbers.to(tl.float32)
         scale = tl.max(tl.abs(numbers), 1) / LARGEST
         numbers = numbers / tl.where(scale == 0.0, 1.0, scale)[:, None]
         if IS_INTEGER:
             numbers = tl.floor(numbers + 0.5)
-        tl.store(scales + block * stride_sb + head * stride_sh + offset * stride_st, scale, mask=is_stored)
-    target = block * stride_mb + head * stride_mh + offset * stride_mt
-    tl.store(memory + target[:, None] + dims[None, :], numbers.to(memory.dtype.element_ty), mask=mask)
+        scale_rows = kv_rows((stride_sb, stride_sh, stride_st), blocks, head, offsets)
+        tl.store(scales + scale_rows, scale, mask=is_stored)
+    rows = kv_rows((stride_mb, stride_mh, stride_mt), blocks, head, offsets)
+    store_rows(memory, rows, numbers, is_stored, DIM, DIM_PADDED)

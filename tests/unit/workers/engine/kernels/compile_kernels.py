@@ -18,8 +18,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks.gpu_problems import PROBLEMS
-from workers.engine.kernels import triton_attention, triton_kv_write
+from workers.engine.kernels import triton_decode, triton_kv_write, triton_prefill
 from workers.engine.kernels.reference import Inputs, Problem, random_inputs
+from workers.engine.kernels.triton_launch import PagedKv
 
 TYPE_NAMES = {
     torch.float32: "*fp32",
@@ -52,8 +53,8 @@ class Recorder:
 
 def launch_everything(inputs: Inputs) -> None:
     problem = inputs.problem
-    kv = triton_attention.PagedKv(inputs.keys, inputs.values, inputs.key_scales, inputs.value_scales)
-    parts = triton_attention.SplitParts.allocate(8, problem.heads, 2, problem.key_dim, torch.device("cpu"))
+    kv = PagedKv(inputs.keys, inputs.values, inputs.key_scales, inputs.value_scales)
+    parts = triton_decode.SplitParts.allocate(8, problem.heads, 2, problem.key_dim, torch.device("cpu"))
     out = torch.empty_like(inputs.q)
     shared: dict[str, Any] = {
         "seqused_k": inputs.seqused_k,
@@ -64,8 +65,8 @@ def launch_everything(inputs: Inputs) -> None:
         "sinks": inputs.sinks,
     }
     triton_kv_write.write_kv(inputs.key, inputs.value, kv, inputs.slots)
-    triton_attention.attend_chunks(inputs.q, kv, out, cu_seqlens_q=inputs.cu_seqlens_q, **shared)
-    triton_attention.attend_decodes(
+    triton_prefill.attend_chunks(inputs.q, kv, out, cu_seqlens_q=inputs.cu_seqlens_q, **shared)
+    triton_decode.attend_decodes(
         inputs.q[:5], kv, out[:5], max_seqlen_k=1024, split_size=512, parts=parts, **shared
     )
 
@@ -99,7 +100,7 @@ def compile_launch(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]
 def compile_case(problem: Problem, architecture: int) -> dict[str, int]:
     """Bytes of shared memory each kernel takes, by name."""
     recorders = []
-    for module in (triton_attention, triton_kv_write):
+    for module in (triton_prefill, triton_decode, triton_kv_write):
         for name, kernel in list(vars(module).items()):
             if isinstance(kernel, triton.runtime.jit.JITFunction) and name in (
                 "_attend_chunk",

@@ -14,14 +14,15 @@ from workers.engine.kernels.reference import Inputs, Problem, attend_reference, 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs the kernels on the device")
 
-from workers.engine.kernels import triton_attention as kernels  # noqa: E402
+from workers.engine.kernels.triton_decode import SPLITS_MAX, split_tokens  # noqa: E402
 from workers.engine.kernels.triton_kv_write import write_kv  # noqa: E402
+from workers.engine.kernels.triton_launch import PagedKv  # noqa: E402
 
 CPU = torch.device("cpu")
 
 
-def paged(inputs: Inputs) -> kernels.PagedKv:
-    return kernels.PagedKv(inputs.keys, inputs.values, inputs.key_scales, inputs.value_scales)
+def paged(inputs: Inputs) -> PagedKv:
+    return PagedKv(inputs.keys, inputs.values, inputs.key_scales, inputs.value_scales)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -124,5 +125,5 @@ def test_a_negative_slot_is_not_written() -> None:
 
 @pytest.mark.parametrize(("context", "size"), [(1, 512), (32_768, 512), (32_769, 1024), (131_072, 2048)])
 def test_splits_grow_with_the_context_so_that_their_number_stays_bounded(context: int, size: int) -> None:
-    assert kernels.split_tokens(context) == size
-    assert -(-context // size) <= kernels.SPLITS_MAX
+    assert split_tokens(context) == size
+    assert -(-context // size) <= SPLITS_MAX
