@@ -5,6 +5,7 @@ else. Names and shapes are OpenAI's, extensions are vLLM's. What is known but no
 name; what is unknown is ignored.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -350,7 +351,7 @@ _CODES: Final = {
 }
 
 # What pydantic puts into a location to tell the branches of a union apart; a caller has never heard of them.
-_UNION_BRANCHES: Final = ("str", "list[", "function-", "constrained-")
+_UNION_BRANCHES: Final = re.compile(r"str$|list\[|function-|constrained-")
 
 
 def _path(location: Sequence[int | str]) -> str:
@@ -358,6 +359,6 @@ def _path(location: Sequence[int | str]) -> str:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif not part.startswith(_UNION_BRANCHES):
+        elif not _UNION_BRANCHES.match(part):
             path += f".{part}" if path else part
     return path
