@@ -21,6 +21,7 @@ from workers.carry_over import CarryOver, ChoiceSoFar
 from workers.engine import (
     Engine,
     EngineDraining,
+    InvalidTokenIds,
     MadeBy,
     PromptTooLong,
 )
@@ -166,6 +167,9 @@ class TextServer(ModelServer):
         except (EngineRefusal, InvalidRequest) as error:
             self._forget(inference.id)
             raise _invalid(error, _prompt_field(request)) from error
+        except Exception:
+            self._forget(inference.id)
+            raise
         if inference.id not in self._asked:  # cancelled before the engine knew of it
             self._abort(ids)
         self._wake()
@@ -354,6 +358,8 @@ def _invalid(error: Exception, param: str) -> InvalidRequest:
     if isinstance(error, InvalidRequest):
         return error
     too_long = isinstance(error, PromptTooLong | EncodeInputTooLong)
+    if isinstance(error, InvalidTokenIds) and error.field == "logit_bias":
+        param = error.field
     message = str(error)
     return InvalidRequest(
         message[:1].upper() + message[1:] + ".",

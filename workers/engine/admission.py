@@ -6,10 +6,11 @@ can run now is the batcher's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from .errors import InvalidRequest, PromptTooLong
+from .errors import InvalidRequest, InvalidTokenIds, PromptTooLong
 from .request import PRIORITY_RANKS, Request
 
 
@@ -57,9 +58,15 @@ def token_limit(request: Request, model: ModelFacts, kv_capacity: int) -> int:
     return limit if max_tokens is None else min(limit, num_prompt_tokens + max_tokens)
 
 
-def _check_token_ids(what: str, token_ids: Iterable[int], model: ModelFacts) -> None:
+def _check_token_ids(what: str, token_ids: Collection[int], model: ModelFacts) -> None:
     """One id outside the vocabulary would not fail its own request but the step it is computed in."""
+    try:
+        array("q", token_ids)
+    except TypeError as error:
+        raise InvalidTokenIds(what, f"has a token id that is none: {error}") from error
+    except OverflowError:  # an integer, but far outside, which is said below
+        pass
     smallest, largest = min(token_ids, default=0), max(token_ids, default=0)
     if smallest < 0 or largest >= model.vocab_size:
         wrong = smallest if smallest < 0 else largest
-        raise InvalidRequest(f"{what} has token id {wrong}, outside the vocabulary of {model.vocab_size}")
+        raise InvalidTokenIds(what, f"has token id {wrong}, outside the vocabulary of {model.vocab_size}")

@@ -7,6 +7,7 @@
     ├── EngineDraining         no new work: this engine is on its way out
     └── InvalidRequest         one request is wrong; the engine is fine
         ├── InvalidSamplingParams
+        ├── InvalidTokenIds
         ├── PromptTooLong
         ├── DuplicateRequest
         ├── UnknownRequest
@@ -57,6 +58,14 @@ class InvalidSamplingParams(InvalidRequest):
 
     def __init__(self, field: str, value: object, requirement: str) -> None:
         super().__init__(f"{field} {requirement}, got {value!r}")
+        self.field = field
+
+
+class InvalidTokenIds(InvalidRequest):
+    """Something that should be token ids of this model is not; `field` names it."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field} {problem}")
         self.field = field
 
 

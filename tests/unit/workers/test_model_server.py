@@ -417,3 +417,10 @@ def test_a_text_that_is_far_too_long_is_refused_before_tokens_are_made_of_it(
 def test_an_empty_prompt_is_refused_in_the_callers_words(models: Models) -> None:
     with pytest.raises(InvalidRequest, match="The prompt has no tokens"):
         submit(models, Endpoint.COMPLETIONS, {"model": models.ids[0], "prompt": ""})
+
+
+def test_a_bias_on_a_token_the_model_does_not_have_is_refused_by_name(models: Models) -> None:
+    with pytest.raises(InvalidRequest, match=r"Logit_bias has token id 999999999") as refused:
+        chat(models, "7", logit_bias={"999999999": 1})
+
+    assert refused.value.param == "logit_bias"

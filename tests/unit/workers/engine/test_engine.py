@@ -258,7 +258,10 @@ def test_a_prompt_that_fills_the_kv_memory_is_refused_with_the_numbers(llama: Pa
         (Request("a", []), "empty prompt"),
         (Request("a", [VOCAB_SIZE]), "prompt has token id 258, outside the vocabulary of 258"),
         (Request("a", [-1]), "prompt has token id -1"),
+        (Request("a", [1.5]), "prompt has a token id that is none: 'float'"),  # type: ignore[list-item]
+        (Request("a", [10**30]), "prompt has token id 1000000"),
         (Request("a", [1], output_token_ids=[999]), "output has token id 999"),
+        (Request("a", [1], output_token_ids=["x"]), "output has a token id that is none"),  # type: ignore[list-item]
         (Request("a", [1], SamplingParams(logit_bias={900: 1.0})), "logit_bias has token id 900"),
         (Request("a", [1], SamplingParams(stop_token_ids=(900,))), "stop_token_ids has token id 900"),
         (Request("a", [1], priority="urgent"), "priority must be one of interactive, standard, background"),  # type: ignore[arg-type]
