@@ -139,6 +139,9 @@ class OnlineRunner:
             self._outbox.put(_Answered(running, refusal(error)))
         except Busy:
             self._hand_back(running)
+        except Exception as error:  # what nobody foresaw ends this request, which would be held for ever
+            log.exception("request broke", extra={"action": "request_broke", "job": running.claim.job.id})
+            self._outbox.put(_Answered(running, breakdown(f"{type(error).__name__}: {error}")))
 
     def stop_one(self, running: _Running) -> None:
         """The request's job was told to stop."""
@@ -177,7 +180,7 @@ class OnlineRunner:
             self._running[running.inference_id] = (running, server)
         try:
             self._models.submit(inference)
-        except (InvalidRequest, Busy):
+        except Exception:
             self._forget(running)
             raise
 

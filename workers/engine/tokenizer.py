@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jinja2
 from transformers import AutoTokenizer
 
 from .detokenizer import ByteTextDecoder, TextDecoder, TextStream, WindowTextDecoder
-from .errors import ChatTemplateFailed, ModelLoadFailed
+from .errors import ChatTemplateFailed, InvalidRequest, ModelLoadFailed
 
 PROMPT_TAIL_TOKENS = 6
 """Prompt tokens that the first new token is decoded with: enough for the space it may join."""
@@ -59,8 +58,14 @@ class Tokenizer:
         return int(length) if length < 10**9 else None
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of plain text, with the special tokens the model expects around a text."""
-        return self._hf(text)["input_ids"]  # type: ignore[no-any-return]
+        """Token ids of plain text, with the special tokens the model expects around a text.
+
+        Raises `InvalidRequest` for half of a surrogate pair, which is no text.
+        """
+        try:
+            return self._hf(text)["input_ids"]  # type: ignore[no-any-return]
+        except (TypeError, UnicodeEncodeError) as error:
+            raise InvalidRequest(f"the prompt is no text that UTF-8 can hold: {error}") from error
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> list[int]:
         """Token ids of a conversation, ending where the assistant's answer begins.
@@ -77,7 +82,9 @@ class Tokenizer:
                 return_dict=False,
                 **template_arguments,
             )
-        except (jinja2.TemplateError, ValueError, TypeError, KeyError) as error:
+        except (
+            Exception
+        ) as error:  # the template is the model's, and so is whatever it does with the messages
             raise ChatTemplateFailed(f"the chat template refused the messages: {error}") from error
         return list(ids)
 

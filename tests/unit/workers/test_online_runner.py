@@ -89,6 +89,27 @@ def test_a_request_the_engine_fails_on_is_answered_with_a_server_error(
     assert job_of(store, claim).state is JobState.FAILED
 
 
+def test_a_request_that_breaks_what_takes_it_in_is_answered_and_not_held_for_ever(
+    store: Store,
+    runner: OnlineRunner,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(inference: object) -> None:
+        raise ZeroDivisionError("in somebody's template")
+
+    monkeypatch.setattr(model, "submit", broken)
+    claim = claim_online(store, "hello")
+    runner.run(claim, clock())
+    ended(streams)
+
+    assert result_of(store, claim).status_code == 500
+    assert job_of(store, claim).state is JobState.FAILED
+    assert runner.count == 0
+
+
 def test_a_stop_order_frees_the_place_and_ends_the_job(
     store: Store,
     runner: OnlineRunner,

@@ -13,7 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.unit.workers.engine.tiny_models import BOS, EOS, byte_tokenizer
-from workers.engine import ChatTemplateFailed
+from workers.engine import ChatTemplateFailed, InvalidRequest
 from workers.engine.detokenizer import ByteTextDecoder, StopMatcher, TextStream, WindowTextDecoder
 from workers.engine.tokenizer import Tokenizer
 
@@ -229,8 +229,10 @@ def test_a_model_without_a_chat_template_says_so() -> None:
         ("{{ raise_exception('roles must alternate') }}", [{"role": "user", "content": "x"}]),
         ("{{ messages[0]['content'] + 1 }}", [{"role": "user", "content": "x"}]),
         ("{% if %}", [{"role": "user", "content": "x"}]),
+        ("{{ 1 // (messages[0]['content'] | length) }}", [{"role": "user", "content": ""}]),
+        ("{{ messages[0]['content'].format() }}", [{"role": "user", "content": "{}"}]),
     ],
-    ids=["refuses", "type error", "syntax error"],
+    ids=["refuses", "type error", "syntax error", "division by zero", "index error"],
 )
 def test_a_template_that_fails_is_the_requests_fault_not_the_engines(
     template: str, messages: list[dict[str, Any]]
@@ -239,6 +241,11 @@ def test_a_template_that_fails_is_the_requests_fault_not_the_engines(
     hf_tokenizer.chat_template = template
     with pytest.raises(ChatTemplateFailed):
         Tokenizer(hf_tokenizer).render_chat(messages)
+
+
+def test_half_of_a_surrogate_pair_is_no_prompt() -> None:
+    with pytest.raises(InvalidRequest, match="UTF-8"):
+        BYTES.encode("half \ud83d")
 
 
 @pytest.mark.parametrize("make", [lambda: BYTES, lambda: BPE])
