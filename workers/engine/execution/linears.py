@@ -1,8 +1,8 @@
 """Linear layers packed once at load for the processor at hand, with what follows them done in place.
 
-Two ways to compute one: our own kernel (`kernels/linear.cpp`) and oneDNN's prepacked matrices, which know
-instructions ours does not (AMX). Which is faster is measured, not assumed. Knows weights and rows; no layers,
-no sequences.
+Several ways to compute one: our own kernel (`kernels/linear.cpp`), with the processor's vectors or its
+matrix tiles, and oneDNN's prepacked matrices. Which is fastest is measured, not assumed. Knows weights and
+rows; no layers, no sequences.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ log = logging.getLogger(__name__)
 
 Gate = Literal["silu", "gelu_tanh"]
 LinearDType = Literal["float32", "bfloat16", "int8"]
+Unit = Literal["vectors", "tiles"]
+"""What multiplies in our kernel: AVX-512 and its like, or AMX."""
 
 PANEL_COLUMNS = 32
 GATED_COLUMNS = 16
 """A gated panel holds so many columns of the gate, then the same columns of what it gates."""
 KERNEL_DTYPES = (torch.float32, torch.bfloat16)
 """Of rows: all that our kernel reads and writes."""
-WEIGHTS_PER_INSTRUCTION: dict[LinearDType, int] = {"float32": 1, "bfloat16": 2, "int8": 4}
+WEIGHTS_PER_LANE: dict[LinearDType, int] = {"float32": 1, "bfloat16": 2, "int8": 4}
+UNITS: tuple[Unit, ...] = ("vectors", "tiles")
+LANES_PER_STEP: dict[Unit, int] = {"vectors": 1, "tiles": 16}
+"""Inputs are taken so many lanes' worth at a time."""
 ACTIVATIONS: dict[Gate, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu_tanh": lambda gate: F.gelu(gate, approximate="tanh"),
@@ -82,14 +87,21 @@ _GATED: dict[Gate, int] = {"silu": 2, "gelu_tanh": 3}
 class NativeLinear:
     """Our own kernel. A row's result is bitwise the same in any batch, at any number of threads."""
 
-    def __init__(self, dtype: LinearDType, weight: Tensor, bias: Tensor | None, gate: Gate | None) -> None:
+    def __init__(
+        self,
+        dtype: LinearDType,
+        weight: Tensor,
+        bias: Tensor | None,
+        gate: Gate | None,
+        unit: Unit = "vectors",
+    ) -> None:
         kernels = load_kernels("linear", FIXED_ORDER)
-        assert kernels is not None, "NativeLinear without native kernels; ask can_pack first"
         n, k = weight.shape
-        group = WEIGHTS_PER_INSTRUCTION[dtype]
-        assert k % group == 0, f"{dtype} linears take {group} inputs at a time; {k} is not a multiple"
+        assert self.can_pack(dtype, k, unit), (
+            f"no kernel for {k} {dtype} inputs in {unit}; ask can_pack first"
+        )
         self.in_features, self.out_features = k, n // 2 if gate else n
-        self._run: Any = getattr(kernels, f"linear_{dtype}")
+        self._run: Any = getattr(kernels, _symbol(dtype, unit))
         self._dtype = dtype
         self._store_epilogue = _GATED[gate] if gate else _STORE
         columns = [weight] if bias is None else [weight, bias[:, None]]
@@ -100,7 +112,7 @@ class NativeLinear:
         elif arranged[0].dtype != getattr(torch, dtype):
             arranged[0] = arranged[0].to(getattr(torch, dtype))
         self._weight_dtype = arranged[0].dtype
-        self._weight = _to_panels(arranged[0], group)
+        self._weight = _to_panels(arranged[0], WEIGHTS_PER_LANE[dtype])
         self._bias = arranged[1][:, 0].float().contiguous() if bias is not None else None
         self._scales = scales
         self._sums = arranged[0].sum(dim=1, dtype=torch.int32) if scales is not None else None
@@ -116,10 +128,13 @@ class NativeLinear:
         self._call_pointer = ctypes.byref(self._call)
 
     @staticmethod
-    def can_pack(dtype: LinearDType, in_features: int) -> bool:
+    def can_pack(dtype: LinearDType, in_features: int, unit: Unit = "vectors") -> bool:
         """Whether this machine has the kernel and the kernel takes rows of so many inputs."""
         kernels = load_kernels("linear", FIXED_ORDER)
-        return hasattr(kernels, f"linear_{dtype}") and in_features % WEIGHTS_PER_INSTRUCTION[dtype] == 0
+        if not hasattr(kernels, _symbol(dtype, unit)) or in_features == 0:
+            return False
+        is_permitted = unit == "vectors" or bool(kernels.has_matrix_tiles())  # type: ignore[union-attr]
+        return is_permitted and in_features % (WEIGHTS_PER_LANE[dtype] * LANES_PER_STEP[unit]) == 0
 
     def store(self, x: Tensor, out: Tensor) -> None:
         self._compute(x, out, self._store_epilogue)
@@ -203,12 +218,13 @@ class Packing:
     head: Pack
 
 
-def native_pack(dtype: LinearDType) -> Pack:
-    """Pack for our own kernel; layers whose inputs it cannot group go to oneDNN."""
+def native_pack(dtype: LinearDType, unit: Unit = "vectors") -> Pack:
+    """Pack for our own kernel. Layers whose inputs tiles cannot take go to vectors, or else to oneDNN."""
 
     def pack(weight: Tensor, bias: Tensor | None = None, gate: Gate | None = None) -> Linear:
-        if NativeLinear.can_pack(dtype, weight.shape[1]):
-            return NativeLinear(dtype, weight, bias, gate)
+        for each in dict.fromkeys((unit, "vectors")):
+            if NativeLinear.can_pack(dtype, weight.shape[1], each):
+                return NativeLinear(dtype, weight, bias, gate, each)
         return OneDnnLinear("float32" if dtype == "float32" else "bfloat16", weight, bias, gate)
 
     return pack
@@ -247,13 +263,11 @@ def fastest_dtype(in_features: int, out_features: int) -> torch.dtype:
 
 
 def fastest_pack(dtype: LinearDType, in_features: int, out_features: int) -> tuple[Pack, float]:
-    """The faster way to compute layers of this shape here, and its seconds for `MEASURED_ROWS` rows.
+    """The fastest way to compute layers of this shape here, and its seconds for `MEASURED_ROWS` rows.
 
     Raises LookupError if there is none: int8 without our kernel.
     """
-    ways = []
-    if NativeLinear.can_pack(dtype, in_features):
-        ways.append(native_pack(dtype))
+    ways = [native_pack(dtype, unit) for unit in UNITS if NativeLinear.can_pack(dtype, in_features, unit)]
     if dtype != "int8" and _has_onednn():
         ways.append(onednn_pack(dtype))
     if not ways:
@@ -262,6 +276,10 @@ def fastest_pack(dtype: LinearDType, in_features: int, out_features: int) -> tup
     seconds, best = min(timed)
     log.debug("linears of %s: %s", dtype, timed)
     return ways[best], seconds
+
+
+def _symbol(dtype: LinearDType, unit: Unit) -> str:
+    return f"linear_{dtype}_tiles" if unit == "tiles" else f"linear_{dtype}"
 
 
 def _has_onednn() -> bool:

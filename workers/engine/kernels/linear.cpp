@@ -5,9 +5,11 @@
 // the same in any batch. (So no sum is split here.)
 //
 // Packed weights are panels of 32 columns: [panel][k / GROUP][32][GROUP], where GROUP is the number of k that one
-// instruction takes per lane: 1 (float32), 2 (bfloat16), 4 (int8). Columns beyond n are zero.
+// instruction takes per lane: 1 (float32), 2 (bfloat16), 4 (int8). Columns beyond n are zero. Vectors and matrix tiles
+// read the same panels, but round differently: a layer keeps to one of them.
 #include <utility>
 
+#include "tiles.h"
 #include "vector.h"
 
 namespace {
@@ -56,6 +58,10 @@ struct BFloat16 {
     }
     static __m512bh w(const char* p) { return (__m512bh)_mm512_loadu_si512(p); }
     static Acc multiply_add(Acc acc, __m512bh x, __m512bh w) { return (floats)_mm512_dpbf16_ps((__m512)acc, x, w); }
+#ifdef HAS_TILES
+    static void multiply_add_upper() { _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); }
+    static void multiply_add_lower() { _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7); }
+#endif
 };
 #endif
 
@@ -71,6 +77,10 @@ struct Int8 {
     }
     static __m512i w(const char* p) { return _mm512_loadu_si512(p); }
     static Acc multiply_add(Acc acc, __m512i x, __m512i w) { return (ints)_mm512_dpbusd_epi32((__m512i)acc, x, w); }
+#ifdef HAS_TILES
+    static void multiply_add_upper() { _tile_dpbusd(0, 4, 6); _tile_dpbusd(1, 4, 7); }
+    static void multiply_add_lower() { _tile_dpbusd(2, 5, 6); _tile_dpbusd(3, 5, 7); }
+#endif
 };
 #endif
 
@@ -167,6 +177,71 @@ template <class T> void linear(const LinearCall& call) {
     }
 }
 
+#ifdef HAS_TILES
+const bool has_tiles = ask_for_tiles();
+
+// Up to 32 rows against one panel, in the machine's matrix tiles; k is a multiple of what a tile's row holds.
+template <class T> void matrix_tile(const LinearCall& call, long row, long height, long panel, const char* ahead, long ahead_bytes) {
+    const long x_stride = call.x_stride * T::WEIGHT_BYTES, steps = call.k * T::WEIGHT_BYTES / TILE_BYTES;
+    constexpr long STEP_BYTES = PANEL * TILE_BYTES, W_STRIDE = 2 * TILE_BYTES;
+    const char* x = (const char*)call.x + row * x_stride;
+    const char* w = (const char*)call.w + panel * steps * STEP_BYTES;
+    const long ahead_step = (ahead_bytes / steps + 63) / 64 * 64;
+    _tile_zero(0);
+    _tile_zero(1);
+    if (height > TILE_ROWS) {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (long step = 0; step < steps; step++) {
+        _tile_loadd(6, w, W_STRIDE);
+        _tile_loadd(7, w + TILE_BYTES, W_STRIDE);
+        _tile_loadd(4, x, x_stride);
+        T::multiply_add_upper();
+        if (height > TILE_ROWS) {
+            _tile_loadd(5, x + TILE_ROWS * x_stride, x_stride);
+            T::multiply_add_lower();
+        }
+        w += STEP_BYTES;
+        x += TILE_BYTES;
+        for (long line = 0; line < ahead_step; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+        ahead += ahead_step;
+    }
+    typename T::Acc sums[2 * TILE_ROWS][2];
+    constexpr long SUMS_STRIDE = sizeof(sums[0]);
+    _tile_stored(0, &sums[0][0], SUMS_STRIDE);
+    _tile_stored(1, &sums[0][1], SUMS_STRIDE);
+    if (height > TILE_ROWS) {
+        _tile_stored(2, &sums[TILE_ROWS][0], SUMS_STRIDE);
+        _tile_stored(3, &sums[TILE_ROWS][1], SUMS_STRIDE);
+    }
+    const long column = panel * PANEL;
+    for (long r = 0; r < height; r++)
+        finish(call, row + r, panel, to_floats(sums[r][0], call, row + r, column), to_floats(sums[r][1], call, row + r, column + LANES));
+}
+
+template <class T> void linear_in_tiles(const LinearCall& call) {
+    constexpr long BLOCK = 2 * TILE_ROWS;
+    if (call.rows == 0) return;
+    const long panels = (call.n + PANEL - 1) / PANEL, panel_bytes = PANEL * call.k * T::WEIGHT_BYTES;
+    const long blocks = (call.rows + BLOCK - 1) / BLOCK;
+#pragma omp parallel if (call.rows * call.n * call.k > WORTH_SHARING)
+    {
+        Tiles tiles;
+#pragma omp for schedule(static)
+        for (long panel = 0; panel < panels; panel++) {
+            const char* next = (const char*)call.w + (panel + 1) * panel_bytes;
+            const long fetch = panel + 1 < panels ? panel_bytes / blocks : 0;
+            for (long block = 0; block < blocks; block++) {
+                const long row = block * BLOCK, height = call.rows - row < BLOCK ? call.rows - row : BLOCK;
+                tiles.set_up_for(height);
+                matrix_tile<T>(call, row, height, panel, next + block * fetch, fetch);
+            }
+        }
+    }
+}
+#endif
+
 } // namespace
 
 extern "C" {
@@ -179,5 +254,11 @@ void linear_bfloat16(const LinearCall* call) { linear<BFloat16>(*call); }
 
 #ifdef __AVX512VNNI__
 void linear_int8(const LinearCall* call) { linear<Int8>(*call); }
+#endif
+
+#ifdef HAS_TILES
+int32_t has_matrix_tiles() { return has_tiles; }
+void linear_bfloat16_tiles(const LinearCall* call) { linear_in_tiles<BFloat16>(*call); }
+void linear_int8_tiles(const LinearCall* call) { linear_in_tiles<Int8>(*call); }
 #endif
 }

@@ -20,6 +20,16 @@ from workers.engine.execution.linears import (
 SHAPES = [(1, 1), (31, 7), (32, 16), (33, 24), (100, 64), (256, 384), (70, 1000)]
 """(outputs, inputs): below, at and beyond a panel of 32 columns, odd numbers of inputs, long sums."""
 PACKS = {"native": native_pack, "onednn": onednn_pack}
+UNITS = [
+    "vectors",
+    pytest.param(
+        "tiles",
+        marks=pytest.mark.skipif(
+            not NativeLinear.can_pack("bfloat16", 64, "tiles"), reason="this processor has no AMX"
+        ),
+    ),
+]
+"""Layers below are as wide as tiles need, so that they are computed in what the test says."""
 
 needs_native = pytest.mark.skipif(
     not NativeLinear.can_pack("float32", 1), reason="no compiler, so no native kernels"
@@ -73,11 +83,13 @@ def test_float32_equals_the_product_in_float64(way, outputs, inputs, rows):
 
 
 @needs_native_bfloat16
-@pytest.mark.parametrize(("outputs", "inputs"), [(33, 24), (256, 384), (70, 1000)])
-def test_bfloat16_rounds_the_inputs_and_sums_in_float32(outputs, inputs):
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(33, 32), (256, 384), (70, 992)])
+@pytest.mark.parametrize("rows", [1, 16, 17, 32, 33, 64])
+def test_bfloat16_rounds_the_inputs_and_sums_in_float32(unit, outputs, inputs, rows):
     weight, bias = (tensor.bfloat16() for tensor in weights(outputs, inputs))
-    x = rows_of(17, inputs).bfloat16()
-    linear = native_pack("bfloat16")(weight, bias)
+    x = rows_of(rows, inputs).bfloat16()
+    linear = native_pack("bfloat16", unit)(weight, bias)
     wanted = F.linear(x.double(), weight.double(), bias.double())
     assert error(stored(linear, x), wanted) < 5e-6
     rounded = stored(linear, x, torch.bfloat16)
@@ -85,12 +97,13 @@ def test_bfloat16_rounds_the_inputs_and_sums_in_float32(outputs, inputs):
 
 
 @needs_native_int8
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_int8_is_exact_on_what_it_rounded_to(dtype):
+def test_int8_is_exact_on_what_it_rounded_to(dtype, unit):
     """All error is in the rounding of weights and activations: the sums are integers."""
     weight, bias = weights(100, 384)
     x = rows_of(9, 384).to(dtype)
-    linear = native_pack("int8")(weight, bias)
+    linear = native_pack("int8", unit)(weight, bias)
     rounded_weight, weight_scale = quantize_rows(weight)
     x_scale = x.float().abs().amax(dim=1, keepdim=True) / 127
     rounded_x = (x.float() / x_scale).round()
@@ -163,14 +176,16 @@ def test_no_rows_are_no_work(way):
 @needs_native
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_row_is_bitwise_the_same_in_any_batch_at_any_number_of_threads(dtype, seed, two_threads):
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_row_is_bitwise_the_same_in_any_batch_at_any_number_of_threads(dtype, unit, seed, two_threads):
     chance = random.Random(seed)
-    inputs, outputs = 4 * chance.randrange(1, 300), chance.randrange(1, 400)
-    if not NativeLinear.can_pack(dtype, inputs):
-        pytest.skip(f"this processor has no kernel for {dtype}")
+    inputs = (64 if unit == "tiles" else 4) * chance.randrange(1, 20)
+    outputs = chance.randrange(1, 400)
+    if not NativeLinear.can_pack(dtype, inputs, unit):
+        pytest.skip(f"this processor has no kernel for {dtype} in {unit}")
     print(f"seed {seed}: {inputs} inputs, {outputs} outputs")
     weight, bias = weights(outputs, inputs, seed=seed)
-    linear = native_pack(dtype)(weight, bias)
+    linear = native_pack(dtype, unit)(weight, bias)
     x = rows_of(64, inputs, seed=seed)
     x = x if dtype == "float32" else x.bfloat16()
     alone = torch.cat([stored(linear, row[None]) for row in x])
@@ -185,13 +200,35 @@ def test_the_faster_way_is_chosen_by_measurement(monkeypatch):
     """Whichever is made slow is not chosen."""
     slow = []
     monkeypatch.setattr(linears, "_seconds", lambda pack, *_: 2.0 if pack in slow else 1.0)
-    ways = {"native": lambda *_: "native", "onednn": lambda *_: "onednn"}
-    monkeypatch.setattr(linears, "native_pack", lambda _: ways["native"])
+    ways = {name: lambda *_, name=name: name for name in ("vectors", "tiles", "onednn")}
+    monkeypatch.setattr(linears, "native_pack", lambda _, unit: ways[unit])
     monkeypatch.setattr(linears, "onednn_pack", lambda _: ways["onednn"])
     monkeypatch.setattr(NativeLinear, "can_pack", staticmethod(lambda *_: True))
-    for name, other in (("native", "onednn"), ("onednn", "native")):
-        slow[:] = [ways[name]]
-        assert fastest_pack("float32", 64, 64) == (ways[other], 1.0)
+    for name in ways:
+        slow[:] = [way for way in ways.values() if way is not ways[name]]
+        assert fastest_pack("float32", 64, 64) == (ways[name], 1.0)
+
+
+@needs_native_bfloat16
+@pytest.mark.parametrize("unit", UNITS)
+def test_bfloat16_layers_gate_and_add_as_float32_ones_do(unit):
+    weight, bias = weights(96, 64)
+    x, before = rows_of(21, 64).bfloat16(), rows_of(21, 96, seed=2)
+    exact = F.linear(x.double(), weight.bfloat16().double(), bias.double())
+    gates, ups = exact.chunk(2, dim=-1)
+    gated = stored(native_pack("bfloat16", unit)(weight, bias, "silu"), x)
+    assert error(gated, F.silu(gates) * ups) < 5e-6
+    added = before.clone()
+    native_pack("bfloat16", unit)(weight, bias).add_to(x, added)
+    assert error(added, before.double() + exact) < 5e-6
+
+
+@needs_native_bfloat16
+def test_layers_too_narrow_for_tiles_are_computed_in_vectors():
+    weight, bias = weights(40, 24)
+    x = rows_of(5, 24).bfloat16()
+    vectors, tiles = (native_pack("bfloat16", unit)(weight, bias) for unit in ("vectors", "tiles"))
+    assert torch.equal(stored(tiles, x), stored(vectors, x))
 
 
 def test_without_native_kernels_onednn_is_used_and_int8_refused(monkeypatch):
