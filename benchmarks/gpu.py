@@ -26,7 +26,8 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 from benchmarks import gpu_checks, gpu_speed  # noqa: E402
-from benchmarks.gpu_models import SHAPES, Shape, make_model  # noqa: E402
+from benchmarks.limits import Limits  # noqa: E402
+from benchmarks.models import QWENS, Shape, make_model  # noqa: E402
 from workers.engine import Engine  # noqa: E402
 
 Row = dict[str, Any]
@@ -64,7 +65,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="fewer problems, one tiny model, short runs")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu to try the script")
-    parser.add_argument("--models", nargs="+", choices=SHAPES, help="default: 0.6b 8b; with --quick: tiny")
+    parser.add_argument("--models", nargs="+", choices=QWENS, help="default: 0.6b 8b; with --quick: tiny")
     parser.add_argument("--batches", nargs="+", type=int, help="sequences that decode together")
     parser.add_argument("--out", type=Path, help="where to write everything as JSON")
     parser.add_argument("--keep-going", action="store_true", help="measure even if a check failed")
@@ -116,9 +117,9 @@ def _measure(report: Row, device: torch.device, options: argparse.Namespace) -> 
 
 
 def _measure_model(
-    name: str, limits: gpu_speed.Limits, device: torch.device, dtype: torch.dtype, options: argparse.Namespace
+    name: str, limits: Limits, device: torch.device, dtype: torch.dtype, options: argparse.Namespace
 ) -> Row:
-    shape, quick = SHAPES[name], options.quick
+    shape, quick = QWENS[name], options.quick
     prompt_length, num_steps = (32, 8) if quick else (512, 64)
     context_length = 256 if quick else 4096
     model = make_model(shape, dtype, device, context_length)
@@ -145,7 +146,7 @@ def _measure_model(
         )
         seconds = gpu_speed.decode_step_seconds(engine, prompts, num_steps, device)
         context = prompt_length + num_steps / 2
-        least = limits.decode_seconds(shape, dtype.itemsize, batch, context)
+        least = limits.decode_seconds(shape, dtype.itemsize, batch, batch * context)
         result["decode"].append(_row("decode", batch, context, batch / seconds, least / seconds))
     result["whole"] = _whole(engine, shape, device, quick)
     del engine

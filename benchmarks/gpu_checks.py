@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_models import SHAPES, make_model, save_tokenizer
 from benchmarks.gpu_problems import ERROR_MAX, PROBLEMS
+from benchmarks.models import QWENS, make_model
+from benchmarks.vocabularies import save_made_up_tokenizer
 from workers.engine import Completion, Engine, EngineConfig, Request, SamplingParams
 from workers.engine.batching.batcher import Chunk
 from workers.engine.batching.sequence import Sequence
@@ -113,7 +114,7 @@ def attend_decodes(inputs: Inputs, split_size: int = SPLIT_SIZE, programs_wanted
 
 def check_greedy(device: torch.device) -> Check:
     """Tokens of a small float32 model that differ from `generate`'s, over requests of mixed lengths."""
-    rng, shape = random.Random(2), SHAPES["tiny"]
+    rng, shape = random.Random(2), QWENS["tiny"]
     prompts = [[rng.randrange(shape.vocab_size) for _ in range(rng.randint(3, 90))] for _ in range(6)]
     model = make_model(shape, torch.float32, device, CONTEXT_LENGTH)
     wanted = [_generated(model, prompt, 24) for prompt in prompts]
@@ -129,7 +130,7 @@ def check_greedy(device: torch.device) -> Check:
 
 def check_bfloat16(device: torch.device) -> Check:
     """Error of our bfloat16 logits against float32, as a multiple of the error transformers makes itself."""
-    shape = SHAPES["tiny"]
+    shape = QWENS["tiny"]
     exact = make_model(shape, torch.float32, device, CONTEXT_LENGTH)
     rounded = make_model(shape, torch.bfloat16, device, CONTEXT_LENGTH)
     rounded.load_state_dict({name: tensor.bfloat16() for name, tensor in exact.state_dict().items()})
@@ -156,7 +157,7 @@ def engine_over(model: Any, **settings: Any) -> Engine:
 
 def _config_and_tokenizer(model: Any, settings: dict[str, Any]) -> tuple[EngineConfig, Tokenizer]:
     with tempfile.TemporaryDirectory() as directory:
-        save_tokenizer(model.config.vocab_size, Path(directory))
+        save_made_up_tokenizer(model.config.vocab_size, Path(directory))
         tokenizer = Tokenizer.load(directory)
     dtype: Any = str(model.dtype).removeprefix("torch.")
     return EngineConfig("made-on-the-spot", device=model.device.type, dtype=dtype, **settings), tokenizer

@@ -1,14 +1,4 @@
-"""How fast a device is, how fast we are on it, and how fast transformers' continuous batching is beside us.
-
-The limits: a decode step of B sequences reads all weights and all their KV
-once, or computes for as long as it must; a prompt of T tokens computes, or reads the weights:
-
-    decode   t >= max((W + sum(ctx) * kv + B * vocab * 4) / bandwidth, 2 * P * B / flops)
-    prefill  t >= max((2 * P * T + 2 * layers * heads * D * T^2) / flops, W / bandwidth)
-
-W and P are bytes and number of the parameters of all linears and the head, kv the bytes of KV of a token; in
-prefill the head counts for the last token only.
-"""
+"""How fast a device is, how fast we are on it, and how fast transformers' continuous batching is beside."""
 
 from __future__ import annotations
 
@@ -21,39 +11,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_models import Shape
+from benchmarks.limits import Limits
+from benchmarks.models import Shape
 from workers.engine import Engine, Request, SamplingParams
-
-LOGIT_BYTES = 4
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the device does at best, measured now."""
-
-    bytes_per_second: float
-    """Of a large copy, reads and writes together."""
-    flops_per_second: float
-    """Of a large square product in the model's dtype."""
-
-    def decode_seconds(self, shape: Shape, itemsize: int, batch: int, context: float) -> float:
-        """Least time of a step of `batch` sequences that see `context` tokens each."""
-        weights = shape.num_linear_parameters * itemsize
-        kv = batch * context * shape.kv_elements_per_token * itemsize
-        reading = (weights + kv + batch * shape.vocab_size * LOGIT_BYTES) / self.bytes_per_second
-        return max(reading, 2 * shape.num_linear_parameters * batch / self.flops_per_second)
-
-    def prefill_seconds(self, shape: Shape, itemsize: int, prompts: int, length: int) -> float:
-        """Least time for `prompts` prompts of `length` tokens."""
-        layers = shape.num_linear_parameters - shape.num_head_parameters
-        linear = 2 * layers * length + 2 * shape.num_head_parameters
-        attention = 2 * shape.num_layers * shape.num_heads * shape.head_dim * length**2
-        computing = prompts * (linear + attention) / self.flops_per_second
-        return max(computing, shape.num_linear_parameters * itemsize / self.bytes_per_second)
 
 
 def measure_limits(device: torch.device, dtype: torch.dtype, *, quick: bool) -> Limits:
-    """Copy bandwidth and GEMM rate of `device`."""
+    """Bandwidth of a large copy, reads and writes together, and GEMM rate of a large square, of `device`."""
     num_bytes, side = (1 << 24, 512) if quick else (1 << 32, 8192)
     source = torch.empty(num_bytes, dtype=torch.uint8, device=device).fill_(1)
     target = torch.empty_like(source)

@@ -1,17 +1,8 @@
 """The least time a workload can take on a machine, and so the most tokens per second any engine can reach.
 
-A decode step of B sequences reads all weights and all their KV once, or computes for as long as it must:
-
-    t >= max((W + sum(ctx_i) * kv + A) / bandwidth, 2 * P * B / flops)
-
-W and P are the bytes and the number of the parameters of all linears (the embedding table is only looked up),
-kv the bytes of KV of a token, A the logits. A prompt of T tokens costs
-
-    2 * P * T + 2 * layers * heads * D * T^2
-
-operations (causal attention; the head for its last token only), and a shared prefix is computed once. Batches
-are simulated request by request: the mean batch of a workload with a tail is far below the number of slots.
-Sampling, Python and everything else cost nothing here.
+Steps and prompts take what `limits.py` says; a shared prefix is computed once. Batches are simulated request
+by request: the mean batch of a workload with a tail is far below the number of slots. Sampling, Python and
+everything else cost nothing here.
 """
 
 from __future__ import annotations
@@ -19,13 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from benchmarks.checkpoints import Shape
+from benchmarks.limits import Limits, layers_flops
 from benchmarks.machine import Machine
+from benchmarks.models import Shape
 from benchmarks.workloads import Workload
 
 BYTES = {"float32": 4, "bfloat16": 2}
-LOGIT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -45,16 +37,10 @@ class Limit:
 
 def limit(workload: Workload, shape: Shape, machine: Machine, dtype: str, max_num_seqs: int) -> Limit:
     """The bound by memory and arithmetic: no engine of this dtype can be faster on this machine."""
-    flops, bandwidth = machine.best_flops(dtype), machine.read_bytes_per_second
-    parameters = shape.num_layer_parameters + shape.num_head_parameters
-
-    def step_seconds(batch: int, context_tokens: int) -> float:
-        kv_bytes = context_tokens * shape.kv_elements_per_token * BYTES[dtype]
-        logit_bytes = batch * shape.vocab_size * LOGIT_BYTES
-        reading = (parameters * BYTES[dtype] + kv_bytes + logit_bytes) / bandwidth
-        return max(reading, 2 * parameters * batch / flops)
-
-    return _simulate(workload, max_num_seqs, step_seconds, prefill_flops(workload, shape) / flops)
+    limits = Limits(machine.read_bytes_per_second, machine.best_flops(dtype))
+    prefill = prefill_flops(workload, shape) / limits.flops_per_second
+    step_seconds = partial(limits.decode_seconds, shape, BYTES[dtype])
+    return _simulate(workload, max_num_seqs, step_seconds, prefill)
 
 
 def practical_limit(
@@ -66,9 +52,8 @@ def practical_limit(
     stack must be of the workload's model.
     """
     measured = machine.linears_seconds[dtype][kind]
-    parameters = shape.num_layer_parameters + shape.num_head_parameters
     prefill_rows = max(measured)
-    prefill_flops_per_second = 2 * parameters * prefill_rows / measured[prefill_rows]
+    prefill_flops_per_second = 2 * shape.num_linear_parameters * prefill_rows / measured[prefill_rows]
 
     def step_seconds(batch: int, context_tokens: int) -> float:
         kv_bytes = context_tokens * shape.kv_elements_per_token * BYTES[dtype]
@@ -83,12 +68,8 @@ def prefill_flops(workload: Workload, shape: Shape) -> float:
     shared = workload.num_shared_prefix_tokens
     spans = [(0, shared)] if shared else []
     spans += [(shared, len(request.prompt_token_ids)) for request in workload.requests]
-    layers, width = shape.num_layers, shape.num_heads * shape.head_dim
-    total = 0.0
-    for start, end in spans:
-        # 2 L Hq D T^2 for a whole prompt; a prefix that is there already has had its part of the triangle.
-        total += 2.0 * shape.num_layer_parameters * (end - start) + 2.0 * layers * width * (end**2 - start**2)
-    return total + 2.0 * shape.num_head_parameters * len(workload.requests)
+    layers = sum(layers_flops(shape, start, end) for start, end in spans)
+    return layers + 2.0 * shape.num_head_parameters * len(workload.requests)
 
 
 def interpolated(seconds_by_rows: Mapping[int, float], rows: int) -> float:

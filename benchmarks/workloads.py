@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 DEFAULT_SEED = 1234
 NUM_SPECIAL_TOKENS = 4
-"""Ids below this have meanings (`checkpoints.SPECIAL_TOKENS`) and are in no prompt."""
+"""Ids below this have meanings (`vocabularies.SPECIAL_TOKENS`) and are in no prompt."""
 
 PROMPT_MEDIAN, PROMPT_SIGMA, PROMPT_MIN, PROMPT_MAX = 90, 0.6, 32, 256
 OUTPUT_MEDIAN, OUTPUT_SIGMA, OUTPUT_MIN, OUTPUT_MAX = 48, 0.9, 4, 384

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu_models import SHAPES, make_model
-from benchmarks.gpu_speed import Limits
+from benchmarks.limits import Limits
+from benchmarks.models import QWENS, make_model
 
 ROOT = Path(__file__).parents[3]
 ALLOWED = {"torch", "triton", "transformers", "numpy", "safetensors", "tokenizers", "workers", "benchmarks"}
@@ -90,18 +90,18 @@ def imported_names(file: Path) -> set[str]:
 
 
 def test_the_shapes_have_the_parameters_that_the_models_have() -> None:
-    shape = SHAPES["tiny"]
+    shape = QWENS["tiny"]
     model = make_model(shape, torch.float32, torch.device("cpu"), context_length=64)
     counted = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name)
 
     assert shape.num_linear_parameters == counted
-    assert round(SHAPES["0.6b"].num_linear_parameters / 1e9, 2) == 0.6
-    assert round(SHAPES["8b"].num_linear_parameters / 1e9, 1) == 7.6
-    assert SHAPES["0.6b"].kv_elements_per_token * 2 == 114_688
+    assert round(QWENS["0.6b"].num_linear_parameters / 1e9, 2) == 0.6
+    assert round(QWENS["8b"].num_linear_parameters / 1e9, 1) == 7.6
+    assert QWENS["0.6b"].kv_elements_per_token * 2 == 114_688
 
 
 def test_a_step_is_bound_by_memory_at_first_and_by_arithmetic_later() -> None:
-    limits, shape = Limits(bytes_per_second=4e12, flops_per_second=8e14), SHAPES["0.6b"]
+    limits, shape = Limits(bytes_per_second=4e12, flops_per_second=8e14), QWENS["0.6b"]
     weights = shape.num_linear_parameters * 2
 
     assert limits.decode_seconds(shape, 2, 1, 0) == pytest.approx(weights / 4e12, rel=1e-3)

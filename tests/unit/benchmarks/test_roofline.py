@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.checkpoints import SHAPES, Shape
+from benchmarks.limits import LOGIT_BYTES
 from benchmarks.machine import Machine
-from benchmarks.roofline import LOGIT_BYTES, interpolated, limit, practical_limit, prefill_flops
+from benchmarks.models import LLAMAS, Shape
+from benchmarks.roofline import interpolated, limit, practical_limit, prefill_flops
 from benchmarks.workloads import BenchRequest, Workload, make_workload
 
-SHAPE = SHAPES["tiny"]
-PARAMETERS = SHAPE.num_layer_parameters + SHAPE.num_head_parameters
+SHAPE = LLAMAS["tiny"]
+PARAMETERS = SHAPE.num_linear_parameters
 
 
 def machine(bandwidth: float, flops: float, seconds: float = 1e9) -> Machine:
@@ -30,8 +31,8 @@ def test_shapes_have_the_sizes_they_are_named_for() -> None:
         norms = (2 * shape.num_layers + 1) * shape.hidden_size
         return shape.num_layer_parameters + 2 * shape.num_head_parameters + norms
 
-    assert num_parameters(SHAPES["small"]) == pytest.approx(23.6e6, rel=0.01)
-    assert num_parameters(SHAPES["medium"]) == pytest.approx(138.8e6, rel=0.001)
+    assert num_parameters(LLAMAS["small"]) == pytest.approx(23.6e6, rel=0.01)
+    assert num_parameters(LLAMAS["medium"]) == pytest.approx(138.8e6, rel=0.001)
 
 
 def test_where_memory_is_slow_a_decode_step_takes_as_long_as_reading_weights_kv_and_logits() -> None:

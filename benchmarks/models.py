@@ -1,0 +1,105 @@
+"""Models to measure with, made on the spot: random weights in the shapes of published models and our own.
+
+Speed does not depend on the values of the weights, so none need be downloaded. They are random but scaled: a
+plain initialisation makes greedy decoding repeat its last token for ever, which would flatter engines that
+cache or speculate. `checkpoints.py` writes the Llamas down; the GPU benchmark makes its Qwen3s on the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder's dimensions."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    family: Literal["llama", "qwen3"] = "llama"
+    has_tied_embeddings: bool = False
+
+    @property
+    def layer_linears(self) -> tuple[tuple[int, int], ...]:
+        """`(in, out)` of one layer's linears, as an engine that fuses qkv and gate/up computes them."""
+        width, kv_width = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return (
+            (self.hidden_size, width + 2 * kv_width),
+            (width, self.hidden_size),
+            (self.hidden_size, 2 * self.intermediate_size),
+            (self.intermediate_size, self.hidden_size),
+        )
+
+    @property
+    def num_layer_parameters(self) -> int:
+        """Parameters of all layers' linears, without embeddings, head and norms."""
+        return self.num_layers * sum(inputs * outputs for inputs, outputs in self.layer_linears)
+
+    @property
+    def num_head_parameters(self) -> int:
+        return self.hidden_size * self.vocab_size
+
+    @property
+    def num_linear_parameters(self) -> int:
+        """Of all linears and the head; the embedding table is only looked up."""
+        return self.num_layer_parameters + self.num_head_parameters
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+
+
+LLAMAS = {
+    "tiny": Shape(512, 64, 2, 4, 2, 16, 128),
+    "small": Shape(8192, 384, 8, 6, 2, 64, 1536),
+    "medium": Shape(32000, 768, 12, 12, 4, 64, 2560),
+}
+"""tiny is for trying the scripts; small and medium are the sizes that published figures are about."""
+
+QWENS = {
+    "0.6b": Shape(151_936, 1024, 28, 16, 8, 128, 3072, "qwen3", has_tied_embeddings=True),
+    "8b": Shape(151_936, 4096, 36, 32, 8, 128, 12_288, "qwen3"),
+    "tiny": Shape(512, 64, 2, 4, 2, 32, 128, "qwen3"),
+}
+"""As Qwen3-0.6B and Qwen3-8B publish them; tiny is for trying the script."""
+
+
+def make_model(
+    shape: Shape, dtype: torch.dtype, device: torch.device, context_length: int, **settings: Any
+) -> Any:
+    """A transformers model on `device`, with eager attention, in eval mode. `settings` go to its config."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        shape.family,
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        intermediate_size=shape.intermediate_size,
+        tie_word_embeddings=shape.has_tied_embeddings,
+        max_position_embeddings=context_length,
+        **({"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0} | settings),
+    )
+    torch.manual_seed(0)
+    with device:  # weights come into being where they stay
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 2:
+                embeds = "embed" in name and not shape.has_tied_embeddings
+                # 1.5 / sqrt(fan in): residual branches strong enough that outputs wander over the vocabulary.
+                parameter.normal_(0, 1 if embeds else 1.5 / parameter.shape[1] ** 0.5)
+    return model.eval()
