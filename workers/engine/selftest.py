@@ -62,6 +62,8 @@ def check_model(model: Any, name: str, attention: str = "torch") -> CheckedModel
     Raises `UnsupportedModel`.
     """
     text_config = model.config.get_text_config()
+    if text_config.num_hidden_layers < 1:
+        raise UnsupportedModel(name, f"it has {text_config.num_hidden_layers} layers")
     _check_layer_types(text_config, name)
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(0, text_config.vocab_size, (n,), generator=generator) for n in PROMPT_LENGTHS]
@@ -85,6 +87,8 @@ def check_model(model: Any, name: str, attention: str = "torch") -> CheckedModel
     if has_windows:  # they are as wide as they should be again
         with torch.inference_mode():
             probe = _probe(model, num_layers, name)
+            if any(call.window is not None and call.window < 1 for call in probe.calls.values()):
+                raise UnsupportedModel(name, "it has a sliding window in which a token does not see itself")
             logits = _paged_logits(forward_pass, probe.shapes, prompts, model, attention)
     return CheckedModel(probe.shapes, [probe.calls[layer] for layer in range(num_layers)], prompts, logits)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.hub import cached_file
 
@@ -25,6 +26,8 @@ from .tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 DIGESTED_BYTES = 1 << 16
+
+CONTEXT_LENGTH_MIN = 2
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 KV_DTYPES = DTYPES | {"int8": torch.int8}
@@ -95,6 +98,7 @@ def load_model(config: EngineConfig, device: torch.device) -> Any:
             use_safetensors=True,
             attn_implementation="eager",
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
             **source,
         )
     except Exception as error:  # whatever a broken file makes of the libraries below
@@ -106,17 +110,22 @@ def load_model(config: EngineConfig, device: torch.device) -> Any:
 
 def _check_complete(name: str, found: Any) -> None:
     """Refuse a checkpoint whose weights are not all there: the rest would be random numbers."""
-    missing = sorted(found["missing_keys"])
-    if missing:
-        shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        raise ModelLoadFailed(f"cannot load model {name!r}: {len(missing)} weights are missing: {shown}")
+    misshapen = [
+        f"{weight} ({list(theirs)}, not {list(ours)})" for weight, theirs, ours in found["mismatched_keys"]
+    ]
+    for weights, problem in ((found["missing_keys"], "are missing"), (misshapen, "have another shape")):
+        if weights:
+            shown = ", ".join(sorted(weights)[:3]) + (", …" if len(weights) > 3 else "")
+            raise ModelLoadFailed(f"cannot load model {name!r}: {len(weights)} weights {problem}: {shown}")
     if found["unexpected_keys"]:
         count = len(found["unexpected_keys"])
         log.warning("model %s: %d weights in its files belong to nothing in it", name, count)
 
 
 def _said(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    """An exception in words. Those of most kinds make no sense without the name of the kind."""
+    speaks = isinstance(error, (OSError, ValueError, ImportError, SafetensorError)) and str(error)
+    return str(error) if speaks else f"{type(error).__name__}: {error}"
 
 
 def checkpoint_dtype(hf_config: Any) -> torch.dtype | None:
@@ -161,8 +170,12 @@ def instruction_set(device: str) -> str:
 def eos_token_ids(model: Any, tokenizer: Tokenizer) -> frozenset[int]:
     """All ids that end a sequence, according to the generation config and the tokenizer."""
     configured = model.generation_config.eos_token_id if model.generation_config is not None else None
-    ids = configured if isinstance(configured, list) else [configured]
-    return frozenset(id for id in [*ids, tokenizer.eos_token_id] if id is not None)
+    stated = [*(configured if isinstance(configured, list) else [configured]), tokenizer.eos_token_id]
+    known = range(model.config.get_text_config().vocab_size)
+    strange = [id for id in stated if id is not None and (not isinstance(id, int) or id not in known)]
+    if strange:
+        log.warning("end-of-sequence ids outside the vocabulary of %d are ignored: %s", len(known), strange)
+    return frozenset(id for id in stated if id is not None and id not in strange)
 
 
 def context_length(hf_config: Any, tokenizer: Tokenizer, max_model_len: int | None) -> int:
@@ -172,7 +185,10 @@ def context_length(hf_config: Any, tokenizer: Tokenizer, max_model_len: int | No
         raise InvalidConfig("neither model nor tokenizer states a context length; set max_model_len")
     if own is not None and max_model_len is not None and max_model_len > own:
         raise InvalidConfig(f"max_model_len {max_model_len} exceeds the model's context of {own} tokens")
-    return max_model_len or own or 0
+    length = max_model_len or own or 0
+    if length < CONTEXT_LENGTH_MIN:
+        raise InvalidConfig(f"a context of {length} tokens has no room for a prompt and an answer")
+    return length
 
 
 def _own_context_length(text_config: Any) -> int | None:

@@ -243,6 +243,8 @@ def read_decoder(model: Any, calls: Sequence[LayerCall], packing: Packing, dtype
     gate = _gate(config)
     for module in modules:
         _check_shapes(module, shape)
+    if head.weight.shape != parts["embed_tokens"].weight.shape:
+        raise NotPlain("its logits are not of the tokens it embeds")
     files = MappedFiles()
     pairs = zip(modules, calls, strict=True)
     layers = [_pack_layer(module, call, packing.layers, gate, files) for module, call in pairs]

@@ -628,6 +628,16 @@ def test_weights_that_are_not_all_there_are_refused_by_name(tmp_path: Path) -> N
         load_engine(directory)
 
 
+def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
+    directory = save_model(tmp_path / "model")
+    weights = load_file(directory / "model.safetensors")
+    weights["lm_head.weight"] = weights["lm_head.weight"][:, :-1].contiguous()
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(ModelLoadFailed, match=r"shape: lm_head.weight \(\[258, 31\], not \[258, 32\]\)"):
+        load_engine(directory)
+
+
 @pytest.mark.parametrize("content", [b"", b"not weights", b"\x08\x00\x00\x00\x00\x00\x00\x00{}"])
 def test_damaged_weights_are_refused(tmp_path: Path, content: bytes) -> None:
     directory = save_model(tmp_path / "model")
@@ -652,6 +662,25 @@ def test_files_that_say_nonsense_are_refused(tmp_path: Path, file: str, content:
 
     with pytest.raises(ModelLoadFailed, match="cannot load"):
         load_engine(directory)
+
+
+def test_an_error_that_says_little_is_named(tmp_path: Path) -> None:
+    directory = save_model(tmp_path / "model", hidden_act="silu")
+    text = (directory / "config.json").read_text()
+    (directory / "config.json").write_text(text.replace('"silu"', '"relic"'))
+
+    with pytest.raises(ModelLoadFailed, match="KeyError: 'relic'"):
+        load_engine(directory)
+
+
+def test_an_end_of_sequence_the_model_cannot_say_does_not_end_the_engine(tmp_path: Path) -> None:
+    directory = save_model(tmp_path / "model")
+    (directory / "generation_config.json").write_text('{"eos_token_id": [256, 99999, -1]}')
+    params = greedy(3, min_tokens=3, ignore_eos=False)
+
+    [completion] = complete(load_engine(directory), Request("held open", [1, 2], params))
+
+    assert len(completion.token_ids) == 3
 
 
 def test_a_context_longer_than_the_models_is_refused(llama: Path) -> None:

@@ -132,6 +132,17 @@ def test_windows_are_restored_even_if_the_model_is_refused(checkpoint: Checkpoin
     assert model.config.sliding_window == 64
 
 
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [({"sliding_window": 0}, "does not see itself"), ({"num_hidden_layers": 0}, "it has 0 layers")],
+)
+def test_a_model_that_makes_no_sense_is_refused(
+    checkpoint: Checkpoint, overrides: dict[str, int], reason: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=reason):
+        check_model(load(checkpoint("mistral", **overrides)), "senseless")
+
+
 def test_shapes_come_from_the_layers_not_from_the_configuration(checkpoint: Checkpoint) -> None:
     model = load(checkpoint("llama", head_dim=10))
 

@@ -46,6 +46,8 @@ def test_the_context_is_what_the_model_says_or_less_if_asked() -> None:
 def test_a_model_that_states_no_context_needs_one_from_the_configuration() -> None:
     silent = SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=None))
 
+    with pytest.raises(InvalidConfig, match="no room for a prompt and an answer"):
+        context_length(config("llama", max_position_embeddings=-4), TOKENIZER, None)
     with pytest.raises(InvalidConfig, match="set max_model_len"):
         context_length(silent, TOKENIZER, None)
     assert context_length(silent, TOKENIZER, 100) == 100
@@ -65,12 +67,22 @@ def test_longrope_stays_below_the_length_where_it_would_change_for_the_whole_bat
 
 
 @pytest.mark.parametrize(
-    ("configured", "expected"), [(None, {256}), (7, {7, 256}), ([7, 9], {7, 9, 256}), (256, {256})]
+    ("configured", "expected"),
+    [
+        (None, {256}),
+        (7, {7, 256}),
+        ([7, 9], {7, 9, 256}),
+        (256, {256}),
+        ([7, 258, -1], {7, 256}),  # as no logit is theirs, they can neither come nor be held off
+        ("7", {256}),
+        ([[7]], {256}),
+    ],
 )
 def test_ends_of_sequence_come_from_generation_config_and_tokenizer(
     configured: Any, expected: set[int]
 ) -> None:
-    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=configured))
+    generation_config = SimpleNamespace(eos_token_id=configured)
+    model = SimpleNamespace(generation_config=generation_config, config=config("llama", vocab_size=258))
 
     assert eos_token_ids(model, TOKENIZER) == expected
 
