@@ -1,7 +1,8 @@
 """The wire, from us: what an answer to a request looks like. Shapes are OpenAI's; nothing here decides
 anything.
 
-`schemas.py` has the other half, what a request may say.
+`schemas.py` has the other half, what a request may say; an answer that is streamed comes as
+`api/openai/chunks.py` cuts it.
 """
 
 import base64
@@ -75,43 +76,6 @@ def embedding_list(
         ],
         "usage": {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens},
     }
-
-
-def chat_chunk(
-    *,
-    id: str,
-    created_s: int,
-    model: str,
-    index: int,
-    delta: JsonObject,
-    finish_reason: str | None = None,
-    logprobs: JsonObject | None = None,
-) -> JsonObject:
-    """One event of a chat stream: a piece of the choice with this index."""
-    choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-    return {
-        "id": id,
-        "object": "chat.completion.chunk",
-        "created": created_s,
-        "model": model,
-        "choices": [choice],
-        "system_fingerprint": None,
-    }
-
-
-def text_chunk(
-    *,
-    id: str,
-    created_s: int,
-    model: str,
-    index: int,
-    text: str,
-    finish_reason: str | None = None,
-    logprobs: JsonObject | None = None,
-) -> JsonObject:
-    """One event of a completion stream: a piece of the choice with this index."""
-    choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
-    return {"id": id, "object": "text_completion", "created": created_s, "model": model, "choices": [choice]}
 
 
 def usage_json(usage: Usage) -> JsonObject:

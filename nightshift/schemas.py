@@ -6,6 +6,7 @@ name; what is unknown is ignored.
 """
 
 import re
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -154,9 +155,9 @@ class GenerationRequest(ModelRequest):
         return self.n or 1
 
     @property
+    @abstractmethod
     def logprobs_asked(self) -> int | None:
         """How many alternatives to show beside each token's log-probability; None: show nothing."""
-        raise NotImplementedError
 
     @property
     def output_tokens_max(self) -> int | None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from api.openai.transcript import Piece
-from nightshift.answers import chat_chunk, text_chunk
 from nightshift.jobs import Endpoint, Job, JsonObject
 
 DONE: Final = "[DONE]"
@@ -29,59 +28,46 @@ class Chunks:
 
     def opening(self, index: int) -> str:
         """What comes before any text of a choice: a chat answer says who is speaking."""
-        if self._is_chat:
-            return _line(self._chat(index, {"role": "assistant", "content": ""}))
-        return _line(self._text(index, ""))
+        return self._choice(index, {"role": "assistant", "content": ""}, "")
 
     def piece(self, index: int, piece: Piece) -> str:
         """What is new of a choice."""
-        if self._is_chat:
-            return _line(self._chat(index, {"content": piece.text}, logprobs=piece.logprobs))
-        return _line(self._text(index, piece.text, logprobs=piece.logprobs))
+        return self._choice(index, {"content": piece.text}, piece.text, logprobs=piece.logprobs)
 
     def closing(self, index: int, finish_reason: str) -> str:
-        if self._is_chat:
-            return _line(self._chat(index, {}, finish_reason))
-        return _line(self._text(index, "", finish_reason))
+        return self._choice(index, {}, "", finish_reason=finish_reason)
 
     def usage(self, usage: JsonObject) -> str:
         """The extra event that `include_usage` asks for: no choices, only token counts."""
-        chunk = self._chat(0, {}) if self._is_chat else self._text(0, "")
-        return _line(chunk | {"choices": [], "usage": usage})
+        return _line(self._event([]) | {"usage": usage})
+
+    def _choice(
+        self,
+        index: int,
+        delta: JsonObject,
+        text: str,
+        *,
+        logprobs: JsonObject | None = None,
+        finish_reason: str | None = None,
+    ) -> str:
+        """The event with one choice, which says `delta` in a chat and `text` elsewhere."""
+        said = {"delta": delta} if self._is_chat else {"text": text}
+        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": finish_reason}
+        return _line(self._event([choice]))
+
+    def _event(self, choices: list[JsonObject]) -> JsonObject:
+        event = {
+            "id": self.id,
+            "object": "chat.completion.chunk" if self._is_chat else "text_completion",
+            "created": self.created_s,
+            "model": self.model,
+            "choices": choices,
+        }
+        return event | {"system_fingerprint": None} if self._is_chat else event
 
     @property
     def _is_chat(self) -> bool:
         return self.endpoint is Endpoint.CHAT
-
-    def _chat(
-        self,
-        index: int,
-        delta: JsonObject,
-        finish_reason: str | None = None,
-        logprobs: JsonObject | None = None,
-    ) -> JsonObject:
-        return chat_chunk(
-            id=self.id,
-            created_s=self.created_s,
-            model=self.model,
-            index=index,
-            delta=delta,
-            finish_reason=finish_reason,
-            logprobs=logprobs,
-        )
-
-    def _text(
-        self, index: int, text: str, finish_reason: str | None = None, logprobs: JsonObject | None = None
-    ) -> JsonObject:
-        return text_chunk(
-            id=self.id,
-            created_s=self.created_s,
-            model=self.model,
-            index=index,
-            text=text,
-            finish_reason=finish_reason,
-            logprobs=logprobs,
-        )
 
 
 def recorded(endpoint: Endpoint, choice: JsonObject) -> Piece:
