@@ -34,7 +34,14 @@ _QUIET: Final = (
     "uvicorn.access",
 )
 # Libraries that bring handlers of their own, which would write every line twice.
-_WITH_HANDLERS: Final = ("celery", "transformers", "uvicorn", "uvicorn.access", "uvicorn.error")
+_WITH_HANDLERS: Final = (
+    "celery",
+    "huggingface_hub",
+    "transformers",
+    "uvicorn",
+    "uvicorn.access",
+    "uvicorn.error",
+)
 
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 

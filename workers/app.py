@@ -4,13 +4,29 @@ It declares; the pool, which Celery makes before it connects to the broker, star
 (`workers/pool.py`).
 """
 
+import warnings
+from typing import Any
+
+from celery.exceptions import SecurityWarning
+from celery.signals import setup_logging
+
 from nightshift.observability import set_up_logging
 from nightshift.queue import celery_app
 from nightshift.settings import QueueSettings
 from workers import tasks
 from workers.pool import ConsumerTap
 
+
+def _log_as_the_operator_wants(**_: Any) -> None:
+    """Where this signal is answered, Celery leaves the root logger and its level as they are."""
+    set_up_logging("worker")
+
+
+# Celery's warning to root is about pickle; this worker accepts JSON alone.
+warnings.filterwarnings("ignore", category=SecurityWarning)
+
 set_up_logging("worker")
+setup_logging.connect(_log_as_the_operator_wants)
 app = celery_app(QueueSettings())
 tasks.declare(app)
 app.steps["consumer"].add(ConsumerTap)
