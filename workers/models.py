@@ -64,8 +64,9 @@ def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fata
             return _load_decoder(path_or_id, position, settings, on_fatal)
         return _load_encoder(path_or_id, position, settings, on_fatal)
     except (EngineError, OSError, ValueError, SafetensorError) as error:
+        why = " ".join(str(error).split())  # one line of a log; the hub's reasons have several
         raise ConfigurationError(
-            f"The model {path_or_id!r} cannot be served: {error}", param="MODELS"
+            f"The model {path_or_id!r} cannot be served: {why}", param="MODELS"
         ) from error
 
 
