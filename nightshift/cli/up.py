@@ -32,7 +32,8 @@ def up(
         typer.Option(
             "--model",
             metavar="PATH_OR_ID",
-            help="A model to serve: a directory or a hub id. May be repeated.  [default: the demo model]",
+            help="A model to serve: a directory or a hub id. May be repeated.  "
+            "[default: NIGHTSHIFT_MODELS, else the demo model]",
             show_default=False,
         ),
     ] = None,
@@ -51,8 +52,10 @@ def up(
     """
     from nightshift import checkpoints, demo
     from nightshift.cli import embedded
+    from nightshift.settings import WorkerSettings
 
-    models = tuple(checkpoints.find(name) for name in model or [str(demo.demo_model_path())])
+    names = tuple(model or WorkerSettings().models) or (str(demo.demo_model_path()),)
+    models = tuple(checkpoints.find(name) for name in names)
     checkpoints.check_distinct([found.reference for found in models])
     for found in models:
         if found.is_hub_id:

@@ -54,6 +54,12 @@ def test_a_model_that_is_not_there_is_said_before_anything_starts(nightshift, da
     assert not data_dir.exists()
 
 
+def test_without_the_option_it_serves_the_models_of_the_environment(nightshift, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_MODELS", "./from-environment")
+    assert "/from-environment" in nightshift("up").err
+    assert "/from-option" in nightshift("up", "--model", "./from-option").err
+
+
 def test_a_port_in_use_is_said_before_anything_starts(nightshift, data_dir):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
