@@ -59,7 +59,7 @@ def run(
     ] = None,
     input_column: Annotated[
         str | None,
-        typer.Option(metavar="C", help="Instead of a template: the column with the text (embeddings, chat)."),
+        typer.Option(metavar="C", help="Instead of a template: the column with the text or prompt."),
     ] = None,
     id_column: Annotated[
         str | None, typer.Option(metavar="C", help="The column that identifies a row in the output.")
@@ -168,6 +168,11 @@ def _submit(client: "Client", body: dict[str, object]) -> "RemoteJob":
     try:
         return client.submit_job(body)
     except ApiError as error:
+        if error.code == "idempotency_key_reused":
+            fail(
+                f"--name {body.get('name')} --date {body.get('date')} is another job already, submitted with other "
+                "options; choose another name, or repeat it exactly"
+            )
         if error.code != "location_not_allowed":
             raise
         fail(

@@ -224,6 +224,16 @@ def test_a_place_the_server_does_not_allow_comes_with_advice(nightshift, server)
     assert "NIGHTSHIFT_FILE_ROOTS" in ended.err
 
 
+def test_a_name_used_for_another_job_is_said_in_the_words_of_the_options(nightshift, server):
+    error = {"message": "…", "param": "Idempotency-Key", "code": "idempotency_key_reused"}
+    server.refusal = httpx.Response(422, json={"error": error})
+
+    ended = nightshift("run", "s3://b/x.jsonl", *BASICS, "--name", "docs", "--date", "2026-11-20")
+
+    assert ended.code == 1
+    assert ended.err.startswith("nightshift: --name docs --date 2026-11-20 is another job already")
+
+
 def test_a_refusal_is_one_line_with_the_field_named(nightshift, server):
     error = {"message": "Invalid 'completion_window'.", "param": "completion_window", "code": "invalid_value"}
     server.refusal = httpx.Response(400, json={"error": error})
