@@ -1,8 +1,8 @@
 """What the operator decides: environment variables `NIGHTSHIFT_*` (and `.env`), one frozen class per concern.
 
 Read once, at a composition root (`api/app.py`, `scheduler/__main__.py`, `workers/composition.py`,
-`nightshift/cli`), and passed on. S3's endpoint and credentials come from the standard AWS variables and nothing
-else.
+`nightshift/cli`), and passed on. S3's endpoint and credentials come from the standard AWS variables and
+nothing else.
 """
 
 from pathlib import Path

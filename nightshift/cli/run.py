@@ -170,8 +170,8 @@ def _submit(client: "Client", body: dict[str, object]) -> "RemoteJob":
     except ApiError as error:
         if error.code == "idempotency_key_reused":
             fail(
-                f"--name {body.get('name')} --date {body.get('date')} is another job already, submitted with other "
-                "options; choose another name, or repeat it exactly"
+                f"--name {body.get('name')} --date {body.get('date')} is another job already, submitted with "
+                "other options; choose another name, or repeat it exactly"
             )
         if error.code != "location_not_allowed":
             raise
