@@ -7,6 +7,7 @@ the tokens is what has a part in the numbers, so that an engine can tell whether
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args
@@ -120,6 +121,8 @@ class ResumeState:
             output_logprobs=tuple(logprobs_from_json(each) for each in logprobs),
         )
         (num_characters,) = _integers({"num_characters": [data.get("num_characters")]}, "num_characters")
+        if num_characters < 0:
+            raise InvalidState("num_characters", f"is {num_characters}")
         return cls(request, num_characters, MadeBy.from_json(data.get("made_by")))
 
 
@@ -135,12 +138,16 @@ def logprobs_from_json(data: Any) -> TokenLogprobs:
     try:
         value, ids, top = data
         return TokenLogprobs(_logprob(value), tuple(map(int, ids)), tuple(map(_logprob, top)))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidState("output_logprobs", f"has an entry that is none: {error}") from error
 
 
 def _logprob(value: Any) -> float:
-    return float("-inf") if value is None else float(value)
+    if value is None:
+        return float("-inf")
+    if not math.isfinite(value):
+        raise ValueError(f"{value!r} is the logarithm of no probability")
+    return float(value)
 
 
 def _mapping(data: Any, field: str) -> Mapping[str, Any]:
