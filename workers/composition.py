@@ -9,14 +9,26 @@ from nightshift.settings import DataSettings, LocationSettings, QueueSettings, W
 from nightshift.sources import Sources
 from nightshift.store import Store, open_database
 from nightshift.streams import StreamWriter
+from workers.model_server import ModelServer, OnFatal
+from workers.models import LoadModel
 from workers.runtime import Connections, Runtime
 
 # Given by the supervisor, which must know whose leases to release.
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
 
 
-def compose() -> Runtime:
-    """A runtime on the real parts the settings name. Raises ConfigurationError."""
+def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
+    """A model in our own engine. torch is imported now: nothing before this needs it."""
+    from workers.model_loading import load_model
+
+    return load_model(path_or_id, position, settings, on_fatal)
+
+
+def compose(load: LoadModel = load_model) -> Runtime:
+    """A runtime on the real parts the settings name. `load` is a seam: what computes may be something else.
+
+    Raises ConfigurationError.
+    """
     settings = WorkerSettings()
     if not settings.models:
         raise ConfigurationError("This worker has no model: set NIGHTSHIFT_MODELS.", param="MODELS")
@@ -31,4 +43,4 @@ def compose() -> Runtime:
         streams=StreamWriter(queue),
         queue=queue,
     )
-    return Runtime(os.environ.get(WORKER_ID_VARIABLE) or new_id("wrk"), settings, connections)
+    return Runtime(os.environ.get(WORKER_ID_VARIABLE) or new_id("wrk"), settings, connections, load)

@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from nightshift.errors import InvalidRequest
 from nightshift.fleet import Model
@@ -19,7 +19,6 @@ from nightshift.priorities import PriorityClass
 from nightshift.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, Request
 from workers.carry_over import CarryOver, ChoiceSoFar
 from workers.engine import (
-    Engine,
     EngineDraining,
     InvalidTokenIds,
     MadeBy,
@@ -32,7 +31,6 @@ from workers.engine import (
     Request as EngineRequest,
 )
 from workers.engine.encoders.batcher import EncodeInputTooLong, EncodeQueueFull, EncoderEngine, EncodeRequest
-from workers.engine.encoders.model import EncoderModel
 from workers.inference import (
     Identity,
     Listener,
@@ -45,6 +43,10 @@ from workers.inference import (
     prompt_chars,
     sampling_params,
 )
+
+if TYPE_CHECKING:  # they need torch, which whoever loads a model has
+    from workers.engine import Engine
+    from workers.engine.encoders.model import EncoderModel
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +142,7 @@ class _Asked:
 class TextServer(ModelServer):
     """A decoder: chat and completions."""
 
-    def __init__(self, model: Model, engine: Engine, on_fatal: OnFatal, defaults: SamplingDefaults) -> None:
+    def __init__(self, model: Model, engine: "Engine", on_fatal: OnFatal, defaults: SamplingDefaults) -> None:
         super().__init__(model, on_fatal)
         self._engine = engine
         self._defaults = defaults
@@ -290,7 +292,7 @@ class TextServer(ModelServer):
 class EmbeddingServer(ModelServer):
     """An encoder: embeddings."""
 
-    def __init__(self, model: Model, encoder: EncoderModel, on_fatal: OnFatal) -> None:
+    def __init__(self, model: Model, encoder: "EncoderModel", on_fatal: OnFatal) -> None:
         super().__init__(model, on_fatal)
         self._encoder = encoder
         self._engine = EncoderEngine(encoder)

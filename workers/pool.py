@@ -42,13 +42,17 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def on_start(self) -> None:
         """Load the models. Celery connects to Redis only after this, so no message waits for a model."""
         try:
-            self._runtime = compose()
+            self._runtime = self.compose()
             self._runtime.start()
         except ConfigurationError as error:
             log.critical("cannot start: %s", error, extra={"action": "misconfigured"})
             raise SystemExit(CONFIGURATION_EXIT) from error
         _runtimes.append(self._runtime)
         worker_shutting_down.connect(self._shutting_down)
+
+    def compose(self) -> Runtime:
+        """The runtime this pool hands its messages to. Raises ConfigurationError."""
+        return compose()
 
     def _shutting_down(self, **about: Any) -> None:
         """SIGTERM has come. Celery first takes its time with the broker; the work does not wait for that."""

@@ -24,7 +24,7 @@ from nightshift.store import Store
 from nightshift.streams import StreamWriter
 from workers.heartbeat import Heartbeat
 from workers.intake import Intake
-from workers.models import Models, load_model
+from workers.models import LoadModel, Models
 from workers.online_runner import OnlineRunner
 from workers.shard_runner import Rooms, ShardConfig, ShardRunner
 
@@ -49,8 +49,11 @@ class Connections:
 class Runtime:
     """One worker. `start` loads the models and takes on work; `drain` gives all of it back."""
 
-    def __init__(self, worker_id: str, settings: WorkerSettings, connections: Connections) -> None:
+    def __init__(
+        self, worker_id: str, settings: WorkerSettings, connections: Connections, load: LoadModel
+    ) -> None:
         self._worker_id = worker_id
+        self._load = load
         self._settings = settings
         self._connections = connections
         self._heartbeat = Heartbeat(connections.store, worker_id, settings.lease)
@@ -68,7 +71,7 @@ class Runtime:
         check_distinct(self._settings.models)
         self._models = Models(
             [
-                load_model(path_or_id, position, self._settings, engine_died)
+                self._load(path_or_id, position, self._settings, engine_died)
                 for position, path_or_id in enumerate(self._settings.models)
             ]
         )

@@ -21,8 +21,9 @@ from nightshift.schemas import parse_request
 from nightshift.settings import WorkerSettings
 from workers.carry_over import CarryOver, ChoiceSoFar
 from workers.inference import Identity, Progress
+from workers.model_loading import load_model
 from workers.model_server import Inference
-from workers.models import Models, load_model
+from workers.models import Models
 
 SETTINGS = WorkerSettings(device="cpu", dtype="float32")
 

@@ -10,8 +10,8 @@ from nightshift.demo import demo_model_path
 from nightshift.errors import ConfigurationError
 from nightshift.settings import WorkerSettings
 from workers.engine.execution.linears import NativeLinear
+from workers.model_loading import load_model
 from workers.model_server import TextServer
-from workers.models import load_model
 
 needs_native = pytest.mark.skipif(
     not NativeLinear.can_pack("int8", 4), reason="this machine has no kernel for int8"
