@@ -7,18 +7,16 @@ beginnings: no tensors, no clock.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
-from ..request import PRIORITY_RANKS
 from .draft import Chunk, Draft
-from .forecast import Future, peak_growth_blocks
+from .forecast import Forecast
 from .kv_blocks import BlockPool
 from .output_lengths import OutputLengths
 from .preemption import cheapest_victim, give_up_tail
 from .prefixes import PrefixesInFlight
 from .queue import WaitingQueue
+from .running import RunningSet, urgency
 from .sequence import Sequence
 from .step_budget import MIN_CHUNK_TOKENS, StepBudget
 from .step_limits import StepLimits
@@ -28,8 +26,6 @@ __all__ = ["Batcher", "Chunk"]
 
 STEPS_LEFT_OUT_MAX = 3
 """Steps in a row that may leave out running sequences of less urgent classes. Then these come first."""
-TURN_TOKENS = 16
-"""New tokens for which a sequence whose turn has come keeps its blocks: what each turn achieves."""
 
 
 class Batcher:
@@ -57,10 +53,10 @@ class Batcher:
         self._reuse_prefixes = reuse_prefixes
         self.limits = StepLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
         self._budget = StepBudget(step_budget_ms)
-        self._lengths = output_lengths or OutputLengths()
-        self._queue = WaitingQueue(self._remaining_tokens)
+        self._forecast = Forecast(output_lengths or OutputLengths(), pool.block_size)
+        self._queue = WaitingQueue(self._forecast.remaining_tokens)
         self._in_flight = PrefixesInFlight()
-        self._running: list[list[Sequence]] = [[] for _ in PRIORITY_RANKS]  # by rank, each by arrival
+        self._running = RunningSet()
         self._holders: set[Sequence] = set()  # waiting, and holding blocks
         self._steps_left_out = 0
         self.num_preemptions = 0
@@ -70,33 +66,33 @@ class Batcher:
 
     @property
     def running(self) -> list[Sequence]:
-        return [sequence for members in self._running for sequence in members]
+        return [*self._running]
 
     @property
     def waiting(self) -> list[Sequence]:
         """Most urgent first; the order of admission is another (`queue.py`)."""
-        return sorted([*self._queue, *self._in_flight.parked], key=_urgency)
+        return sorted([*self._queue, *self._in_flight.parked], key=urgency)
 
     @property
     def num_running(self) -> int:
-        return sum(map(len, self._running))
+        return len(self._running)
 
     @property
     def has_work(self) -> bool:
         # Whoever is parked waits for somebody who runs.
-        return any(self._running) or len(self._queue) > 0
+        return bool(self._running) or len(self._queue) > 0
 
     def add(self, sequence: Sequence) -> None:
         self._queue.add(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """Remove a sequence that has come to its end, and learn from its length."""
-        self._lengths.add(sequence.group, sequence.num_output_tokens)
+        self._forecast.learn(sequence)
         self.remove(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is, and give back its blocks. Its content stays findable."""
-        if sequence in self._running[sequence.rank]:
+        if sequence in self._running:
             self._stop_running(sequence)
         elif not self._in_flight.discard(sequence):
             self._queue.discard(sequence)
@@ -112,7 +108,7 @@ class Batcher:
         self._close_slots(draft)
         if self._steps_left_out >= STEPS_LEFT_OUT_MAX:
             self._continue_left_out(draft)
-        for rank, members in enumerate(self._running):
+        for rank, members in enumerate(self._running.by_rank):
             for sequence in list(members):
                 if draft.tokens_left == 0:
                     break
@@ -120,7 +116,7 @@ class Batcher:
             if not draft.is_short_of_blocks:
                 self._admit(rank, draft)
         if not draft.token_counts:  # all who ran have stopped, in favour of somebody who waits
-            for rank in range(len(self._running)):
+            for rank in range(len(self._running.by_rank)):
                 self._admit(rank, draft)
         self._count_left_out(draft)
         return [Chunk(sequence, count) for sequence, count in draft.token_counts.items()]
@@ -166,7 +162,7 @@ class Batcher:
         self._pool.check_integrity([sequence.blocks for sequence in [*running, *waiting]])
         holders = {sequence for sequence in waiting if sequence.blocks}
         assert holders == self._holders, "other sequences hold blocks than are known to"
-        assert running == sorted(running, key=_urgency), "out of order"
+        assert running == sorted(running, key=urgency), "out of order"
         self._in_flight.check_integrity(running)
         for sequence in [*running, *waiting]:
             assert sequence.num_computed_tokens <= len(sequence.blocks) * self._pool.block_size
@@ -187,7 +183,7 @@ class Batcher:
         """Get a running sequence blocks for all it knows; if there are none, it stops, and False."""
         missing = self._pool.blocks_for(sequence.num_tokens) - len(sequence.blocks)
         while missing > self._pool.num_free:
-            others = [*self._holders, *self._unprotected(sequence)]
+            others = [*self._holders, *self._running.unprotected(sequence)]
             less_urgent = (other for other in others if other.urgency > sequence.urgency)
             victim = cheapest_victim(less_urgent, missing - self._pool.num_free, self._pool)
             if victim is None:
@@ -201,7 +197,7 @@ class Batcher:
     def _continue_left_out(self, draft: Draft) -> None:
         """Let those advance who have been left out, in up to half the step."""
         draft.tokens_left, rest = max(1, draft.tokens_left // 2), draft.tokens_left // 2
-        for members in reversed(self._running[1:]):
+        for members in reversed(self._running.by_rank[1:]):
             for sequence in list(members):
                 count = min(sequence.num_uncomputed_tokens, MIN_CHUNK_TOKENS, draft.tokens_left)
                 if count > 0 and sequence not in draft.preempted and self._grow(sequence, draft):
@@ -213,8 +209,7 @@ class Batcher:
         most_urgent = min((sequence.rank for sequence in draft.token_counts), default=0)
         is_left_out = any(
             sequence not in draft.token_counts and sequence.num_uncomputed_tokens > 0
-            for members in self._running[most_urgent + 1 :]
-            for sequence in members
+            for sequence in self._running.after(most_urgent)
         )
         self._steps_left_out = self._steps_left_out + 1 if is_left_out else 0
 
@@ -269,7 +264,7 @@ class Batcher:
 
     def _make_room(self, sequence: Sequence, missing: int, draft: Draft) -> bool:
         """See that a slot and `missing` blocks are free, evicting less urgent classes if that is enough."""
-        pool, is_alone = self._pool, not any(self._running)
+        pool, is_alone = self._pool, not self._running
         yielding = [
             other
             for other in self._holders
@@ -279,11 +274,11 @@ class Batcher:
         if (
             self._has_slot
             and missing <= reachable
-            and (is_alone or self._will_fit(sequence, missing, reachable))
+            and (is_alone or missing + self._forecast.growth_blocks(self._running, sequence) <= reachable)
         ):
             self._evict_until(missing, yielding, draft)
             return True
-        yielding += self._unprotected(sequence, from_rank=sequence.rank + 1)
+        yielding += self._running.unprotected(sequence, from_rank=sequence.rank + 1)
         reachable = pool.num_free + pool.num_freed_without([other.blocks for other in yielding])
         running = [other for other in yielding if other not in self._holders]
         if not running or missing > reachable:
@@ -295,38 +290,7 @@ class Batcher:
         self._evict_until(missing, yielding, draft)
         return True
 
-    def _will_fit(self, sequence: Sequence, missing: int, free: int) -> bool:
-        """Is memory likely to suffice until this sequence and those running have ended?"""
-        futures = [self._future(other, len(other.blocks)) for other in self.running]
-        futures.append(self._future(sequence, self._pool.blocks_for(sequence.num_tokens)))
-        return missing + peak_growth_blocks(futures, self._pool.block_size) <= free
-
-    def _future(self, sequence: Sequence, num_blocks: int) -> Future:
-        room = num_blocks * self._pool.block_size
-        return Future(
-            remaining_tokens=self._remaining_tokens(sequence),
-            held_tokens=room - (sequence.num_cached_tokens or 0),
-            slack_tokens=room - sequence.num_tokens,
-        )
-
-    def _remaining_tokens(self, sequence: Sequence) -> int:
-        """Tokens that a sequence is expected to add to those it has."""
-        num_tokens = sequence.num_tokens
-        if sequence.num_expected_tokens <= num_tokens or sequence.num_output_tokens == 0:
-            expected = self._lengths.expect(sequence.group, sequence.num_output_tokens)
-            sequence.num_expected_tokens = min(sequence.num_prompt_tokens + expected, sequence.num_tokens_max)
-        return sequence.num_expected_tokens - num_tokens
-
     # Those who have to go
-
-    def _unprotected(self, sequence: Sequence, from_rank: int = 0) -> list[Sequence]:
-        """Running sequences, most urgent first, but those whose turn keeps them from a more urgent class."""
-        return [
-            other
-            for members in self._running[from_rank:]
-            for other in members
-            if other.rank == sequence.rank or other.num_tokens >= other.turn_tokens
-        ]
 
     def _evict_until(self, missing: int, candidates: list[Sequence], draft: Draft) -> None:
         """Take blocks from the candidates, which have enough, until `missing` are free."""
@@ -357,28 +321,26 @@ class Batcher:
 
     @property
     def _has_slot(self) -> bool:
-        return self.num_running < self.limits.max_num_seqs
+        return len(self._running) < self.limits.max_num_seqs
 
     def _may_get_slot(self, rank: int) -> bool:
-        return self._has_slot or any(self._running[rank + 1 :])
+        return self._has_slot or any(self._running.by_rank[rank + 1 :])
 
     def _close_slots(self, draft: Draft) -> None:
         """Stop the least urgent where there are fewer slots than there were."""
-        while self.num_running > self.limits.max_num_seqs:
+        while len(self._running) > self.limits.max_num_seqs:
             self._preempt(self.running[-1], draft)
 
     def _start_running(self, sequence: Sequence, *, has_turn: bool) -> None:
         self._queue.take(sequence)
         self._holders.discard(sequence)
-        insort(self._running[sequence.rank], sequence, key=_urgency)
-        if has_turn:
-            sequence.turn_tokens = sequence.num_tokens + TURN_TOKENS
+        self._running.add(sequence, has_turn=has_turn)
         if self._reuse_prefixes:
             first_own = sequence.num_computed_tokens // self._pool.block_size
             self._in_flight.start(sequence, self._reusable_digests(sequence)[first_own:])
 
     def _stop_running(self, sequence: Sequence) -> None:
-        self._running[sequence.rank].remove(sequence)
+        self._running.remove(sequence)
         self._requeue(self._in_flight.stop(sequence))
 
     def _requeue(self, released: list[Sequence]) -> None:
@@ -392,13 +354,5 @@ class Batcher:
         return sequence.digests((sequence.num_tokens - 1) // size, size, self._pool.root_digest)
 
     def _start_budget(self) -> None:
-        has_interactive = bool(self._running[0]) or self._queue.first(0) is not None
-        self._budget.start_step(has_interactive, self._bulk())
-
-    def _bulk(self) -> Iterator[Sequence]:
-        for members in self._running[1:]:
-            yield from members
-
-
-def _urgency(sequence: Sequence) -> tuple[int, int]:
-    return sequence.urgency
+        has_interactive = bool(self._running.by_rank[0]) or self._queue.first(0) is not None
+        self._budget.start_step(has_interactive, self._running.after(0))

@@ -1,4 +1,4 @@
-"""How many blocks those running will need at most, if their answers become as long as expected.
+"""How long answers will become, and how many blocks those running will need at most if they do.
 
 Everybody's final size is not needed at once: by the time the longest is at its end, the others have ended and
 given back theirs. The peak lies at the moment somebody ends (the "past-future" scheduler of LightLLM).
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from .output_lengths import OutputLengths
+from .sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -19,6 +22,40 @@ class Future:
     """Room of the blocks that become free when it ends; those it shares do not."""
     slack_tokens: int
     """Room left in the blocks it has."""
+
+
+class Forecast:
+    """What to expect of sequences, from the answers there have been."""
+
+    def __init__(self, lengths: OutputLengths, block_size: int) -> None:
+        self._lengths = lengths
+        self._block_size = block_size
+
+    def learn(self, sequence: Sequence) -> None:
+        """`sequence` has come to its end."""
+        self._lengths.add(sequence.group, sequence.num_output_tokens)
+
+    def remaining_tokens(self, sequence: Sequence) -> int:
+        """Tokens that a sequence is expected to add to those it has."""
+        num_tokens = sequence.num_tokens
+        if sequence.num_expected_tokens <= num_tokens or sequence.num_output_tokens == 0:
+            expected = self._lengths.expect(sequence.group, sequence.num_output_tokens)
+            sequence.num_expected_tokens = min(sequence.num_prompt_tokens + expected, sequence.num_tokens_max)
+        return sequence.num_expected_tokens - num_tokens
+
+    def growth_blocks(self, running: Iterable[Sequence], newcomer: Sequence) -> int:
+        """Blocks needed beyond those that are held, and those for all that `newcomer` knows already."""
+        futures = [self._future(sequence, len(sequence.blocks)) for sequence in running]
+        futures.append(self._future(newcomer, -(-newcomer.num_tokens // self._block_size)))
+        return peak_growth_blocks(futures, self._block_size)
+
+    def _future(self, sequence: Sequence, num_blocks: int) -> Future:
+        room = num_blocks * self._block_size
+        return Future(
+            remaining_tokens=self.remaining_tokens(sequence),
+            held_tokens=room - (sequence.num_cached_tokens or 0),
+            slack_tokens=room - sequence.num_tokens,
+        )
 
 
 def peak_growth_blocks(futures: Iterable[Future], block_size: int) -> int:

@@ -168,8 +168,8 @@ def test_the_order_of_ten_thousand_waiting_rows_costs_no_pass_over_them() -> Non
     for number in range(10_000):
         add(model, str(number), [rng.randrange(50) for _ in range(8)], new=50, group="job")
     looked_at: list[str] = []
-    expect = model.batcher._lengths.expect
-    model.batcher._lengths.expect = lambda group, n: looked_at.append("") or expect(group, n)  # type: ignore
+    expect = model.batcher._forecast._lengths.expect
+    model.batcher._forecast._lengths.expect = lambda group, n: looked_at.append("") or expect(group, n)  # type: ignore
 
     for _ in range(3):
         for chunk in model.batcher.plan():
