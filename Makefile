@@ -4,8 +4,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Two threads of torch per test process fight over the same cores.
-export OMP_NUM_THREADS ?= 1
+# Several processes beside one another: two threads of torch in each would fight over the same cores.
+demo test: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help demo test bench check format up clean
 
