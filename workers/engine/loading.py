@@ -80,7 +80,8 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype)
     del model
     return_free_memory()
-    log.info("model loaded: %s, %s on %s, attention by %s", facts.id, dtype, device, attention)
+    how = f"{dtype} on {device}, weights {config.weight_dtype}, KV {kv_dtype}, attention by {attention}"
+    log.info("model loaded: %s, %s%s", facts.id, how, ", deterministic" if config.deterministic else "")
     return LoadedModel(facts, forward_pass, checked.shapes, dtype, kv_dtype, device, attention, step_bytes)
 
 
