@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from nightshift import failpoints
 from nightshift.errors import DatabaseUnavailable, QueueUnavailable
 from nightshift.nudges import Nudger
 from nightshift.objectstore import Locations, ObjectStore, open_store
@@ -52,6 +53,7 @@ class Doorbell:
             return False
         try:
             self._queue.ring(rings)
+            failpoints.hit("api.rung")
             with self._store.transaction() as tx:
                 tx.outbox.delete([ring.id for ring in rings])
         except QueueUnavailable:

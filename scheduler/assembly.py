@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from nightshift import failpoints
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
 from nightshift.lifecycle import counts_json, finish
@@ -129,6 +130,7 @@ class Assembly:
 
     def _assemble(self, job: Job) -> _Outcome:
         """Assemble one job and end it. Raises StorageError, DatabaseUnavailable, Interrupted: it stays."""
+        failpoints.hit("scheduler.before_output")
         try:
             output = self._files(job) if job.face is Face.OPENAI else self._parts(job)
         except Mismatch as mismatch:
@@ -141,6 +143,7 @@ class Assembly:
                 raise
             log.error("no output: %s", error, extra={"action": "output_impossible", "job": job.id})
             output = _broken(job, input_error(error, "output"))
+        failpoints.hit("scheduler.output_written")
         outcome = self._end(job, output)
         self._forget_notes(job)
         return outcome
@@ -224,6 +227,7 @@ class Assembly:
             )
             for file in files.written if ended else ():
                 tx.files.insert(file)
+        failpoints.hit("scheduler.job_ended")
         log.info(
             "job ended",
             extra={

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from nightshift import failpoints
 from nightshift.errors import InvalidRequest, QueueUnavailable, StorageError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState
 from nightshift.lifecycle import finish, plan
@@ -148,6 +149,7 @@ class Planning:
             )
         if not rings:
             return _Outcome.TOO_LATE
+        failpoints.hit("scheduler.planned")
         log.info(
             "job planned",
             extra={

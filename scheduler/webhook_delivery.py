@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
 
+from nightshift import failpoints
 from nightshift.egress import BlockedUrl, EgressResponse, NoAnswer
 from nightshift.store import Store
 from nightshift.vault import Vault
@@ -147,6 +148,7 @@ class WebhookDelivery:
         started_at = self._store.now()
         signed = headers(delivery.event_id, int(started_at.timestamp()), delivery.body, [secret])
         made, is_blocked = self._send(delivery, signed, started_at)
+        failpoints.hit("scheduler.webhook_sent")
         next_step = follow_up(made, is_blocked, self._store.now(), self._jitter())
         with self._store.transaction() as tx:
             if not tx.deliveries.record(delivery, made, next_step.state, next_step.next_at):

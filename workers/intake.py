@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from nightshift import failpoints
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.store import Store
@@ -173,6 +174,8 @@ class Intake:
         except DatabaseUnavailable:
             self._put_back(messages)
             raise
+        if claims:
+            failpoints.hit("worker.claimed")
         for message in messages:
             message.acknowledge()
         for claim in claims:
@@ -210,6 +213,7 @@ class Intake:
             claim = tx.leases.claim_bulk(self._worker_id, self._models, tx.now(), self._lease_ttl_s)
         if claim is None:
             return False
+        failpoints.hit("worker.claimed")
         self._bulk_may_wait = True
         self._places.run_bulk(claim, claimed_at_s)
         return True

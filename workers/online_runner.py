@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from nightshift import lifecycle
+from nightshift import failpoints, lifecycle
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import Answer, JsonObject, OnlineClaim, StopReason
 from nightshift.logprobs import num_tokens
@@ -273,6 +273,7 @@ class OnlineRunner:
                     lifecycle.record_answer(tx, claim, entry.answer, now)
                 elif tx.shards.stop_held(claim.lease):
                     lifecycle.end_stopped_online(tx, tx.jobs.fetch(claim.job.id), now)
+        failpoints.hit("worker.answered")
 
     def _write(self, entries: Sequence[Delta | End]) -> None:
         if entries:

@@ -18,6 +18,7 @@ from celery.signals import worker_shutting_down
 from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
 
+from nightshift import failpoints
 from nightshift.errors import ConfigurationError
 from nightshift.queue import BULK_QUEUE, BULK_TASK, ONLINE_TASK
 from nightshift.supervisor import CONFIGURATION_EXIT
@@ -72,6 +73,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     ) -> None:
         """Take one message. `args` is (task, id, headers, body, content type, content encoding)."""
         task, _, headers, body, content_type, content_encoding = args
+        failpoints.hit("worker.received")
 
         def acknowledge() -> None:
             callback((0, None, 0.0))

@@ -13,7 +13,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 
-from nightshift import lifecycle
+from nightshift import failpoints, lifecycle
 from nightshift.jobs import BulkClaim, Segment, Usage, carry_over_key, segment_key
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.outputs import RowResult, decode_segment, encode_segment
@@ -59,6 +59,7 @@ class Checkpoints:
         data = encode_segment(results)
         key = segment_key(lease, shard.shard_no, self._seq)
         self._objects.put(key, data)
+        failpoints.hit("worker.segment_stored")
         segment = Segment(
             key=key,
             term=lease.term,
@@ -72,6 +73,7 @@ class Checkpoints:
         with self._store.transaction() as tx:
             if not lifecycle.commit_segment(tx, lease, segment, tx.now(), rows_total=rows_total):
                 raise LeaseLost
+        failpoints.hit("worker.segment_listed")
         self._seq += 1
 
     def save_carry_over(self, unfinished: Mapping[int, CarryOver]) -> str | None:
@@ -87,6 +89,7 @@ class Checkpoints:
             return None
         key = carry_over_key(self._claim.lease, self._claim.shard.shard_no)
         self._objects.put(key, ("\n".join(lines) + "\n").encode())
+        failpoints.hit("worker.carry_over_stored")
         return key
 
     def carry_over(self) -> dict[int, CarryOver]:

@@ -18,6 +18,7 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from nightshift import failpoints
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import Answer, BulkClaim, StopReason
 from nightshift.objectstore import ObjectStore
@@ -294,6 +295,7 @@ class ShardRunner:
             self._note(message.inference_id, message.progress)
 
     def _note(self, inference_id: str, progress: Progress) -> None:
+        failpoints.hit("worker.row_heard")
         flight = self._in_flight.get(inference_id)
         if flight is None:
             return
@@ -351,6 +353,7 @@ class ShardRunner:
         with self._rooms.store.transaction() as tx:
             if not tx.leases.hand_back(self.claim.lease, key):
                 raise LeaseLost
+        failpoints.hit("worker.handed_back")
         return "handed back"
 
     def _postpone(self, error: StorageError) -> str:

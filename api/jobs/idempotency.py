@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from nightshift import failpoints
 from nightshift.errors import DatabaseUnavailable, IdempotencyKeyReused, InvalidRequest
 from nightshift.jobs import Job, JobKind, JsonObject
 from nightshift.lifecycle import Submitted
@@ -77,9 +78,14 @@ def create_once(
             with store.transaction() as tx:
                 now = tx.now()
                 earlier = _earlier(tx, request, now, render, status_code)
-                return earlier or _first(tx, request, now, create, render, status_code)
+                if earlier is not None:
+                    return earlier
+                first = _first(tx, request, now, create, render, status_code)
+                failpoints.hit("api.before_commit")
         except _LostRace:
             continue
+        failpoints.hit("api.committed")
+        return first
     raise DatabaseUnavailable("Requests with the same Idempotency-Key keep overtaking this one.")
 
 

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from api.errors import RequestEnded, WaitedTooLong, error_json
 from api.jobs.submission import submit_online
 from api.services import Services
-from nightshift import lifecycle
+from nightshift import failpoints, lifecycle
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.jobs import Answer, Job, JobState, JsonObject, StopReason, Usage
 from nightshift.lifecycle import Submitted
@@ -58,6 +58,8 @@ def accept(services: Services, new: NewJob, body: JsonObject) -> Waiting:
     """
     with services.store.transaction() as tx:
         submitted = submit_online(tx, services.settings.api, new, body, tx.now())
+        failpoints.hit("api.before_commit")
+    failpoints.hit("api.committed")
     services.doorbell.ring(submitted.rings)
     return Waiting.on(submitted)
 

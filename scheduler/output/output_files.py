@@ -11,6 +11,7 @@ from itertools import chain
 from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
+from nightshift import failpoints
 from nightshift.files import File, FilePurpose, file_key
 from nightshift.ids import batch_id, derived_id
 from nightshift.jobs import Job
@@ -66,6 +67,7 @@ def _write(job: Job, kind: str, pieces: Iterator[bytes], objects: ObjectStore, n
         return None
     file_id = derived_id("file-", f"{job.id}/{kind}")
     info = objects.put(file_key(job.tenant_id, file_id), chain((first,), pieces))
+    failpoints.hit("scheduler.part_written")
     return _file(job, file_id, kind, info, now)
 
 

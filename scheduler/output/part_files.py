@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Final
 
+from nightshift import failpoints
 from nightshift.jobs import Counts, Job, JobState, Shard
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.manifest import MANIFEST_NAME, SUCCESS_NAME, Manifest, Part, part_name
@@ -92,6 +93,7 @@ class PartWriter:
         name = part_name(shard.shard_no, self.job.spec.format)
         pieces = encoded(chain((first,), lines), self.job.spec.format, self.job.spec.endpoint)
         info = self.destination.store.put(self.destination.prefix + name, pieces)
+        failpoints.hit("scheduler.part_written")
         assert info.sha256 is not None, "who has just written an object knows its sha256"
         return Part(
             name=name,

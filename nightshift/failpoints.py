@@ -1,0 +1,96 @@
+"""Points in the code at which a process can be told to kill itself, to test what its death leaves behind.
+
+    NIGHTSHIFT_FAILPOINT=worker.claimed        kill -9 itself there, at every start
+    NIGHTSHIFT_FAILPOINT=worker.row_heard:17   … at the 17th time it comes by
+    NIGHTSHIFT_FAILPOINT_DIR=/run/failpoints   a file of that name in this directory arms the point while the
+                                               service runs; whichever process gets there first takes the file
+                                               away and dies
+
+The environment is read once, when this module is imported. Unless one of the two is set, `hit` is a function
+that does nothing. docs/leases.md says what each death leaves behind and who mends it.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+FAILPOINT: Final = "NIGHTSHIFT_FAILPOINT"
+FAILPOINT_DIR: Final = "NIGHTSHIFT_FAILPOINT_DIR"
+
+NAMES: Final = (
+    "api.before_commit",  # a job is written and not committed
+    "api.committed",  # … committed, and nobody has been told: not the workers, not the client
+    "api.rung",  # the workers have been told; the outbox does not know it
+    "worker.fetched",  # Celery has taken a message from Redis and noted it nowhere; its library's to hit
+    "worker.received",  # a message has arrived and nothing was claimed for it
+    "worker.claimed",  # a claim has committed, its message is not acknowledged
+    "worker.row_heard",  # the engine has said something of a row of a shard
+    "worker.segment_stored",  # a segment is in the object store and not listed
+    "worker.segment_listed",  # … listed
+    "worker.carry_over_stored",  # tokens of unfinished rows are stored, the shard does not say so
+    "worker.answered",  # the answers of online requests have committed, nobody has been told
+    "worker.handed_back",  # a drained shard is back in the queue
+    "scheduler.planned",  # a job's shards have committed, nobody has been told
+    "scheduler.before_output",  # every row has run; nothing of the output has been written
+    "scheduler.part_written",  # one of the output's files is there
+    "scheduler.output_written",  # all of the output is there, the job has not ended
+    "scheduler.job_ended",  # the job has ended; its webhook is owed
+    "scheduler.webhook_sent",  # the receiver has answered; no attempt has been recorded
+)
+
+
+def from_environment(environment: Mapping[str, str]) -> Callable[[str], None]:
+    """What `hit` does in a process with this environment. Raises ValueError for a name there is not."""
+    one, directory = environment.get(FAILPOINT), environment.get(FAILPOINT_DIR)
+    checks = [_at(one)] if one else []
+    checks += [_armed_in(Path(directory))] if directory else []
+    if not checks:
+        return _pass_by
+
+    def hit(name: str) -> None:
+        assert name in NAMES, f"no such failpoint: {name}"
+        if any(is_due(name) for is_due in checks):
+            _die(name)
+
+    return hit
+
+
+def _pass_by(name: str) -> None:
+    """Nobody asked for a death."""
+
+
+def _at(wanted: str) -> Callable[[str], bool]:
+    name, _, count = wanted.partition(":")
+    if name not in NAMES or (":" in wanted and not count.isdecimal()):
+        raise ValueError(f"{FAILPOINT}={wanted}: want name or name:n, with a name of {', '.join(NAMES)}")
+    last = int(count or 1)
+    # Threads may come by at once; a list counts them without a lock.
+    times: list[None] = []
+
+    def is_due(at: str) -> bool:
+        if at == name:
+            times.append(None)
+        return at == name and len(times) >= last
+
+    return is_due
+
+
+def _armed_in(directory: Path) -> Callable[[str], bool]:
+    def is_due(at: str) -> bool:
+        try:
+            os.unlink(directory / at)  # one process wins
+        except FileNotFoundError:
+            return False
+        return True
+
+    return is_due
+
+
+def _die(name: str) -> None:
+    os.write(2, f"failpoint {name}: this process kills itself\n".encode())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+hit: Final = from_environment(os.environ)
