@@ -1,4 +1,4 @@
-"""One tiny llama on disk for the tests that need just any model."""
+"""One tiny llama on disk, and an engine over it, for the tests that need just any model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.workers.engine.tiny_models import save_model
+from tests.unit.workers.engine.tiny_models import load_engine, save_model
+from workers.engine import Engine
 
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+def engine(llama: Path) -> Engine:
+    """Fresh and roomy."""
+    return load_engine(llama)

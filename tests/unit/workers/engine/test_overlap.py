@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.workers.engine.test_engine import ScriptedRunner, engine_over
+from tests.unit.workers.engine.scripted_runner import ScriptedRunner, engine_over
 from tests.unit.workers.engine.test_sampler import sequence
 from tests.unit.workers.engine.tiny_models import (
     EOS,

@@ -6,6 +6,7 @@ instead of settling into a loop, and a wrong mask or position shows within a few
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,12 @@ def load_cramped_engine(directory: Path, **overrides: Any) -> Engine:
     engine = load_engine(directory, **overrides)
     complete(engine, *(Request(f"short-{number}", [number], greedy(1)) for number in range(8)))
     return engine
+
+
+def random_prompts(count: int, seed: int = 3) -> list[list[int]]:
+    print(f"prompt seed {seed}")
+    rng = random.Random(seed)
+    return [[rng.randrange(256) for _ in range(rng.randint(2, 25))] for _ in range(count)]
 
 
 def greedy(max_tokens: int, **overrides: Any) -> SamplingParams:
