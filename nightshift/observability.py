@@ -56,13 +56,18 @@ def set_up_logging(process: str, settings: LogSettings | None = None, stream: Te
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_formatter(settings.log_format, process, stream))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+    adopt_libraries()
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+
+
+def adopt_libraries() -> None:
+    """Take away the handlers that libraries bring. Again after importing one late: it brings them then."""
     for name in _WITH_HANDLERS:
         library = logging.getLogger(name)
         library.handlers.clear()
         library.propagate = True
-    for name in _QUIET:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    logging.captureWarnings(True)
 
 
 class JsonFormatter(logging.Formatter):

@@ -5,6 +5,7 @@ import os
 from nightshift.errors import ConfigurationError
 from nightshift.ids import new_id
 from nightshift.objectstore import Locations, open_store
+from nightshift.observability import adopt_libraries
 from nightshift.settings import DataSettings, LocationSettings, QueueSettings, WorkerSettings
 from nightshift.sources import Sources
 from nightshift.store import Store, open_database
@@ -21,6 +22,7 @@ def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fata
     """A model in our own engine. torch is imported now: nothing before this needs it."""
     from workers.model_loading import load_model
 
+    adopt_libraries()
     return load_model(path_or_id, position, settings, on_fatal)
 
 

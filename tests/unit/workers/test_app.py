@@ -14,7 +14,6 @@ from workers.app import app
 
 app.log.setup(loglevel="WARNING", redirect_stdouts=True)  # as `celery worker --loglevel WARNING` does
 logging.getLogger("workers.runtime").info("worker ready")
-logging.getLogger("huggingface_hub.utils").warning("the hub is away")
 warnings.warn("you are root", SecurityWarning)
 """
 
@@ -26,5 +25,28 @@ def test_the_operator_decides_what_a_worker_logs_and_celery_does_not(level, time
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
     )
     assert ended.stderr.count("worker ready") == times
-    assert ended.stderr.count("the hub is away") == 1
     assert "you are root" not in ended.stderr
+
+
+LOADING_PROGRAM = """
+import contextlib, logging
+from workers.app import app
+from workers.composition import load_model
+from nightshift.errors import ConfigurationError
+from nightshift.settings import WorkerSettings
+
+app.log.setup(loglevel="WARNING")
+with contextlib.suppress(ConfigurationError):
+    load_model("/nowhere", 0, WorkerSettings(), lambda error: None)
+for library in ("huggingface_hub", "transformers"):
+    logging.getLogger(f"{library}.somewhere").warning(f"{library} warns")
+"""
+
+
+def test_what_libraries_of_the_model_say_is_in_the_log_once_although_they_are_imported_late():
+    ended = subprocess.run(
+        [sys.executable, "-c", LOADING_PROGRAM], capture_output=True, text=True, check=True, timeout=240
+    )
+    for library in ("huggingface_hub", "transformers"):
+        (line,) = (line for line in ended.stderr.splitlines() if f"{library} warns" in line)
+        assert '"level": "warning"' in line
