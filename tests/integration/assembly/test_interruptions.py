@@ -1,0 +1,128 @@
+"""An assembly that is interrupted, postponed, or done by two: its job ends once, and with the same bytes."""
+
+import json
+
+from nightshift.errors import ObjectNotFound, StorageDenied, StorageUnavailable
+from nightshift.jobs import JobState, ShardState, StopReason, Webhook
+from nightshift.testing import FakeClock, claimed
+from scheduler.assembly import Assembly
+from scheduler.crew import CrewConfig
+from tests.integration.assembly.conftest import TEXTS, a_batch, a_native_job, assembled, ids, stop
+from tests.integration.scheduling import BusyStore, FailingStore, Place, jsonl
+
+
+def test_a_second_attempt_writes_the_same_bytes_to_the_same_places(place: Place, clock: FakeClock) -> None:
+    job = a_batch(place, clock, ["good", "bad", "good"])
+    place.work_off()
+    dying = place.assembly(FailingStore(place.objects, "put", StorageUnavailable(), calls_before=1))
+    assert assembled(place, job, clock, dying).state is JobState.FINALIZING  # one of two files is written
+    first = {info.key: place.objects.read(info.key) for info in place.objects.list("files/")}
+
+    ended = assembled(place, job, clock)
+    second = {info.key: place.objects.read(info.key) for info in place.objects.list("files/")}
+    assert ended.state is JobState.SUCCEEDED
+    assert first.items() < second.items()
+    assert ids(place.file_lines(ended, ended.error_file_id)) == ["r1"]
+
+
+def test_an_interrupted_native_assembly_goes_on_after_its_last_note(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, 4 * TEXTS)
+    place.work_off()
+    dying = place.assembly(
+        FailingStore(place.objects, "put", StorageUnavailable(), calls_before=1), shards_per_step=2
+    )
+    assert assembled(place, job, clock, dying).state is JobState.FINALIZING
+    written = {path.name: path.stat().st_mtime_ns for path in (place.bucket / "out").glob("part-*")}
+    assert len(written) == 4  # two steps, and the note of the first
+
+    ended = assembled(place, job, clock, place.assembly(shards_per_step=2))
+    assert ended.state is JobState.SUCCEEDED
+    again = {name: (place.bucket / "out" / name).stat().st_mtime_ns for name in written}
+    assert [again[name] == written[name] for name in sorted(written)] == [True, True, False, False]
+    assert json.loads(place.out("manifest.json"))["counts"]["total"] == 48
+    assert list(place.objects.list("assembly/")) == []
+
+
+def test_storage_that_is_away_postpones_a_job_and_delays_no_other(place: Place, clock: FakeClock) -> None:
+    job = a_batch(place, clock, ["a"])
+    place.work_off()
+    failing = FailingStore(place.objects, "put", StorageUnavailable())
+    duty = place.assembly(failing)
+    assert assembled(place, job, clock, duty).state is JobState.FINALIZING
+    failing.is_broken = False
+    passed = duty.run_once(clock.now)
+    assert (passed.postponed, passed.started) == (1, 0)
+    clock.advance(seconds=CrewConfig.rest_first_s)
+    assert assembled(place, job, clock, duty).state is JobState.SUCCEEDED
+
+
+def test_an_operators_mistake_in_our_own_store_is_waited_out(place: Place, clock: FakeClock) -> None:
+    job = a_batch(place, clock, ["a"])
+    place.work_off()
+    duty = place.assembly(FailingStore(place.objects, "put", StorageDenied()))
+    assert assembled(place, job, clock, duty).state is JobState.FINALIZING
+
+
+def test_an_output_that_may_not_be_written_fails_its_job_and_says_so(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, ["a"], output="file:///elsewhere/out/")
+    place.work_off()
+    ended = assembled(place, job, clock)
+    assert (ended.state, ended.errors[0].code) == (JobState.FAILED, "location_not_allowed")
+    assert (ended.counts.total, ended.counts.succeeded) == (1, 1)
+
+
+def test_an_input_that_was_taken_away_before_its_rows_could_be_named_fails_the_job(
+    place: Place, clock: FakeClock
+) -> None:
+    job = a_native_job(place, clock, ["a"])
+    stop(place, job, StopReason.CANCELLED)
+    (place.bucket / "in.jsonl").unlink()
+    ended = assembled(place, job, clock)
+    assert (ended.state, ended.errors[0].code) == (JobState.FAILED, ObjectNotFound.default_code)
+
+
+def test_a_scheduler_that_must_stop_leaves_the_job_to_the_next(place: Place, clock: FakeClock) -> None:
+    job = a_batch(place, clock, ["a"])
+    place.work_off()
+    stopping = place.assembly(may_continue=lambda: False)
+    assert assembled(place, job, clock, stopping).state is JobState.FINALIZING
+    assert stopping.run_once(clock.now).postponed == 0
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+
+
+def test_two_schedulers_end_a_job_once(place: Place, clock: FakeClock) -> None:
+    job = a_batch(place, clock, ["good", "bad"], webhook=Webhook("https://example.com/", ()))
+    place.work_off()
+    quicker = BusyStore(place.objects, "put", lambda: assembled(place, job, clock))
+    slower = place.assembly(quicker)
+    ended = assembled(place, job, clock, slower)
+    assert ended.state is JobState.SUCCEEDED
+    assert slower.run_once(clock.now).too_late == 1
+    assert len(place.file_lines(ended, ended.output_file_id)) == 1
+    with place.store.snapshot() as tx:
+        assert len(tx.deliveries.due(clock.now, 10)) == 1
+
+
+def test_an_input_that_has_shrunk_under_its_results_fails_the_job(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, ["one", "two"])
+    half = claimed(place.store)
+    place.commit(half, 0, place.results(half)[1:])
+    stop(place, job, StopReason.CANCELLED)
+    with place.store.transaction() as tx:
+        tx.shards.stop_held(half.lease)
+    (place.bucket / "in.jsonl").write_bytes(jsonl([{"text": "one"}]))
+    ended = assembled(place, job, clock)
+    assert (ended.state, ended.errors[0].code) == (JobState.FAILED, "row_count_mismatch")
+
+
+def test_a_job_with_rows_still_running_is_not_touched(place: Place, clock: FakeClock, duty: Assembly) -> None:
+    job = a_batch(place, clock, TEXTS)
+    claimed(place.store)
+    assert duty.run_once(clock.now).counts == {
+        "finalizing": 0,
+        "started": 0,
+        "ended": 0,
+        "postponed": 0,
+        "too_late": 0,
+    }
+    assert {shard.state for shard in place.shards(job)} == {ShardState.LEASED, ShardState.QUEUED}

@@ -1,0 +1,135 @@
+"""Where inputs and outputs may lie: what a location stands for, and which the operator allows."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
+from nightshift.objectstore import DirectoryStore, Locations, ObjectStore, ObjectUri, S3Store
+from tests.integration.servers import S3Server
+
+
+@pytest.fixture(params=["directory", "moto", "rclone"], scope="module")
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Locations]]:
+    """A URL prefix with some objects beneath it, and the locations that allow it. Only to be read."""
+    store: ObjectStore
+    if request.param == "directory":
+        root = tmp_path_factory.mktemp("place")
+        store, locations = DirectoryStore(root), Locations(file_roots=(root,))
+    else:
+        server: S3Server = request.getfixturevalue(f"{request.param}_server")
+        bucket = server.new_bucket()
+        store, locations = S3Store(server.client, bucket), Locations(s3_buckets=(bucket,))
+        with server.in_environment():
+            locations.open(ObjectUri.parse(store.url))
+    for name in ("b.jsonl", "a.jsonl", "c.csv", "deep/d.jsonl", "_tmp/e.jsonl", "_SUCCESS", "manifest.json"):
+        store.put(f"in/{name}", b"{}\n")
+    with closing(locations):
+        yield store.url, locations
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("in/a.jsonl", ["in/a.jsonl"]),
+        ("in/*.jsonl", ["in/a.jsonl", "in/b.jsonl"]),
+        ("in/?.csv", ["in/c.csv"]),
+        ("in/*/*.jsonl", ["in/_tmp/e.jsonl", "in/deep/d.jsonl"]),
+        ("in/", ["in/a.jsonl", "in/b.jsonl", "in/c.csv", "in/deep/d.jsonl"]),
+    ],
+)
+def test_a_location_stands_for_an_object_a_pattern_or_a_prefix(
+    place: tuple[str, Locations], pattern: str, expected: list[str]
+) -> None:
+    url, locations = place
+    uri = ObjectUri.parse(f"{url}/{pattern}")
+
+    found = locations.expand(uri)
+
+    base = ObjectUri.parse(f"{url}/").key
+    assert [info.key.removeprefix(base) for info in found] == expected
+    assert locations.open(uri).read(found[0].key) == b"{}\n"
+    assert str(uri.with_key(found[0].key)) == f"{url}/{expected[0]}"
+
+
+@pytest.mark.parametrize("pattern", ["none.jsonl", "in/*.parquet", "nowhere/"])
+def test_a_location_with_nothing_there_is_an_error(place: tuple[str, Locations], pattern: str) -> None:
+    url, locations = place
+    with pytest.raises(ObjectNotFound):
+        locations.expand(ObjectUri.parse(f"{url}/{pattern}"))
+
+
+def test_a_location_that_stands_for_too_many_objects_is_refused(
+    place: tuple[str, Locations], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, locations = place
+    monkeypatch.setattr("nightshift.objectstore.uris.OBJECTS_MAX", 2)
+    with pytest.raises(InvalidRequest, match="too many"):
+        locations.expand(ObjectUri.parse(f"{url}/in/"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://other/k",
+        "file:///etc/passwd",
+        "file://{root}/../x",
+        "file://{root}/link/x",
+        "file://{root}-beside/x",
+    ],
+)
+def test_a_place_the_operator_did_not_allow_is_refused(tmp_path: Path, text: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to("/etc")
+    locations = Locations(s3_buckets=("mine",), file_roots=(root,))
+
+    with pytest.raises(LocationNotAllowed):
+        locations.expand(ObjectUri.parse(text.format(root=root)))
+
+
+def test_nothing_is_allowed_by_default(tmp_path: Path) -> None:
+    for text in ("s3://any/k", tmp_path.as_uri()):
+        with pytest.raises(LocationNotAllowed):
+            Locations().check(ObjectUri.parse(text))
+
+
+def test_a_root_reached_through_a_link_is_the_root_itself(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.jsonl").write_bytes(b"{}\n")
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+    locations = Locations(file_roots=(tmp_path / "alias",))
+
+    for name in ("alias", "real"):
+        assert len(locations.expand(ObjectUri.parse(f"{(tmp_path / name).as_uri()}/*.jsonl"))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a.jsonl",
+        "/abs/path",
+        "http://host/x",
+        "s3://",
+        "s3:///key",
+        "file://host/x",
+        "file:///a/../b",
+        "s3://b/%00\0",
+    ],
+)
+def test_what_is_not_a_location_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        ObjectUri.parse(text)
+
+
+def test_a_file_uri_may_spell_spaces_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "a b.jsonl").write_bytes(b"{}\n")
+    uri = ObjectUri.parse((tmp_path / "a b.jsonl").as_uri())
+
+    assert Locations(file_roots=(tmp_path,)).expand(uri)[0].size_bytes == 3
+    assert str(uri) == (tmp_path / "a b.jsonl").as_uri()
