@@ -16,6 +16,7 @@ from nightshift.keys import ApiKey, digest, key_id, new_key
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.database import Database
+from tests.integration.api.asking import bulk_under
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
@@ -179,3 +180,9 @@ def batch_lines(count: int, model: str = CHAT_MODEL) -> bytes:
         + b"\n"
         for number in range(count)
     )
+
+
+@pytest.fixture
+def bulk(tmp_path: Path) -> dict[str, object]:
+    """A bulk job that would be accepted."""
+    return bulk_under(tmp_path / "allowed")

@@ -1,6 +1,5 @@
-"""The jobs routes: one request or an input of many, accepted once, shown, listed, cancelled, waited for."""
+"""The jobs routes: one request or an input of many, accepted, shown, listed, cancelled, waited for."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
@@ -10,35 +9,13 @@ import pytest
 
 from api.services import AppSettings
 from nightshift import lifecycle
-from nightshift.jobs import Counts, InputError, JobKind, JobState, NewShard, Segment, Usage
-from nightshift.objectstore import open_store
-from nightshift.rows.outputs import RowResult, encode_segment
+from nightshift.jobs import Counts, InputError, JobState
 from nightshift.store import Store
 from nightshift.vault import open_vault
 from nightshift.webhooks import new_secret, secret_key
+from tests.integration.api.asking import CHAT, bulk_under, online
 from tests.integration.api.conftest import ClientMaker, KeyMaker, StandingApi, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, OnlineClaim
-
-CHAT = "/v1/chat/completions"
-
-
-def online(text: str = "one two", **fields: object) -> dict[str, object]:
-    body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": text}]}
-    return {"endpoint": CHAT, "body": body} | fields
-
-
-@pytest.fixture
-def bulk(tmp_path: Path) -> dict[str, object]:
-    """A bulk job that would be accepted."""
-    return bulk_under(tmp_path / "allowed")
-
-
-def bulk_under(allowed: Path) -> dict[str, object]:
-    return {
-        "endpoint": CHAT,
-        "input": (allowed / "in.jsonl").as_uri(),
-        "output": (allowed / "out").as_uri() + "/",
-    }
 
 
 def test_an_online_job_is_accepted_run_and_read(http: httpx.Client, worker: FakeWorker) -> None:
@@ -225,91 +202,6 @@ def test_an_uploaded_file_can_be_the_input(
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "file_not_found")
 
 
-class TestIdempotency:
-    @pytest.mark.parametrize("count", ["9" * 5000, "-1", "0", "once"])
-    def test_a_count_of_retries_that_is_none_makes_no_repeat(
-        self, http: httpx.Client, bulk: dict[str, object], count: str
-    ) -> None:
-        answers = [
-            http.post("/v1/jobs", json=bulk, headers={"x-stainless-retry-count": count}) for _ in range(2)
-        ]
-
-        assert [answer.status_code for answer in answers] == [202, 202]
-        assert answers[0].json()["id"] != answers[1].json()["id"]
-
-    def test_the_same_key_is_answered_with_the_same_job(
-        self, http: httpx.Client, bulk: dict[str, object], store: Store
-    ) -> None:
-        headers = {"idempotency-key": "k1"}
-        first, second = (http.post("/v1/jobs", json=bulk, headers=headers) for _ in range(2))
-
-        assert (second.status_code, second.json()) == (first.status_code, first.json())
-        with store.snapshot() as tx:
-            assert tx.jobs.unfinished("default", JobKind.BULK) == 1
-
-    def test_the_same_key_with_another_request_is_refused(
-        self, http: httpx.Client, bulk: dict[str, object]
-    ) -> None:
-        headers = {"idempotency-key": "k1"}
-        http.post("/v1/jobs", json=bulk, headers=headers)
-        answer = http.post("/v1/jobs", json=bulk | {"priority": "background"}, headers=headers)
-
-        assert answer.status_code == 422
-        assert answer.json()["error"]["code"] == "idempotency_key_reused"
-
-    def test_a_key_belongs_to_its_tenant(
-        self, http: httpx.Client, make_key: KeyMaker, bulk: dict[str, object]
-    ) -> None:
-        headers = {"idempotency-key": "k1"}
-        ours = http.post("/v1/jobs", json=bulk, headers=headers)
-        stranger = headers | {"authorization": f"Bearer {make_key('somebody-else')}"}
-        theirs = http.post("/v1/jobs", json=bulk, headers=stranger)
-
-        assert theirs.status_code == 202
-        assert theirs.json()["id"] != ours.json()["id"]
-
-    def test_a_refused_request_keeps_no_key(self, http: httpx.Client, bulk: dict[str, object]) -> None:
-        headers = {"idempotency-key": "k1"}
-        refused = http.post("/v1/jobs", json=bulk | {"priority": "urgent"}, headers=headers)
-        accepted = http.post("/v1/jobs", json=bulk, headers=headers)
-
-        assert (refused.status_code, accepted.status_code) == (400, 202)
-
-    def test_a_run_of_the_same_name_and_date_is_one_job(
-        self, http: httpx.Client, bulk: dict[str, object]
-    ) -> None:
-        run = bulk | {"name": "nightly", "date": "2026-11-20"}
-        first, again = (
-            http.post("/v1/jobs", json=run, headers={"idempotency-key": key}) for key in ("a", "b")
-        )
-        tomorrow = http.post("/v1/jobs", json=run | {"date": "2026-11-21"})
-        other_input = http.post("/v1/jobs", json=run | {"input": str(bulk["input"]) + ".gz"})
-
-        assert again.json()["id"] == first.json()["id"]
-        assert tomorrow.json()["id"] != first.json()["id"]
-        assert other_input.status_code == 422
-
-    def test_keys_of_no_length_or_too_much_are_refused(
-        self, http: httpx.Client, bulk: dict[str, object]
-    ) -> None:
-        for key in ("", "k" * 256):
-            answer = http.post("/v1/jobs", json=bulk, headers={"idempotency-key": key})
-            assert answer.status_code == 400
-            assert answer.json()["error"]["param"] == "Idempotency-Key"
-
-    def test_requests_with_one_key_at_the_same_time_make_one_job(
-        self, http: httpx.Client, bulk: dict[str, object]
-    ) -> None:
-        def post(_: int) -> httpx.Response:
-            return http.post("/v1/jobs", json=bulk, headers={"idempotency-key": "k1"})
-
-        with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(post, range(8)))
-
-        assert {answer.status_code for answer in answers} == {202}
-        assert len({answer.json()["id"] for answer in answers}) == 1
-
-
 def test_a_webhook_secret_is_kept_encrypted_and_never_repeated(
     http: httpx.Client, bulk: dict[str, object], store: Store, settings: AppSettings
 ) -> None:
@@ -432,75 +324,3 @@ def test_an_online_job_nobody_has_claimed_is_cancelled_at_once(
     (row,) = http.get(f"/v1/jobs/{waiting}/results").json()["data"]
     assert (row["outcome"], row["response"]) == ("cancelled", None)
     assert row["error"]["code"] == "batch_cancelled"
-
-
-class TestResults:
-    """A bulk job with two committed segments, one of them its only one yet."""
-
-    @pytest.fixture
-    def job_id(self, http: httpx.Client, bulk: dict[str, object], store: Store, settings: AppSettings) -> str:
-        job_id: str = http.post("/v1/jobs", json=bulk).json()["id"]
-        objects = open_store(settings.data.resolved_storage_url)
-        with store.transaction() as tx:
-            now = tx.now()
-            shard = NewShard(shard_no=0, uri="file:///x", format="jsonl", start=0, end=10)
-            lifecycle.plan(tx, tx.jobs.fetch(job_id), CHAT_MODEL, [shard], now)
-            claim = tx.leases.claim_bulk("worker_a", [CHAT_MODEL], now, 60)
-            assert claim is not None
-            for seq, names in enumerate((("a", "b", "bad"), ("c", "d"))):
-                content = encode_segment([result(row, name) for row, name in enumerate(names)])
-                key = f"segments/{job_id}/{seq}"
-                stored = objects.put(key, content)
-                segment = Segment(
-                    key=key,
-                    term=claim.lease.term,
-                    seq=seq,
-                    succeeded=len(names),
-                    failed=0,
-                    usage=Usage(),
-                    size_bytes=stored.size_bytes,
-                    sha256=stored.sha256 or "",
-                )
-                assert lifecycle.commit_segment(tx, claim.lease, segment, now, rows_total=None)
-        return job_id
-
-    def test_rows_are_read_page_by_page_without_gap_or_duplicate(
-        self, http: httpx.Client, job_id: str
-    ) -> None:
-        for limit in (1, 2, 3, 4, 100):
-            names, after = [], None
-            while True:
-                params = {"limit": limit} | ({"after": after} if after else {})
-                answer = http.get(f"/v1/jobs/{job_id}/results", params=params)
-                page = answer.json()
-                names += [row["custom_id"] for row in page["data"]]
-                after = page["last_id"] or after
-                assert answer.headers["x-nightshift-incomplete"] == "true"
-                if not page["has_more"]:
-                    break
-            assert names == ["a", "b", "bad", "c", "d"]
-
-    def test_a_failed_row_says_so(self, http: httpx.Client, job_id: str) -> None:
-        rows = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
-
-        assert [row["outcome"] for row in rows] == [
-            "succeeded", "succeeded", "errored", "succeeded", "succeeded"
-        ]  # fmt: skip
-
-    def test_an_unknown_row_is_no_cursor(self, http: httpx.Client, job_id: str) -> None:
-        for after in ("row_999_0", "17", "batch_req_x"):
-            answer = http.get(f"/v1/jobs/{job_id}/results", params={"after": after})
-            assert answer.status_code == 404
-            assert answer.json()["error"]["param"] == "after"
-
-
-def result(row: int, name: str) -> RowResult:
-    return RowResult(
-        row=row,
-        custom_id=name,
-        id=f"batch_req_{name}",
-        request_id=f"req_{name}",
-        status_code=400 if name == "bad" else 200,
-        body={},
-        usage=Usage(),
-    )

@@ -1,0 +1,95 @@
+"""The jobs routes: a request that is sent again is accepted once."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from nightshift.jobs import JobKind
+from nightshift.store import Store
+from tests.integration.api.conftest import KeyMaker
+
+
+class TestIdempotency:
+    @pytest.mark.parametrize("count", ["9" * 5000, "-1", "0", "once"])
+    def test_a_count_of_retries_that_is_none_makes_no_repeat(
+        self, http: httpx.Client, bulk: dict[str, object], count: str
+    ) -> None:
+        answers = [
+            http.post("/v1/jobs", json=bulk, headers={"x-stainless-retry-count": count}) for _ in range(2)
+        ]
+
+        assert [answer.status_code for answer in answers] == [202, 202]
+        assert answers[0].json()["id"] != answers[1].json()["id"]
+
+    def test_the_same_key_is_answered_with_the_same_job(
+        self, http: httpx.Client, bulk: dict[str, object], store: Store
+    ) -> None:
+        headers = {"idempotency-key": "k1"}
+        first, second = (http.post("/v1/jobs", json=bulk, headers=headers) for _ in range(2))
+
+        assert (second.status_code, second.json()) == (first.status_code, first.json())
+        with store.snapshot() as tx:
+            assert tx.jobs.unfinished("default", JobKind.BULK) == 1
+
+    def test_the_same_key_with_another_request_is_refused(
+        self, http: httpx.Client, bulk: dict[str, object]
+    ) -> None:
+        headers = {"idempotency-key": "k1"}
+        http.post("/v1/jobs", json=bulk, headers=headers)
+        answer = http.post("/v1/jobs", json=bulk | {"priority": "background"}, headers=headers)
+
+        assert answer.status_code == 422
+        assert answer.json()["error"]["code"] == "idempotency_key_reused"
+
+    def test_a_key_belongs_to_its_tenant(
+        self, http: httpx.Client, make_key: KeyMaker, bulk: dict[str, object]
+    ) -> None:
+        headers = {"idempotency-key": "k1"}
+        ours = http.post("/v1/jobs", json=bulk, headers=headers)
+        stranger = headers | {"authorization": f"Bearer {make_key('somebody-else')}"}
+        theirs = http.post("/v1/jobs", json=bulk, headers=stranger)
+
+        assert theirs.status_code == 202
+        assert theirs.json()["id"] != ours.json()["id"]
+
+    def test_a_refused_request_keeps_no_key(self, http: httpx.Client, bulk: dict[str, object]) -> None:
+        headers = {"idempotency-key": "k1"}
+        refused = http.post("/v1/jobs", json=bulk | {"priority": "urgent"}, headers=headers)
+        accepted = http.post("/v1/jobs", json=bulk, headers=headers)
+
+        assert (refused.status_code, accepted.status_code) == (400, 202)
+
+    def test_a_run_of_the_same_name_and_date_is_one_job(
+        self, http: httpx.Client, bulk: dict[str, object]
+    ) -> None:
+        run = bulk | {"name": "nightly", "date": "2026-11-20"}
+        first, again = (
+            http.post("/v1/jobs", json=run, headers={"idempotency-key": key}) for key in ("a", "b")
+        )
+        tomorrow = http.post("/v1/jobs", json=run | {"date": "2026-11-21"})
+        other_input = http.post("/v1/jobs", json=run | {"input": str(bulk["input"]) + ".gz"})
+
+        assert again.json()["id"] == first.json()["id"]
+        assert tomorrow.json()["id"] != first.json()["id"]
+        assert other_input.status_code == 422
+
+    def test_keys_of_no_length_or_too_much_are_refused(
+        self, http: httpx.Client, bulk: dict[str, object]
+    ) -> None:
+        for key in ("", "k" * 256):
+            answer = http.post("/v1/jobs", json=bulk, headers={"idempotency-key": key})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "Idempotency-Key"
+
+    def test_requests_with_one_key_at_the_same_time_make_one_job(
+        self, http: httpx.Client, bulk: dict[str, object]
+    ) -> None:
+        def post(_: int) -> httpx.Response:
+            return http.post("/v1/jobs", json=bulk, headers={"idempotency-key": "k1"})
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(post, range(8)))
+
+        assert {answer.status_code for answer in answers} == {202}
+        assert len({answer.json()["id"] for answer in answers}) == 1

@@ -1,0 +1,84 @@
+"""The jobs routes: results, row by row, of jobs that have not ended too."""
+
+import httpx
+import pytest
+
+from api.services import AppSettings
+from nightshift import lifecycle
+from nightshift.jobs import NewShard, Segment, Usage
+from nightshift.objectstore import open_store
+from nightshift.rows.outputs import RowResult, encode_segment
+from nightshift.store import Store
+from tests.integration.api.fake_worker import CHAT_MODEL
+
+
+class TestResults:
+    """A bulk job with two committed segments, one of them its only one yet."""
+
+    @pytest.fixture
+    def job_id(self, http: httpx.Client, bulk: dict[str, object], store: Store, settings: AppSettings) -> str:
+        job_id: str = http.post("/v1/jobs", json=bulk).json()["id"]
+        objects = open_store(settings.data.resolved_storage_url)
+        with store.transaction() as tx:
+            now = tx.now()
+            shard = NewShard(shard_no=0, uri="file:///x", format="jsonl", start=0, end=10)
+            lifecycle.plan(tx, tx.jobs.fetch(job_id), CHAT_MODEL, [shard], now)
+            claim = tx.leases.claim_bulk("worker_a", [CHAT_MODEL], now, 60)
+            assert claim is not None
+            for seq, names in enumerate((("a", "b", "bad"), ("c", "d"))):
+                content = encode_segment([result(row, name) for row, name in enumerate(names)])
+                key = f"segments/{job_id}/{seq}"
+                stored = objects.put(key, content)
+                segment = Segment(
+                    key=key,
+                    term=claim.lease.term,
+                    seq=seq,
+                    succeeded=len(names),
+                    failed=0,
+                    usage=Usage(),
+                    size_bytes=stored.size_bytes,
+                    sha256=stored.sha256 or "",
+                )
+                assert lifecycle.commit_segment(tx, claim.lease, segment, now, rows_total=None)
+        return job_id
+
+    def test_rows_are_read_page_by_page_without_gap_or_duplicate(
+        self, http: httpx.Client, job_id: str
+    ) -> None:
+        for limit in (1, 2, 3, 4, 100):
+            names, after = [], None
+            while True:
+                params = {"limit": limit} | ({"after": after} if after else {})
+                answer = http.get(f"/v1/jobs/{job_id}/results", params=params)
+                page = answer.json()
+                names += [row["custom_id"] for row in page["data"]]
+                after = page["last_id"] or after
+                assert answer.headers["x-nightshift-incomplete"] == "true"
+                if not page["has_more"]:
+                    break
+            assert names == ["a", "b", "bad", "c", "d"]
+
+    def test_a_failed_row_says_so(self, http: httpx.Client, job_id: str) -> None:
+        rows = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
+
+        assert [row["outcome"] for row in rows] == [
+            "succeeded", "succeeded", "errored", "succeeded", "succeeded"
+        ]  # fmt: skip
+
+    def test_an_unknown_row_is_no_cursor(self, http: httpx.Client, job_id: str) -> None:
+        for after in ("row_999_0", "17", "batch_req_x"):
+            answer = http.get(f"/v1/jobs/{job_id}/results", params={"after": after})
+            assert answer.status_code == 404
+            assert answer.json()["error"]["param"] == "after"
+
+
+def result(row: int, name: str) -> RowResult:
+    return RowResult(
+        row=row,
+        custom_id=name,
+        id=f"batch_req_{name}",
+        request_id=f"req_{name}",
+        status_code=400 if name == "bad" else 200,
+        body={},
+        usage=Usage(),
+    )

@@ -1,0 +1,75 @@
+"""Tiny encoders with random weights, saved as the real ones are, and the reference they are held against."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoModel, BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
+
+TOLERANCE = 1e-5
+
+TEXTS = [
+    "cat",
+    "kitten",
+    "Revenue grew by a third in the last quarter.",
+    "  Whitespace,   UPPER CASE and punctuation!? ",
+    "Ünïcödé, 漢字 and 🙂 in one line",
+    "A worker that can answer would have renewed its lease. " * 8,
+    "The quick brown fox jumps over the lazy dog. " * 20,
+]
+
+WORDS = [f"w{i}" for i in range(60)]
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+
+
+def reference(
+    directory: Path, inputs: Sequence[Sequence[int]], pool: Callable[[torch.Tensor], torch.Tensor]
+) -> NDArray[np.float32]:
+    """Vectors by the shortest way that can be read: no batch, so no padding and no mask."""
+    model = AutoModel.from_pretrained(directory, dtype="float32").eval()
+    with torch.inference_mode():
+        hidden = [model(input_ids=torch.tensor([list(ids)])).last_hidden_state[0] for ids in inputs]
+    return torch.stack([pool(tokens) for tokens in hidden]).numpy()
+
+
+def mean_and_normalize(tokens: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.normalize(tokens.mean(0), dim=0)
+
+
+def save_checkpoint(directory: Path, model: PreTrainedModel, positions: int = 64) -> Path:
+    """A random model with a tokenizer of 60 words, as it would lie in a directory."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", model_max_length=positions
+    )
+    model.save_pretrained(directory)
+    fast.save_pretrained(directory)
+    return directory
+
+
+def tiny_bert() -> BertModel:
+    torch.manual_seed(0)
+    return BertModel(BertConfig(vocab_size=64, max_position_embeddings=64, **SIZES))
+
+
+def declare_modules(directory: Path, pooling: dict[str, object], *names: str) -> None:
+    """Write the files sentence-transformers would."""
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize", "Dense": "2_Dense"}
+    modules = [{"type": f"sentence_transformers.models.{name}", "path": paths[name]} for name in names]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+
+
+def random_inputs(seed: int, lengths: Sequence[int]) -> list[list[int]]:
+    random = Random(seed)
+    return [[random.randrange(4, 64) for _ in range(length)] for length in lengths]
