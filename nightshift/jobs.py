@@ -243,6 +243,7 @@ class Job:
     errors: tuple[InputError, ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
+    tokens_redone: int = 0  # generated, lost with a worker, and generated again
 
     @property
     def is_stopping(self) -> bool:
@@ -260,6 +261,7 @@ class NewShard:
     end: int | None  # None: to the object's end
     rows_estimated: int | None = None
     first_row: int | None = None  # rows before this shard in the job, when known
+    source_etag: str | None = None  # the object as it was when planned; None: it may be any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +276,7 @@ class Shard(NewShard):
     rows_total: int | None = None  # known once a worker has read to the end of it
     rows_done: int = 0
     carry_over_key: str | None = None  # object with the rows a drained worker left unfinished
+    faults: int = 0  # how often in a row something outside it, storage for one, stood in its way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,12 +298,27 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Suspicion:
+    """What is known of a shard whose workers died: by row, as far as rows were written down."""
+
+    crashes: int = 0  # of workers that had it; 0: nothing is suspected
+    suspects: tuple[int, ...] = ()  # rows that were under way in one of them: each is to run alone
+    dead: frozenset[int] = frozenset()  # rows that are run no more; each gets an error line
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether rows are written down before they are given to the engine."""
+        return self.crashes > 0
+
+
+@dataclass(frozen=True)
 class BulkClaim:
     """Everything a worker needs to run a shard it has just leased."""
 
     lease: Lease
     shard: Shard
     job: Job
+    suspicion: Suspicion = Suspicion()
 
 
 @dataclass(frozen=True)
@@ -332,6 +350,6 @@ def segment_key(lease: Lease, shard_no: int, seq: int) -> str:
     return f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}/t{lease.term}-{seq:06d}.jsonl"
 
 
-def carry_over_key(lease: Lease, shard_no: int) -> str:
-    """Where a drained worker leaves the rows it did not finish."""
-    return f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}/t{lease.term}-carry-over.jsonl"
+def carry_over_key(lease: Lease, shard_no: int, seq: int) -> str:
+    """Where a worker leaves the tokens of rows it has not finished: 0, 1, 2 … within the term."""
+    return f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}/t{lease.term}-c{seq:06d}.jsonl"

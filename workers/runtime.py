@@ -14,7 +14,7 @@ from typing import Final
 
 from nightshift.checkpoints import check_distinct
 from nightshift.errors import DatabaseUnavailable
-from nightshift.fleet import Worker, WorkerState
+from nightshift.fleet import EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, Worker, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.nudges import NudgeListener
 from nightshift.objectstore import ObjectStore
@@ -30,8 +30,6 @@ from workers.shard_runner import Rooms, ShardConfig, ShardRunner
 
 log = logging.getLogger(__name__)
 
-EXIT_ENGINE_DIED: Final = 70  # EX_SOFTWARE: the supervisor starts another
-EXIT_DRAIN_TOO_SLOW: Final = 71
 ONLINE_DRAIN_S: Final = 10.0  # what can finish within this time may; the rest goes back to the queue
 
 

@@ -87,7 +87,7 @@ class Checkpoints:
         ]
         if not lines:
             return None
-        key = carry_over_key(self._claim.lease, self._claim.shard.shard_no)
+        key = carry_over_key(self._claim.lease, self._claim.shard.shard_no, seq=0)  # one a lease
         self._objects.put(key, ("\n".join(lines) + "\n").encode())
         failpoints.hit("worker.carry_over_stored")
         return key

@@ -17,7 +17,9 @@ from functools import cached_property
 from sqlalchemy import Connection
 
 from nightshift.settings import DataSettings
+from nightshift.store.counters import Counters
 from nightshift.store.database import Database
+from nightshift.store.dead_rows import DeadRows
 from nightshift.store.deliveries import Deliveries
 from nightshift.store.events import Events
 from nightshift.store.files import Files
@@ -86,6 +88,14 @@ class Transaction:
     @cached_property
     def workers(self) -> Workers:
         return Workers(self._connection)
+
+    @cached_property
+    def dead_rows(self) -> DeadRows:
+        return DeadRows(self._connection)
+
+    @cached_property
+    def counters(self) -> Counters:
+        return Counters(self._connection)
 
     @cached_property
     def leadership(self) -> Leadership:

@@ -89,6 +89,7 @@ class Jobs:
             "created_at": now,
             "deadline_at": now + timedelta(seconds=new.spec.completion_window_s),
             "webhook_secret": new.webhook_secret,
+            "capacity": new.spec.capacity,
         }
         row = self._connection.execute(insert(job).values(values).returning(job)).one()
         return to_job(row)
@@ -402,6 +403,7 @@ def to_job(row: Row[Any]) -> Job:
         errors=tuple(_error_from_json(error) for error in row.errors or ()),
         output_file_id=row.output_file_id,
         error_file_id=row.error_file_id,
+        tokens_redone=row.tokens_redone,
     )
 
 

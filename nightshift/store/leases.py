@@ -20,10 +20,12 @@ from nightshift.jobs import (
     OnlineClaim,
     ShardState,
     StopReason,
+    Suspicion,
 )
 from nightshift.leases import Lease, Term
 from nightshift.priorities import PriorityConfig
 from nightshift.store import tables
+from nightshift.store.dead_rows import DeadRows
 from nightshift.store.jobs import RUNNABLE_STATES, Jobs, claim_order, to_job
 from nightshift.store.shards import to_shard
 
@@ -58,6 +60,9 @@ class ExpiredLease:
     crash_count: int  # workers lost with it since a row of it was last finished, this one not counted
     stop_reason: StopReason | None
     retry_on_interrupt: bool
+    suspects: tuple[int, ...] = ()  # rows written down as under way
+    is_isolating: bool = False  # its rows ran one by one
+    tokens_in_flight: int = 0  # generated and in no checkpoint, at the last renewal
 
 
 class Leases:
@@ -83,7 +88,7 @@ class Leases:
             claimed = self._take_next_shard(candidate, worker_id, now, ttl_s)
             if claimed is not None:
                 self._start(candidate, now)
-                return BulkClaim(_to_lease(claimed), to_shard(claimed), candidate)
+                return BulkClaim(_to_lease(claimed), to_shard(claimed), candidate, self._suspicion(claimed))
         return None
 
     def claim_online(
@@ -171,14 +176,28 @@ class Leases:
         """Leases of a job that was told to stop and is not waited for any longer."""
         return self._abandoned(shard.c.job_id == job_id, limit)
 
-    def requeue(self, expired: ExpiredLease) -> bool:
-        """Let somebody else try. False: the term has moved on."""
+    def requeue(
+        self,
+        expired: ExpiredLease,
+        *,
+        charge: bool = True,
+        isolate: bool = False,
+        not_before: datetime | None = None,
+    ) -> bool:
+        """Let somebody else try, from `not_before` on. False: the term has moved on.
+
+        Without `charge`, the lost worker counts neither as an attempt nor as a crash of this shard. With
+        `isolate`, the next worker runs its rows one by one.
+        """
+        charged = {"crash_count": shard.c.crash_count + 1} if charge else {"attempts": shard.c.attempts - 1}
         return self._release(
             expired.shard_id,
             expired.term,
             state=ShardState.QUEUED,
-            crash_count=shard.c.crash_count + 1,
             signalled_at=None,
+            is_isolating=isolate,
+            not_before=not_before,
+            **charged,
         )
 
     def end(self, expired: ExpiredLease, state: ShardState) -> bool:
@@ -271,6 +290,10 @@ class Leases:
             lease_until=now + timedelta(seconds=ttl_s),
         )
 
+    def _suspicion(self, claimed: Row[Any]) -> Suspicion:
+        """Shards that lost no worker, which are nearly all, cost no look."""
+        return DeadRows(self._connection).suspicion(claimed.id, claimed.crash_count)
+
     def _start(self, claimed: Job, now: datetime) -> None:
         Jobs(self._connection).mark_started(claimed.id, now, claimed.spec.max_runtime_s)
 
@@ -287,7 +310,7 @@ class Leases:
             self._connection.execute(
                 update(shard)
                 .where(shard.c.id == shard_id, shard.c.term == term, shard.c.state == ShardState.LEASED)
-                .values(worker_id=None, lease_until=None, **values)
+                .values(worker_id=None, lease_until=None, suspects=None, tokens_in_flight=0, **values)
             ).rowcount
             == 1
         )
@@ -323,4 +346,7 @@ def _to_expired(row: Row[Any]) -> ExpiredLease:
         crash_count=row.crash_count,
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         retry_on_interrupt=row.spec.get("retry_on_interrupt", True),
+        suspects=tuple(row.suspects or ()),
+        is_isolating=row.is_isolating,
+        tokens_in_flight=row.tokens_in_flight,
     )

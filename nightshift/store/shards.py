@@ -77,6 +77,8 @@ class Shards:
                 "format": new.format,
                 "start": new.start,
                 "end": new.end,
+                "capacity": job.spec.capacity,
+                "source_etag": new.source_etag,
             }
             for new in planned
         ]
@@ -100,6 +102,7 @@ class Shards:
                 uri="",
                 format="request",
                 start=0,
+                capacity=job.spec.capacity,
             )
         )
         self._connection.execute(insert(request).values(shard_id=shard_id, body=body))
@@ -329,6 +332,8 @@ def to_shard(row: Row[Any]) -> Shard:
         rows_total=row.rows_total,
         rows_done=row.rows_done,
         carry_over_key=row.carry_over_key,
+        source_etag=row.source_etag,
+        faults=row.faults,
     )
 
 

@@ -4,6 +4,9 @@ Times are milliseconds since the epoch in a BIGINT: the same arithmetic and the 
 PostgreSQL, and no time zone to lose. They become aware datetimes at the edge (`UtcTimestamp`).
 
 The rows that are written all the time (`shard`) are narrow and apart from payload (`request`, `result`).
+
+A column that came after the first release may be null or has a default of the database's, so that processes
+of the release before go on inserting while a fleet is upgraded.
 """
 
 from datetime import UTC, datetime
@@ -12,6 +15,7 @@ from typing import Any
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Dialect,
     ForeignKey,
@@ -24,6 +28,8 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
+    text,
 )
 
 metadata = MetaData(
@@ -62,6 +68,7 @@ def from_ms(ms: int) -> datetime:
 # SQLite counts up only an INTEGER primary key.
 _Serial = BigInteger().with_variant(Integer, "sqlite")
 _Id = String(40)
+_Rows = JSON(none_as_null=True)  # numbers of rows in the shard
 
 api_key = Table(
     "api_key",
@@ -134,6 +141,10 @@ job = Table(
     Column("error_file_id", _Id),
     Column("webhook_secret", LargeBinary),  # encrypted; None: the tenant's own signs
     Column("event_seq", Integer, nullable=False, default=0),  # the last event's number
+    Column("capacity", String(12), nullable=False, server_default="any"),  # which workers may run it
+    Column(
+        "tokens_redone", BigInteger, nullable=False, server_default=text("0")
+    ),  # generated, lost, and again
     Index("ix_job_listing", "tenant_id", "kind", "created_at", "id"),
     Index("ix_job_active", "state", "kind", "priority_rank"),
     Index("ix_job_repeat", "tenant_id", "fingerprint", "created_at"),
@@ -166,6 +177,12 @@ shard = Table(
     Column("start", BigInteger, nullable=False),
     Column("end", BigInteger),
     Column("carry_over_key", Text),
+    Column("capacity", String(12), nullable=False, server_default="any"),  # the job's, for the claim to see
+    Column("source_etag", Text),  # of the object the rows are in, when it was planned
+    Column("tokens_in_flight", BigInteger, nullable=False, server_default=text("0")),  # told with a renewal
+    Column("faults", Integer, nullable=False, server_default=text("0")),  # outside it, since the last segment
+    Column("suspects", _Rows),  # under way in this term, written down before they began
+    Column("is_isolating", Boolean, nullable=False, server_default=false()),  # its rows run one by one, alone
     UniqueConstraint("job_id", "shard_no"),
     Index("ix_shard_claim", "job_id", "state", "shard_no"),
     Index("ix_shard_state", "state", "kind", "tenant_id"),
@@ -284,6 +301,10 @@ worker = Table(
     Column("models", JSON, nullable=False),
     Column("started_at", UtcTimestamp, nullable=False),
     Column("heartbeat_at", UtcTimestamp, nullable=False),
+    Column("capacity", String(12), nullable=False, server_default="on_demand"),
+    Column("drain_requested_at", UtcTimestamp),
+    Column("ended_at", UtcTimestamp),
+    Column("ended_cause", String(24)),
 )
 
 model = Table(
@@ -304,4 +325,54 @@ leadership = Table(
     Column("leader_id", _Id, nullable=False),
     Column("term", Integer, nullable=False),
     Column("expires_at", UtcTimestamp, nullable=False),
+)
+
+# Rows that were under way when their worker died, and how often that was. A row that finishes has none.
+row_crash = Table(
+    "row_crash",
+    metadata,
+    Column("shard_id", _Id, ForeignKey("shard.id"), primary_key=True),
+    Column("row", BigInteger, primary_key=True, autoincrement=False),
+    Column("crashes", Integer, nullable=False),
+    Column("explained", Integer, nullable=False),  # those of them whose cause was the process's own
+    Column("last_cause", String(24), nullable=False),
+)
+
+# Rows that are run no more, because they kill whoever runs them.
+dead_row = Table(
+    "dead_row",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("tenant_id", _Id, nullable=False),
+    Column("job_id", _Id, ForeignKey("job.id"), nullable=False),
+    Column("shard_id", _Id, ForeignKey("shard.id"), nullable=False),
+    Column("row", BigInteger, nullable=False),
+    Column("custom_id", Text),
+    Column("cause", String(24), nullable=False),
+    Column("crashes", Integer, nullable=False),
+    Column("worker_id", _Id),  # the last one it killed
+    Column("died_at", UtcTimestamp, nullable=False),
+    Column("state", String(12), nullable=False),
+    Column("decided_at", UtcTimestamp),  # replayed or discarded
+    Column("replay_job_id", _Id),
+    UniqueConstraint("shard_id", "row"),
+    Index("ix_dead_row_listing", "tenant_id", "state", "died_at", "id"),
+)
+
+# Receivers that answered 410: nothing is sent there any more.
+gone_endpoint = Table(
+    "gone_endpoint",
+    metadata,
+    Column("tenant_id", _Id, primary_key=True),
+    Column("url_sha256", String(64), primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("gone_at", UtcTimestamp, nullable=False),
+)
+
+# Sums over the whole service, kept where no process's death loses them. For metrics.
+counter = Table(
+    "counter",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", BigInteger, nullable=False),
 )

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from nightshift.fleet import Model, ModelKind, Worker, WorkerState
+from nightshift.fleet import Capacity, DeathCause, Model, ModelKind, Worker, WorkerState
 from nightshift.store import tables
 
 worker = tables.worker
@@ -28,6 +28,7 @@ class Workers:
                 models=list(new.models),
                 started_at=new.started_at,
                 heartbeat_at=new.heartbeat_at,
+                capacity=new.capacity,
             )
         )
 
@@ -110,6 +111,10 @@ def _to_worker(row: Row[Any]) -> Worker:
         models=tuple(row.models),
         started_at=row.started_at,
         heartbeat_at=row.heartbeat_at,
+        capacity=Capacity(row.capacity),
+        drain_requested_at=row.drain_requested_at,
+        ended_at=row.ended_at,
+        ended_cause=DeathCause(row.ended_cause) if row.ended_cause else None,
     )
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, Inspector, inspect
+from sqlalchemy import Connection, Inspector, MetaData, inspect, select
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
+from nightshift.fleet import Capacity
 from nightshift.store import Store, tables
 from nightshift.store.database import Database
 from nightshift.store.migrate import downgrade, is_current, upgrade
-from nightshift.testing import claimed, planned
+from nightshift.testing import a_worker, claimed, planned
 from tests.integration.store.racing import at_once
 
 
@@ -113,6 +114,46 @@ def test_everything_goes_down_and_up_again(empty_database: Database) -> None:
     upgrade(empty_database)
     with empty_database.read() as connection:
         assert differences(connection) == []
+
+
+def test_a_database_of_the_release_before_keeps_its_jobs(empty_database: Database) -> None:
+    upgrade(empty_database)
+    store = Store(empty_database)
+    planned(store, shards=2)
+    lease = claimed(store).lease
+    downgrade(empty_database, "0001")
+
+    upgrade(empty_database)
+
+    assert claimed(store).job.tokens_redone == 0
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(lease)
+
+
+def test_processes_of_the_release_before_go_on_inserting(empty_database: Database) -> None:
+    """While a fleet is upgraded they write what they know: rows without the new columns."""
+    upgrade(empty_database, "0001")
+    before = MetaData()
+    with empty_database.read() as connection:
+        before.reflect(connection)
+    upgrade(empty_database)
+    store = Store(empty_database)
+    planned(store)
+    with store.transaction() as tx:
+        tx.workers.register(a_worker())
+
+    with empty_database.write() as connection:
+        for name, new in (
+            ("job", {"id": "j"}),
+            ("shard", {"id": "s", "job_id": "j"}),
+            ("worker", {"id": "w"}),
+        ):
+            known = connection.execute(select(before.tables[name]).limit(1)).mappings().one()
+            connection.execute(before.tables[name].insert().values({**known, **new}))
+
+    assert {claimed(store).lease.shard_id for _ in range(2)} >= {"s"}
+    with store.snapshot() as tx:
+        assert {worker.capacity for worker in tx.workers.list()} == {Capacity.ON_DEMAND}
 
 
 def test_several_that_upgrade_at_once_take_turns(empty_database_url: str) -> None:

@@ -1,11 +1,15 @@
 """Shards that come back: handed back, delayed, or taken from a worker that is gone."""
 
 from datetime import timedelta
+from typing import Any
 
-from nightshift.jobs import JobKind, Shard, ShardState, StopReason
+from sqlalchemy import insert, update
+
+from nightshift.fleet import DeathCause
+from nightshift.jobs import JobKind, Shard, ShardState, StopReason, Suspicion
 from nightshift.leases import Lease
 from nightshift.priorities import PriorityClass
-from nightshift.store import Store
+from nightshift.store import Store, tables
 from nightshift.store.leases import ExpiredLease
 from nightshift.testing import (
     FakeClock,
@@ -254,3 +258,87 @@ def test_a_finished_row_shows_that_it_is_not_the_shard_that_kills_workers(
 
     [after] = expired(store)
     assert (before.crash_count, after.crash_count) == (1, 0)
+
+
+def test_a_shard_lost_with_its_worker_is_charged_an_attempt_and_a_crash(
+    store: Store, clock: FakeClock
+) -> None:
+    planned(store)
+    for crashes in range(3):
+        lost = lost_with_its_worker(store, clock)
+        assert (lost.attempts, lost.crash_count) == (crashes + 1, crashes)
+        requeue(store, lost)
+
+
+def test_a_shard_that_had_no_part_in_it_is_not_charged(store: Store, clock: FakeClock) -> None:
+    planned(store)
+    for _ in range(3):
+        lost = lost_with_its_worker(store, clock)
+        assert (lost.attempts, lost.crash_count) == (1, 0)
+        requeue(store, lost, charge=False)
+
+
+def test_a_shard_given_back_may_have_to_wait(store: Store, clock: FakeClock) -> None:
+    planned(store)
+    requeue(store, lost_with_its_worker(store, clock), not_before=clock.now + timedelta(seconds=4))
+
+    assert claim(store) is None
+    clock.advance(seconds=4)
+    assert claim(store) is not None
+
+
+def test_a_shard_is_isolated_until_somebody_says_otherwise(store: Store, clock: FakeClock) -> None:
+    planned(store)
+    for isolate, is_isolating in ((True, False), (False, True), (False, False)):
+        lost = lost_with_its_worker(store, clock)
+        assert lost.is_isolating is is_isolating
+        requeue(store, lost, isolate=isolate)
+
+
+def test_what_was_under_way_in_one_term_is_not_held_against_the_next(store: Store, clock: FakeClock) -> None:
+    planned(store)
+    lease = claimed(store).lease
+    with store.database.write() as connection:
+        connection.execute(update(tables.shard).values(suspects=[4, 7], tokens_in_flight=96))
+    clock.advance(seconds=60)
+    [lost] = expired(store)
+    assert (lost.shard_id, lost.suspects, lost.tokens_in_flight) == (lease.shard_id, (4, 7), 96)
+    requeue(store, lost)
+
+    lost = lost_with_its_worker(store, clock)
+
+    assert (lost.suspects, lost.tokens_in_flight) == ((), 0)
+
+
+def test_a_claim_says_which_rows_are_suspected_and_which_are_dead(store: Store, clock: FakeClock) -> None:
+    job = planned(store)
+    assert claimed(store).suspicion == Suspicion()
+    clock.advance(seconds=60)
+    [lost] = expired(store)
+    crashed = {"shard_id": lost.shard_id, "crashes": 1, "explained": 1, "last_cause": DeathCause.ABORTED}
+    dead = {"tenant_id": job.tenant_id, "job_id": job.id, "shard_id": lost.shard_id, "row": 7, "crashes": 3}
+    with store.database.write() as connection:
+        connection.execute(insert(tables.row_crash), [{**crashed, "row": row} for row in (9, 7, 4)])
+        connection.execute(
+            insert(tables.dead_row).values(
+                **dead, id="dlq_1", cause=DeathCause.ABORTED, died_at=clock.now, state="dead"
+            )
+        )
+    requeue(store, lost)
+
+    found = claimed(store).suspicion
+
+    assert found == Suspicion(crashes=1, suspects=(4, 9), dead=frozenset({7}))
+    assert found.is_watched
+
+
+def lost_with_its_worker(store: Store, clock: FakeClock) -> ExpiredLease:
+    claimed(store)
+    clock.advance(seconds=60)
+    [lost] = expired(store)
+    return lost
+
+
+def requeue(store: Store, lost: ExpiredLease, **how: Any) -> None:
+    with store.transaction() as tx:
+        assert tx.leases.requeue(lost, **how)

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from nightshift.fleet import Model, ModelKind, WorkerState
+from nightshift.fleet import Capacity, Model, ModelKind, WorkerState
 from nightshift.store import Store
 from nightshift.testing import FakeClock, a_worker
 from tests.integration.store.racing import at_once
@@ -11,7 +11,7 @@ MODEL = Model(id="demo", kind=ModelKind.DECODER, context_length=512, revision="a
 
 
 def test_a_worker_comes_back_as_it_was_registered(store: Store) -> None:
-    worker = a_worker(models=("demo", "minilm"), state=WorkerState.STARTING)
+    worker = a_worker(models=("demo", "minilm"), state=WorkerState.STARTING, capacity=Capacity.SPOT)
 
     with store.transaction() as tx:
         tx.workers.register(worker)

@@ -122,8 +122,8 @@ def test_two_leases_of_a_shard_never_write_under_one_name() -> None:
 
     assert segment_key(LEASE, 7, 12) == "segments/acme/job_1/000007/t3-000012.jsonl"
     names = {segment_key(lease, 7, seq) for lease in (LEASE, later) for seq in range(3)}
-    names |= {carry_over_key(lease, 7) for lease in (LEASE, later)}
-    assert len(names) == 8
+    names |= {carry_over_key(lease, 7, seq) for lease in (LEASE, later) for seq in range(3)}
+    assert len(names) == 12
 
 
 def test_segments_of_a_lease_sort_in_the_order_they_were_written() -> None:

@@ -265,7 +265,7 @@ def test_a_carry_over_of_an_earlier_version_is_still_read(store, objects, model,
     write_input([batch_line(0)])
     plan_bulk(store, INPUT)
     claim = claim_bulk(store)
-    key = carry_over_key(claim.lease, claim.shard.shard_no)
+    key = carry_over_key(claim.lease, claim.shard.shard_no, 0)
     objects.put(key, b'{"row": 0, "output_token_ids": [5, 6]}\n')
     with store.transaction() as tx:
         assert tx.leases.hand_back(claim.lease, key)

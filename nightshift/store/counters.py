@@ -1,0 +1,34 @@
+"""Statements about counters: sums over the whole service, which no process's death sets back."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from nightshift.store import tables
+
+counter = tables.counter
+
+
+class Counters:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, name: str, amount: int) -> None:
+        """Count on. The first to use a name creates it."""
+        if amount == 0 or self._count_on(name, amount):
+            return
+        try:
+            with self._connection.begin_nested():
+                self._connection.execute(insert(counter).values(name=name, value=amount))
+        except IntegrityError:  # somebody else was first
+            self._count_on(name, amount)
+
+    def values(self) -> Mapping[str, int]:
+        """All there are, by name."""
+        rows = self._connection.execute(select(counter).order_by(counter.c.name))
+        return {row.name: row.value for row in rows}
+
+    def _count_on(self, name: str, amount: int) -> bool:
+        counted = update(counter).where(counter.c.name == name).values(value=counter.c.value + amount)
+        return self._connection.execute(counted).rowcount == 1
