@@ -101,15 +101,6 @@ class Report:
     bulk_alone: float
     bulk_mixed: float
 
-    @property
-    def bulk_kept(self) -> float:
-        """Share of its speed that bulk keeps beside interactive requests."""
-        return self.bulk_mixed / self.bulk_alone
-
-    @property
-    def ttft_p95_ratio(self) -> float:
-        return self.ttft_p95_mixed / self.ttft_p95_alone
-
 
 def run(engine: SteppedEngine, load: Load, clock: Clock) -> Measured:
     """Offer the load for its time, and until all interactive requests have a first token; abort the rest."""

@@ -245,10 +245,6 @@ class Job:
     error_file_id: str | None = None
     tokens_redone: int = 0  # generated, lost with a worker, and generated again
 
-    @property
-    def is_stopping(self) -> bool:
-        return self.stop_reason is not None and not self.state.is_terminal
-
 
 @dataclass(frozen=True, kw_only=True)
 class NewShard:

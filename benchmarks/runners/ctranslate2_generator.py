@@ -33,10 +33,7 @@ class CTranslate2Generator:
         self.settings = {"batch_size": BATCH_SIZE, "compute_type": self._generator.compute_type}
 
     def generate(self, requests: Sequence[BenchRequest]) -> dict[int, list[int]]:
-        outputs: dict[int, list[int]] = {}
-        for start in range(0, len(requests), BATCH_SIZE):
-            outputs |= self._generate_batch(requests[start : start + BATCH_SIZE])
-        return outputs
+        return harness.in_batches(requests, BATCH_SIZE, self._generate_batch)
 
     def _generate_batch(self, requests: Sequence[BenchRequest]) -> dict[int, list[int]]:
         outputs: dict[int, list[int]] = {request.id: [] for request in requests}

@@ -41,6 +41,18 @@ class LoadedEngine(Protocol):
         """Stop what was started."""
 
 
+def in_batches(
+    requests: Sequence[BenchRequest],
+    batch_size: int,
+    generate: Callable[[Sequence[BenchRequest]], dict[int, list[int]]],
+) -> dict[int, list[int]]:
+    """For engines that take static batches: one after another, in order of arrival."""
+    outputs: dict[int, list[int]] = {}
+    for start in range(0, len(requests), batch_size):
+        outputs |= generate(requests[start : start + batch_size])
+    return outputs
+
+
 @dataclass(frozen=True)
 class RunResult:
     """One run of one workload on one engine."""

@@ -32,10 +32,7 @@ class TransformersGenerate:
         self.settings = {"attention": "sdpa", "batch_size": BATCH_SIZE}
 
     def generate(self, requests: Sequence[BenchRequest]) -> dict[int, list[int]]:
-        outputs: dict[int, list[int]] = {}
-        for start in range(0, len(requests), BATCH_SIZE):
-            outputs |= self._generate_batch(requests[start : start + BATCH_SIZE])
-        return outputs
+        return harness.in_batches(requests, BATCH_SIZE, self._generate_batch)
 
     def _generate_batch(self, requests: Sequence[BenchRequest]) -> dict[int, list[int]]:
         width = max(len(request.prompt_token_ids) for request in requests)

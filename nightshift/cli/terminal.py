@@ -10,7 +10,6 @@ import typer
 from nightshift.errors import NightshiftError
 
 EXIT_FAILED = 1
-EXIT_USAGE = 2  # typer's own, for options that make no sense
 
 
 def is_interactive() -> bool:

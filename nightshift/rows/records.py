@@ -16,11 +16,6 @@ class InputFormat(StrEnum):
     CSV = "csv"
     PARQUET = "parquet"
 
-    @property
-    def is_splittable(self) -> bool:
-        """Whether a part of the object can be read without all that comes before it."""
-        return self in (InputFormat.JSONL, InputFormat.PARQUET)
-
 
 _SUFFIXES: Final = {  # longer before shorter
     ".jsonl.gz": InputFormat.JSONL_GZ,

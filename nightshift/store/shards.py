@@ -233,12 +233,6 @@ class Shards:
             row.status_code, row.body, Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens)
         )
 
-    def request_body(self, shard_id: str) -> JsonObject:
-        body: JsonObject = self._connection.execute(
-            select(request.c.body).where(request.c.shard_id == shard_id)
-        ).scalar_one()
-        return body
-
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
     def stop_queued(self, job_id: str) -> int:

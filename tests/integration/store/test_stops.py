@@ -65,7 +65,6 @@ def test_a_stop_ends_what_nobody_has_claimed(
     assert request_stop(store, job, reason) is True
 
     stopping = fetch(store, job)
-    assert stopping.is_stopping
     assert stopping.state is state_before  # assembly ends it, with what it has
     assert (stopping.stop_reason, stopping.stop_requested_at) == (reason, clock.now)
     assert shard_states(store, job) == shards_then

@@ -20,7 +20,7 @@ from nightshift.jobs import (
     sources,
 )
 from nightshift.leases import Lease, Term
-from nightshift.testing import STARTS_AT, a_job, a_spec
+from nightshift.testing import STARTS_AT, a_spec
 
 LEASE = Lease("shard_1", "job_1", "acme", Term(3), "worker_1", STARTS_AT)
 
@@ -54,12 +54,6 @@ def test_the_sources_of_a_state_are_the_transitions_read_backwards() -> None:
 def test_a_stop_reason_leads_to_a_state_that_ends_a_job(reason: StopReason) -> None:
     assert reason.final_state.is_terminal
     assert reason.row_error_code == f"batch_{reason.final_state}"
-
-
-def test_a_job_is_stopping_between_the_order_and_the_end() -> None:
-    assert not a_job().is_stopping
-    assert a_job(stop_reason=StopReason.CANCELLED).is_stopping
-    assert not a_job(stop_reason=StopReason.CANCELLED, state=JobState.CANCELLED).is_stopping
 
 
 @pytest.mark.parametrize(
