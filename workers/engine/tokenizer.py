@@ -82,9 +82,7 @@ class Tokenizer:
                 return_dict=False,
                 **template_arguments,
             )
-        except (
-            Exception
-        ) as error:  # the template is the model's, and so is whatever it does with the messages
+        except Exception as error:  # the template is the model's, and so is whatever it raises
             raise ChatTemplateFailed(f"the chat template refused the messages: {error}") from error
         return list(ids)
 
