@@ -46,7 +46,8 @@ class DataSettings(_Settings):
     # Encrypts webhook secrets; default: a file in data_dir, made on first use.
     secret_key: str = Field(default="", repr=False)
     database_pool_size: int = 10
-    database_busy_timeout_s: float = 10.0  # how long a writer waits for SQLite's lock
+    database_busy_timeout_s: float = 15.0  # how long a writer waits for SQLite's lock
+    database_timeout_s: float = 10.0  # a PostgreSQL transaction, from its first statement to its end
 
     @property
     def resolved_database_url(self) -> str:
@@ -84,7 +85,10 @@ class ApiSettings(_Settings):
     file_bytes_max: int = 200 * MIB  # of an uploaded batch file
     online_wait_s: float = 600.0  # how long a chat request is waited for
     online_queue_max: int = 1000  # unfinished online requests per tenant; more get 429
+    online_queue_total_max: int = 10_000  # unfinished online requests of all tenants; more get 429
     bulk_jobs_max: int = 1000  # unfinished bulk jobs per tenant; more get 429
+    bulk_rows_max: int = 100_000_000  # rows not done yet per tenant; more get 429
+    bulk_rows_total_max: int = 1_000_000_000  # … of all tenants
     completion_window_max_s: int = 30 * 86400
     ready_needs_worker: bool = False  # /readyz waits for a worker with its models loaded
     webhook_allow_cidrs: Words = ()  # private networks webhooks may reach
@@ -105,6 +109,8 @@ class SchedulerSettings(_Settings):
     line_bytes_max: int = 4 * MIB  # one input row
     attempts_max: int = 20  # leases of one shard that ended without it being done
     ring_after_s: float = 10.0  # queued work nobody has been told of for this long is rung again
+    retention_interval_s: float = 300.0  # between two passes over objects that nothing refers to
+    orphan_age_s: float = 3600.0  # an object nothing refers to is collected so long after it was written
     scheduler_metrics_port: int = 0  # GET /metrics of the scheduler itself; 0: not served
     webhook_allow_cidrs: Words = ()
     webhook_ports: Annotated[tuple[int, ...], NoDecode] = ()  # empty: any port
@@ -123,10 +129,14 @@ class WorkerSettings(_Settings):
     dtype: str = "auto"
     deterministic: bool = False  # the same bits however rows are batched and resumed; float32 on a CPU
     device: str = "auto"
+    capacity: Literal["spot", "on_demand"] = "on_demand"  # the kind of machine this worker runs on
     shards_max: int = 2  # bulk shards held at once
     rows_in_flight_max: int = 128  # rows of one shard inside the engine
     segment_rows: int = 64  # a segment is written after so many finished rows …
     segment_interval_s: float = 2.0  # … or so long, whichever comes first
+    carry_over_interval_s: float = (
+        2.0  # unfinished rows are saved as their tokens so often; 0: only on leaving
+    )
     online_slots: int = 256  # online requests held at once
     engine_max_num_seqs: int = 128
     engine_num_kv_blocks: int | None = None
@@ -136,6 +146,12 @@ class WorkerSettings(_Settings):
     line_bytes_max: int = 4 * MIB  # one input row
     stop_grace_s: float = 30.0  # rows in flight may finish this long after a cancel or the deadline
     drain_s: float = 25.0  # from SIGTERM to exit, at most
+    bulk_drain_s: float = 5.0  # of that, until bulk shards are handed back
+    step_timeout_s: float = 60.0  # an engine step longer than this is stuck, and the worker ends itself
+    deaf_after_s: float = 30.0  # likewise, if it hears nothing for so long while Redis has messages for it
+    spot_provider: Literal["auto", "aws", "gcp", "azure", "none"] = "auto"  # whose notices are listened for
+    spot_metadata_url: str = ""  # where they are asked for; default: the provider's own address
+    worker_metrics_port: int = 0  # GET /metrics of the worker itself; 0: not served
     lease_ttl_s: float = LeaseConfig.ttl_s
     heartbeat_s: float = LeaseConfig.heartbeat_s
     lease_trust_s: float = LeaseConfig.trust_s

@@ -27,6 +27,7 @@ from workers.intake import Intake
 from workers.models import LoadModel, Models
 from workers.online_runner import OnlineRunner
 from workers.shard_runner import Rooms, ShardConfig, ShardRunner
+from workers.suspicion import Isolation
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Runtime:
         self._nudges = NudgeListener(connections.queue, self._heartbeat.beat_now)
         self._lock = threading.Lock()
         self._shards: set[ShardRunner] = set()
+        self._isolation = Isolation()
         self._is_draining = threading.Event()
         self._drainer = threading.Thread(target=self._drain, name="drain", daemon=True)
 
@@ -126,9 +128,11 @@ class Runtime:
     # -- places, for the intake ------------------------------------------------------------------------
 
     def online_free(self) -> int:
-        return self._settings.online_slots - self._online.count
+        return 0 if self._isolation.is_held else self._settings.online_slots - self._online.count
 
     def bulk_free(self) -> int:
+        if self._isolation.is_held:
+            return 0
         with self._lock:
             return self._settings.shards_max - len(self._shards)
 
@@ -158,6 +162,7 @@ class Runtime:
             sources=self._connections.sources,
             models=self._models,
             heartbeat=self._heartbeat,
+            isolation=self._isolation,
         )
 
     def _shard_config(self) -> ShardConfig:

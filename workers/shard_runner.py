@@ -34,6 +34,7 @@ from workers.inference import Identity, Progress, breakdown, refusal
 from workers.model_server import Busy, Inference, ModelServer
 from workers.models import Models
 from workers.segments import Checkpoints, LeaseLost
+from workers.suspicion import Isolation, watch
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Rooms:
     sources: Sources
     models: Models
     heartbeat: Heartbeat
+    isolation: Isolation = field(default_factory=Isolation)
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class ShardRunner:
         self._config = config
         self._on_end = on_end
         self._checkpoints = Checkpoints(claim, rooms.store, rooms.objects)
+        self._watch = watch(claim, rooms.store, rooms.isolation)
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
         self._in_flight: dict[str, _InFlight] = {}
         self._results: list[RowResult] = []  # finished, not checkpointed
@@ -157,6 +160,7 @@ class ShardRunner:
         finally:
             for inference_id, flight in self._in_flight.items():
                 flight.server.cancel(inference_id)
+            self._watch.close()
             self._rooms.heartbeat.release(lease)
             self._on_end(self)
         log.info(
@@ -223,6 +227,11 @@ class ShardRunner:
         """
         job = self.claim.job
         request = to_request(row, job.spec, self.claim.shard)
+        if (refused := self._watch.refuses(row.index)) is not None:
+            self._record(row.index, request.custom_id, refused)
+            return True
+        if not self._watch.may_admit(row.index):
+            return False
         try:
             if not isinstance(request, RowRequest):
                 raise InvalidRequest(request.message, param=request.param, code=request.code)
@@ -255,10 +264,12 @@ class ShardRunner:
         )
         server = self._rooms.models.get(parsed.model)
         self._in_flight[inference_id] = _InFlight(row, request.custom_id, server, parsed.num_choices)
+        self._watch.admitted([row])
         try:
             self._rooms.models.submit(inference)
         except (Busy, InvalidRequest):
             del self._in_flight[inference_id]
+            self._watch.finished(row)
             raise
         self._carry_over.pop(row, None)
         log.debug("row admitted", extra={"action": "row_admitted", "shard_no": shard.shard_no, "row": row})
@@ -305,6 +316,7 @@ class ShardRunner:
         answer = breakdown(progress.failed) if progress.failed is not None else progress.answer
         if answer is not None:
             del self._in_flight[inference_id]
+            self._watch.finished(flight.row)
             self._record(flight.row, flight.custom_id, answer)
 
     def _record(self, row: int, custom_id: str, answer: Answer) -> None:

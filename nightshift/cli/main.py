@@ -10,7 +10,15 @@ from typing import Annotated
 
 import typer
 
-from nightshift.cli import doctor, jobs, keys, run, up, webhooks, worker
+from nightshift.cli import (
+    doctor,
+    jobs,
+    keys,
+    run,
+    up,
+    webhooks,
+    worker,
+)
 from nightshift.cli.terminal import describe, fail
 from nightshift.errors import NightshiftError
 

@@ -29,7 +29,7 @@ _NOW_MS = {
 class Database:
     """One database by URL. Thread-safe; every transaction uses a connection of its own."""
 
-    def __init__(self, url: str, *, pool_size: int = 10, busy_timeout_s: float = 10.0) -> None:
+    def __init__(self, url: str, *, pool_size: int = 10, busy_timeout_s: float = 15.0) -> None:
         """Connects lazily. Raises ConfigurationError if the URL is not one of a supported database."""
         parsed = _parse(url)
         self.dialect = parsed.get_backend_name()

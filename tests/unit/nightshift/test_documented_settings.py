@@ -8,6 +8,14 @@ import pytest
 from nightshift import settings
 from nightshift.settings import ApiSettings
 
+# Settings with a name and a default that nothing reads yet. Whoever makes one work takes it out of here and
+# says in docs/operations.md what it does.
+NOT_YET_IN_EFFECT = {
+    *("DATABASE_TIMEOUT_S", "ONLINE_QUEUE_TOTAL_MAX", "BULK_ROWS_MAX", "BULK_ROWS_TOTAL_MAX"),
+    *("RETENTION_INTERVAL_S", "ORPHAN_AGE_S", "CAPACITY", "CARRY_OVER_INTERVAL_S", "BULK_DRAIN_S"),
+    *("STEP_TIMEOUT_S", "DEAF_AFTER_S", "SPOT_PROVIDER", "SPOT_METADATA_URL", "WORKER_METRICS_PORT"),
+}
+
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 CLASSES = [
@@ -20,8 +28,24 @@ CLASSES = [
 @pytest.mark.parametrize("concern", CLASSES, ids=lambda concern: concern.__name__)
 def test_every_setting_is_documented(concern: type[ApiSettings]) -> None:
     documented = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", PAGE))
-    missing = {name.upper() for name in concern.model_fields} - documented
+    missing = {name.upper() for name in concern.model_fields} - documented - NOT_YET_IN_EFFECT
     assert not missing, f"docs/operations.md does not say what these do: {sorted(missing)}"
+
+
+def test_a_setting_that_nothing_reads_is_promised_to_nobody() -> None:
+    known = {name.upper() for concern in CLASSES for name in concern.model_fields}
+
+    assert known >= NOT_YET_IN_EFFECT
+    assert not [name for name in NOT_YET_IN_EFFECT if name in PAGE]
+    assert {name for name in NOT_YET_IN_EFFECT if is_read(name.lower())} == set()
+
+
+def is_read(setting: str) -> bool:
+    """Whether some code outside the settings asks for it."""
+    asked = re.compile(rf"settings\.(\w+\.)?{setting}\b")
+    packages = ("nightshift", "api", "scheduler", "workers")
+    files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
+    return any(asked.search(file.read_text(encoding="utf-8")) for file in files)
 
 
 def test_no_setting_is_documented_that_does_not_exist() -> None:
