@@ -5,10 +5,13 @@ transaction begins IMMEDIATE: a reader that upgrades to a writer fails at once w
 """
 
 import logging
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from functools import partial
+from time import monotonic, sleep
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
@@ -17,6 +20,8 @@ from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.store.tables import from_ms
 
 log = logging.getLogger(__name__)
+
+_LOCKED_RETRY_S: Final = 0.01
 
 _NOW_MS = {
     # julianday is a double: good to about 0.05 ms at this epoch.
@@ -97,15 +102,30 @@ def _engine(url: URL, pool_size: int, busy_timeout_s: float) -> Engine:
         max_overflow=pool_size,
         connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
     )
-    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "connect", partial(_prepare_sqlite, busy_timeout_s))
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def _prepare_sqlite(connection: Any, record: Any) -> None:
+def _prepare_sqlite(busy_timeout_s: float, connection: Any, record: Any) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    _write_ahead(connection, busy_timeout_s)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _write_ahead(connection: Any, busy_timeout_s: float) -> None:
+    """Put the file into WAL mode, in which it then stays. While somebody writes to a new file this fails at
+    once, because SQLite's own busy timeout does not wait for it."""
+    ends_s = monotonic() + busy_timeout_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if monotonic() >= ends_s:
+                raise
+        sleep(_LOCKED_RETRY_S)
 
 
 def _begin_sqlite(connection: Connection) -> None:

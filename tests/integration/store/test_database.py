@@ -1,5 +1,6 @@
 """What a transaction promises, what SQLite is set to, and what a database that is away looks like."""
 
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -174,6 +175,36 @@ def test_a_writer_takes_its_turn_before_it_reads(sqlite_database: Database, cloc
             tx.outbox.add(JobKind.BULK, 1, tx.now())
 
         assert waiting.result(PATIENCE_S) == 1
+
+
+def test_whoever_opens_a_new_file_while_another_makes_its_tables_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is not in WAL mode yet, and SQLite lets no busy timeout wait for that change."""
+    other = sqlite3.connect(tmp_path / "new.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE first (id INTEGER)")
+    monkeypatch.setattr("nightshift.store.database.sleep", lambda seconds: other.execute("COMMIT"))
+    database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+
+    with database.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM first")).scalar_one() == 0
+        assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+
+    database.close()
+    other.close()
+
+
+def test_a_new_file_that_another_keeps_locked_is_given_up_in_time(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "new.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    database = Database(f"sqlite:///{tmp_path / 'new.db'}", busy_timeout_s=0.05)
+
+    with pytest.raises(DatabaseUnavailable, match="locked"), database.write():
+        pass
+
+    database.close()
+    other.close()
 
 
 def test_a_writer_that_waits_for_too_long_is_told(sqlite_template: Path) -> None:
