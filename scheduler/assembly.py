@@ -17,6 +17,7 @@ from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
 from nightshift.lifecycle import counts_json, finish
 from nightshift.objectstore import Locations, ObjectStore, ObjectUri
+from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.rows.manifest import Part
 from nightshift.rows.outputs import NotExecuted, RowResult
 from nightshift.sources import Sources
@@ -24,7 +25,7 @@ from nightshift.store import Store
 from scheduler.crew import POSTPONED, Crew, CrewConfig
 from scheduler.deadlines import exceeds_error_rate
 from scheduler.duty import MayContinue, Result, check
-from scheduler.input.plan import input_error, may_mend_itself
+from scheduler.input.plan import input_error
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.part_files import Destination, PartWriter, forget_notes
 from scheduler.output.results import Mismatch, ResultLine, Results, Tally
@@ -139,7 +140,7 @@ class Assembly:
                 job, InputError("row_count_mismatch", f"The output does not add up: {mismatch}.")
             )
         except (InvalidRequest, StorageError) as error:
-            if may_mend_itself(error, in_our_store=job.spec.output is None):
+            if storage_verdict(error, in_our_store=job.spec.output is None) != "fail":
                 raise
             log.error("no output: %s", error, extra={"action": "output_impossible", "job": job.id})
             output = _broken(job, input_error(error, "output"))

@@ -16,13 +16,14 @@ from nightshift.errors import InvalidRequest, QueueUnavailable, StorageError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState
 from nightshift.lifecycle import finish, plan
 from nightshift.objectstore import Locations
+from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.rows.validation import FileLimits
 from nightshift.sources import Sources, is_file_id
 from nightshift.store import Store
 from nightshift.store.outbox import Ring
 from scheduler.crew import POSTPONED, Crew, CrewConfig
 from scheduler.duty import MayContinue, Result
-from scheduler.input.plan import Catalogue, Plan, Refused, input_error, may_mend_itself
+from scheduler.input.plan import Catalogue, Plan, Refused, input_error
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
 from scheduler.ringing import Bell
@@ -110,7 +111,7 @@ class Planning:
         except Refused as refused:
             return self._refuse(job, refused.errors)
         except (InvalidRequest, StorageError) as error:
-            if may_mend_itself(error, in_our_store=is_file_id(job.spec.input)):
+            if storage_verdict(error, in_our_store=is_file_id(job.spec.input)) != "fail":
                 raise
             param = "input_file_id" if job.face is Face.OPENAI else "input"
             return self._refuse(job, (input_error(error, param),))

@@ -38,6 +38,18 @@ class ObjectTooLarge(StorageError):
     default_code = "object_too_large"
 
 
+class ObjectChanged(StorageError):
+    """The object is not the one it was: somebody has written another under its key since."""
+
+    default_code = "object_changed"
+
+
+class ObjectDamaged(StorageError):
+    """The object's bytes are not those that were written, and reading it once more did not help."""
+
+    default_code = "object_damaged"
+
+
 class ObjectStore(Protocol):
     """Objects under one root. Keys are relative and cannot leave it; every method refuses one that would.
 

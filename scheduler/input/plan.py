@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nightshift.errors import NightshiftError, StorageDenied, StorageUnavailable
+from nightshift.errors import NightshiftError
 from nightshift.fleet import Model
 from nightshift.jobs import Endpoint, InputError, NewShard
 
@@ -53,8 +53,3 @@ class Catalogue:
 def input_error(error: NightshiftError, param: str) -> InputError:
     """An error about an input, as the job's owner is told it."""
     return InputError(error.code or "unreadable_input", error.message, param=error.param or param)
-
-
-def may_mend_itself(error: NightshiftError, *, in_our_store: bool) -> bool:
-    """Whether to try again later. Of our own store, a refusal is the operator's to mend and not the job's."""
-    return isinstance(error, StorageUnavailable) or (in_our_store and isinstance(error, StorageDenied))

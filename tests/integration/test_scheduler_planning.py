@@ -14,7 +14,7 @@ from nightshift.lifecycle import request_stop
 from nightshift.store import Store
 from nightshift.testing import MODEL, FakeClock, submit
 from scheduler.crew import CrewConfig
-from scheduler.input.plan import input_error, may_mend_itself
+from scheduler.input.plan import input_error
 from scheduler.planning import Planning
 from tests.integration.scheduling import IDLE_S, BusyStore, FailingStore, Place, a_line, jsonl
 
@@ -249,7 +249,6 @@ def test_a_refusal_of_our_own_store_is_waited_out_and_one_of_theirs_is_final(
     assert plan(place, job, clock, ours).state is JobState.QUEUED
 
     denied = input_error(StorageDenied(), "input")
-    assert not may_mend_itself(StorageDenied(), in_our_store=False)
     assert (denied.code, denied.param) == ("storage_denied", "input")
 
 
