@@ -9,7 +9,7 @@ import typer
 
 from nightshift.cli.terminal import EXIT_FAILED, fail
 from nightshift.errors import ConfigurationError
-from nightshift.supervisor import CONFIGURATION_EXIT, Backoff, Supervisor
+from nightshift.supervisor import CONFIGURATION_EXIT, Backoff, Child, Supervisor
 
 RESTART: Final = Backoff(first_s=0.2)  # a dead worker's rows wait long enough for a model to be loaded again
 HEARD_OF_WITHIN: Final = timedelta(seconds=30)  # six heartbeats
@@ -36,18 +36,26 @@ def worker(
     if check:
         _check()
         return
-    from nightshift.cli.worker_child import Undertaker, worker_child
-    from nightshift.observability import set_up_logging
-    from nightshift.settings import DataSettings, SchedulerSettings, WorkerSettings
-    from nightshift.store import Store, open_database
+    from nightshift.cli.worker_child import worker_child
+    from nightshift.settings import WorkerSettings
 
-    set_up_logging("supervisor")
     settings = WorkerSettings(models=tuple(model)) if model else WorkerSettings()
     if not settings.models:
         raise ConfigurationError("a worker needs a model: use --model or NIGHTSHIFT_MODELS", param="model")
+    keep_running(worker_child(settings))
+
+
+def keep_running(child: Child) -> None:
+    """Supervise a worker until somebody says stop, or there is no point in starting it again."""
+    from nightshift.cli.worker_child import Undertaker
+    from nightshift.observability import set_up_logging
+    from nightshift.settings import DataSettings, SchedulerSettings
+    from nightshift.store import Store, open_database
+
+    set_up_logging("supervisor")
     store = Store(open_database(DataSettings()))
     undertaker = Undertaker(store, SchedulerSettings().attempts_max)
-    supervisor = Supervisor([[worker_child(settings)]], on_death=undertaker, backoff=RESTART)
+    supervisor = Supervisor([[child]], on_death=undertaker, backoff=RESTART)
     with supervisor.signals(forwarded=[signal.SIGUSR1]):
         try:
             supervisor.start()

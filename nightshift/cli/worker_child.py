@@ -18,31 +18,35 @@ from nightshift.supervisor import Child, Death, Launch
 log = logging.getLogger(__name__)
 
 WORKER_ID: Final = "NIGHTSHIFT_WORKER_ID"
+APP: Final = "workers.app"
 POOL: Final = "workers.pool:EnginePool"
 DRAIN_MARGIN_S: Final = 5.0  # on top of the worker's own limit, which it keeps by itself
 DEATHS_IN_A_ROW_MAX: Final = 5  # then whoever supervises us decides: it may have another machine
 
 
-def worker_child(settings: WorkerSettings) -> Child:
-    """The worker as a child of its supervisor."""
+def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) -> Child:
+    """The worker as a child of its supervisor. `app` and `pool` name the Celery application and its pool: a
+    worker whose computing is somebody else's is supervised all the same.
+    """
 
     def launch() -> Launch:
         worker_id = new_id("wrk")
         environment = {
             WORKER_ID: worker_id,
             "NIGHTSHIFT_MODELS": ",".join(settings.models),
-            "CELERY_CUSTOM_WORKER_POOL": POOL,
+            "CELERY_CUSTOM_WORKER_POOL": pool,
             "TQDM_DISABLE": "1",  # progress bars of libraries fill a log and tell it nothing
         }
-        return Launch(celery_command(worker_id, settings.online_slots + settings.shards_max), environment)
+        messages_max = settings.online_slots + settings.shards_max
+        return Launch(celery_command(worker_id, messages_max, app), environment)
 
     return Child(name="worker", launch=launch, grace_s=settings.drain_s + DRAIN_MARGIN_S)
 
 
-def celery_command(worker_id: str, messages_max: int) -> tuple[str, ...]:
+def celery_command(worker_id: str, messages_max: int, app: str = APP) -> tuple[str, ...]:
     """How the worker is called. `messages_max` is how many messages it may hold unacknowledged."""
     return (
-        *(sys.executable, "-P", "-m", "celery", "--app", "workers.app", "--quiet", "worker"),
+        *(sys.executable, "-P", "-m", "celery", "--app", app, "--quiet", "worker"),
         *("--pool", "custom", "--queues", "online,bulk", "--concurrency", str(messages_max)),
         *("--hostname", f"{worker_id}@%h", "--loglevel", "WARNING"),
         *("--without-gossip", "--without-mingle", "--without-heartbeat"),
