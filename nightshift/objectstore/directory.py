@@ -27,6 +27,7 @@ from nightshift.objectstore.objects import (
     STREAM_CHUNK_BYTES,
     TEMPORARY_PREFIX,
     Measured,
+    ObjectChanged,
     ObjectInfo,
     checked_key,
     checked_prefix,
@@ -34,6 +35,7 @@ from nightshift.objectstore.objects import (
     pieces_of,
     read_within,
 )
+from nightshift.objectstore.time_limits import check_time, within
 
 _OPEN_TRIES_MAX: Final = 5
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
@@ -68,10 +70,18 @@ class DirectoryStore:
         return read_within(self, info, size_bytes_max)
 
     def stream(
-        self, key: str, start: int = 0, end: int | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
+        self,
+        key: str,
+        start: int = 0,
+        end: int | None = None,
+        chunk_bytes: int = STREAM_CHUNK_BYTES,
+        *,
+        if_match: str | None = None,
     ) -> Iterator[bytes]:
         path = self._path(key)
         with _reading(key), path.open("rb", buffering=0) as file:
+            if if_match not in (None, _etag(os.fstat(file.fileno()))):
+                raise ObjectChanged(f"{key} is not the object it was when it was first looked at")
             yield from _pieces_between(file, start, end, chunk_bytes)
 
     def put(
@@ -81,11 +91,12 @@ class DirectoryStore:
         *,
         if_absent: bool = False,
         content_type: str | None = None,
+        deadline_s: float | None = None,
     ) -> ObjectInfo:
         del content_type  # a directory has nowhere to keep it
         path = self._path(key)
         measured = Measured(pieces_of(data))
-        with _writing(key):
+        with _writing(key), within(deadline_s):
             is_ours = _write_whole(path, measured, if_absent)
             info = _described(key, path, sha256=measured.sha256)
         if not is_ours and not has_bytes(self, info, measured):
@@ -138,10 +149,14 @@ def _described(key: str, path: Path, sha256: str | None = None) -> ObjectInfo:
     return ObjectInfo(
         key=key,
         size_bytes=status.st_size,
-        etag=f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}",
+        etag=_etag(status),
         modified_at=datetime.fromtimestamp(status.st_mtime, UTC),
         sha256=sha256,
     )
+
+
+def _etag(status: os.stat_result) -> str:
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 def _pieces_between(file: BinaryIO, start: int, end: int | None, chunk_bytes: int) -> Iterator[bytes]:
@@ -161,6 +176,7 @@ def _write_whole(path: Path, pieces: Iterable[bytes], if_absent: bool) -> bool:
     """Write a file that appears complete or not at all. False if it was to be new and the name was taken."""
     with _temporary_beside(path) as file:
         for piece in pieces:
+            check_time()
             file.write(piece)
         file.flush()
         os.fsync(file.fileno())

@@ -76,10 +76,16 @@ class ObjectStore(Protocol):
         """All bytes of an object. Raises `ObjectNotFound`, `ObjectTooLarge`."""
 
     def stream(
-        self, key: str, start: int = 0, end: int | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
+        self,
+        key: str,
+        start: int = 0,
+        end: int | None = None,
+        chunk_bytes: int = STREAM_CHUNK_BYTES,
+        *,
+        if_match: str | None = None,
     ) -> Iterator[bytes]:
         """The bytes [start, end) in pieces of at most `chunk_bytes`; an end beyond the object's is the
-        object's.
+        object's. With `if_match`, an etag, of that object only: raises `ObjectChanged` for any other.
 
         A connection cut short is taken up again where it broke, and raises `StorageUnavailable` if that
         does not help; it never looks like a short object. Raises `ObjectNotFound` when first advanced.
@@ -92,9 +98,13 @@ class ObjectStore(Protocol):
         *,
         if_absent: bool = False,
         content_type: str | None = None,
+        deadline_s: float | None = None,
     ) -> ObjectInfo:
         """Store an object, whole or not at all, and say its size and sha256. Iterables are not held in
         memory.
+
+        Raises `StorageUnavailable` when it takes longer than `deadline_s`, retries included; without one, a
+        transfer may take as long as it makes progress.
 
         With `if_absent`, raises `ObjectExists` if other bytes lie under the key. The same bytes count as
         written: a retry whose first answer was lost must not fail. (So it is no lock.)

@@ -11,7 +11,7 @@ import pytest
 
 from nightshift.errors import LocationNotAllowed, ObjectExists, ObjectNotFound
 from nightshift.objectstore import DirectoryStore, ObjectStore, ObjectTooLarge, S3Store, open_store
-from nightshift.objectstore.s3 import PART_BYTES
+from nightshift.objectstore.s3_transfers import PART_BYTES
 from tests.integration.servers import S3Server
 
 

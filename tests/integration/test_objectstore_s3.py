@@ -11,7 +11,7 @@ import pytest
 
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.objectstore import ObjectStore, open_store
-from nightshift.objectstore.s3 import PART_BYTES
+from nightshift.objectstore.s3_transfers import PART_BYTES
 from tests.integration.servers import S3Server, cutting_proxy
 from tests.integration.test_objectstore import keys
 
@@ -78,7 +78,7 @@ def test_a_body_that_is_always_cut_short_is_an_error_and_not_a_short_object(
         cutting_proxy(port_of(moto_server), cuts=1000, after_bytes=600) as port,
         closing(through_proxy(moto_server, bucket, monkeypatch, port)) as store,
     ):
-        monkeypatch.setattr("nightshift.objectstore.s3.RESUMES_MAX", 2)
+        monkeypatch.setattr("nightshift.objectstore.s3_transfers.RESUMES_MAX", 2)
         with pytest.raises(StorageUnavailable):
             list(store.stream("k"))
 

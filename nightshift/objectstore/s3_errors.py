@@ -1,0 +1,67 @@
+"""What S3 says, in our words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+)
+
+from nightshift.errors import ObjectExists, ObjectNotFound, StorageDenied, StorageError, StorageUnavailable
+from nightshift.objectstore.time_limits import OutOfTime
+
+_DENIED = frozenset(
+    {
+        "NoSuchBucket",
+        "AccessDenied",
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "InvalidToken",
+    }
+)
+
+
+@contextmanager
+def storage_errors(name: str) -> Iterator[None]:
+    """Say in our words what S3 said in its own."""
+    try:
+        yield
+    except OutOfTime as error:
+        raise OutOfTime(f"{name}: {error}") from error
+    except ClientError as error:
+        raise _translated(name, error) from error
+    except (NoCredentialsError, PartialCredentialsError) as error:
+        raise StorageDenied(f"{name}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
+    except ParamValidationError as error:
+        raise StorageError(f"{name}: {error}") from error
+    except BotoCoreError as error:
+        raise StorageUnavailable(f"{name}: {error}") from error
+
+
+def _translated(name: str, error: ClientError) -> StorageError:
+    status, code = status_of(error), code_of(error)
+    said = f"{name}: {code}: {error.response.get('Error', {}).get('Message', '')}"
+    if code in _DENIED or status in (401, 403):
+        return StorageDenied(said)
+    if status == 412:
+        return ObjectExists(said)
+    if code == "NoSuchUpload":
+        return StorageUnavailable(said)  # swept away under us: writing it again helps
+    if status == 404:
+        return ObjectNotFound(f"no such object: {name}")
+    if status >= 500 or status in (408, 409, 429) or code in ("SlowDown", "RequestTimeout"):
+        return StorageUnavailable(said)
+    return StorageError(said)
+
+
+def status_of(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def code_of(error: BaseException | None) -> str:
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""

@@ -1,0 +1,200 @@
+"""Bytes from S3 and to it: one object at a time, over as many requests as that takes."""
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
+
+from nightshift.errors import StorageUnavailable
+from nightshift.objectstore.objects import MIB, ObjectChanged, ObjectTooLarge
+from nightshift.objectstore.s3_errors import code_of, status_of
+from nightshift.objectstore.time_limits import TimedBody, within
+
+if TYPE_CHECKING:
+    from botocore.response import StreamingBody
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+REQUEST_S: Final = 60.0  # for one request and all tries at it, before its body is counted
+RESUMES_MAX: Final = 5  # a stream may break off so often …
+BYTES_PER_RESUME: Final = 4 * MIB  # … and once more for each so many bytes received
+STEP_BYTES: Final = 64 * 1024  # read from a socket at a time: how often the pace is looked at
+SLOW_GRACE_S: Final = 30.0  # a stream may be slower than the next line for so long
+SLOW_BYTES_PER_S: Final = 16 * 1024  # below it, a transfer counts as hanging
+
+PART_BYTES: Final = 16 * MIB  # of a multipart upload, all but the last; a writer holds two
+PARTS_MAX: Final = 10_000  # S3's own limit
+CONFLICT_TRIES_MAX: Final = 5  # a conditional write may be told to try again …
+CONFLICT_PAUSE_S: Final = 0.1  # … after so long, doubled each time
+
+
+class Reader:
+    """One range of one object, read to its end over as many connections as that takes."""
+
+    def __init__(
+        self,
+        client: "S3Client",
+        bucket: str,
+        key: str,
+        start: int,
+        end: int | None,
+        if_match: str | None = None,
+    ) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._key = key
+        self._position = start
+        self._end = end  # the object's own end, once it is known to come first
+        # Of the one object that is wanted; else of the one the first answer came from.
+        self._etag = None if if_match is None else f'"{if_match}"'
+        self._is_pinned = if_match is not None
+        self._waited_s = 0.0
+        self._received_bytes = 0
+
+    def pieces(self, chunk_bytes: int) -> Iterator[bytes]:
+        resumes = 0
+        while not self._is_done:
+            body = self._opened()
+            if body is None:
+                return
+            try:
+                with closing(body):
+                    yield from self._read(body, min(chunk_bytes, STEP_BYTES))
+            except (HTTPClientError, IncompleteReadError) as error:
+                resumes += 1
+                if resumes > RESUMES_MAX + self._received_bytes // BYTES_PER_RESUME:
+                    raise StorageUnavailable(
+                        f"{self._key} broke off at byte {self._position}: {error}"
+                    ) from error
+
+    @property
+    def _is_done(self) -> bool:
+        return self._end is not None and self._position >= self._end
+
+    def _opened(self) -> "StreamingBody | None":
+        """The rest of the range as a body; None if the object ends before it begins."""
+        wanted: dict[str, Any] = {"Bucket": self._bucket, "Key": self._key}
+        if self._position > 0 or self._end is not None:
+            wanted["Range"] = f"bytes={self._position}-{'' if self._end is None else self._end - 1}"
+        if self._etag is not None:
+            wanted["IfMatch"] = self._etag
+        try:
+            with within(REQUEST_S):
+                answer = self._client.get_object(**wanted)
+        except ClientError as error:
+            if code_of(error) == "InvalidRange" or status_of(error) == 416:
+                return None
+            if status_of(error) == 412 and self._is_pinned:
+                raise ObjectChanged(
+                    f"{self._key} is not the object it was when it was first looked at"
+                ) from error
+            if status_of(error) == 412:
+                raise StorageUnavailable(f"{self._key} was replaced while it was read") from error
+            raise
+        self._etag = answer["ETag"]
+        total_bytes = _total_bytes(answer.get("ContentRange"), answer["ContentLength"])
+        self._end = total_bytes if self._end is None else min(self._end, total_bytes)
+        return answer["Body"]
+
+    def _read(self, body: "StreamingBody", step_bytes: int) -> Iterator[bytes]:
+        while not self._is_done:
+            assert self._end is not None, "the first answer says where the range ends"
+            began_s = time.monotonic()
+            piece = body.read(min(step_bytes, self._end - self._position))
+            self._waited_s += time.monotonic() - began_s
+            if not piece:
+                raise IncompleteReadError(actual_bytes=self._position, expected_bytes=self._end)
+            self._position += len(piece)
+            self._received_bytes += len(piece)
+            self._check_pace()
+            yield piece
+
+    def _check_pace(self) -> None:
+        """A drip keeps every socket timeout from firing; the whole is measured too."""
+        if self._waited_s > SLOW_GRACE_S and self._received_bytes < self._waited_s * SLOW_BYTES_PER_S:
+            raise StorageUnavailable(
+                f"{self._key} arrives at {self._received_bytes / self._waited_s:.0f} bytes/s: as good as not"
+            )
+
+
+class Writer:
+    """One object, written with one request if it is small and in parts if it is not."""
+
+    def __init__(
+        self, client: "S3Client", bucket: str, key: str, content_type: str | None, must_be_new: bool
+    ) -> None:
+        self._client = client
+        self._target: dict[str, Any] = {"Bucket": bucket, "Key": key}
+        self._kind: dict[str, Any] = {"ContentType": content_type} if content_type else {}
+        self._condition: dict[str, Any] = {"IfNoneMatch": "*"} if must_be_new else {}
+
+    def write(self, pieces: Iterable[bytes]) -> Mapping[str, Any]:
+        """S3's answer to the request that made the object exist."""
+        parts = _filled(pieces, PART_BYTES)
+        first, second = next(parts, b""), next(parts, None)
+        if second is None:
+            return self._write_small(first)
+        return self._write_parts(itertools.chain((first, second), parts))
+
+    def _write_small(self, body: bytes) -> Mapping[str, Any]:
+        for tried in range(CONFLICT_TRIES_MAX):
+            try:
+                with _time_for(body):
+                    return self._client.put_object(
+                        **self._target, **self._kind, **self._condition, Body=TimedBody(body)
+                    )
+            except ClientError as error:
+                if code_of(error) != "ConditionalRequestConflict":
+                    raise
+                time.sleep(CONFLICT_PAUSE_S * 2**tried)
+        raise StorageUnavailable(f"{self._target['Key']}: somebody else keeps writing it")
+
+    def _write_parts(self, parts: Iterable[bytes]) -> Mapping[str, Any]:
+        with within(REQUEST_S):
+            upload_id = self._client.create_multipart_upload(**self._target, **self._kind)["UploadId"]
+        try:
+            done = [self._write_part(upload_id, number, part) for number, part in enumerate(parts, start=1)]
+            with within(REQUEST_S):
+                return self._client.complete_multipart_upload(
+                    **self._target, **self._condition, UploadId=upload_id, MultipartUpload={"Parts": done}
+                )
+        except BaseException:
+            with suppress(ClientError, BotoCoreError):  # the first error is the one worth telling
+                self._client.abort_multipart_upload(**self._target, UploadId=upload_id)
+            raise
+
+    def _write_part(self, upload_id: str, number: int, body: bytes) -> "CompletedPartTypeDef":
+        if number > PARTS_MAX:
+            raise ObjectTooLarge(
+                f"{self._target['Key']} exceeds the {PARTS_MAX * PART_BYTES} bytes an object may have"
+            )
+        with _time_for(body):
+            answer = self._client.upload_part(
+                **self._target, UploadId=upload_id, PartNumber=number, Body=TimedBody(body)
+            )
+        return {"ETag": answer["ETag"], "PartNumber": number}
+
+
+def _time_for(body: bytes) -> AbstractContextManager[None]:
+    """What a request with this body may take in all: one that is slower counts as hanging."""
+    return within(REQUEST_S + len(body) / SLOW_BYTES_PER_S)
+
+
+def _filled(pieces: Iterable[bytes], size_bytes: int) -> Iterator[bytes]:
+    """The same bytes in pieces of exactly `size_bytes`, but for the last. Pieces coming in are no larger."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        if len(held) >= size_bytes:
+            yield bytes(held[:size_bytes])
+            del held[:size_bytes]
+    if held:
+        yield bytes(held)
+
+
+def _total_bytes(content_range: str | None, content_length: int) -> int:
+    """Size of the whole object: `bytes 0-9/200` says 200; without a range, all of it was sent."""
+    return int(content_range.rpartition("/")[2]) if content_range else content_length
