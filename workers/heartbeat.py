@@ -39,6 +39,7 @@ class _Held:
     lease: Lease
     holder: Holder
     trust: Trust
+    tokens_at_risk: Callable[[], int]
 
 
 class Heartbeat:
@@ -80,12 +81,22 @@ class Heartbeat:
         """The clock that trust is measured on: this process's monotonic one."""
         return self._clock_s()
 
-    def hold(self, lease: Lease, holder: Holder, claimed_at_s: float) -> None:
-        """Keep a lease from now on. `claimed_at_s` is this clock *before* the claim was asked for."""
+    def hold(
+        self,
+        lease: Lease,
+        holder: Holder,
+        claimed_at_s: float,
+        tokens_at_risk: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Keep a lease from now on. `claimed_at_s` is this clock *before* the claim was asked for.
+
+        `tokens_at_risk` says how many tokens would be generated again if this process died now; it is asked
+        from the heartbeat's thread.
+        """
         trust = Trust(self._config)
         trust.renewed(claimed_at_s)
         with self._lock:
-            self._held[lease.shard_id] = _Held(lease, holder, trust)
+            self._held[lease.shard_id] = _Held(lease, holder, trust, tokens_at_risk)
 
     def release(self, lease: Lease) -> None:
         """The lease has ended, or is not to be renewed any more."""
@@ -104,11 +115,12 @@ class Heartbeat:
         """Renew everything once, and pass on what came back."""
         with self._lock:
             asked = list(self._held.values())
+        at_risk = {held.lease.shard_id: held.tokens_at_risk() for held in asked}
         asked_at_s = self._clock_s()
         try:
             with self._store.transaction() as tx:
                 now = tx.now()
-                kept = tx.leases.renew([held.lease for held in asked], now, self._config.ttl_s)
+                kept = tx.leases.renew([held.lease for held in asked], now, self._config.ttl_s, at_risk)
                 tx.workers.mark(self._worker_id, self.state, now)
         except DatabaseUnavailable as error:
             log.warning("heartbeat failed", extra={"action": "heartbeat_failed", "reason": error.message})

@@ -4,12 +4,12 @@ A claim raises the term in the same UPDATE that takes the shard, so the terms of
 PostgreSQL, claimers step over each other's rows (SKIP LOCKED); on SQLite, writers take turns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, case, func, or_, select, tuple_, update
 
 from nightshift.jobs import (
     BulkClaim,
@@ -126,38 +126,64 @@ class Leases:
         )
         return list(rows.scalars())
 
-    def renew(self, held: Sequence[Lease], now: datetime, ttl_s: float) -> Sequence[HeldLease]:
+    def renew(
+        self, held: Sequence[Lease], now: datetime, ttl_s: float, in_flight: Mapping[str, int] = {}
+    ) -> Sequence[HeldLease]:
         """Extend the leases that are still ours. One missing from the answer is lost.
 
-        Only what the worker knows it holds: a claim whose commit it never heard of must run out.
+        Only what the worker knows it holds: a claim whose commit it never heard of must run out. `in_flight`
+        is how many tokens of which shard, by id, are generated and in no checkpoint.
         """
         if not held:
             return []
+        at_risk = {shard_id: tokens for shard_id, tokens in in_flight.items() if tokens}
+        told = case(at_risk, value=shard.c.id, else_=0) if at_risk else 0
         kept = self._connection.execute(
             update(shard)
             .where(
                 tuple_(shard.c.id, shard.c.term).in_([(lease.shard_id, lease.term) for lease in held]),
                 shard.c.state == ShardState.LEASED,
             )
-            .values(lease_until=now + timedelta(seconds=ttl_s))
+            .values(lease_until=now + timedelta(seconds=ttl_s), tokens_in_flight=told)
             .returning(shard.c.id, shard.c.term, shard.c.job_id)
         ).all()
         stops = self._stop_orders([row.job_id for row in kept])
         return [HeldLease(row.id, Term(row.term), *stops.get(row.job_id, (None, None))) for row in kept]
 
     def hand_back(self, lease: Lease, carry_over_key: str | None = None) -> bool:
-        """Return an unfinished shard to the queue, without charging an attempt. False: it was not ours."""
+        """Return an unfinished shard to the queue, without charging an attempt. False: it was not ours.
+
+        Without a key, what the shard has as its carry-over stays.
+        """
+        kept = {} if carry_over_key is None else {"carry_over_key": carry_over_key}
         return self._release(
             lease.shard_id,
             lease.term,
             state=ShardState.QUEUED,
             attempts=shard.c.attempts - 1,
-            carry_over_key=carry_over_key,
             signalled_at=None,
+            **kept,
         )
 
     def delay(self, lease: Lease, not_before: datetime) -> bool:
-        """Return a shard to the queue after a fault outside it, to be claimed from `not_before` on."""
+        """Return a shard to the queue after a fault outside it, to be claimed from `not_before` on.
+
+        No attempt is charged; the fault is counted.
+        """
+        return self._release(
+            lease.shard_id,
+            lease.term,
+            state=ShardState.QUEUED,
+            attempts=shard.c.attempts - 1,
+            faults=shard.c.faults + 1,
+            not_before=not_before,
+            signalled_at=None,
+        )
+
+    def return_broken(self, lease: Lease, not_before: datetime) -> bool:
+        """Return a shard to the queue that could not be run for a reason nobody foresaw: an attempt, but no
+        worker died of it.
+        """
         return self._release(
             lease.shard_id, lease.term, state=ShardState.QUEUED, not_before=not_before, signalled_at=None
         )

@@ -71,6 +71,16 @@ def test_a_shard_handed_back_keeps_its_rows_and_where_the_rest_of_them_is(store:
     assert found.shard.carry_over_key == "segments/default/carry-over"
 
 
+def test_a_shard_handed_back_without_news_keeps_the_carry_over_it_has(store: Store) -> None:
+    planned(store)
+    for key in ("segments/default/carry-over", None):
+        lease = claimed(store).lease
+        with store.transaction() as tx:
+            assert tx.leases.hand_back(lease, key)
+
+    assert claimed(store).shard.carry_over_key == "segments/default/carry-over"
+
+
 def test_a_shard_handed_back_can_be_claimed_and_rung_at_once(store: Store, clock: FakeClock) -> None:
     planned(store)
     lease = claimed(store).lease
@@ -84,19 +94,40 @@ def test_a_shard_handed_back_can_be_claimed_and_rung_at_once(store: Store, clock
     assert claimed(store, "worker_2").lease.shard_id == lease.shard_id
 
 
-def test_a_delayed_shard_is_charged_the_attempt_and_not_rung_before_its_time(
-    store: Store, clock: FakeClock
-) -> None:
+def test_a_delayed_shard_is_not_charged_and_not_rung_before_its_time(store: Store, clock: FakeClock) -> None:
     planned(store)
     lease = claimed(store).lease
     clock.advance(seconds=60)
     with store.transaction() as tx:
         assert tx.leases.delay(lease, clock.now + timedelta(seconds=8))
 
-    assert shard_of(store, lease).attempts == 1
+    delayed = shard_of(store, lease)
+    assert (delayed.attempts, delayed.faults) == (0, 1)
     assert unrung(store) == []
     clock.advance(seconds=8)
     assert unrung(store) == [lease.shard_id]
+
+
+def test_a_shard_that_broke_is_charged_an_attempt_and_no_crash(store: Store, clock: FakeClock) -> None:
+    planned(store)
+    lease = claimed(store).lease
+    with store.transaction() as tx:
+        assert tx.leases.return_broken(lease, clock.now + timedelta(seconds=1))
+    clock.advance(seconds=1)
+
+    lost = lost_with_its_worker(store, clock)
+
+    assert (lost.attempts, lost.crash_count) == (2, 0)
+
+
+def test_a_renewal_tells_how_many_tokens_a_sudden_death_would_cost(store: Store, clock: FakeClock) -> None:
+    planned(store, shards=2)
+    first, second = claimed(store).lease, claimed(store).lease
+    with store.transaction() as tx:
+        tx.leases.renew([first, second], clock.now, 30, {first.shard_id: 70})
+        told = {held.shard_id: held.tokens_in_flight for held in tx.leases.of_worker("worker_1", 10)}
+
+    assert told == {first.shard_id: 70, second.shard_id: 0}
 
 
 def test_a_lease_runs_out_at_its_time_and_not_before(store: Store, clock: FakeClock) -> None:

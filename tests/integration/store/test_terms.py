@@ -29,6 +29,9 @@ LATE_WRITES: dict[str, Callable[[Transaction, Lease], bool]] = {
     "give the shard up": lambda tx, lease: tx.shards.fail_held(lease),
     "record an answer": lambda tx, lease: tx.shards.record_result(lease, an_answer()),
     "hand the shard back": lambda tx, lease: tx.leases.hand_back(lease, "a-carry-over"),
+    "return a broken shard": lambda tx, lease: tx.leases.return_broken(
+        lease, tx.now() + timedelta(seconds=9)
+    ),
     "delay the shard": lambda tx, lease: tx.leases.delay(lease, tx.now() + timedelta(seconds=9)),
     "renew its lease": lambda tx, lease: bool(tx.leases.renew([lease], tx.now(), ttl_s=30)),
 }

@@ -63,6 +63,7 @@ SHARD_STATEMENTS: dict[str, Callable[[Transaction, Held], Any]] = {
     "fail_held": lambda tx, held: tx.shards.fail_held(held.lease),
     "stop_queued": lambda tx, held: tx.shards.stop_queued(held.lease.job_id),
     "hand_back": lambda tx, held: tx.leases.hand_back(held.lease),
+    "return_broken": lambda tx, held: tx.leases.return_broken(held.lease, tx.now()),
     "delay": lambda tx, held: tx.leases.delay(held.lease, tx.now()),
     "renew": lambda tx, held: tx.leases.renew([held.lease], tx.now(), 30),
     "requeue": lambda tx, held: tx.leases.requeue(held.expired),

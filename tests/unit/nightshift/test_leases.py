@@ -2,7 +2,7 @@
 
 import pytest
 
-from nightshift.leases import LeaseConfig, Trust
+from nightshift.leases import LeaseConfig, Trust, retry_delay_s
 
 CONFIG = LeaseConfig(ttl_s=30, heartbeat_s=5, trust_s=20)
 
@@ -66,3 +66,12 @@ def test_the_defaults_leave_room_for_several_renewals() -> None:
 def test_a_lease_that_cannot_be_kept_is_refused(ttl_s: float, heartbeat_s: float, trust_s: float) -> None:
     with pytest.raises(ValueError, match="heartbeat_s < trust_s < ttl_s"):
         LeaseConfig(ttl_s=ttl_s, heartbeat_s=heartbeat_s, trust_s=trust_s)
+
+
+def test_delays_double_up_to_a_minute_and_never_strike_in_step() -> None:
+    delays = [retry_delay_s(faults, "shard_1") for faults in range(1, 20)]
+
+    for delay, middle in zip(delays, [1, 2, 4, 8, 16, 32] + [60] * 13, strict=True):
+        assert 0.8 * middle <= delay <= 1.2 * middle
+    assert delays == [retry_delay_s(faults, "shard_1") for faults in range(1, 20)]
+    assert retry_delay_s(6, "shard_1") != retry_delay_s(6, "shard_2")
