@@ -18,8 +18,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -57,7 +58,7 @@ class Child:
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """How a child ended that was not told to."""
+    """How a child ended."""
 
     name: str
     pid: int
@@ -89,11 +90,20 @@ class Backoff:
         return min(self.longest_s, self.first_s * self.factor ** min(deaths_in_a_row - 1, 32))
 
 
-OnDeath = Callable[[Death], bool]
+class Sequel(Enum):
+    """What follows a death."""
+
+    RESTART = auto()  # after a wait that grows with the deaths in a row
+    RESTART_SOON = auto()  # after the shortest wait, and it is not counted: the child was not to blame
+    LEAVE = auto()  # it has done what it was there for; the others go on
+    GIVE_UP = auto()  # `watch` ends
 
 
-def restart_always(death: Death) -> bool:
-    return True
+OnDeath = Callable[[Death], Sequel]
+
+
+def restart_always(death: Death) -> Sequel:
+    return Sequel.RESTART
 
 
 class Supervisor:
@@ -107,9 +117,7 @@ class Supervisor:
         backoff: Backoff = Backoff(),
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_death` is told of every death and answers whether the child is to be started again. If not,
-        `watch` ends.
-        """
+        """`on_death` is told of every death while this watches, and answers what follows."""
         self._stages = [[_Running(child) for child in stage] for stage in stages]
         self._on_death = on_death
         self._backoff = backoff
@@ -144,7 +152,7 @@ class Supervisor:
             now_s = self._clock_s()
             for running in self._all():
                 if running.restart_at_s is not None and running.restart_at_s <= now_s:
-                    self._start(running)
+                    self._start_again(running)
             if now_s >= self._logs_checked_at_s + LOG_CHECK_S:
                 self._logs_checked_at_s = now_s
                 self._set_large_logs_aside()
@@ -155,19 +163,19 @@ class Supervisor:
                 self._bury(exit)
         return False
 
-    def stop(self) -> dict[str, int]:
+    def stop(self) -> Sequence[Death]:
         """End every child, the last stage first: SIGTERM, and SIGKILL when its grace is over.
 
-        Returns what each of those that were still running ended with. May be called again.
+        Returns how each of those that were still running ended. May be called again.
         """
-        ended: dict[str, int] = {}
+        ended: list[Death] = []
         self._stop_asked_at_s = self._stop_asked_at_s or self._clock_s()
         for stage in reversed(self._stages):
             for running in stage:
                 running.restart_at_s = None
                 if running.process is not None:
                     running.process.terminate()
-            ended |= self._wait_for(stage)
+            ended += self._wait_for(stage)
         return ended
 
     def ask_to_stop(self) -> None:
@@ -208,6 +216,19 @@ class Supervisor:
 
     def _all(self) -> "Iterator[_Running]":
         return (running for stage in self._stages for running in stage)
+
+    def _start_again(self, running: "_Running") -> None:
+        """A machine without memory or disk for it just now may have some a moment later."""
+        try:
+            self._start(running)
+        except OSError as error:
+            running.deaths_in_a_row += 1
+            running.restart_at_s = self._clock_s() + self._backoff.delay_s(running.deaths_in_a_row)
+            log.warning(
+                "child not started: %s",
+                error,
+                extra={"action": "child_not_started", "child": running.child.name},
+            )
 
     def _start(self, running: "_Running") -> None:
         running.restart_at_s = None
@@ -250,31 +271,48 @@ class Supervisor:
     def _set_large_logs_aside(self) -> None:
         for running in self._all():
             path = running.child.log_path
-            if path is not None and path.exists() and path.stat().st_size > LOG_BYTES_MAX:
-                set_aside(path)
+            try:
+                if path is not None and path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+                    set_aside(path)
+            except OSError as error:  # a full disk, most likely: what is running is worth more than its log
+                log.warning(
+                    "log not set aside: %s",
+                    error,
+                    extra={"action": "log_not_set_aside", "child": running.child.name},
+                )
 
     def _bury(self, exit: "_Exit") -> None:
         running = exit.running
+        death = self._death(exit)
+        log.warning("child died: %s", death, extra={"action": "child_died", "child": death.name})
+        match self._on_death(death):
+            case Sequel.RESTART:
+                running.deaths_in_a_row = death.in_a_row
+                running.restart_at_s = self._clock_s() + self._backoff.delay_s(death.in_a_row)
+            case Sequel.RESTART_SOON:
+                running.restart_at_s = self._clock_s() + self._backoff.first_s
+            case Sequel.LEAVE:
+                pass
+            case Sequel.GIVE_UP:
+                self._stop_asked_at_s = self._clock_s()
+
+    def _death(self, exit: "_Exit") -> Death:
+        """The child has ended: it has no process any more."""
+        running = exit.running
+        running.process = None
         uptime_s = self._clock_s() - running.started_at_s
         was_stable = uptime_s >= self._backoff.stable_after_s
-        running.deaths_in_a_row = 1 if was_stable else running.deaths_in_a_row + 1
-        running.process = None
-        death = Death(
+        return Death(
             name=running.child.name,
             pid=exit.process.pid,
             launch=running.launch,
             returncode=exit.process.returncode,
             uptime_s=uptime_s,
-            in_a_row=running.deaths_in_a_row,
+            in_a_row=1 if was_stable else running.deaths_in_a_row + 1,
         )
-        log.warning("child died: %s", death, extra={"action": "child_died", "child": death.name})
-        if self._on_death(death):
-            running.restart_at_s = self._clock_s() + self._backoff.delay_s(running.deaths_in_a_row)
-        else:
-            self._stop_asked_at_s = self._clock_s()
 
-    def _wait_for(self, stage: "Sequence[_Running]") -> dict[str, int]:
-        ended: dict[str, int] = {}
+    def _wait_for(self, stage: "Sequence[_Running]") -> Sequence[Death]:
+        ended: list[Death] = []
         alive = {running.process: running for running in stage if running.process is not None}
         asked_at_s = self._clock_s()
         while alive:
@@ -285,14 +323,11 @@ class Supervisor:
                 exit = self._exits.get(timeout=max(0.0, min(deadlines_s) - self._clock_s()) or KILL_WAIT_S)
                 if exit is not None:  # of this stage, or of a later one that does not wait for its turn
                     alive.pop(exit.process, None)
-                    exit.running.process = None
-                    name = exit.running.child.name
-                    ended[name] = exit.process.returncode
+                    ended.append(self._death(exit))
                     log.info(
-                        "child stopped: %s %s",
-                        name,
-                        describe_exit(ended[name]),
-                        extra={"action": "child_stopped", "child": name},
+                        "child stopped: %s",
+                        ended[-1],
+                        extra={"action": "child_stopped", "child": ended[-1].name},
                     )
         return ended
 
@@ -337,11 +372,15 @@ def describe_exit(returncode: int) -> str:
 
 @contextmanager
 def _output(log_path: Path | None) -> Iterator[IO[bytes] | None]:
-    if log_path is None:
-        yield None
-        return
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("ab") as file:
+    """Where a child's output goes; None: where ours goes, as it does when its log cannot be written."""
+    with ExitStack() as stack:
+        file = None
+        if log_path is not None:
+            try:
+                log_path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(log_path.open("ab"))
+            except OSError as error:
+                log.warning("no log: %s", error, extra={"action": "no_log", "path": str(log_path)})
         yield file
 
 

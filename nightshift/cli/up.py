@@ -11,7 +11,7 @@ import typer
 
 from nightshift.cli.session import DataDir, data_settings
 from nightshift.cli.terminal import fail, is_interactive, say
-from nightshift.supervisor import Death, Supervisor
+from nightshift.supervisor import Death, Sequel, Supervisor
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -112,12 +112,15 @@ class Witness:
         self.is_ready = False
         self.fatal: Death | None = None
 
-    def __call__(self, death: Death) -> bool:
+    def __call__(self, death: Death) -> Sequel:
         if not self.is_ready or death.is_configuration:
             self.fatal = death
-            return False
+            return Sequel.GIVE_UP
+        if death.name.startswith("worker-") and death.returncode == 0:
+            say(f"{death.name} was drained and stays away; the others go on")
+            return Sequel.LEAVE
         say(f"{death}; starting it again")
-        return True
+        return Sequel.RESTART
 
 
 def _wait_until_ready(supervisor: Supervisor, site: "Embedded") -> bool:

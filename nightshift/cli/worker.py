@@ -48,25 +48,29 @@ def worker(
 def keep_running(child: Child) -> None:
     """Supervise a worker until somebody says stop, or there is no point in starting it again."""
     from nightshift.cli.worker_child import Undertaker
+    from nightshift.fleet import DeathCause
     from nightshift.observability import set_up_logging
-    from nightshift.settings import DataSettings, SchedulerSettings
+    from nightshift.queue import Queue
+    from nightshift.settings import DataSettings, QueueSettings, SchedulerSettings
     from nightshift.store import Store, open_database
 
     set_up_logging("supervisor")
     store = Store(open_database(DataSettings()))
-    undertaker = Undertaker(store, SchedulerSettings().attempts_max)
+    queue = Queue(QueueSettings())
+    undertaker = Undertaker(store, queue, SchedulerSettings().attempts_max)
     supervisor = Supervisor([[child]], on_death=undertaker, backoff=RESTART)
     with supervisor.signals(forwarded=[signal.SIGUSR1]):
         try:
             supervisor.start()
             supervisor.watch()
         finally:
-            ended = supervisor.stop()
+            ended = [undertaker.bury(death) for death in supervisor.stop()]
+            queue.close()
             store.close()
     if (death := undertaker.gave_up_on) is not None:
         fail(f"giving up: {death}", CONFIGURATION_EXIT if death.is_configuration else EXIT_FAILED)
-    if any(ended.values()):
-        fail("the worker did not end by itself: unfinished work waits for its lease to run out")
+    if unclean := [buried.cause for buried in ended if buried.cause is not DeathCause.DRAINED]:
+        fail(f"the worker did not end by itself ({unclean[0].value}): what it held is run again")
 
 
 def _check() -> None:

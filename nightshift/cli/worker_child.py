@@ -6,14 +6,20 @@ what a dead one held can be told from what its successor holds.
 
 import logging
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from nightshift.errors import DatabaseUnavailable
+from nightshift.cli.worker_death import cause_of, count_oom_kills
+from nightshift.errors import DatabaseUnavailable, NightshiftError
+from nightshift.fleet import DeathCause
 from nightshift.ids import new_id
-from nightshift.recovery import release_worker
+from nightshift.queue import Queue
+from nightshift.recovery import LEASES_PER_WORKER_MAX, release_worker
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store
-from nightshift.supervisor import Child, Death, Launch
+from nightshift.store.outbox import Ring
+from nightshift.supervisor import Child, Death, Launch, Sequel
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +28,7 @@ APP: Final = "workers.app"
 POOL: Final = "workers.pool:EnginePool"
 DRAIN_MARGIN_S: Final = 5.0  # on top of the worker's own limit, which it keeps by itself
 DEATHS_IN_A_ROW_MAX: Final = 5  # then whoever supervises us decides: it may have another machine
+RINGS_MAX: Final = 500  # sent for one death; the scheduler sends what is more than that
 
 
 def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) -> Child:
@@ -54,30 +61,99 @@ def celery_command(worker_id: str, messages_max: int, app: str = APP) -> tuple[s
 
 
 class Undertaker:
-    """Told of a worker's death: returns its shards to the queue, and says whether to start another."""
+    """Told of a worker's death: returns its shards to the queue, tells the other workers, and says whether to
+    start another.
+    """
 
-    def __init__(self, store: Store, attempts_max: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        queue: Queue,
+        attempts_max: int,
+        *,
+        oom_kills: Callable[[], int] = count_oom_kills,
+    ) -> None:
         self._store = store
+        self._queue = queue
         self._attempts_max = attempts_max
+        self._oom_kills = oom_kills
+        self._oom_kills_before = oom_kills()
         self.gave_up_on: Death | None = None
 
-    def __call__(self, death: Death) -> bool:
-        self._release(death.launch.environment[WORKER_ID])
-        if death.is_configuration or death.in_a_row >= DEATHS_IN_A_ROW_MAX:
+    def __call__(self, death: Death) -> Sequel:
+        buried = self.bury(death)
+        if buried.was_drained_on_request:
+            return Sequel.GIVE_UP  # whoever asked for it does not want it back at once
+        if death.is_configuration:
             self.gave_up_on = death
-        return self.gave_up_on is None
+            return Sequel.GIVE_UP
+        if buried.is_blameless:
+            return Sequel.RESTART_SOON
+        if death.in_a_row >= DEATHS_IN_A_ROW_MAX:
+            self.gave_up_on = death
+            return Sequel.GIVE_UP
+        return Sequel.RESTART
 
-    def _release(self, worker_id: str) -> None:
+    def bury(self, death: Death) -> "Buried":
+        """Write down why it ended, give back what it held, and ring for that."""
+        oom_kills = self._oom_kills()
+        cause = cause_of(death.returncode, oom_kills - self._oom_kills_before)
+        self._oom_kills_before = oom_kills
+        worker_id = death.launch.environment[WORKER_ID]
         try:
             with self._store.transaction() as tx:
-                recovered = release_worker(tx, worker_id, self._attempts_max, tx.now())
+                now = tx.now()
+                held = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
+                was_asked = tx.workers.is_drain_requested(worker_id)
+                recovered = release_worker(tx, worker_id, self._attempts_max, now)
+                tx.workers.ended(worker_id, cause, now)
+                rings = tx.outbox.waiting(now, RINGS_MAX) if recovered.retried else ()
         except DatabaseUnavailable as error:
             log.warning(
                 "leases of a dead worker not released; they will run out",
                 extra={"action": "release_failed", "worker": worker_id, "reason": error.message},
             )
-            return
+            return Buried(cause)
+        self._ring(rings)
         log.info(
             "leases of a dead worker released",
-            extra={"action": "worker_released", "worker": worker_id, "shards": recovered.shards},
+            extra={
+                "action": "worker_released",
+                "worker": worker_id,
+                "cause": cause,
+                "shards": recovered.shards,
+            },
         )
+        return Buried(cause, was_asked, any(lease.is_isolating for lease in held))
+
+    def _ring(self, rings: Sequence[Ring]) -> None:
+        """The outbox has them, and the scheduler would send them within two seconds: others need not wait."""
+        if not rings:
+            return
+        try:
+            self._queue.ring(rings)
+            with self._store.transaction() as tx:
+                tx.outbox.delete([ring.id for ring in rings])
+        except NightshiftError as error:
+            log.warning("not rung", extra={"action": "ring_failed", "reason": error.message})
+
+
+@dataclass(frozen=True)
+class Buried:
+    """What became known of a dead worker."""
+
+    cause: DeathCause
+    was_asked_to_drain: bool = False  # by `nightshift workers drain`
+    was_isolating: bool = False  # it ran a row alone that had cost workers before
+
+    @property
+    def was_drained_on_request(self) -> bool:
+        return self.was_asked_to_drain and self.cause is DeathCause.DRAINED
+
+    @property
+    def is_blameless(self) -> bool:
+        """Whether it says nothing about the worker or its machine that it died."""
+        return self.was_isolating or self.cause in _FROM_OUTSIDE
+
+
+_FROM_OUTSIDE: Final = frozenset({DeathCause.DRAINED, DeathCause.DRAIN_TOO_SLOW, DeathCause.KILLED})

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.fleet import Capacity, DeathCause, Model, ModelKind, Worker, WorkerState
@@ -35,6 +35,28 @@ class Workers:
     def mark(self, worker_id: str, state: WorkerState, now: datetime) -> bool:
         """The worker is alive and in this state. False: it is not registered."""
         return self._update(worker_id, state=state, heartbeat_at=now)
+
+    def ended(self, worker_id: str, cause: DeathCause, now: datetime) -> bool:
+        """Its process has ended, and somebody saw why. When it was last heard of stays as it is."""
+        return self._update(worker_id, state=WorkerState.STOPPED, ended_at=now, ended_cause=cause)
+
+    def request_drain(self, worker_id: str, now: datetime) -> bool:
+        """Whoever runs this is to stop: it learns of it with its next heartbeat. Asked again, the first time
+        stands. False: there is no such worker, or it has stopped.
+        """
+        asked_at = worker.c.drain_requested_at
+        return (
+            self._connection.execute(
+                update(worker)
+                .where(worker.c.id == worker_id, worker.c.state != WorkerState.STOPPED)
+                .values(drain_requested_at=func.coalesce(asked_at, literal(now, asked_at.type)))
+            ).rowcount
+            == 1
+        )
+
+    def is_drain_requested(self, worker_id: str) -> bool:
+        wanted = select(worker.c.id).where(worker.c.id == worker_id, worker.c.drain_requested_at.is_not(None))
+        return self._connection.execute(wanted).one_or_none() is not None
 
     def mark_lost(self, heard_before: datetime) -> int:
         """Workers nobody has heard of since then are stopped. Returns how many; when they were last heard

@@ -19,6 +19,7 @@ from nightshift.supervisor import (
     Child,
     Death,
     Launch,
+    Sequel,
     Supervisor,
     describe_exit,
 )
@@ -34,9 +35,9 @@ class Deaths:
         self.told: list[Death] = []
         self._give_up_after = give_up_after
 
-    def __call__(self, death: Death) -> bool:
+    def __call__(self, death: Death) -> Sequel:
         self.told.append(death)
-        return len(self.told) < self._give_up_after
+        return Sequel.RESTART if len(self.told) < self._give_up_after else Sequel.GIVE_UP
 
 
 @pytest.fixture
@@ -314,6 +315,85 @@ def test_a_child_that_lived_long_enough_starts_from_the_shortest_wait_again():
     supervisor.watch()
 
     assert [(death.uptime_s, death.in_a_row) for death in deaths.told] == [(1, 1), (1, 2), (61, 1), (1, 2)]
+
+
+def test_a_death_that_was_not_the_childs_fault_is_not_counted():
+    told: list[Death] = []
+
+    def on_death(death: Death) -> Sequel:
+        told.append(death)
+        return [Sequel.RESTART, Sequel.RESTART_SOON, Sequel.RESTART_SOON, Sequel.GIVE_UP][len(told) - 1]
+
+    supervisor = Supervisor([[shell("exit 1")]], on_death=on_death, backoff=AT_ONCE)
+    supervisor.start()
+    supervisor.watch(WAIT_S)
+
+    assert [death.in_a_row for death in told] == [1, 2, 2, 2]
+
+
+def test_a_child_that_is_left_does_not_end_the_others(supervise, tmp_path):
+    log, told = tmp_path / "log", threading.Event()
+
+    def on_death(death: Death) -> Sequel:
+        told.set()
+        return Sequel.LEAVE
+
+    first, second = shell("exit 0", "first"), shell(f"echo up >> {log}; sleep 600", "second")
+    supervisor = supervise([first, second], on_death=on_death)
+    supervisor.start()
+    wait_for_line(log, "up")
+    while not told.is_set():
+        assert supervisor.watch(0.01) is True
+
+    assert set(supervisor.pids()) == {"second"}
+
+
+def test_stopping_tells_how_each_child_ended(supervise, tmp_path):
+    log = tmp_path / "log"
+    script = f"trap 'exit 3' TERM; echo up >> {log}; while :; do sleep 0.01; done"
+    supervisor = supervise(shell(script, "first"))
+    supervisor.start()
+    wait_for_line(log, "up")
+
+    assert [(death.name, death.returncode) for death in supervisor.stop()] == [("first", 3)]
+
+
+def test_a_log_that_cannot_be_set_aside_does_not_end_the_watch(supervise, tmp_path, caplog):
+    log = tmp_path / "child.log"
+    log.write_bytes(b"\0" * (LOG_BYTES_MAX + 1))
+    log.with_name("child.log.1").mkdir()  # as a full disk does, it refuses to be written
+    clock = Clock()
+    supervisor = supervise(shell("sleep 600", log_path=log), clock_s=clock)
+    supervisor.start()
+
+    clock.now_s += LOG_CHECK_S
+    assert supervisor.watch(0.0) is True
+
+    assert "log not set aside" in caplog.text
+
+
+def test_a_child_whose_log_cannot_be_written_is_started_all_the_same(tmp_path):
+    (tmp_path / "logs").write_text("a file where the directory should be")
+    deaths = Deaths(give_up_after=1)
+    child = shell("exit 7", log_path=tmp_path / "logs" / "child.log")
+    supervisor = Supervisor([[child]], on_death=deaths)
+
+    supervisor.start()
+    supervisor.watch(WAIT_S)
+
+    assert deaths.told[0].returncode == 7
+
+
+def test_a_child_that_cannot_be_started_again_is_tried_until_it_can(tmp_path):
+    commands = iter([("sh", "-c", "exit 1"), (str(tmp_path / "missing"),), ("sh", "-c", "exit 2")])
+    deaths = Deaths(give_up_after=2)
+    child = Child(name="child", launch=lambda: Launch(next(commands)))
+    supervisor = Supervisor([[child]], on_death=deaths, backoff=AT_ONCE)
+
+    supervisor.start()
+    supervisor.watch(WAIT_S)
+
+    assert [death.returncode for death in deaths.told] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from nightshift.cli.up import Witness
 from nightshift.errors import ConfigurationError
 from nightshift.store import Store, open_database
 from nightshift.store.migrate import is_current
-from nightshift.supervisor import CONFIGURATION_EXIT, Death, Launch
+from nightshift.supervisor import CONFIGURATION_EXIT, Death, Launch, Sequel
 
 
 @pytest.fixture
@@ -254,21 +254,28 @@ def test_what_workers_held_when_the_machine_went_down_is_free_at_the_next_start(
 
 def test_before_it_was_ready_a_death_means_that_it_cannot_start():
     witness = Witness()
-    assert witness(a_death()) is False
+    assert witness(a_death()) is Sequel.GIVE_UP
     assert witness.fatal == a_death()
 
 
 def test_once_it_was_ready_what_dies_is_started_again(capsys):
     witness = Witness()
     witness.is_ready = True
-    assert witness(a_death(-9)) is True
+    assert witness(a_death(-9)) is Sequel.RESTART
     assert "api (pid 1) was ended by SIGKILL after 1.0 s; starting it again" in capsys.readouterr().err
 
 
 def test_what_cannot_run_as_configured_is_not_started_again():
     witness = Witness()
     witness.is_ready = True
-    assert witness(a_death(CONFIGURATION_EXIT)) is False
+    assert witness(a_death(CONFIGURATION_EXIT)) is Sequel.GIVE_UP
+
+
+def test_a_worker_that_was_drained_stays_away_and_the_others_go_on(capsys):
+    witness = Witness()
+    witness.is_ready = True
+    assert witness(replace(a_death(0), name="worker-2")) is Sequel.LEAVE
+    assert capsys.readouterr().err == "worker-2 was drained and stays away; the others go on\n"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What is done for a worker that has died. The worker itself is another program: tests/e2e starts it."""
 
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,13 +11,14 @@ import pytest
 from nightshift import testing
 from nightshift.cli.session import data_settings
 from nightshift.cli.worker_child import DEATHS_IN_A_ROW_MAX, WORKER_ID, Undertaker, worker_child
-from nightshift.fleet import WorkerState
-from nightshift.jobs import JobState, StopReason
+from nightshift.cli.worker_death import cause_of, count_oom_kills
+from nightshift.fleet import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, DeathCause, WorkerState
+from nightshift.jobs import JobKind, JobState, StopReason
 from nightshift.lifecycle import request_stop
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store, open_database
 from nightshift.store.migrate import upgrade
-from nightshift.supervisor import CONFIGURATION_EXIT, Death, Launch
+from nightshift.supervisor import CONFIGURATION_EXIT, Death, Launch, Sequel
 
 
 @pytest.fixture
@@ -27,55 +29,90 @@ def store(data_dir: Path) -> Iterator[Store]:
     database.close()
 
 
+@pytest.fixture
+def queue() -> testing.InMemoryQueue:
+    return testing.InMemoryQueue()
+
+
+@pytest.fixture
+def undertaker(store: Store, queue: testing.InMemoryQueue) -> Undertaker:
+    return Undertaker(store, queue, attempts_max=20, oom_kills=lambda: 0)
+
+
 def a_death(worker_id: str = "wrk_1", *, returncode: int = -9, in_a_row: int = 1) -> Death:
     launch = Launch((), {WORKER_ID: worker_id})
     return Death(name="worker", pid=1, launch=launch, returncode=returncode, uptime_s=5.0, in_a_row=in_a_row)
 
 
-def test_a_dead_workers_shard_can_be_claimed_at_once(store):
+def test_a_dead_workers_shard_can_be_claimed_at_once(store, undertaker):
     testing.planned(store, shards=1)
     held = testing.claimed(store, "wrk_1")
 
-    assert Undertaker(store, attempts_max=20)(a_death()) is True
+    assert undertaker(a_death(returncode=EXIT_ENGINE_DIED)) is Sequel.RESTART
 
     assert testing.claimed(store, "wrk_2").lease.term == held.lease.term + 1
 
 
-def test_what_another_worker_holds_is_left_alone(store):
+def test_the_other_workers_are_told_at_once_that_there_is_work(store, undertaker, queue):
+    testing.planned(store, shards=1)
+    testing.claimed(store, "wrk_1")
+    with store.transaction() as tx:  # what the plan owed has long been rung
+        tx.outbox.delete([ring.id for ring in tx.outbox.waiting(tx.now(), 10)])
+
+    undertaker(a_death())
+
+    assert [ring.kind for ring in queue.rings] == [JobKind.BULK]
+    with store.snapshot() as tx:
+        assert tx.outbox.length() == 0
+
+
+def test_with_redis_away_the_ring_stays_in_the_outbox(store, undertaker, queue):
+    testing.planned(store, shards=1)
+    testing.claimed(store, "wrk_1")
+    queue.is_away = True
+
+    undertaker(a_death())
+
+    with store.snapshot() as tx:
+        assert tx.outbox.length() > 0
+
+
+def test_what_another_worker_holds_is_left_alone(store, undertaker):
     testing.planned(store, shards=1)
     held = testing.claimed(store, "wrk_2")
 
-    Undertaker(store, attempts_max=20)(a_death("wrk_1"))
+    undertaker(a_death("wrk_1"))
 
     assert testing.commit_rows(store, held.lease) is True
 
 
-def test_a_dead_worker_is_listed_as_stopped(store):
+def test_a_dead_worker_is_listed_as_stopped_and_why(store, undertaker):
     with store.transaction() as tx:
         tx.workers.register(testing.a_worker(id="wrk_1"))
-    Undertaker(store, attempts_max=20)(a_death())
+    undertaker(a_death(returncode=EXIT_ENGINE_DIED))
     with store.snapshot() as tx:
         [listed] = tx.workers.list()
-    assert listed.state is WorkerState.STOPPED
+    assert (listed.state, listed.ended_cause) == (WorkerState.STOPPED, DeathCause.ENGINE_DIED)
+    assert listed.ended_at is not None
 
 
-def test_an_online_request_that_was_told_to_stop_ends_with_its_worker(store):
+def test_an_online_request_that_was_told_to_stop_ends_with_its_worker(store, undertaker):
     asked = testing.asked(store)
     testing.claimed_online(store, asked.shard_id, "wrk_1")
     with store.transaction() as tx:
         request_stop(tx, asked.job, StopReason.CANCELLED, tx.now())
 
-    Undertaker(store, attempts_max=20)(a_death())
+    undertaker(a_death())
 
     with store.snapshot() as tx:
         assert tx.jobs.fetch(asked.job.id).state is JobState.CANCELLED
 
 
-def test_a_request_that_has_cost_workers_often_enough_is_answered_with_an_error(store):
+def test_a_request_that_has_cost_workers_often_enough_is_answered_with_an_error(store, queue):
     asked = testing.asked(store)
     testing.claimed_online(store, asked.shard_id, "wrk_1")
 
-    Undertaker(store, attempts_max=1)(a_death())
+    Undertaker(store, queue, attempts_max=1)(a_death())
 
     with store.snapshot() as tx:
         job = tx.jobs.fetch(asked.job.id)
@@ -83,27 +120,90 @@ def test_a_request_that_has_cost_workers_often_enough_is_answered_with_an_error(
     assert job.counts.failed == 1
 
 
-def test_a_database_that_is_away_does_not_keep_a_worker_from_its_successor(tmp_path, caplog):
+def test_a_database_that_is_away_does_not_keep_a_worker_from_its_successor(tmp_path, caplog, queue):
     away = Store(open_database(data_settings(tmp_path / "nothing" / "here")))
     (tmp_path / "nothing" / "here").rmdir()
 
-    assert Undertaker(away, attempts_max=20)(a_death()) is True
+    assert Undertaker(away, queue, attempts_max=20)(a_death()) is Sequel.RESTART_SOON
 
     assert "leases of a dead worker not released" in caplog.text
     away.close()
 
 
-def test_it_gives_up_on_a_worker_that_keeps_dying(store):
-    undertaker = Undertaker(store, attempts_max=20)
-    assert undertaker(a_death(in_a_row=DEATHS_IN_A_ROW_MAX - 1)) is True
+def test_it_gives_up_on_a_worker_that_keeps_dying(undertaker):
+    died = EXIT_ENGINE_DIED
+    assert undertaker(a_death(returncode=died, in_a_row=DEATHS_IN_A_ROW_MAX - 1)) is Sequel.RESTART
     assert undertaker.gave_up_on is None
-    last = a_death(in_a_row=DEATHS_IN_A_ROW_MAX)
-    assert undertaker(last) is False
+    last = a_death(returncode=died, in_a_row=DEATHS_IN_A_ROW_MAX)
+    assert undertaker(last) is Sequel.GIVE_UP
     assert undertaker.gave_up_on == last
 
 
-def test_it_gives_up_at_once_on_a_worker_that_cannot_run_as_configured(store):
-    assert Undertaker(store, attempts_max=20)(a_death(returncode=CONFIGURATION_EXIT)) is False
+def test_it_gives_up_at_once_on_a_worker_that_cannot_run_as_configured(undertaker):
+    assert undertaker(a_death(returncode=CONFIGURATION_EXIT)) is Sequel.GIVE_UP
+
+
+@pytest.mark.parametrize("returncode", [-signal.SIGKILL, -signal.SIGTERM, 0, EXIT_DRAIN_TOO_SLOW])
+def test_a_worker_that_was_killed_or_sent_away_is_not_to_blame(undertaker, returncode):
+    assert undertaker(a_death(returncode=returncode, in_a_row=100)) is Sequel.RESTART_SOON
+
+
+def test_a_worker_that_died_of_a_row_it_ran_alone_is_not_to_blame(store, undertaker):
+    testing.planned(store, shards=1)
+    testing.claimed(store, "wrk_0")
+    with store.transaction() as tx:
+        (lost,) = tx.leases.of_worker("wrk_0", 1)
+        tx.leases.requeue(lost, isolate=True)
+    testing.claimed(store, "wrk_1")
+
+    assert undertaker(a_death(returncode=EXIT_ENGINE_DIED, in_a_row=100)) is Sequel.RESTART_SOON
+
+
+def test_a_worker_the_operator_drained_is_not_started_again(store, undertaker):
+    with store.transaction() as tx:
+        tx.workers.register(testing.a_worker(id="wrk_1"))
+        tx.workers.request_drain("wrk_1", tx.now())
+
+    assert undertaker(a_death(returncode=0)) is Sequel.GIVE_UP
+    assert undertaker.gave_up_on is None, "it did as it was told"
+
+
+def test_a_kill_for_want_of_memory_is_told_from_another(store, queue):
+    kills = iter([3, 3, 4])  # at the start, at the first death, at the second
+    undertaker = Undertaker(store, queue, attempts_max=20, oom_kills=lambda: next(kills))
+
+    causes = [undertaker.bury(a_death(returncode=-signal.SIGKILL)).cause for _ in range(2)]
+
+    assert causes == [DeathCause.KILLED, DeathCause.OUT_OF_MEMORY]
+
+
+@pytest.mark.parametrize(
+    ("returncode", "cause"),
+    [
+        (0, DeathCause.DRAINED),
+        (EXIT_DEAF, DeathCause.DEAF),
+        (1, DeathCause.EXITED),
+        (137, DeathCause.OUT_OF_MEMORY),
+        (-signal.SIGABRT, DeathCause.ABORTED),
+        (-signal.SIGSEGV, DeathCause.SIGNAL),
+        (-signal.SIGTERM, DeathCause.KILLED),
+    ],
+)
+def test_the_cause_of_a_death_is_read_from_how_the_process_ended(returncode, cause):
+    assert cause_of(returncode, oom_kills=0) is cause
+
+
+def test_kills_for_want_of_memory_are_counted_in_the_control_group_else_on_the_machine(tmp_path):
+    assert count_oom_kills(tmp_path) == 0
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 5\noom_kill 7\n")
+    assert count_oom_kills(tmp_path) == 7
+
+    (tmp_path / "proc/self/cgroup").write_text("0::/system.slice/nightshift.service\n")
+    group = tmp_path / "sys/fs/cgroup/system.slice/nightshift.service"
+    group.mkdir(parents=True)
+    (group / "memory.events").write_text("low 0\nhigh 0\nmax 12\noom 2\noom_kill 2\noom_group_kill 0\n")
+    assert count_oom_kills(tmp_path) == 2
 
 
 def test_every_start_has_a_worker_id_of_its_own_and_our_pool():
