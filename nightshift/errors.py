@@ -20,6 +20,7 @@ turns these into a status and a body, `nightshift/cli` into a line on stderr and
     │   └── StorageUnavailable         a retry may
     ├── QueueUnavailable               the doorbell is away; nothing is lost
     ├── DatabaseUnavailable
+    │   └── Conflicted                 nothing was changed; the same again may succeed at once
     └── ConfigurationError             the operator can mend it
 """
 
@@ -137,6 +138,10 @@ class DatabaseUnavailable(NightshiftError):
     """The database cannot be reached."""
 
     default_code = "database_unavailable"
+
+
+class Conflicted(DatabaseUnavailable):
+    """The database gave way to another transaction. Nothing was changed; try again."""
 
 
 class ConfigurationError(NightshiftError):

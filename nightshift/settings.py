@@ -47,7 +47,7 @@ class DataSettings(_Settings):
     secret_key: str = Field(default="", repr=False)
     database_pool_size: int = 10
     database_busy_timeout_s: float = 15.0  # how long a writer waits for SQLite's lock
-    database_timeout_s: float = 10.0  # a PostgreSQL transaction, from its first statement to its end
+    database_timeout_s: float = 10.0  # for a statement on PostgreSQL, and for a free connection to it
 
     @property
     def resolved_database_url(self) -> str:

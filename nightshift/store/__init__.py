@@ -9,13 +9,17 @@ A transaction commits when its block ends and rolls back when it raises. A tenan
 made for a tenant; the service's own duties, which act for all tenants, stand under a heading of their own.
 """
 
+import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
+from nightshift.errors import Conflicted
 from nightshift.settings import DataSettings
 from nightshift.store.counters import Counters
 from nightshift.store.database import Database
@@ -35,6 +39,10 @@ from nightshift.store.workers import Workers
 __all__ = ["Store", "Transaction", "open_database"]
 
 Clock = Callable[[], datetime]
+T = TypeVar("T")
+
+TRIES_MAX: Final = 4  # of a transaction the database keeps choosing others over
+CONFLICT_PAUSE_S: Final = 0.02  # at most, after the first; longer after each
 
 
 class Transaction:
@@ -111,9 +119,22 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """May write; commits at the end. Raises DatabaseUnavailable."""
+        """May write; commits at the end. Raises DatabaseUnavailable; Conflicted, if only `run` tries again."""
         with self.database.write() as connection:
             yield Transaction(connection, self.database, self._clock)
+
+    def run(self, work: Callable[[Transaction], T]) -> T:
+        """Do `work` in a transaction of its own, again from the start if the database chose another over it.
+        What it does besides must bear repeating. Raises DatabaseUnavailable.
+        """
+        for conflicts in range(1, TRIES_MAX):
+            try:
+                with self.transaction() as tx:
+                    return work(tx)
+            except Conflicted:
+                time.sleep(random.uniform(0, CONFLICT_PAUSE_S * conflicts))
+        with self.transaction() as tx:
+            return work(tx)
 
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
@@ -135,5 +156,8 @@ def open_database(settings: DataSettings) -> Database:
     if url.startswith("sqlite:///") and not settings.database_url:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Database(
-        url, pool_size=settings.database_pool_size, busy_timeout_s=settings.database_busy_timeout_s
+        url,
+        pool_size=settings.database_pool_size,
+        busy_timeout_s=settings.database_busy_timeout_s,
+        timeout_s=settings.database_timeout_s,
     )

@@ -7,21 +7,26 @@ transaction begins IMMEDIATE: a reader that upgrades to a writer fails at once w
 import logging
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
 from time import monotonic, sleep
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL, ExceptionContext, make_url
 
-from nightshift.errors import ConfigurationError, DatabaseUnavailable
+from nightshift.errors import ConfigurationError, Conflicted, DatabaseUnavailable
+from nightshift.store import patience
 from nightshift.store.tables import from_ms
 
 log = logging.getLogger(__name__)
 
 _LOCKED_RETRY_S: Final = 0.01
+
+# SQLSTATEs of PostgreSQL.
+_CONFLICTS: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock
+_READ_ONLY: Final = "25006"  # this server is a standby by now, or is kept from writing
 
 _NOW_MS = {
     # julianday is a double: good to about 0.05 ms at this epoch.
@@ -34,11 +39,21 @@ _NOW_MS = {
 class Database:
     """One database by URL. Thread-safe; every transaction uses a connection of its own."""
 
-    def __init__(self, url: str, *, pool_size: int = 10, busy_timeout_s: float = 15.0) -> None:
-        """Connects lazily. Raises ConfigurationError if the URL is not one of a supported database."""
+    def __init__(
+        self, url: str, *, pool_size: int = 10, busy_timeout_s: float = 15.0, timeout_s: float = 10.0
+    ) -> None:
+        """Connects lazily. Raises ConfigurationError if the URL is not one of a supported database.
+
+        SQLite is waited for while it is locked, `busy_timeout_s`; PostgreSQL until it has carried a statement
+        out, `timeout_s`.
+        """
         parsed = _parse(url)
         self.dialect = parsed.get_backend_name()
-        self._engine = _engine(parsed, pool_size, busy_timeout_s)
+        self._engine = (
+            _sqlite(parsed, pool_size, busy_timeout_s)
+            if self.is_sqlite
+            else _postgresql(parsed, pool_size, timeout_s)
+        )
 
     @property
     def is_sqlite(self) -> bool:
@@ -48,10 +63,18 @@ class Database:
     def write(self) -> Iterator[Connection]:
         """A transaction that may write. Commits at the end, rolls back on an exception.
 
-        Raises DatabaseUnavailable when the database cannot be reached or stays locked.
+        Raises DatabaseUnavailable when the database cannot be reached, stays locked or does not answer; and
+        Conflicted when it chose another transaction over this one.
         """
         with self._mapped(), self._engine.begin() as connection:
             yield connection
+
+    @contextmanager
+    def write_at_leisure(self) -> Iterator[Connection]:
+        """As `write`, however long a statement takes: for changes to the schema."""
+        with self.write() as connection:
+            with nullcontext() if self.is_sqlite else patience.suspended(connection):
+                yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -71,9 +94,14 @@ class Database:
     def _mapped(self) -> Iterator[None]:
         try:
             yield
-        except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
-            reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-            raise DatabaseUnavailable(f"The database cannot be used right now: {reason}") from error
+        except exc.TimeoutError as error:
+            raise DatabaseUnavailable("All connections to the database are in use.") from error
+        except (exc.OperationalError, exc.InterfaceError, exc.InternalError) as error:
+            if isinstance(error, exc.InternalError) and not error.connection_invalidated:
+                raise
+            kind = Conflicted if _sqlstate(error) in _CONFLICTS else DatabaseUnavailable
+            reason = str(error.orig or error).splitlines()[0]
+            raise kind(f"The database cannot be used right now: {reason}") from error
 
 
 def _parse(url: str) -> URL:
@@ -93,9 +121,34 @@ def _parse(url: str) -> URL:
     return parsed
 
 
-def _engine(url: URL, pool_size: int, busy_timeout_s: float) -> Engine:
-    if url.get_backend_name() == "postgresql":
-        return create_engine(url, pool_size=pool_size, max_overflow=pool_size, pool_pre_ping=True)
+def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
+    engine = create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=timeout_s,
+        pool_pre_ping=True,
+        connect_args={
+            "connect_timeout": url.query.get("connect_timeout", patience.CONNECT_TIMEOUT_S),
+            "options": patience.server_options(url, timeout_s),
+        },
+    )
+    patience.connect_patiently(engine, timeout_s)
+    event.listen(engine, "handle_error", _leave_a_server_that_cannot_write)
+    return engine
+
+
+def _leave_a_server_that_cannot_write(context: ExceptionContext) -> None:
+    """After a failover, a connection to what has become the standby is good for nothing."""
+    if _sqlstate(context.sqlalchemy_exception) == _READ_ONLY:
+        context.is_disconnect = True
+
+
+def _sqlstate(error: BaseException | None) -> str | None:
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
+
+
+def _sqlite(url: URL, pool_size: int, busy_timeout_s: float) -> Engine:
     engine = create_engine(
         url,
         pool_size=pool_size,

@@ -27,14 +27,14 @@ _ADVISORY_LOCK: Final = 0x6E736869667401  # any number of our own
 
 def upgrade(database: Database, revision: str = "head") -> None:
     """Apply every migration up to `revision`, in one transaction."""
-    with database.write() as connection:
+    with database.write_at_leisure() as connection:
         _wait_for_turn(connection)
         command.upgrade(_config(connection), revision)
 
 
 def downgrade(database: Database, revision: str) -> None:
     """Take migrations back down to `revision` (`base`: all of them), in one transaction."""
-    with database.write() as connection:
+    with database.write_at_leisure() as connection:
         _wait_for_turn(connection)
         command.downgrade(_config(connection), revision)
 

@@ -91,7 +91,7 @@ def postgresql_database(migrated_postgresql: Database) -> Database:
 
 @pytest.fixture(scope="session")
 def migrated_postgresql(postgresql_server: PostgresServer) -> Iterator[Database]:
-    database = Database(postgresql_server.url())
+    database = Database(postgresql_server.url(), timeout_s=600)  # a busy machine may hold a test up
     upgrade(database)
     yield database
     database.close()
