@@ -1,0 +1,25 @@
+"""The service of a test's choice: `service_of(Parts(…), SETTING="…")`, ended with the test."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.faults.service import Parts, Service, running
+from tests.integration.servers import RAM_DISK
+
+ServiceOf = Callable[..., Service]
+
+
+@pytest.fixture
+def service_of() -> Iterator[ServiceOf]:
+    """Starts services and ends them with the test."""
+    with ExitStack() as stack:
+
+        def start(parts: Parts = Parts(), **settings: str) -> Service:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK))
+            return stack.enter_context(running(Path(folder), parts, **settings))
+
+        yield start

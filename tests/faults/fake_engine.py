@@ -1,0 +1,222 @@
+"""An engine without a model: tokens are a hash, so every answer is known before it is asked for.
+
+    token n of an answer  =  f(prompt, seed, n)          one step a token, for every request that runs
+
+It stands at the engine's own boundary, beneath `TextServer`: everything above it is the real worker. What a
+prompt says in its words is obeyed:
+
+    ms=20              each step it takes part in lasts so long
+    !abort             os.abort() in the step that would make its first token; !abort@5: its sixth
+    !exit 137          os._exit(137)
+    !raise             an exception escapes the step
+    !hang              the step never ends
+    !eat-memory        allocate until the process may have no more (256 MiB on top of what it has)
+    !fail              the engine gives this one request up; !fail 2: the first two times in this process
+"""
+
+import hashlib
+import os
+import re
+import resource
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from nightshift.checkpoints import model_id
+from nightshift.fleet import Model, ModelKind
+from nightshift.settings import WorkerSettings
+from workers.engine import MadeBy, Output, PromptTooLong, Request
+from workers.engine.request import PRIORITY_RANKS
+from workers.inference import SamplingDefaults
+from workers.model_server import ModelServer, OnFatal, TextServer
+
+MODEL: Final = "fake"
+CONTEXT_LENGTH: Final = 100_000  # tokens, which are bytes here
+TOKENS_DEFAULT: Final = 16  # of an answer whose request names no limit
+MEMORY_MAX_BYTES: Final = 256 * 1024 * 1024  # what !eat-memory may take before it fails
+STAMPS: Final = "NIGHTSHIFT_FAKE_STAMPS"  # a file: a line "CLOCK_MONOTONIC in ns, id" for each admission
+STEP_MS: Final = "NIGHTSHIFT_FAKE_STEP_MS"  # what a step lasts when no prompt says so
+
+_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz      "
+_STEP: Final = re.compile(r"\bms=(\d+)")
+_MAGIC: Final = re.compile(r"!(abort|exit|raise|hang|eat-memory|fail)(?: (\d+))?(?:@(\d+))?")
+
+
+def token(prompt: Sequence[int], seed: int, index: int) -> int:
+    """The token with this index (from 0) of the answer to a prompt."""
+    digest = hashlib.blake2b(bytes(prompt) + f"|{seed}|{index}".encode(), digest_size=1).digest()
+    return _LETTERS[digest[0] % len(_LETTERS)]
+
+
+def answer_tokens(prompt: Sequence[int], seed: int, max_tokens: int | None) -> list[int]:
+    """The whole answer to a prompt."""
+    return [token(prompt, seed, index) for index in range(max_tokens or TOKENS_DEFAULT)]
+
+
+class FakeTokenizer:
+    """A token is a byte."""
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode(errors="replace")
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id])
+
+    def is_special(self, token_id: int) -> bool:
+        return False
+
+
+@dataclass(eq=False)
+class _Running:
+    request: Request
+    arrival: int
+    step_s: float
+    magic: tuple[str, int | None, int] | None  # what, its number, at which token
+    token_ids: list[int] = field(default_factory=list)
+    has_spoken: bool = False
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return PRIORITY_RANKS[self.request.priority], self.arrival
+
+
+class FakeEngine:
+    """What `TextServer` needs of an engine. `add` and `abort` come from any thread, `step` from one."""
+
+    made_by = MadeBy(MODEL, "hash", "bytes", "auto", "cpu", "any", "none", "none", "none", deterministic=True)
+
+    def __init__(self, num_seqs_max: int) -> None:
+        self.tokenizer = FakeTokenizer()
+        self._num_seqs_max = num_seqs_max
+        self._lock = threading.Lock()
+        self._inside: dict[str, _Running] = {}  # running and waiting
+        self._aborted: list[str] = []
+        self._arrivals = 0
+        self._failures: Counter[str] = Counter()
+        self._step_s = float(os.environ.get(STEP_MS, "0")) / 1000
+        self._stamps = os.environ.get(STAMPS)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._inside)
+
+    def add(self, request: Request) -> None:
+        if len(request.prompt_token_ids) >= CONTEXT_LENGTH:
+            raise PromptTooLong(len(request.prompt_token_ids), CONTEXT_LENGTH, "context")
+        text = self.tokenizer.decode(request.prompt_token_ids)
+        step, magic = _STEP.search(text), _MAGIC.search(text)
+        with self._lock:
+            self._inside[request.id] = _Running(
+                request,
+                self._arrivals,
+                int(step[1]) / 1000 if step else self._step_s,
+                None if magic is None else (magic[1], magic[2] and int(magic[2]), int(magic[3] or 0)),
+                list(request.output_token_ids),
+            )
+            self._arrivals += 1
+        if self._stamps:
+            with open(self._stamps, "a") as file:
+                file.write(f"{time.monotonic_ns()} {request.id}\n")
+
+    def abort(self, request_id: str) -> None:
+        with self._lock:
+            if request_id in self._inside:
+                self._aborted.append(request_id)
+
+    def step(self) -> list[Output]:
+        """A token for each request that runs; those it has from elsewhere first, at once."""
+        with self._lock:
+            aborted, self._aborted = self._aborted, []
+            gone = [self._inside.pop(id) for id in aborted if id in self._inside]
+            running = sorted(self._inside.values(), key=lambda one: one.order)[: self._num_seqs_max]
+        time.sleep(max((one.step_s for one in running), default=0.0))
+        outputs = [self._output(one, [], "abort") for one in gone]
+        outputs += [self._advance(one) for one in running]
+        return outputs
+
+    def _advance(self, one: _Running) -> Output:
+        request = one.request
+        limit = request.sampling.max_tokens or TOKENS_DEFAULT
+        if one.magic is not None and len(one.token_ids) == one.magic[2]:
+            error = self._obey(one, *one.magic[:2])
+            if error is not None:
+                self._leave(one)
+                return self._output(one, [], "abort", error)
+        assert request.sampling.seed is not None, "every request has one"
+        new = [] if one.has_spoken else list(one.token_ids)
+        one.has_spoken = True
+        if len(one.token_ids) < limit:
+            new.append(token(request.prompt_token_ids, request.sampling.seed, len(one.token_ids)))
+            one.token_ids.append(new[-1])
+        if len(one.token_ids) < limit:
+            return self._output(one, new, None)
+        self._leave(one)
+        return self._output(one, new, "length")
+
+    def _obey(self, one: _Running, what: str, number: int | None) -> str | None:
+        """Do what the prompt says. Returns why the engine gives this request up, if it does."""
+        match what:
+            case "abort":
+                os.abort()
+            case "exit":
+                os._exit(number or 1)
+            case "raise":
+                raise RuntimeError("a prompt told the engine to die")
+            case "hang":
+                threading.Event().wait()
+            case "eat-memory":
+                _eat_memory()
+            case "fail":
+                prompt = self.tokenizer.decode(one.request.prompt_token_ids)
+                self._failures[prompt] += 1
+                if number is None or self._failures[prompt] <= number:
+                    return "a prompt told the engine to fail on it"
+        return None
+
+    def _leave(self, one: _Running) -> None:
+        with self._lock:
+            self._inside.pop(one.request.id, None)
+
+    def _output(self, one: _Running, token_ids: list[int], reason: Any, error: str | None = None) -> Output:
+        return Output(
+            id=one.request.id,
+            text=self.tokenizer.decode(token_ids),
+            token_ids=token_ids,
+            finish_reason=reason,
+            num_prompt_tokens=len(one.request.prompt_token_ids),
+            num_output_tokens=len(one.token_ids),
+            num_cached_tokens=0,
+            error=error,
+        )
+
+
+def _eat_memory() -> None:
+    """Until there is no more; a limit of our own keeps the machine out of it. Raises MemoryError."""
+    used_bytes = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + MEMORY_MAX_BYTES, hard))
+    eaten = []
+    while True:
+        eaten.append(bytearray(16 * 1024 * 1024))
+
+
+def load_fake(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
+    """In place of `workers.model_loading.load_model`: any name is a model."""
+    model = Model(
+        id=model_id(path_or_id),
+        kind=ModelKind.DECODER,
+        context_length=CONTEXT_LENGTH,
+        revision="fake",
+        position=position,
+    )
+    engine: Any = FakeEngine(settings.engine_max_num_seqs)
+    return TextServer(model, engine, on_fatal, SamplingDefaults())

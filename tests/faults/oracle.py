@@ -1,0 +1,274 @@
+"""Says whether anything was lost, doubled or changed, from the outside and from behind the scenes.
+
+Every answer of the fake engine is known beforehand, so the output of a job that was disturbed is compared
+byte for byte with what an undisturbed run would have written, without running one.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from nightshift.errors import DatabaseUnavailable, NightshiftError
+from nightshift.ids import batch_id
+from nightshift.jobs import Answer, Counts, Face, JobState, Shard, ShardState
+from nightshift.jobs import Job as StoredJob
+from nightshift.keys import DEFAULT_TENANT
+from nightshift.rows.outputs import RowResult, json_line
+from nightshift.schemas import ChatRequest, parse_request
+from nightshift.store import Transaction
+from nightshift.webhooks import DeliveryState
+from tests.faults.fake_engine import FakeTokenizer, answer_tokens
+from tests.faults.processes import PATIENCE_S, wait_for
+from tests.faults.service import Service
+from tests.faults.workload import BulkJob, Job, OnlineJob, Row
+from workers.engine import Output
+from workers.inference import Identity, TextAnswer
+
+FAR_AHEAD: Final = timedelta(days=1000)
+SHARDS_PAGE: Final = 1000
+
+
+class OracleFailure(AssertionError):
+    """Something was lost, doubled, changed or left behind."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may have cost."""
+
+    attempts_max: int = 20  # leases of one shard
+    outcomes_checked: Collection[str] = ("succeeded",)  # rows to end otherwise have only that checked
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run that passed amounted to."""
+
+    jobs: int
+    rows: int
+    shards: int
+    attempts_most: int  # of any shard
+    repeated_webhooks: int
+
+
+def quiesce(service: Service, jobs: Sequence[Job], timeout_s: float = PATIENCE_S) -> None:
+    """Wait until nothing is to be done any more: every job has ended, nobody holds or owes anything."""
+    wait_for("quiescence", lambda: not _unfinished(service, jobs), timeout_s)
+
+
+def check(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> Verdict:
+    """Raises OracleFailure naming the job, the row and what is wrong. After `quiesce`."""
+    if unfinished := _unfinished(service, jobs):
+        raise OracleFailure(f"not over: {', '.join(unfinished)}")
+    most = shards_seen = rows = 0
+    for job in jobs:
+        stored, shards = _stored(service, job)
+        most = max([most, *(shard.attempts for shard in shards)])
+        shards_seen += len(shards)
+        rows += len(job.rows) if isinstance(job, BulkJob) else 1
+        for shard in shards:
+            if shard.attempts > limits.attempts_max:
+                raise OracleFailure(f"{job.id} shard {shard.shard_no}: {shard.attempts} attempts")
+        if isinstance(job, BulkJob):
+            _check_bulk(service, job, stored, shards)
+        else:
+            _check_online(service, job, stored)
+    return Verdict(len(jobs), rows, shards_seen, most, _check_webhooks(service, jobs))
+
+
+def expected_lines(
+    model: str, job: BulkJob, stored: StoredJob, shards: Sequence[Shard]
+) -> Iterator[RowResult]:
+    """What every row that succeeds is to give, in order."""
+    numbered = ((shard, index) for shard in shards for index in range(shard.rows_total or 0))
+    for row, (shard, index) in zip(job.rows, numbered, strict=True):
+        identity = Identity(f"{job.id}/{shard.shard_no}/{index}", int(stored.created_at.timestamp()))
+        answer = expected_answer(stored, row, model, identity)
+        yield RowResult(
+            row=index,
+            custom_id=row.custom_id,
+            id=identity.id("batch_req_"),
+            request_id=identity.id("req_"),
+            status_code=answer.status_code,
+            body=answer.body,
+            usage=answer.usage,
+        )
+
+
+def expected_answer(stored: StoredJob, row: Row, model: str, identity: Identity) -> Answer:
+    request = parse_request(stored.spec.endpoint, row.body(model))
+    assert isinstance(request, ChatRequest)
+    tokenizer = FakeTokenizer()
+    prompt = tokenizer.render_chat(request.conversation)
+    tokens = answer_tokens(prompt, identity.seed, row.max_tokens)
+    whole = Output(
+        id="",
+        text=tokenizer.decode(tokens),
+        token_ids=tokens,
+        finish_reason="length",
+        num_prompt_tokens=len(prompt),
+        num_output_tokens=len(tokens),
+        num_cached_tokens=0,
+    )
+    answer = TextAnswer(request, identity, tokenizer).take(0, whole).answer
+    assert answer is not None
+    return answer
+
+
+# -- what is left to do --------------------------------------------------------------------------------
+
+
+def _unfinished(service: Service, jobs: Sequence[Job]) -> list[str]:
+    try:
+        with service.store.snapshot() as tx:
+            return [*_open_jobs(tx, jobs), *_owed(tx)]
+    except DatabaseUnavailable as error:
+        return [str(error)]
+
+
+def _open_jobs(tx: Transaction, jobs: Sequence[Job]) -> Iterator[str]:
+    for job in jobs:
+        found = tx.jobs.get(DEFAULT_TENANT, job.id)
+        if found is None:
+            yield f"{job.id} was accepted and is not there"
+        elif not found.state.is_terminal:
+            yield f"{job.id} is {found.state}"
+
+
+def _owed(tx: Transaction) -> Iterator[str]:
+    if tx.leases.expired(tx.now() + FAR_AHEAD, limit=1):
+        yield "somebody holds a lease"
+    if rings := tx.outbox.length():
+        yield f"{rings} rings are owed"
+    if pending := tx.deliveries.counts().get(DeliveryState.PENDING, 0):
+        yield f"{pending} webhooks are owed"
+
+
+def _stored(service: Service, job: Job) -> tuple[StoredJob, list[Shard]]:
+    with service.store.snapshot() as tx:
+        stored = tx.jobs.fetch(job.id)
+        shards: list[Shard] = []
+        while page := tx.shards.of_job(job.id, after_no=len(shards) - 1, limit=SHARDS_PAGE):
+            shards += page
+    return stored, shards
+
+
+# -- a job's rows --------------------------------------------------------------------------------------
+
+
+def _check_bulk(service: Service, job: BulkJob, stored: StoredJob, shards: Sequence[Shard]) -> None:
+    if stored.state is not JobState.SUCCEEDED:
+        raise OracleFailure(f"{job.id} has ended as {stored.state}: {stored.errors}")
+    if left := [shard.shard_no for shard in shards if shard.state is not ShardState.DONE]:
+        raise OracleFailure(f"{job.id}: shards {left} are not done")
+    rows_of_shards = sum(shard.rows_total or 0 for shard in shards)
+    if rows_of_shards != len(job.rows):
+        raise OracleFailure(f"{job.id}: {rows_of_shards} rows in its shards, {len(job.rows)} in its input")
+    lines = _output_lines(service, job, stored)
+    _check_rows(service, job, stored, shards, lines)
+    failed = sum(row.ends_as != "succeeded" for row in job.rows)
+    counts = Counts(len(job.rows), len(job.rows) - failed, failed)
+    if stored.counts != counts:
+        raise OracleFailure(f"{job.id}: the database counts {stored.counts}, it is {counts}")
+    with service.client() as client:
+        if (told := client.get_job(job.id).counts) != counts:
+            raise OracleFailure(f"{job.id}: the API counts {told}, it is {counts}")
+
+
+def _check_rows(
+    service: Service, job: BulkJob, stored: StoredJob, shards: Sequence[Shard], lines: Sequence[bytes]
+) -> None:
+    """Every row exactly one line, in order, with exactly the bytes that were to be expected."""
+    found = [json.loads(line)["custom_id"] for line in lines]
+    expected = list(expected_lines(service.model, job, stored, shards))
+    order = _output_order(job)
+    wanted = [job.rows[index].custom_id for index in order]
+    if found != wanted:
+        missing, surplus = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+        doubled = sorted({custom_id for custom_id in found if found.count(custom_id) > 1})
+        raise OracleFailure(
+            f"{job.id}: missing {missing}, doubled {doubled}, strange {surplus}, or in disorder"
+        )
+    for index, line in zip(order, lines, strict=True):
+        row, result = job.rows[index], expected[index]
+        if row.ends_as != "succeeded":
+            response = json.loads(line)["response"] or {"status_code": 500}
+            if response["status_code"] < 400:
+                raise OracleFailure(f"{job.id} {row.custom_id}: it was to end as {row.ends_as}: {line!r}")
+            continue
+        shape = result.native_line() if job.face is Face.NATIVE else result.openai_line()
+        if line != json_line(shape):
+            raise OracleFailure(f"{job.id} {row.custom_id}: {line!r} is not {json_line(shape)!r}")
+
+
+def _output_order(job: BulkJob) -> list[int]:
+    """Which row each line of the output is of: an OpenAI job's failed rows are in a file of their own."""
+    indices = range(len(job.rows))
+    if job.face is Face.NATIVE:
+        return list(indices)
+    return sorted(indices, key=lambda index: job.rows[index].ends_as != "succeeded")
+
+
+def _output_lines(service: Service, job: BulkJob, stored: StoredJob) -> list[bytes]:
+    if job.face is Face.NATIVE:
+        return _part_lines(service, job, stored)
+    with service.http() as http:
+        ids = [id for id in (stored.output_file_id, stored.error_file_id) if id is not None]
+        contents = [http.get(f"/v1/files/{id}/content").raise_for_status().content for id in ids]
+    return b"".join(contents).splitlines(keepends=True)
+
+
+def _part_lines(service: Service, job: BulkJob, stored: StoredJob) -> list[bytes]:
+    """The lines of a native job's parts, each of which is as its manifest says."""
+    manifest = json.loads(service.read_file(f"{job.output}manifest.json"))
+    service.read_file(f"{job.output}_SUCCESS")
+    lines: list[bytes] = []
+    for part in manifest["parts"]:
+        data = service.read_file(job.output + part["name"])
+        if (hashlib.sha256(data).hexdigest(), len(data)) != (part["sha256"], part["size_bytes"]):
+            raise OracleFailure(f"{job.id} {part['name']}: it is not what the manifest says")
+        lines += data.splitlines(keepends=True)
+    counts = manifest["counts"]
+    if (counts["total"], counts["succeeded"]) != (stored.counts.total, stored.counts.succeeded):
+        raise OracleFailure(f"{job.id}: the manifest counts {counts}, the database {stored.counts}")
+    return lines
+
+
+def _check_online(service: Service, job: OnlineJob, stored: StoredJob) -> None:
+    with service.client() as client:
+        try:
+            (line,) = client.results(job.id)
+        except (NightshiftError, ValueError) as error:
+            raise OracleFailure(f"{job.id}: it has not exactly one result: {error}") from error
+    if job.row.ends_as != "succeeded":
+        if line["outcome"] == "succeeded":
+            raise OracleFailure(f"{job.id}: it was to end as {job.row.ends_as}: {line}")
+        return
+    if stored.state is not JobState.SUCCEEDED:
+        raise OracleFailure(f"{job.id} has ended as {stored.state}: {stored.errors}")
+    identity = Identity(job.id, int(stored.created_at.timestamp()))
+    body = expected_answer(stored, job.row, service.model, identity).body
+    if line["response"]["body"] != body:
+        raise OracleFailure(f"{job.id}: {line['response']['body']} is not {body}")
+
+
+# -- webhooks ------------------------------------------------------------------------------------------
+
+
+def _check_webhooks(service: Service, jobs: Sequence[Job]) -> int:
+    """Every job's end was told, always under one id. Returns how many were told more than once."""
+    told: dict[str, list[tuple[str, str]]] = {}
+    for request in service.receiver.requests:
+        event: dict[str, Any] = json.loads(request.body)
+        told.setdefault(event["data"]["id"], []).append((event["type"], request.headers["webhook-id"]))
+    repeated = 0
+    for job in jobs:
+        is_batch = isinstance(job, BulkJob) and job.face is Face.OPENAI
+        heard = told.get(batch_id(job.id) if is_batch else job.id, [])
+        if len(set(heard)) != 1:
+            raise OracleFailure(f"{job.id}: its webhook was told as {sorted(set(heard))}")
+        repeated += len(heard) > 1
+    return repeated

@@ -1,0 +1,349 @@
+"""The whole service as real processes, each of which can be killed, paused, cut off and started again.
+
+    with running(folder, Parts(database="postgresql", workers=3), SEGMENT_ROWS="8") as service:
+        service.arm("worker.claimed")
+        service.kill("worker-1")
+
+Roles: `api`, `scheduler-1` …, `worker-1` … (the Celery process), `machine-1` … (its supervisor, and with it
+the worker: nobody is left to release its leases). Whatever dies is started again at once. Redis is
+`service.redis`.
+"""
+
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+import httpx
+
+from nightshift import failpoints
+from nightshift.cli import embedded
+from nightshift.client import Client
+from nightshift.demo import demo_model_path
+from nightshift.fleet import WorkerState
+from nightshift.objectstore import ObjectStore, open_store
+from nightshift.settings import DataSettings
+from nightshift.store import Store, open_database
+from nightshift.supervisor import Death
+from tests.faults.fake_engine import MODEL
+from tests.faults.processes import Footprint, Kept, children, is_running, pause, resume, send, wait_for
+from tests.faults.proxy import FaultProxy, proxied
+from tests.integration import servers
+from tests.integration.servers import HOST, S3Server, ValkeyServer, free_port
+from tests.receiver import Receiver, receiver, says
+
+# Everything that is waited for, at a sixth to a third of what it is in production.
+SCALED: Final = {
+    "LEASE_TTL_S": "6",
+    "LEASE_TRUST_S": "4",
+    "HEARTBEAT_S": "1",
+    "RING_AFTER_S": "3",
+    "SEGMENT_ROWS": "8",
+    "SEGMENT_INTERVAL_S": "0.5",
+    "SHARD_BYTES": "4096",
+    "ENGINE_MAX_NUM_SEQS": "16",
+}
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the service is made of."""
+
+    database: Literal["sqlite", "postgresql"] = "sqlite"
+    objects: Literal["directory", "moto", "rclone"] = "directory"
+    engine: Literal["fake", "demo"] = "fake"
+    workers: int = 1
+    schedulers: int = 1
+    proxies: frozenset[str] = frozenset()  # before which of redis, database, s3 a fault proxy stands
+
+    def __str__(self) -> str:
+        return f"{self.database}-{self.objects}"
+
+
+@dataclass(eq=False)
+class Service:
+    """A running service and everything that can be done to it."""
+
+    folder: Path
+    parts: Parts
+    base_url: str
+    api_key: str
+    redis: ValkeyServer
+    proxy: Mapping[str, FaultProxy]
+    store: Store  # a look behind the scenes, past every proxy
+    objects: ObjectStore  # likewise
+    s3: S3Server | None
+    receiver: Receiver  # of webhooks
+    environment: Mapping[str, str]  # what its processes read their settings from
+    bucket: str | None = None
+    kept: dict[str, Kept] = field(default_factory=dict)
+    deaths: list[Death] = field(default_factory=list)  # of what is kept, in order; workers' are in their logs
+
+    # -- clients ---------------------------------------------------------------------------------------
+
+    def client(self) -> Client:
+        return Client(self.base_url, self.api_key)
+
+    def http(self) -> httpx.Client:
+        headers = {"authorization": f"Bearer {self.api_key}"}
+        return httpx.Client(base_url=self.base_url, headers=headers, trust_env=False)
+
+    @property
+    def model(self) -> str:
+        return MODEL if self.parts.engine == "fake" else "demo_model"
+
+    def location(self, path: str) -> str:
+        """A place for a job's input or output that the service may reach."""
+        if self.bucket is not None:
+            return f"s3://{self.bucket}/{path}"
+        return (self.folder / "files" / path).as_uri()
+
+    def put_file(self, path: str, data: bytes) -> str:
+        """Lay an input there; its location."""
+        if self.s3 is not None:
+            self.s3.client.put_object(Bucket=str(self.bucket), Key=path, Body=data)
+        else:
+            place = self.folder / "files" / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+        return self.location(path)
+
+    def read_file(self, path: str) -> bytes:
+        if self.s3 is not None:
+            return self.s3.client.get_object(Bucket=str(self.bucket), Key=path)["Body"].read()
+        return (self.folder / "files" / path).read_bytes()
+
+    # -- faults ----------------------------------------------------------------------------------------
+
+    def pid(self, role: str) -> int:
+        """The process of a role; waited for if it has just died."""
+        found: list[int] = []
+
+        def is_there() -> bool:
+            found[:] = self.pids(role)
+            return bool(found)
+
+        wait_for(f"{role} is running", is_there)
+        return found[0]
+
+    def pids(self, role: str) -> list[int]:
+        """None at the moment, or one."""
+        kind, _, number = role.partition("-")
+        kept = self.kept[f"worker-{number}" if kind == "machine" else role].pid
+        if kept is None:
+            return []
+        return children(kept) if kind == "worker" else [kept]
+
+    def kill(self, role: str, number: int = signal.SIGKILL) -> int:
+        """Send a signal to the process of a role; which one that was. A process that is no more is waited
+        for: whoever kills means one that lives.
+        """
+        while not send(pid := self.pid(role), number):
+            pass
+        return pid
+
+    def kill_and_wait(self, role: str) -> int:
+        """SIGKILL, and see it go."""
+        pid = self.kill(role)
+        wait_for(f"{role} ({pid}) has gone", lambda: not is_running(pid))
+        return pid
+
+    def pause(self, role: str) -> int:
+        """SIGSTOP: it holds what it holds and says nothing."""
+        pause(pid := self.pid(role))
+        return pid
+
+    def resume(self, role: str) -> None:
+        resume(self.pid(role))
+
+    def stop(self, role: str) -> int | None:
+        """SIGTERM, and no other start; the exit code. Of a worker: its supervisor's."""
+        return self.kept[role].stop()
+
+    def start(self, role: str) -> None:
+        self.kept[role].start()
+
+    def restart(self, role: str) -> int | None:
+        """Stop as an operator would, and start again; the exit code."""
+        ended = self.stop(role)
+        self.start(role)
+        return ended
+
+    def arm(self, failpoint: str) -> None:
+        """The next process that comes by it kills itself."""
+        assert failpoint in failpoints.NAMES, failpoint
+        (self._failpoints / failpoint).touch()
+
+    def is_armed(self, failpoint: str) -> bool:
+        """Whether nobody has come by yet."""
+        return (self._failpoints / failpoint).exists()
+
+    def disarm(self) -> list[str]:
+        """Take back every failpoint that nobody has come by; which they were."""
+        left = sorted(path.name for path in self._failpoints.iterdir())
+        for name in left:
+            (self._failpoints / name).unlink(missing_ok=True)
+        return left
+
+    @property
+    def _failpoints(self) -> Path:
+        return self.folder / "failpoints"
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    def workers_ready(self) -> int:
+        with self.store.snapshot() as tx:
+            ready = tx.workers.list(state=WorkerState.READY)
+        return sum(is_running(worker.pid) for worker in ready)
+
+    def wait_until_ready(self) -> None:
+        """The API answers, and every worker that is kept has its models."""
+        workers = sum(kept.is_kept for role, kept in self.kept.items() if role.startswith("worker-"))
+        with self.http() as http:
+            wait_for("the API is ready", lambda: _status(http, "/readyz") == httpx.codes.OK)
+        wait_for(f"{workers} workers are ready", lambda: self.workers_ready() >= workers)
+
+    def footprints(self) -> dict[str, Footprint]:
+        """What every role takes of the machine right now."""
+        found = {role: Footprint.of(pid) for role in self.kept for pid in self.pids(role)}
+        return {role: footprint for role, footprint in found.items() if footprint is not None}
+
+    def log(self, role: str) -> str:
+        return self.kept[role].log_path.read_text(errors="replace")
+
+    def logs(self) -> str:
+        """The end of what everybody has said."""
+        return "\n".join(f"--- {role}\n{self.log(role)[-3000:]}" for role in self.kept)
+
+
+@contextmanager
+def running(folder: Path, parts: Parts = Parts(), **settings: str) -> Iterator[Service]:
+    """The service, ready; killed at the end if it is still there. `settings` are NIGHTSHIFT_ variables
+    without their prefix, on top of `SCALED`.
+    """
+    with ExitStack() as stack:
+        service = _prepare(folder, parts, settings, stack)
+        for role, command in _commands(service).items():
+            grace_s = 40.0 if role.startswith("worker") else 10.0
+            log_path = folder / "logs" / f"{role}.log"
+            kept = Kept(role, command, service.environment, log_path, grace_s, service.deaths.append)
+            service.kept[role] = kept
+            stack.callback(_end, service, role)
+            kept.start()
+        try:
+            service.wait_until_ready()
+            yield service
+        except BaseException as error:
+            error.add_note(service.logs())
+            raise
+
+
+def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: ExitStack) -> Service:
+    """Everything but the processes that are ours."""
+    for name in ("data", "files", "logs", "failpoints"):
+        (folder / name).mkdir()
+    # A short path: that of a unix socket may have 107 bytes.
+    near = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ns-")))
+    redis = ValkeyServer(near)
+    stack.callback(redis.kill)
+    redis.start()
+    stack.callback(redis.client.close)
+    targets: dict[str, int | Path] = {"redis": near / "valkey.sock"}
+    database_url = direct_url = ""
+    if parts.database == "postgresql":
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ns-")))
+        direct_url = stack.enter_context(servers.postgresql(place)).url()
+        targets["database"] = place / ".s.PGSQL.5432"
+    s3 = None
+    if parts.objects != "directory":
+        s3 = stack.enter_context({"moto": servers.moto, "rclone": servers.rclone}[parts.objects](folder))
+        targets["s3"] = int(s3.endpoint.rpartition(":")[2])
+        stack.enter_context(s3.in_environment())
+    bucket = s3.new_bucket() if s3 is not None else None
+    storage_url = f"s3://{bucket}/nightshift" if bucket else ""
+    assert parts.proxies <= targets.keys(), f"no proxy stands before {parts.proxies - targets.keys()}"
+    proxy = {name: stack.enter_context(proxied(targets[name])) for name in sorted(parts.proxies)}
+
+    redis_url = redis.settings.redis_url
+    if "redis" in proxy:
+        redis_url = f"redis://{HOST}:{proxy['redis'].port}/0"
+    database_url = direct_url
+    if "database" in proxy:
+        database_url = f"postgresql+psycopg://postgres@{HOST}:{proxy['database'].port}/postgres"
+    endpoint = {"AWS_ENDPOINT_URL": f"http://{HOST}:{proxy['s3'].port}"} if "s3" in proxy else {}
+
+    data = DataSettings(data_dir=folder / "data", database_url=direct_url, storage_url=storage_url)
+    key_file = embedded.set_up_database(data)
+    store = Store(open_database(data))
+    stack.callback(store.close)
+    objects = open_store(data.resolved_storage_url)
+    stack.callback(objects.close)
+    base_url = f"http://{HOST}:{free_port()}"
+    words = {
+        **SCALED,
+        "DATA_DIR": str(folder / "data"),
+        "DATABASE_URL": database_url or data.resolved_database_url,
+        "STORAGE_URL": data.resolved_storage_url,
+        "REDIS_URL": redis_url,
+        "BASE_URL": base_url,
+        "MODELS": MODEL if parts.engine == "fake" else str(demo_model_path()),
+        "FILE_ROOTS": str(folder / "files"),
+        "S3_BUCKETS": bucket or "",
+        "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
+        "LOG_FORMAT": "human",
+        "SPOT_PROVIDER": "none",
+        "FAILPOINT_DIR": str(folder / "failpoints"),
+        **settings,
+    }
+    environment = {f"NIGHTSHIFT_{name}": value for name, value in words.items()}
+    return Service(
+        folder=folder,
+        parts=parts,
+        base_url=base_url,
+        api_key=key_file.read_text(),
+        redis=redis,
+        proxy=proxy,
+        store=store,
+        objects=objects,
+        s3=s3,
+        receiver=stack.enter_context(receiver(says(200))),
+        environment=environment | endpoint | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        bucket=bucket,
+    )
+
+
+def _commands(service: Service) -> dict[str, tuple[str, ...]]:
+    """What runs, by role, in the order it starts in; it is stopped in the reverse one."""
+    python = (sys.executable, "-P", "-m")
+    api = (*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(ROOT), "--host", HOST)
+    api += ("--port", service.base_url.rpartition(":")[2], "--no-access-log", "--log-level", "warning")
+    worker = "tests.faults.worker_process" if service.parts.engine == "fake" else "nightshift.cli.main"
+    arguments = () if service.parts.engine == "fake" else ("worker",)
+    return {
+        "api": (*api, "--timeout-graceful-shutdown", "5"),
+        **{f"scheduler-{n}": (*python, "scheduler") for n in range(1, service.parts.schedulers + 1)},
+        **{f"worker-{n}": (*python, worker, *arguments) for n in range(1, service.parts.workers + 1)},
+    }
+
+
+def _end(service: Service, role: str) -> None:
+    """At the end of a test nobody waits for a drain."""
+    kept = service.kept[role]
+    if not kept.is_kept:
+        return
+    if (pid := kept.pid) is not None:
+        for beneath in (pid, *children(pid)):
+            send(beneath, signal.SIGCONT)
+    kept.kill_and_stop()
+
+
+def _status(http: httpx.Client, path: str) -> int | None:
+    try:
+        return http.get(path).status_code
+    except httpx.TransportError:
+        return None

@@ -1,0 +1,37 @@
+"""The worker's Celery application with the fake engine in it: for `celery --app tests.faults.worker_app`."""
+
+from typing import Any
+
+from kombu.transport import redis as kombu_redis
+
+from nightshift import failpoints
+from tests.faults.fake_engine import load_fake
+from workers import composition
+from workers.app import app
+from workers.pool import EnginePool
+from workers.runtime import Runtime
+
+__all__ = ["FakePool", "app"]
+
+
+class FakePool(EnginePool):
+    """The worker's pool; only the models are not."""
+
+    def compose(self) -> Runtime:
+        return composition.compose(load_fake)
+
+
+def _die_with_a_message_in_hand() -> None:
+    """kombu takes a message off its list in one command and notes that it did in another. Between the two the
+    message is in this process alone.
+    """
+    append = kombu_redis.QoS.append
+
+    def hit_and_append(self: Any, *arguments: Any, **options: Any) -> Any:
+        failpoints.hit("worker.fetched")
+        return append(self, *arguments, **options)
+
+    kombu_redis.QoS.append = hit_and_append
+
+
+_die_with_a_message_in_hand()
