@@ -52,11 +52,14 @@ class Heartbeat:
         config: LeaseConfig,
         *,
         clock_s: Callable[[], float] = time.monotonic,
+        on_drain_request: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_drain_request` is called, with every beat, while somebody wants this worker to drain."""
         self._store = store
         self._worker_id = worker_id
         self._config = config
         self._clock_s = clock_s
+        self._on_drain_request = on_drain_request
         self.state = WorkerState.STARTING  # told with every beat: somebody may have taken us for lost
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by shard id
@@ -72,6 +75,11 @@ class Heartbeat:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs that renews."""
+        return self._thread.is_alive()
 
     def beat_now(self) -> None:
         """Do not wait for the next beat: orders may have changed. Returns at once."""
@@ -121,12 +129,14 @@ class Heartbeat:
             with self._store.transaction() as tx:
                 now = tx.now()
                 kept = tx.leases.renew([held.lease for held in asked], now, self._config.ttl_s, at_risk)
-                tx.workers.mark(self._worker_id, self.state, now)
+                is_to_drain = tx.workers.heard(self._worker_id, self.state, now)
         except DatabaseUnavailable as error:
             log.warning("heartbeat failed", extra={"action": "heartbeat_failed", "reason": error.message})
             self._drop_untrusted(asked)
             return
         self._settle(asked, {(held.shard_id, held.term): held for held in kept}, asked_at_s)
+        if is_to_drain:
+            self._on_drain_request()
 
     def _settle(self, asked: list[_Held], kept: dict[tuple[str, int], HeldLease], asked_at_s: float) -> None:
         for held in asked:

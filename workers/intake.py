@@ -84,6 +84,7 @@ class Intake:
         self._gate_is_open = True
         self._changed = threading.Condition()
         self._heap: list[Message] = []
+        self.messages_heard = 0
         self._arrivals = itertools.count()
         self._bulk_may_wait = True  # there may be bulk work in the database that nobody rings for
         self._is_stopping = False
@@ -99,6 +100,11 @@ class Intake:
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs that claims."""
+        return self._thread.is_alive()
 
     def attach(self, gate: Gate) -> None:
         """The consumer has (re)started; from now on this is how it is told to listen."""
@@ -126,6 +132,7 @@ class Intake:
 
     def _put(self, rank: int, priority: int, shard_id: str | None, acknowledge: Callable[[], None]) -> None:
         with self._changed:
+            self.messages_heard += 1
             heapq.heappush(self._heap, Message(rank, priority, next(self._arrivals), shard_id, acknowledge))
             self._changed.notify()
 

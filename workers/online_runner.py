@@ -121,6 +121,11 @@ class OnlineRunner:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs that publishes answers."""
+        return self._thread.is_alive()
+
     def run(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         """Take a claimed request in. It ends with an answer, an error answer, or back in the queue."""
         running = _Running(claim, self)

@@ -32,6 +32,16 @@ class Workers:
             )
         )
 
+    def heard(self, worker_id: str, state: WorkerState, now: datetime) -> bool:
+        """The worker is alive and in this state. True: somebody wants it to drain."""
+        wanted = self._connection.execute(
+            update(worker)
+            .where(worker.c.id == worker_id)
+            .values(state=state, heartbeat_at=now)
+            .returning(worker.c.drain_requested_at)
+        ).scalar_one_or_none()
+        return wanted is not None
+
     def mark(self, worker_id: str, state: WorkerState, now: datetime) -> bool:
         """The worker is alive and in this state. False: it is not registered."""
         return self._update(worker_id, state=state, heartbeat_at=now)

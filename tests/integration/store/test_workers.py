@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from nightshift.fleet import Capacity, Model, ModelKind, WorkerState
+from nightshift.fleet import Capacity, DeathCause, Model, ModelKind, WorkerState
 from nightshift.store import Store
 from nightshift.testing import FakeClock, a_worker
 from tests.integration.store.racing import at_once
@@ -43,6 +43,35 @@ def test_a_worker_serves_its_models_once_they_are_loaded(store: Store, clock: Fa
 def test_a_worker_nobody_registered_has_no_heartbeat(store: Store) -> None:
     with store.transaction() as tx:
         assert tx.workers.mark("worker_unknown", WorkerState.READY, tx.now()) is False
+
+
+def test_a_worker_hears_that_it_is_to_drain_and_is_asked_only_once(store: Store, clock: FakeClock) -> None:
+    worker = a_worker()
+    with store.transaction() as tx:
+        tx.workers.register(worker)
+        assert tx.workers.heard(worker.id, WorkerState.READY, clock.now) is False
+        first = clock.now
+
+        assert tx.workers.request_drain(worker.id, first) is True
+        assert tx.workers.request_drain(worker.id, clock.advance(seconds=5)) is True
+        assert tx.workers.heard(worker.id, WorkerState.READY, clock.now) is True
+        [found] = tx.workers.list()
+
+    assert (found.drain_requested_at, found.heartbeat_at) == (first, clock.now)
+
+
+def test_a_worker_that_has_stopped_or_never_was_cannot_be_drained(store: Store, clock: FakeClock) -> None:
+    worker = a_worker()
+    with store.transaction() as tx:
+        tx.workers.register(worker)
+        assert tx.workers.ended(worker.id, DeathCause.KILLED, clock.advance(seconds=1))
+
+        assert tx.workers.request_drain(worker.id, clock.now) is False
+        assert tx.workers.request_drain("worker_unknown", clock.now) is False
+        [found] = tx.workers.list()
+
+    assert (found.ended_at, found.ended_cause) == (clock.now, DeathCause.KILLED)
+    assert found.heartbeat_at == worker.heartbeat_at
 
 
 def test_silent_workers_are_marked_as_stopped_once(store: Store, clock: FakeClock) -> None:

@@ -6,7 +6,9 @@ from datetime import timedelta
 from nightshift import lifecycle
 from nightshift.fleet import Worker, WorkerState
 from nightshift.jobs import StopReason
+from nightshift.leases import LeaseConfig
 from nightshift.store import Store
+from nightshift.testing import a_worker
 from tests.unit.workers.scripted import ManualClock, claim_online
 from workers.heartbeat import Heartbeat
 
@@ -146,3 +148,18 @@ def test_a_worker_that_was_taken_for_lost_says_that_it_is_not(
     with store.snapshot() as tx:
         (worker,) = tx.workers.list()
     assert worker.state is WorkerState.READY
+
+
+def test_a_request_to_drain_is_passed_on_with_the_next_beat(store: Store) -> None:
+    requests: list[str] = []
+    heartbeat = Heartbeat(store, "w1", LeaseConfig(), on_drain_request=lambda: requests.append("drain"))
+    with store.transaction() as tx:
+        tx.workers.register(a_worker(id="w1", state=WorkerState.READY))
+    heartbeat.beat()
+    assert requests == []
+
+    with store.transaction() as tx:
+        assert tx.workers.request_drain("w1", tx.now())
+    heartbeat.beat()
+
+    assert requests == ["drain"]
