@@ -16,14 +16,13 @@ from collections.abc import Mapping, Sequence
 from nightshift import failpoints, lifecycle
 from nightshift.jobs import BulkClaim, Segment, Usage, carry_over_key, segment_key
 from nightshift.objectstore import ObjectStore
-from nightshift.rows.outputs import RowResult, decode_segment, encode_segment
+from nightshift.rows.outputs import RowResult, encode_segment, read_segment
 from nightshift.store import Store
 from workers.carry_over import CarryOver
 
 log = logging.getLogger(__name__)
 
 CARRY_OVER_BYTES_MAX = 256 * 1024 * 1024
-SEGMENT_BYTES_MAX = 1024 * 1024 * 1024
 
 
 class LeaseLost(Exception):
@@ -45,8 +44,7 @@ class Checkpoints:
             segments = tx.shards.segments(self._claim.shard.id)
         done: set[int] = set()
         for segment in segments:
-            data = self._objects.read(segment.key, size_bytes_max=SEGMENT_BYTES_MAX)
-            done.update(result.row for result in decode_segment(data))
+            done.update(result.row for result in read_segment(self._objects, segment))
         return done
 
     def write(self, results: Sequence[RowResult], rows_total: int | None) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from api.services import Services
 from nightshift.errors import NotFound
 from nightshift.jobs import Job, JobKind, JsonObject, StopReason
-from nightshift.rows.outputs import NotExecuted, decode_segment
+from nightshift.rows.outputs import NotExecuted, read_segment
 from nightshift.store.shards import ListedSegment
 
 SEGMENTS_PAGE: Final = 32  # listed at a time; each is read only when its rows are wanted
@@ -56,7 +56,7 @@ def rows_of(services: Services, job: Job, after: str | None, limit: int) -> list
 def _bulk_rows(services: Services, job: Job, after: RowPlace | None) -> Iterator[JsonObject]:
     for listed in _segments(services, job, after):
         first = after.row + 1 if after is not None and after.segment == listed.id else 0
-        results = decode_segment(services.objects.read(listed.segment.key))
+        results = read_segment(services.objects, listed.segment)
         for row, result in enumerate(results[first:], start=first):
             yield result.native_line() | {"id": str(RowPlace(listed.id, row))}
 

@@ -16,6 +16,7 @@ from nightshift.objectstore.objects import (
     ObjectStore,
     ObjectTooLarge,
     checked_key,
+    read_verified,
 )
 from nightshift.objectstore.s3 import S3Store, s3_client
 from nightshift.objectstore.uris import Locations, ObjectUri
@@ -35,6 +36,7 @@ __all__ = [
     "S3Store",
     "checked_key",
     "open_store",
+    "read_verified",
 ]
 
 

@@ -200,6 +200,18 @@ def read_within(store: ObjectStore, info: ObjectInfo, size_bytes_max: int) -> by
     return b"".join(store.stream(info.key, 0, info.size_bytes))
 
 
+def read_verified(store: ObjectStore, key: str, sha256: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
+    """All bytes of an object whose sha256 (hex) is known. Read once more if they are not those.
+
+    Raises `ObjectDamaged` if that does not help, and what `read` raises.
+    """
+    for _ in range(2):
+        data = store.read(key, size_bytes_max)
+        if hashlib.sha256(data).hexdigest() == sha256:
+            return data
+    raise ObjectDamaged(f"{key} does not have the bytes that were written, read twice")
+
+
 def has_bytes(store: ObjectStore, info: ObjectInfo, measured: Measured) -> bool:
     """Whether the object described holds exactly the bytes that were measured."""
     if info.size_bytes != measured.size_bytes:

@@ -37,19 +37,24 @@ def iter_rows(
     """The rows of a shard, in order, numbered from 0. The same shard gives the same rows every time.
 
     Lines longer than `line_bytes_max` are passed over without being held. Raises `UnreadableInput`,
-    `ObjectNotFound`, `StorageUnavailable`.
+    `ObjectNotFound`, `StorageUnavailable`, and `ObjectChanged` if another object than the one that was
+    planned has come to lie there.
     """
+    etag = shard.source_etag
     format = InputFormat(shard.format)
     if format is InputFormat.PARQUET:
         # pyarrow takes half a second to load, and few processes meet a Parquet file.
         from nightshift.rows.parquet_rows import parquet_rows
 
-        return parquet_rows(store, key, _size_bytes(store, key), shard.start, shard.end)
+        return parquet_rows(store, key, _size_bytes(store, key), shard.start, shard.end, etag)
     if format is InputFormat.CSV:
-        return csv_rows(store.stream(key), line_bytes_max=line_bytes_max)
+        return csv_rows(store.stream(key, if_match=etag), line_bytes_max=line_bytes_max)
     if format is InputFormat.JSONL_GZ:
-        return _json_rows(split_lines(gunzipped(store.stream(key)), line_bytes_max=line_bytes_max))
-    return _json_rows(lines_in_range(store, key, shard.start, shard.end, line_bytes_max=line_bytes_max))
+        return _json_rows(
+            split_lines(gunzipped(store.stream(key, if_match=etag)), line_bytes_max=line_bytes_max)
+        )
+    lines = lines_in_range(store, key, shard.start, shard.end, line_bytes_max=line_bytes_max, etag=etag)
+    return _json_rows(lines)
 
 
 def describe(
@@ -67,10 +72,12 @@ def describe(
     known = InputFormat(format) if format is not None else format_of(info.key)
     if known is not InputFormat.PARQUET:
         rows = _rows_estimated(store, info, known, sample_bytes)
-        return InputObject(uri=uri, format=known, size_bytes=info.size_bytes, rows_estimated=rows)
+        return InputObject(
+            uri=uri, format=known, size_bytes=info.size_bytes, rows_estimated=rows, etag=info.etag
+        )
     from nightshift.rows.parquet_rows import parquet_row_groups
 
-    groups = parquet_row_groups(store, info.key, info.size_bytes)
+    groups = parquet_row_groups(store, info.key, info.size_bytes, info.etag)
     row_count = sum(group.rows for group in groups)
     return InputObject(
         uri=uri,
@@ -79,6 +86,7 @@ def describe(
         row_count=row_count,
         rows_estimated=row_count,
         row_groups=groups,
+        etag=info.etag,
     )
 
 
@@ -106,7 +114,9 @@ def _rows_estimated(
 ) -> int | None:
     """Rows if the whole object is like its beginning; None if the beginning does not tell."""
     sampled_bytes = min(sample_bytes, info.size_bytes)
-    chunks: Iterable[bytes] = store.stream(info.key, 0, sampled_bytes) if sampled_bytes else ()
+    chunks: Iterable[bytes] = ()
+    if sampled_bytes:
+        chunks = store.stream(info.key, 0, sampled_bytes, if_match=info.etag)
     lines = 0
     with suppress(UnreadableInput):  # a sample of gzip data ends in the middle
         for piece in gunzipped(chunks) if format is InputFormat.JSONL_GZ else chunks:

@@ -43,17 +43,27 @@ class BadLine(Exception):
 
 
 def lines_in_range(
-    store: ObjectStore, key: str, start: int, end: int | None, *, line_bytes_max: int
+    store: ObjectStore,
+    key: str,
+    start: int,
+    end: int | None,
+    *,
+    line_bytes_max: int,
+    etag: str | None = None,
 ) -> Iterator[Line]:
-    """The lines whose first byte lies in [start, end), whole, even where the last reaches past the end."""
+    """The lines whose first byte lies in [start, end), whole, even where the last reaches past the end.
+
+    With an `etag`, of that object only: raises `ObjectChanged` for any other.
+    """
     if start == 0:
-        first, chunks = 0, store.stream(key, 0, end)
+        first, chunks = 0, store.stream(key, 0, end, if_match=etag)
     else:
         # One byte back: if it ends a line, another begins exactly at `start`.
-        first, chunks = _after_first_newline(store.stream(key, start - 1, end), start - 1)
+        first, chunks = _after_first_newline(store.stream(key, start - 1, end, if_match=etag), start - 1)
     if end is not None:
         # Opened only if a line does reach past the end; longer than this it would be too long.
-        chunks = chain(chunks, store.stream(key, end, end + line_bytes_max + 1, _TAIL_CHUNK_BYTES))
+        tail = store.stream(key, end, end + line_bytes_max + 1, _TAIL_CHUNK_BYTES, if_match=etag)
+        chunks = chain(chunks, tail)
     if end is None or first < end:
         yield from split_lines(chunks, line_bytes_max=line_bytes_max, offset=first, starts_before=end)
 

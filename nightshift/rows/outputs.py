@@ -12,13 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nightshift.errors import StorageError
-from nightshift.jobs import JsonObject, StopReason, Usage
+from nightshift.jobs import JsonObject, Segment, StopReason, Usage
+from nightshift.objectstore import ObjectStore, read_verified
 
 NOT_EXECUTED: Final = {
     StopReason.EXPIRED: "This request could not be executed before the completion window expired.",
     StopReason.CANCELLED: "This request was not executed because the batch was cancelled.",
     StopReason.FAILED: "This request was not executed because the batch failed.",
 }
+
+
+SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024  # what a reader of a whole segment is prepared to hold
 
 
 class CorruptSegment(StorageError):
@@ -122,3 +126,11 @@ def decode_segment(data: bytes) -> list[RowResult]:
     if not intact:
         raise CorruptSegment("A segment's checksum does not match: it is damaged.")
     return [RowResult.from_json(json.loads(line)) for line in lines.splitlines()]
+
+
+def read_segment(objects: ObjectStore, segment: Segment) -> list[RowResult]:
+    """The results in a listed segment, exactly as they were listed.
+
+    Raises `ObjectDamaged` for other bytes, `CorruptSegment` for what never was one, and what reading raises.
+    """
+    return decode_segment(read_verified(objects, segment.key, segment.sha256, SEGMENT_BYTES_MAX))

@@ -21,15 +21,20 @@ BUFFER_BYTES: Final = 1 * MIB  # read ahead, per column
 
 
 def parquet_rows(
-    store: ObjectStore, key: str, size_bytes: int, first_group: int, end_group: int | None
+    store: ObjectStore,
+    key: str,
+    size_bytes: int,
+    first_group: int,
+    end_group: int | None,
+    etag: str | None = None,
 ) -> Iterator[Row | BadRow]:
     """The rows of the row groups [first_group, end_group); to the last one if that is None.
 
     Values become what JSON has: times ISO 8601, decimals strings, bytes base64, NaN null. A value that cannot
-    makes a `BadRow`. Raises `UnreadableInput`.
+    makes a `BadRow`. Raises `UnreadableInput`; with an `etag`, `ObjectChanged` for any other object.
     """
     index = 0
-    with _opened(store, key, size_bytes) as file:
+    with _opened(store, key, size_bytes, etag) as file:
         groups = range(first_group, file.num_row_groups if end_group is None else end_group)
         if not groups:
             return
@@ -38,17 +43,19 @@ def parquet_rows(
             index += batch.num_rows
 
 
-def parquet_row_groups(store: ObjectStore, key: str, size_bytes: int) -> tuple[RowGroup, ...]:
-    """Read from the footer alone. Raises `UnreadableInput`."""
-    with _opened(store, key, size_bytes) as file:
+def parquet_row_groups(
+    store: ObjectStore, key: str, size_bytes: int, etag: str | None = None
+) -> tuple[RowGroup, ...]:
+    """Read from the footer alone. Raises `UnreadableInput`; with an `etag`, `ObjectChanged`."""
+    with _opened(store, key, size_bytes, etag) as file:
         groups = map(file.metadata.row_group, range(file.num_row_groups))
         return tuple(RowGroup(group.num_rows, group.total_byte_size) for group in groups)
 
 
 @contextmanager
-def _opened(store: ObjectStore, key: str, size_bytes: int) -> Iterator[pq.ParquetFile]:
+def _opened(store: ObjectStore, key: str, size_bytes: int, etag: str | None) -> Iterator[pq.ParquetFile]:
     try:
-        with pq.ParquetFile(_ObjectFile(store, key, size_bytes), buffer_size=BUFFER_BYTES) as file:
+        with pq.ParquetFile(_ObjectFile(store, key, size_bytes, etag), buffer_size=BUFFER_BYTES) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
         raise UnreadableInput(f"{key} cannot be read as Parquet: {error}.") from error
@@ -57,10 +64,11 @@ def _opened(store: ObjectStore, key: str, size_bytes: int) -> Iterator[pq.Parque
 class _ObjectFile(io.RawIOBase):
     """An object as a file that can be sought in; every read is a range read of the store."""
 
-    def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
+    def __init__(self, store: ObjectStore, key: str, size_bytes: int, etag: str | None) -> None:
         super().__init__()
         self._store = store
         self._key = key
+        self._etag = etag
         self._size_bytes = size_bytes
         self._position = 0
 
@@ -80,7 +88,9 @@ class _ObjectFile(io.RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         end = self._size_bytes if size is None or size < 0 else min(self._position + size, self._size_bytes)
-        data = b"".join(self._store.stream(self._key, self._position, end)) if end > self._position else b""
+        if end <= self._position:
+            return b""
+        data = b"".join(self._store.stream(self._key, self._position, end, if_match=self._etag))
         self._position += len(data)
         return data
 

@@ -83,3 +83,4 @@ class InputObject:
     row_count: int | None = None  # exact; only where a footer or a validation says so
     rows_estimated: int | None = None  # from a sample of the first bytes
     row_groups: tuple[RowGroup, ...] = ()  # of a Parquet object
+    etag: str | None = None  # of the object that was looked at; None: any under this name will do

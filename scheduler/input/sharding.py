@@ -41,7 +41,9 @@ def cut_objects(objects: Sequence[InputObject], limits: ShardLimits) -> list[New
     return shards
 
 
-def cut_validated(uri: str, cuts: Sequence[Cut], rows: int, size_bytes: int) -> list[NewShard]:
+def cut_validated(
+    uri: str, cuts: Sequence[Cut], rows: int, size_bytes: int, etag: str | None = None
+) -> list[NewShard]:
     """Shards of a JSONL file that was read row by row: each begins and ends exactly at a row."""
     ends = [*cuts[1:], Cut(size_bytes, rows)]
     return [
@@ -53,6 +55,7 @@ def cut_validated(uri: str, cuts: Sequence[Cut], rows: int, size_bytes: int) -> 
             end=end.offset,
             rows_estimated=end.first_row - cut.first_row,
             first_row=cut.first_row,
+            source_etag=etag,
         )
         for number, (cut, end) in enumerate(zip(cuts, ends, strict=True))
     ]
@@ -106,4 +109,5 @@ def _numbered(found: InputObject, piece: _Piece, number: int) -> NewShard:
         end=piece.end,
         rows_estimated=piece.rows_estimated,
         first_row=piece.first_row,
+        source_etag=found.etag,
     )

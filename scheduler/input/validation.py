@@ -30,7 +30,7 @@ def plan_file(
     if format_of(source.key) is not InputFormat.JSONL:
         raise UnreadableInput("The input of a batch must be one JSONL file, not compressed.")
     endpoint = job.spec.endpoint
-    lines = lines_in_range(source.store, source.key, 0, None, line_bytes_max=line_bytes_max)
+    lines = lines_in_range(source.store, source.key, 0, None, line_bytes_max=line_bytes_max, etag=info.etag)
     report = validate(
         interruptible(lines, may_continue),
         endpoint,
@@ -40,5 +40,5 @@ def plan_file(
     if report.errors:
         raise Refused(*report.errors)
     assert report.model is not None, "a valid file names its model"
-    shards = cut_validated(job.spec.input, report.cuts, report.rows, info.size_bytes)
+    shards = cut_validated(job.spec.input, report.cuts, report.rows, info.size_bytes, info.etag)
     return Plan(model=report.model, shards=shards, rows_total=report.rows)

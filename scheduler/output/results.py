@@ -14,13 +14,12 @@ from nightshift.ids import derived_id
 from nightshift.jobs import Counts, Job, JsonObject, Shard, ShardState, StopReason
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.inputs import iter_rows
-from nightshift.rows.outputs import NotExecuted, RowResult, decode_segment, json_line
+from nightshift.rows.outputs import NotExecuted, RowResult, json_line, read_segment
 from nightshift.rows.requests import custom_id_of, row_number
 from nightshift.sources import Sources
 from nightshift.store import Store
 
 SPOOL_BYTES: Final = 16 * 1024 * 1024  # of one shard's results in memory; more go to a temporary file
-SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 ToLine = Callable[[RowResult | NotExecuted], JsonObject]
 
@@ -86,7 +85,7 @@ class Results:
         with self.store.snapshot() as tx:
             segments = tx.shards.segments(shard.id)
         for segment in segments:
-            yield from decode_segment(self.objects.read(segment.key, size_bytes_max=SEGMENT_BYTES_MAX))
+            yield from read_segment(self.objects, segment)
 
     def _with_gaps(self, job: Job, shard: Shard, aside: "_Aside", to_line: ToLine) -> Iterator[ResultLine]:
         """Every row of the input: its result, or that it was not run."""

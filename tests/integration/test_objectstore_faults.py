@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from nightshift.errors import ObjectNotFound, StorageDenied, StorageUnavailable
-from nightshift.objectstore import ObjectChanged, ObjectStore, open_store
-from tests.integration.s3_faults import AnswerLost, FaultyS3, Refused, Swallowed, faulty_s3
+from nightshift.objectstore import ObjectChanged, ObjectDamaged, ObjectStore, open_store, read_verified
+from tests.integration.s3_faults import AnswerLost, Damaged, FaultyS3, Refused, Swallowed, faulty_s3
 from tests.integration.servers import S3Server
 
 
@@ -157,6 +157,22 @@ def test_a_conflict_of_conditional_writers_is_tried_again(site: Site) -> None:
     site.store.put("k", b"mine", if_absent=True)
 
     assert site.direct.read("k") == b"mine"
+
+
+def test_bytes_damaged_on_the_way_are_fetched_again(site: Site) -> None:
+    info = site.direct.put("k", b"as written")
+    sha256 = info.sha256 or ""
+    site.front.set("GET", Damaged(), times=1)
+
+    assert read_verified(site.store, "k", sha256) == b"as written"
+
+
+def test_bytes_that_stay_damaged_are_an_error_and_never_handed_on(site: Site) -> None:
+    info = site.direct.put("k", b"as written")
+    site.front.set("GET", Damaged())
+
+    with pytest.raises(ObjectDamaged):
+        read_verified(site.store, "k", info.sha256 or "")
 
 
 def test_an_unknown_key_is_not_tried_again(site: Site) -> None:

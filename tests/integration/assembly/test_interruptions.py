@@ -1,9 +1,12 @@
 """An assembly that is interrupted, postponed, or done by two: its job ends once, and with the same bytes."""
 
 import json
+from dataclasses import replace
 
 from nightshift.errors import ObjectNotFound, StorageDenied, StorageUnavailable
 from nightshift.jobs import JobState, ShardState, StopReason, Webhook
+from nightshift.objectstore import ObjectChanged, ObjectDamaged
+from nightshift.rows.outputs import decode_segment, encode_segment
 from nightshift.testing import FakeClock, claimed
 from scheduler.assembly import Assembly
 from scheduler.crew import CrewConfig
@@ -103,7 +106,7 @@ def test_two_schedulers_end_a_job_once(place: Place, clock: FakeClock) -> None:
         assert len(tx.deliveries.due(clock.now, 10)) == 1
 
 
-def test_an_input_that_has_shrunk_under_its_results_fails_the_job(place: Place, clock: FakeClock) -> None:
+def test_an_input_that_was_replaced_under_its_results_fails_the_job(place: Place, clock: FakeClock) -> None:
     job = a_native_job(place, clock, ["one", "two"])
     half = claimed(place.store)
     place.commit(half, 0, place.results(half)[1:])
@@ -112,7 +115,22 @@ def test_an_input_that_has_shrunk_under_its_results_fails_the_job(place: Place, 
         tx.shards.stop_held(half.lease)
     (place.bucket / "in.jsonl").write_bytes(jsonl([{"text": "one"}]))
     ended = assembled(place, job, clock)
-    assert (ended.state, ended.errors[0].code) == (JobState.FAILED, "row_count_mismatch")
+    assert (ended.state, ended.errors[0].code) == (JobState.FAILED, ObjectChanged.default_code)
+
+
+def test_results_that_were_damaged_in_the_store_are_never_passed_on(place: Place, clock: FakeClock) -> None:
+    job = a_batch(place, clock, ["a", "b"])
+    place.work_off()
+    segment = next(iter(place.objects.list("segments/")))
+    damaged = [
+        replace(result, body={"choices": []}) for result in decode_segment(place.objects.read(segment.key))
+    ]
+    place.objects.put(segment.key, encode_segment(damaged))  # a segment, and not the one that was listed
+
+    ended = assembled(place, job, clock)
+
+    assert (ended.state, ended.errors[0].code) == (JobState.FAILED, ObjectDamaged.default_code)
+    assert ended.output_file_id is None
 
 
 def test_a_job_with_rows_still_running_is_not_touched(place: Place, clock: FakeClock, duty: Assembly) -> None:

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
-from nightshift.objectstore import ObjectInfo, ObjectStore
+from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectStore
 from nightshift.rows import compression, parquet_rows
 from nightshift.rows.compression import gunzipped
 from nightshift.rows.inputs import (
@@ -336,3 +337,38 @@ def test_the_name_says_the_format(key: str, format: InputFormat) -> None:
 def test_a_name_that_says_something_else_is_refused(key: str) -> None:
     with pytest.raises(UnreadableInput, match="endings"):
         format_of(key)
+
+
+# --- an input that is replaced ---
+
+
+@pytest.mark.parametrize("format", list(InputFormat))
+def test_rows_of_another_object_than_the_one_planned_are_never_taken_for_its_own(
+    store: ObjectStore, format: InputFormat
+) -> None:
+    content = {
+        InputFormat.JSONL: b'{"a":1}\n{"a":2}\n',
+        InputFormat.JSONL_GZ: gzip.compress(b'{"a":1}\n{"a":2}\n'),
+        InputFormat.CSV: b"a\n1\n2\n",
+        InputFormat.PARQUET: parquet_of(pa.table({"a": [1, 2]})),
+    }[format]
+    planned = describe(store, store.put("k", content), "k", format)
+    pinned = replace(shard(format), source_etag=planned.etag)
+    assert len(list(iter_rows(store, "k", pinned, line_bytes_max=200))) == 2
+
+    store.put("k", content)  # the same bytes, but nobody can know that without reading them all
+
+    assert len(list(iter_rows(store, "k", shard(format), line_bytes_max=200))) == 2
+    with pytest.raises(ObjectChanged):
+        list(iter_rows(store, "k", pinned, line_bytes_max=200))
+
+
+def test_a_range_is_pinned_where_it_reaches_past_its_end_too(store: ObjectStore) -> None:
+    etag = store.put("k", b'{"a":1}\n{"a":2}\n').etag
+    rows = iter_rows(store, "k", replace(shard(end=9), source_etag=etag), line_bytes_max=200)
+    assert next(rows) == Row(0, {"a": 1})
+
+    store.put("k", b'{"a":1}\n{"a":3}\n')
+
+    with pytest.raises(ObjectChanged):
+        next(rows)

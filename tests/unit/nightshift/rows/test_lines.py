@@ -129,8 +129,8 @@ class _Counting:
         self._store = store
         self.bytes_read = 0
 
-    def stream(self, *args: int) -> Iterator[bytes]:
-        for piece in self._store.stream(*args):  # type: ignore[arg-type]
+    def stream(self, *args: int, **options: str | None) -> Iterator[bytes]:
+        for piece in self._store.stream(*args, **options):  # type: ignore[arg-type]
             self.bytes_read += len(piece)
             yield piece
 
