@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nightshift.supervisor import Backoff, Child, Death, Launch, Supervisor
+from nightshift.supervisor import Backoff, Child, Death, Launch, Sequel, Supervisor
 
 TICK_S: Final = 0.02  # another process can only be asked again, not waited for
 RESTART: Final = Backoff(first_s=0.1, factor=1.0)  # at once, however often it dies
@@ -106,11 +106,11 @@ class Kept:
         self._supervisor.start()
         started.set()
         self._supervisor.watch()
-        self._ended = self._supervisor.stop()
+        self._ended = {death.name: death.returncode for death in self._supervisor.stop()}
 
-    def _buried(self, death: Death) -> bool:
+    def _buried(self, death: Death) -> Sequel:
         self._on_death(death)
-        return True
+        return Sequel.RESTART
 
 
 def send(pid: int, number: int) -> bool:
