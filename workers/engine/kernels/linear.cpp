@@ -181,6 +181,7 @@ template <class T> void linear(const LinearCall& call) {
 const bool has_tiles = ask_for_tiles();
 
 // Up to 32 rows against one panel, in the machine's matrix tiles; k is a multiple of what a tile's row holds.
+// Tiles 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 columns of weights.
 template <class T> void matrix_tile(const LinearCall& call, long row, long height, long panel, const char* ahead, long ahead_bytes) {
     const long x_stride = call.x_stride * T::WEIGHT_BYTES, steps = call.k * T::WEIGHT_BYTES / TILE_BYTES;
     constexpr long STEP_BYTES = PANEL * TILE_BYTES, W_STRIDE = 2 * TILE_BYTES;
@@ -234,7 +235,8 @@ template <class T> void linear_in_tiles(const LinearCall& call) {
             const long fetch = panel + 1 < panels ? panel_bytes / blocks : 0;
             for (long block = 0; block < blocks; block++) {
                 const long row = block * BLOCK, height = call.rows - row < BLOCK ? call.rows - row : BLOCK;
-                tiles.set_up_for(height);
+                const uint8_t upper = height < TILE_ROWS ? height : TILE_ROWS, lower = height - upper;
+                tiles.set_up({upper, upper, lower, lower, upper, lower, TILE_ROWS, TILE_ROWS});
                 matrix_tile<T>(call, row, height, panel, next + block * fetch, fetch);
             }
         }

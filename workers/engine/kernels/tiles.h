@@ -6,12 +6,13 @@
 #define HAS_TILES
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 namespace {
 
-constexpr long TILE_ROWS = 16, TILE_BYTES = 64; // a row of a tile
+constexpr int TILE_ROWS = 16, TILE_BYTES = 64; // at most, and of one row
 
 // The kernel hands out the tiles' 8 KB of state to processes that ask. It refuses where a thread's signal stack is too
 // small to save them.
@@ -20,30 +21,35 @@ inline bool ask_for_tiles() {
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-// This thread's tiles, set up for blocks of some height: 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 columns of weights.
+struct TileRows {
+    uint8_t of[8]; // 0: the tile is not used
+    bool operator==(const TileRows& other) const { return memcmp(of, other.of, sizeof(of)) == 0; }
+};
+
+// This thread's tiles, each of full width.
 class Tiles {
   public:
-    ~Tiles() { _tile_release(); }
+    ~Tiles() {
+        if (!(set_up_ == TileRows{})) _tile_release();
+    }
 
-    void set_up_for(long height) { // 1 to 32 rows
-        if (height == height_) return;
-        height_ = height;
+    void set_up(const TileRows& rows) {
+        if (rows == set_up_) return;
+        set_up_ = rows;
         struct alignas(64) {
             uint8_t palette = 1, start_row = 0, reserved[14] = {};
             uint16_t row_bytes[16] = {};
             uint8_t rows[16] = {};
         } config;
-        const uint8_t upper = height < TILE_ROWS ? height : TILE_ROWS, lower = height - upper;
-        const uint8_t rows[8] = {upper, upper, lower, lower, upper, lower, TILE_ROWS, TILE_ROWS};
         for (int tile = 0; tile < 8; tile++) {
-            config.rows[tile] = rows[tile];
-            config.row_bytes[tile] = rows[tile] ? TILE_BYTES : 0;
+            config.rows[tile] = rows.of[tile];
+            config.row_bytes[tile] = rows.of[tile] ? TILE_BYTES : 0;
         }
         _tile_loadconfig(&config);
     }
 
   private:
-    long height_ = 0;
+    TileRows set_up_ = {};
 };
 
 } // namespace

@@ -67,15 +67,16 @@ def test_long_sequences_are_split_and_merged(window: int | None) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_in_and_out(dtype: torch.dtype) -> None:
-    """Sums are made in float32, so only the output is rounded."""
+    """Sums are made in float32, so only the output is rounded, and in bfloat16 the weights of the values."""
     shape = KvShape(2, 64, 64)
     cases = [rounded(case, dtype) for case in make_cases(LENGTHS, 6, shape, seed=4, block_size=BLOCK)]
 
     got = paged(cases, memory("native", shape, BLOCK, dtype), PLAIN, "native")
 
+    atol = 4e-3 if dtype == torch.bfloat16 else 1e-3
     for case, rows in zip(cases, got, strict=True):
         assert rows.dtype == dtype
-        torch.testing.assert_close(rows, written_out(case, PLAIN).to(dtype), atol=1e-3, rtol=2**-7)
+        torch.testing.assert_close(rows, written_out(case, PLAIN).to(dtype), atol=atol, rtol=2**-7)
 
 
 def test_large_scores_do_not_overflow() -> None:
