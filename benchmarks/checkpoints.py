@@ -44,8 +44,9 @@ def make(name: str, dtype: str, path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Write the checkpoints that benchmarks use.")
-    parser.add_argument("names", nargs="*", default=["small", "medium"], choices=[*LLAMAS], metavar="NAME")
-    for name in parser.parse_args(arguments).names:
+    # argparse would hold a list given as default against `choices`.
+    parser.add_argument("names", nargs="*", choices=[*LLAMAS, []], metavar="NAME", help=", ".join(LLAMAS))
+    for name in parser.parse_args(arguments).names or ("small", "medium"):
         for dtype in DTYPES:
             print(ensure(name, dtype), flush=True)
 

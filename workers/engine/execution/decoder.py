@@ -7,7 +7,6 @@ self-test to say. Everything else runs through transformers' own modules. Knows 
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,11 @@ from torch import Tensor
 
 from ..kernels.build import load_kernels
 from .attention import AttentionStep, LayerCall
-from .linears import FIXED_ORDER, Gate, Linear, Pack, Packing
+from .decoder_kernels import DecoderKernels
+from .linears import Gate, Linear, Pack, Packing
 from .mapped_files import MappedFiles
+from .native_attention import NativeAttention
+from .native_calls import FIXED_ORDER, WrittenCalls
 from .step_layout import StepInputs
 
 GATES: dict[str, Gate] = {
@@ -32,6 +34,8 @@ STATIC_ROPES = {"default", "linear", "llama3", "yarn"}
 DTYPES = (torch.float32, torch.bfloat16)
 """What `kernels/decoder.cpp` reads and writes."""
 HEAD_DIM_MAX = 512
+WRITTEN_STEPS_MAX = 256
+"""Decoding steps of so many sizes are kept written down."""
 ROPE_ROWS = 1024
 """The table of cosines grows by whole multiples of this many positions."""
 
@@ -74,6 +78,18 @@ class _Shape:
         return (self.query_heads + 2 * self.key_heads) * self.head_dim
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Memory of one step; all of it but the tables is kept for the next."""
+
+    cosine: Tensor
+    sine: Tensor
+    positions: Tensor
+    logits_rows: Tensor
+    residual: Tensor
+    logits: Tensor
+
+
 class Decoder:
     """A plain decoder's weights, packed, and the way through them.
 
@@ -93,45 +109,92 @@ class Decoder:
         self._shape, self._layers = shape, layers
         self._embedding, self._norm, self._lm_head = embedding, norm, lm_head
         self._rotary, self._dtype = rotary, dtype
-        self._kernels = _DecoderKernels()
+        self._kernels = DecoderKernels()
         self._buffers = _Buffers()
+        linears = (each for layer in layers for each in (layer.qkv, layer.output, layer.gate_up, layer.down))
+        self._can_be_written_down = all(each.can_be_written_down for each in (*linears, lm_head)) and not any(
+            layer.call.sinks is not None for layer in layers
+        )
+        self._written: dict[int, WrittenCalls] = {}
+        self._written_for: tuple[object, ...] = ()
 
     def __call__(self, inputs: StepInputs, attention: AttentionStep) -> Tensor:
         """Logits `[rows, vocab]`, float32, of `inputs.logits_rows`; the next call overwrites them."""
-        shape, kernels, rows = self._shape, self._kernels, inputs.logits_rows
-        positions = inputs.layout.positions
-        cosine, sine = self._rotary.upto(inputs.layout.max_seq_len)
-        residual = self._buffer("residual", inputs.layout.num_tokens, shape.hidden, torch.float32)
-        kernels.gather_rows(self._embedding, inputs.input_ids, residual)
+        layout, rows = inputs.layout, inputs.logits_rows
+        step = _Step(
+            *self._rotary.upto(layout.max_seq_len),
+            positions=self._keep("positions", layout.positions),
+            logits_rows=self._keep("logits_rows", rows),
+            residual=self._buffer("residual", layout.num_tokens, self._shape.hidden, torch.float32),
+            logits=self._buffer("logits", len(rows), self._shape.vocab, torch.float32),
+        )
+        self._kernels.gather_rows(self._embedding, inputs.input_ids, step.residual)
+        is_decode = layout.num_tokens == layout.num_decodes == len(rows)
+        if is_decode and self._can_be_written_down and isinstance(attention, NativeAttention):
+            self._written_decode(step, attention).run()
+        else:
+            self._compute(step, attention)
+        return step.logits
+
+    def _written_decode(self, step: _Step, attention: NativeAttention) -> WrittenCalls:
+        """All calls of a step that gives each of `len(step.residual)` sequences a token."""
+        size = len(step.residual)
+        if (written := self._still_written(attention, step).get(size)) is None:
+            written = WrittenCalls()
+            with written.writing():
+                self._compute(step, attention, keeps_all_rows=True)
+            # Writing may have grown a buffer, and so moved it from under what was written before.
+            self._still_written(attention, step)[size] = written
+        return written
+
+    def _still_written(self, attention: NativeAttention, step: _Step) -> dict[int, WrittenCalls]:
+        """The steps written down, less those that point to memory no longer in use."""
+        now = (attention, step.cosine.data_ptr(), self._buffers.num_moves)
+        if now != self._written_for or len(self._written) >= WRITTEN_STEPS_MAX:
+            self._written_for = now
+            self._written.clear()
+        return self._written
+
+    def _compute(self, step: _Step, attention: AttentionStep, *, keeps_all_rows: bool = False) -> None:
+        """Embedded tokens in `step.residual` to `step.logits`; rows without logits are dropped early."""
+        shape, kernels, residual = self._shape, self._kernels, step.residual
         for index, layer in enumerate(self._layers):
-            normed = self._normed(residual, layer.input_norm)
             qkv = self._buffer("qkv", len(residual), shape.qkv, self._dtype)
-            layer.qkv.store(normed, qkv)
-            kernels.rotate_heads(qkv, positions, cosine, sine, shape, layer.query_norm, layer.key_norm)
+            layer.qkv.store(self._normed(residual, layer.input_norm), qkv)
+            kernels.rotate_heads(qkv, step.positions, step.cosine, step.sine, shape, layer)
             attended = self._attend(attention, index, layer, qkv)
-            if index + 1 == len(self._layers):  # nobody will look at the other rows again
-                residual, attended = residual[rows], attended[rows]
+            if index + 1 == len(self._layers) and not keeps_all_rows:  # nobody will look at the others again
+                residual, attended = residual[step.logits_rows], attended[step.logits_rows]
             layer.output.add_to(attended, residual)
             gated = self._buffer("gated", len(residual), shape.intermediate, self._dtype)
             layer.gate_up.store(self._normed(residual, layer.mlp_norm), gated)
             layer.down.add_to(gated, residual)
-        logits = self._buffer("logits", len(rows), shape.vocab, torch.float32)
-        self._lm_head.store(self._normed(residual, self._norm), logits)
-        return logits
+        normed = self._normed(residual, self._norm, step.logits_rows if keeps_all_rows else None)
+        self._lm_head.store(normed, step.logits)
 
     def _attend(self, attention: AttentionStep, index: int, layer: _Layer, qkv: Tensor) -> Tensor:
         shape = self._shape
         heads = qkv.view(len(qkv), -1, shape.head_dim).transpose(0, 1)  # [heads, tokens, head_dim]
         query, key, value = torch.split(heads, [shape.query_heads, shape.key_heads, shape.key_heads])
-        return attention.attend(index, query, key, value, layer.call).flatten(1)
+        if not isinstance(attention, NativeAttention):
+            return attention.attend(index, query, key, value, layer.call).flatten(1)
+        attended = self._buffer("attended", len(qkv), shape.query_heads * shape.head_dim, self._dtype)
+        attention.attend(index, query, key, value, layer.call, out=attended)
+        return attended
 
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        out = self._buffer("normed", len(x), self._shape.hidden, self._dtype)
-        self._kernels.rms_norm(x, weight, self._shape.norm_eps, out)
+    def _normed(self, x: Tensor, weight: Tensor, rows: Tensor | None = None) -> Tensor:
+        count = len(x if rows is None else rows)
+        out = self._buffer("normed", count, self._shape.hidden, self._dtype)
+        self._kernels.rms_norm(x, rows, weight, self._shape.norm_eps, out)
         return out
 
     def _buffer(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
         return self._buffers.get(name, rows, columns, dtype)
+
+    def _keep(self, name: str, numbers: Tensor) -> Tensor:
+        """A copy of int64 numbers at an address that stays."""
+        kept = self._buffers.get(name, len(numbers), 1, torch.int64)[:, 0]
+        return kept.copy_(numbers)
 
 
 class _Buffers:
@@ -139,11 +202,14 @@ class _Buffers:
 
     def __init__(self) -> None:
         self._kept: dict[str, Tensor] = {}
+        self.num_moves = 0
+        """How often one has grown, and so moved."""
 
     def get(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
         kept = self._kept.get(name)
         if kept is None or len(kept) < rows:
             self._kept[name] = kept = torch.empty(rows, columns, dtype=dtype)
+            self.num_moves += 1
         return kept[:rows]
 
 
@@ -175,48 +241,6 @@ class _Rotary:
                 raise NotPlain("its rotary embedding interleaves")
             halves.append(first.contiguous())
         return halves[0], halves[1]
-
-
-class _DecoderKernels:
-    """`kernels/decoder.cpp`, spoken to with tensors."""
-
-    def __init__(self) -> None:
-        kernels: Any = load_kernels("decoder", FIXED_ORDER)
-        pointer, int32, int64, float32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
-        self._rms_norm = kernels.rms_norm
-        self._rms_norm.argtypes = [pointer, pointer, float32, pointer, int32, int64, int64]
-        self._gather = kernels.gather_rows
-        self._gather.argtypes = [pointer, int32, pointer, pointer, int64, int64]
-        self._rotate = kernels.rotate_heads
-        self._rotate.argtypes = [
-            *(pointer, int32, int64, int64, pointer, pointer, pointer),
-            *(int64, int64, int64, int64, pointer, pointer, float32),
-        ]
-
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-        is_bfloat16 = out.dtype == torch.bfloat16
-        self._rms_norm(x.data_ptr(), weight.data_ptr(), eps, out.data_ptr(), is_bfloat16, *x.shape)
-
-    def gather_rows(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
-        is_bfloat16 = table.dtype == torch.bfloat16
-        self._gather(table.data_ptr(), is_bfloat16, ids.data_ptr(), out.data_ptr(), *out.shape)
-
-    def rotate_heads(
-        self,
-        qkv: Tensor,
-        positions: Tensor,
-        cosine: Tensor,
-        sine: Tensor,
-        shape: _Shape,
-        query_norm: Tensor | None,
-        key_norm: Tensor | None,
-    ) -> None:
-        self._rotate(
-            *(qkv.data_ptr(), qkv.dtype == torch.bfloat16, qkv.stride(0), len(qkv)),
-            *(positions.data_ptr(), cosine.data_ptr(), sine.data_ptr(), cosine.shape[1]),
-            *(shape.query_heads, shape.key_heads, shape.head_dim),
-            *(_pointer(query_norm), _pointer(key_norm), shape.norm_eps),
-        )
 
 
 def read_decoder(model: Any, calls: Sequence[LayerCall], packing: Packing, dtype: torch.dtype) -> Decoder:
@@ -372,7 +396,3 @@ def _detached(parameter: Any) -> Tensor | None:
 
 def _weight(norm: Any) -> Any:
     return None if norm is None else norm.weight.detach().to(torch.float32, copy=True)
-
-
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

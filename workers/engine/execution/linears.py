@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..kernels.build import load_kernels
+from .native_calls import FIXED_ORDER, invoke
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +42,6 @@ ACTIVATIONS: dict[Gate, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda gate: F.gelu(gate, approximate="tanh"),
 }
 
-FIXED_ORDER = "-fno-associative-math"
-"""Flag for kernels whose sums must be made in the order written."""
-
 MEASURED_ROWS = 32
 """Rows of the measurement that decides: a decode batch of ordinary size."""
 MEASURED_BYTES_MAX = 1 << 24
@@ -58,6 +56,8 @@ class Linear(Protocol):
     in_features: int
     out_features: int
     """Columns of what `store` writes: with a gate, half the weight's rows."""
+    can_be_written_down: bool
+    """Whether all it does are calls of native kernels over the caller's memory (`native_calls`)."""
 
     def store(self, x: Tensor, out: Tensor) -> None:
         """Write y for rows `x` `[rows, in_features]` to `out` `[rows, out_features]`, in its dtype."""
@@ -117,6 +117,7 @@ class NativeLinear:
         self._scales = scales
         self._sums = arranged[0].sum(dim=1, dtype=torch.int32) if scales is not None else None
         self._quantizer = _RowQuantizer() if scales is not None else None
+        self.can_be_written_down = self._quantizer is None
         self._call = _LinearCall(
             w=self._weight.data_ptr(),
             bias=_pointer(self._bias),
@@ -125,7 +126,6 @@ class NativeLinear:
             n=n,
             k=k,
         )
-        self._call_pointer = ctypes.byref(self._call)
 
     @staticmethod
     def can_pack(dtype: LinearDType, in_features: int, unit: Unit = "vectors") -> bool:
@@ -156,7 +156,7 @@ class NativeLinear:
         call.out, call.out_stride = out.data_ptr(), out.stride(0)
         call.rows, call.epilogue = x.shape[0], epilogue
         call.out_is_bfloat16 = out.dtype == torch.bfloat16
-        self._run(self._call_pointer)
+        invoke(self._run, self._call)
 
 
 class _RowQuantizer:
@@ -184,6 +184,8 @@ class _RowQuantizer:
 
 class OneDnnLinear:
     """oneDNN's prepacked matrices, through the operators torch's own compiler uses for frozen weights."""
+
+    can_be_written_down = False
 
     def __init__(self, dtype: LinearDType, weight: Tensor, bias: Tensor | None, gate: Gate | None) -> None:
         self.in_features = weight.shape[1]

@@ -15,32 +15,41 @@ from torch import Tensor
 from ..kernels.build import load_kernels
 from .attention import LayerCall
 from .kv_memory import KvMemory
+from .native_calls import FIXED_ORDER, invoke
 from .step_layout import StepLayout
 
 ELEMENT_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
+
+
+class _Step(ctypes.Structure):
+    """`AttentionStep` of the kernel, field by field."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("query_starts", "seq_lens", "block_tables", "slots")),
+        ("table_stride", c_int64),
+        *((name, c_int32) for name in ("num_sequences", "num_tokens", "num_threads")),
+    )
 
 
 class _Call(ctypes.Structure):
     """`AttentionCall` of the kernel, field by field."""
 
     _fields_ = (
+        ("step", c_void_p),
         *((name, c_void_p) for name in ("query", "key", "value", "out", "key_memory", "value_memory")),
         *((name, c_void_p) for name in ("key_scales", "value_scales", "sinks")),
-        *((name, c_void_p) for name in ("query_starts", "seq_lens", "block_tables", "slots")),
         *((name, c_int64) for name in ("query_head_stride", "query_token_stride")),
         *((name, c_int64) for name in ("key_head_stride", "key_token_stride")),
-        *((name, c_int64) for name in ("value_head_stride", "value_token_stride", "table_stride")),
-        *((name, c_int32) for name in ("num_sequences", "num_tokens", "num_heads", "num_kv_heads")),
-        *((name, c_int32) for name in ("key_dim", "value_dim", "block_size", "window")),
-        *((name, c_int32) for name in ("input_type", "memory_type", "num_threads")),
+        *((name, c_int64) for name in ("value_head_stride", "value_token_stride")),
+        *((name, c_int32) for name in ("num_heads", "num_kv_heads", "key_dim", "value_dim", "block_size")),
+        *((name, c_int32) for name in ("window", "input_type", "memory_type")),
         *((name, c_float) for name in ("scale", "softcap")),
     )
 
 
 def native_kernels() -> ctypes.CDLL | None:
     """The library, or None where it cannot be built."""
-    # The kernel fixes the order of its sums; a compiler that reorders them would break its invariance.
-    return load_kernels("attention", "-fno-associative-math")
+    return load_kernels("attention", FIXED_ORDER)
 
 
 def native_attention_computes(dtype: torch.dtype, kv_dtype: torch.dtype) -> bool:
@@ -61,23 +70,38 @@ class NativeAttention:
         self._attention = library.paged_attention
         self._kv = kv
         self._layout: StepLayout | None = None
-        self._call = _Call(block_size=kv.block_size, memory_type=ELEMENT_TYPES[kv.dtype])
+        self._step = _Step()  # stays where it is: calls written down point to it
+        self._call = _Call(
+            step=ctypes.addressof(self._step),
+            block_size=kv.block_size,
+            memory_type=ELEMENT_TYPES[kv.dtype],
+        )
 
     def step(self, layout: StepLayout) -> NativeAttention:
         self._layout = layout  # keeps alive what the pointers point to
-        call = self._call
-        call.query_starts, call.seq_lens = layout.cu_seqlens_q.data_ptr(), layout.seq_lens.data_ptr()
-        call.block_tables, call.table_stride = layout.block_tables.data_ptr(), layout.block_tables.stride(0)
-        call.slots = layout.slot_mapping.data_ptr()
-        call.num_sequences, call.num_tokens = layout.num_sequences, layout.num_tokens
-        call.num_threads = torch.get_num_threads()
+        step = self._step
+        step.query_starts, step.seq_lens = layout.cu_seqlens_q.data_ptr(), layout.seq_lens.data_ptr()
+        step.block_tables, step.table_stride = layout.block_tables.data_ptr(), layout.block_tables.stride(0)
+        step.slots = layout.slot_mapping.data_ptr()
+        step.num_sequences, step.num_tokens = layout.num_sequences, layout.num_tokens
+        step.num_threads = torch.get_num_threads()
         return self
 
-    def attend(self, layer_index: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
+    def attend(
+        self,
+        layer_index: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        call: LayerCall,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """As every back end does; `out`, if given, is written and returned."""
         query, key, value = _elements_together(query), _elements_together(key), _elements_together(value)
         num_heads, num_tokens, _ = query.shape
         shape = self._kv.shapes[layer_index]
-        out = torch.empty(num_tokens, num_heads, shape.value_dim, dtype=query.dtype)
+        if out is None:
+            out = torch.empty(num_tokens, num_heads, shape.value_dim, dtype=query.dtype)
         sinks = None if call.sinks is None else call.sinks.float().contiguous()
         native = self._call
         native.query, native.key, native.value = query.data_ptr(), key.data_ptr(), value.data_ptr()
@@ -96,8 +120,7 @@ class NativeAttention:
                 layer.key_scales.data_ptr(),
                 layer.value_scales.data_ptr(),
             )
-        if self._attention(ctypes.byref(native)) != 0:
-            raise MemoryError("no memory for the attention kernel's workspace")
+        invoke(self._attention, native)
         return out
 
 

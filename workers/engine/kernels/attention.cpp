@@ -33,8 +33,8 @@ struct Plan {
     Plan(const AttentionCall& c, const Walk& walk) {
         const int group = c.num_heads / c.num_kv_heads;
         const int tokens_per_item = std::max(1, TARGET_ROWS / group);
-        for (int sequence = 0; sequence < c.num_sequences; sequence++) {
-            const int num_new = c.query_starts[sequence + 1] - c.query_starts[sequence];
+        for (int sequence = 0; sequence < c.step->num_sequences; sequence++) {
+            const int num_new = c.step->query_starts[sequence + 1] - c.step->query_starts[sequence];
             for (int head = 0; head < c.num_kv_heads; head++)
                 for (int first = 0; first < num_new; first += tokens_per_item)
                     add({sequence, head, first, std::min(tokens_per_item, num_new - first), -1, 0}, c, walk);
@@ -45,7 +45,7 @@ struct Plan {
         const int position = walk.first_position(item);
         work += walk.rows_of(item.num_tokens) * (position + 1 - walk.first_key(position)) * (c.key_dim + c.value_dim);
         const int first = walk.first_key(position) / SPLIT, last = position / SPLIT;
-        if (item.num_tokens > 1 || first == last || c.num_threads == 1) return items.push_back(item);
+        if (item.num_tokens > 1 || first == last || c.step->num_threads == 1) return items.push_back(item);
         item.workspace = workspace;
         item.partial = first;
         to_merge.push_back(item);
@@ -81,7 +81,7 @@ int paged_attention(const AttentionCall* call) {
         std::vector<float> workspace(plan.workspace);
         const int num_items = plan.items.size(), num_merges = plan.to_merge.size();
         bool is_out_of_memory = false;  // an exception must not leave the parallel region
-#pragma omp parallel num_threads(c.num_threads) if (c.num_threads > 1 && plan.is_worth_threads())
+#pragma omp parallel num_threads(c.step->num_threads) if (c.step->num_threads > 1 && plan.is_worth_threads())
         {
             static thread_local std::vector<float> scratch;
             Walk walk(c);

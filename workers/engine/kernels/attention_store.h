@@ -56,10 +56,10 @@ void store_all(const AttentionCall& c) {
     typedef typename Element<FROM>::type From;
     typedef typename Element<TO>::type To;
     const bool in_pairs = lies_in_pairs(c);
-    const int num_threads = c.num_tokens >= 64 ? c.num_threads : 1;
+    const int num_threads = c.step->num_tokens >= 64 ? c.step->num_threads : 1;
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (num_threads > 1)
-    for (int token = 0; token < c.num_tokens; token++) {
-        const int64_t block = c.slots[token] / c.block_size, offset = c.slots[token] % c.block_size;
+    for (int token = 0; token < c.step->num_tokens; token++) {
+        const int64_t block = c.step->slots[token] / c.block_size, offset = c.step->slots[token] % c.block_size;
         for (int head = 0; head < c.num_kv_heads; head++) {
             const int64_t place = (block * c.num_kv_heads + head) * c.block_size + offset;
             const From* key = (const From*)c.key + head * c.key_head_stride + token * c.key_token_stride;

@@ -36,8 +36,8 @@ class Walk {
     int64_t partial_size(int num_tokens) const { return rows_of(num_tokens) * (width + 2); }
 
     int first_position(const Item& item) const {
-        const int num_new = c.query_starts[item.sequence + 1] - c.query_starts[item.sequence];
-        return c.seq_lens[item.sequence] - num_new + item.first_token;
+        const int num_new = c.step->query_starts[item.sequence + 1] - c.step->query_starts[item.sequence];
+        return c.step->seq_lens[item.sequence] - num_new + item.first_token;
     }
     int first_key(int position) const { return c.window > 0 ? std::max(0, position - c.window + 1) : 0; }
 
@@ -83,7 +83,7 @@ class Walk {
     template <ElementType T> void load_queries(const Item& item, float* queries) const {
         const auto* query = static_cast<const typename Element<T>::type*>(c.query);
         const Vec scale = broadcast(c.scale);
-        const int64_t first = c.query_starts[item.sequence] + item.first_token;
+        const int64_t first = c.step->query_starts[item.sequence] + item.first_token;
         for (int64_t row = 0; row < rows_of(item.num_tokens); row++) {
             const int64_t head = int64_t(item.kv_head) * group + row % group, token = first + row / group;
             const auto* from = query + head * c.query_head_stride + token * c.query_token_stride;
@@ -99,7 +99,7 @@ class Walk {
     // The same as they are; the scale comes later.
     void copy_queries(const Item& item) const {
         const auto* query = static_cast<const uint16_t*>(c.query);
-        const int64_t first = c.query_starts[item.sequence] + item.first_token;
+        const int64_t first = c.step->query_starts[item.sequence] + item.first_token;
         for (int64_t row = 0; row < rows_of(item.num_tokens); row++) {
             const int64_t head = int64_t(item.kv_head) * group + row % group, token = first + row / group;
             const auto* from = query + head * c.query_head_stride + token * c.query_token_stride;
@@ -304,7 +304,7 @@ class Walk {
 
     // The place of a token's scales, and, times dim, of its block of keys or of its values.
     int64_t place_of(const Item& item, int position) const {
-        const int64_t block = c.block_tables[item.sequence * c.table_stride + position / c.block_size];
+        const int64_t block = c.step->block_tables[item.sequence * c.step->table_stride + position / c.block_size];
         return (block * c.num_kv_heads + item.kv_head) * c.block_size + position % c.block_size;
     }
 
@@ -357,7 +357,7 @@ class Walk {
 
     template <ElementType T> void finish_typed(const Item& item, const Seen& seen) const {
         auto* out = static_cast<typename Element<T>::type*>(c.out);
-        const int64_t first = c.query_starts[item.sequence] + item.first_token;
+        const int64_t first = c.step->query_starts[item.sequence] + item.first_token;
         for (int64_t row = 0; row < rows_of(item.num_tokens); row++) {
             const int64_t head = int64_t(item.kv_head) * group + row % group, token = first + row / group;
             float total = seen.total[row], factor = 1.0f;

@@ -5,6 +5,35 @@
 
 #include <math.h>
 
+extern "C" {
+
+// Mirrored in execution/decoder_kernels.py, field by field.
+struct NormCall {
+    const float* x;         // [.., n]
+    const int64_t* x_rows;  // [rows] or null
+    const float* weight;    // [n]
+    void* out;              // [rows, n], float32 or bfloat16
+    int64_t rows, n;
+    int32_t out_is_bfloat16;
+    float eps;
+};
+
+struct RotateCall {
+    void* qkv;                         // [rows, query heads and key heads and more], float32 or bfloat16
+    const int64_t* positions;          // [rows]
+    const float *cosine, *sine;        // [positions, half]
+    const float *query_norm, *key_norm; // [head_dim] or null
+    int64_t row_stride, rows, half, query_heads, key_heads, head_dim; // head_dim is at most 512
+    int32_t is_bfloat16;
+    float eps;
+};
+
+struct WrittenCall {
+    int (*kernel)(const void* call);
+    const void* call;
+};
+}
+
 namespace {
 
 constexpr int64_t WORTH_SHARING = 1 << 14; // elements: about what waking a thread costs
@@ -33,13 +62,13 @@ template <class T> void rotate(T* head, const float* cosine, const float* sine, 
     }
 }
 
-template <class T> void rotate_row(T* row, const float* cosine, const float* sine, long half, long query_heads, long key_heads,
-                                   long head_dim, const float* query_norm, const float* key_norm, float eps) {
-    for (long h = 0; h < query_heads + key_heads; h++) {
-        T* head = row + h * head_dim;
-        const float* norm = h < query_heads ? query_norm : key_norm;
-        if (norm) norm_row(head, norm, eps, head_dim, head);
-        if (half) rotate(head, cosine, sine, half);
+template <class T> void rotate_row(T* row, const RotateCall& c, int64_t position) {
+    const float *cosine = c.cosine + position * c.half, *sine = c.sine + position * c.half;
+    for (long h = 0; h < c.query_heads + c.key_heads; h++) {
+        T* head = row + h * c.head_dim;
+        const float* norm = h < c.query_heads ? c.query_norm : c.key_norm;
+        if (norm) norm_row(head, norm, c.eps, c.head_dim, head);
+        if (c.half) rotate(head, cosine, sine, c.half);
     }
 }
 
@@ -76,28 +105,35 @@ template <class T> void quantize_row(const T* x, long k, uint8_t* out, float* sc
 
 extern "C" {
 
-// out[row] = x[row] / rms(x[row]) * weight; x float32, out float32 or bfloat16, both [rows, n].
-void rms_norm(const float* x, const float* weight, float eps, void* out, int32_t out_is_bfloat16, int64_t rows, int64_t n) {
-#pragma omp parallel for schedule(static) if (rows * n > WORTH_SHARING)
-    for (long row = 0; row < rows; row++) {
-        if (out_is_bfloat16) norm_row(x + row * n, weight, eps, n, (uint16_t*)out + row * n);
-        else norm_row(x + row * n, weight, eps, n, (float*)out + row * n);
+// out[row] = x[r] / rms(x[r]) * weight, where r is x_rows[row], or row if there are none.
+int rms_norm(const NormCall* call) {
+    const NormCall& c = *call;
+#pragma omp parallel for schedule(static) if (c.rows * c.n > WORTH_SHARING)
+    for (long row = 0; row < c.rows; row++) {
+        const float* x = c.x + (c.x_rows ? c.x_rows[row] : row) * c.n;
+        if (c.out_is_bfloat16) norm_row(x, c.weight, c.eps, c.n, (uint16_t*)c.out + row * c.n);
+        else norm_row(x, c.weight, c.eps, c.n, (float*)c.out + row * c.n);
     }
+    return 0;
 }
 
 // In place, on the heads of queries and keys at the front of each row: an RMS norm per head (if weights are given), then
-// the rotary embedding of the first 2 * half elements. cosine and sine: [positions, half]; head_dim is at most 512.
-void rotate_heads(void* qkv, int32_t is_bfloat16, int64_t row_stride, int64_t rows, const int64_t* positions, const float* cosine,
-                  const float* sine, int64_t half, int64_t query_heads, int64_t key_heads, int64_t head_dim,
-                  const float* query_norm, const float* key_norm, float eps) {
-#pragma omp parallel for schedule(static) if (rows * (query_heads + key_heads) * head_dim > WORTH_SHARING)
-    for (long row = 0; row < rows; row++) {
-        const float *c = cosine + positions[row] * half, *s = sine + positions[row] * half;
-        if (is_bfloat16)
-            rotate_row((uint16_t*)qkv + row * row_stride, c, s, half, query_heads, key_heads, head_dim, query_norm, key_norm, eps);
-        else
-            rotate_row((float*)qkv + row * row_stride, c, s, half, query_heads, key_heads, head_dim, query_norm, key_norm, eps);
+// the rotary embedding of the first 2 * half elements.
+int rotate_heads(const RotateCall* call) {
+    const RotateCall& c = *call;
+#pragma omp parallel for schedule(static) if (c.rows * (c.query_heads + c.key_heads) * c.head_dim > WORTH_SHARING)
+    for (long row = 0; row < c.rows; row++) {
+        if (c.is_bfloat16) rotate_row((uint16_t*)c.qkv + row * c.row_stride, c, c.positions[row]);
+        else rotate_row((float*)c.qkv + row * c.row_stride, c, c.positions[row]);
     }
+    return 0;
+}
+
+// Calls written down, in their order; stops at the first that fails.
+int run_calls(const WrittenCall* calls, int64_t count) {
+    for (long i = 0; i < count; i++)
+        if (const int status = calls[i].kernel(calls[i].call)) return status;
+    return 0;
 }
 
 // Rows `ids` of a table [ids, n] of float32 or bfloat16, as float32.

@@ -248,19 +248,34 @@ template <class T> void linear_in_tiles(const LinearCall& call) {
 
 extern "C" {
 
-void linear_float32(const LinearCall* call) { linear<Float32>(*call); }
+int linear_float32(const LinearCall* call) {
+    linear<Float32>(*call);
+    return 0;
+}
 
 #ifdef __AVX512BF16__
-void linear_bfloat16(const LinearCall* call) { linear<BFloat16>(*call); }
+int linear_bfloat16(const LinearCall* call) {
+    linear<BFloat16>(*call);
+    return 0;
+}
 #endif
 
 #ifdef __AVX512VNNI__
-void linear_int8(const LinearCall* call) { linear<Int8>(*call); }
+int linear_int8(const LinearCall* call) {
+    linear<Int8>(*call);
+    return 0;
+}
 #endif
 
 #ifdef HAS_TILES
 int32_t has_matrix_tiles() { return has_tiles; }
-void linear_bfloat16_tiles(const LinearCall* call) { linear_in_tiles<BFloat16>(*call); }
-void linear_int8_tiles(const LinearCall* call) { linear_in_tiles<Int8>(*call); }
+int linear_bfloat16_tiles(const LinearCall* call) {
+    linear_in_tiles<BFloat16>(*call);
+    return 0;
+}
+int linear_int8_tiles(const LinearCall* call) {
+    linear_in_tiles<Int8>(*call);
+    return 0;
+}
 #endif
 }
