@@ -14,6 +14,9 @@ from collections.abc import Iterable, Sequence
 DIGEST_BYTES = 16
 """Wide enough that two different prefixes never meet; a hit is therefore not compared token by token."""
 
+NUM_KEPT_MIN = 64
+"""Unreferenced blocks with content that are kept at the least, while there are fresh ones."""
+
 
 def chain_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """Name of a full block: what it holds, and everything before it (KV depends on all earlier tokens)."""
@@ -23,14 +26,20 @@ def chain_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:
 class BlockPool:
     """Reference-counted blocks; unreferenced ones keep their content until the space is needed.
 
-    Each block is in exactly one of three states:
+    Each block is in exactly one of four states:
 
+        held     one reference or more                   never taken
         blank    no reference, nothing worth keeping     taken first, last in first out
-        cached   no reference, full, findable by digest  taken when no blank is left, least recently used
-        first held     one reference or more                   never taken
+        cached   no reference, full, findable by digest  taken least recently used first
+        fresh    never used                              taken while few blocks are cached, or none is
+
+    A fresh block costs memory that the machine has not given us yet, and a cached one may never be asked for
+    again. So as many are kept as are held, and twice as many each time one was asked for after it was taken.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, extra_key: bytes = b"") -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, extra_key: bytes = b"", *, num_kept_min: int = NUM_KEPT_MIN
+    ) -> None:
         """`extra_key` starts every chain: what KV depends on besides tokens, such as model and dtype."""
         assert num_blocks > 0, f"a pool of {num_blocks} blocks"
         assert block_size > 0, f"blocks of {block_size} tokens"
@@ -38,15 +47,19 @@ class BlockPool:
         self.block_size = block_size
         self.root_digest = chain_digest(extra_key, ())
         self._ref_counts = [0] * num_blocks
-        self._blank = list(range(num_blocks - 1, -1, -1))
+        self._blank: list[int] = []
         self._cached: OrderedDict[int, None] = OrderedDict()
+        self._first_fresh = 0
+        self._num_kept_min = num_kept_min
+        self._kept_per_held = 1
+        self._taken: OrderedDict[bytes, None] = OrderedDict()
         self._block_by_digest: dict[bytes, int] = {}
         self._digest_by_block: dict[int, bytes] = {}
 
     @property
     def num_free(self) -> int:
         """Blocks that `allocate` could hand out now."""
-        return len(self._blank) + len(self._cached)
+        return len(self._blank) + len(self._cached) + self._num_fresh
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -79,6 +92,7 @@ class BlockPool:
         for digest in digests:
             block = self._block_by_digest.get(digest)
             if block is None:
+                self._note_miss(digest)
                 break
             if self._ref_counts[block] == 0:
                 del self._cached[block]
@@ -118,7 +132,7 @@ class BlockPool:
         held = Counter(block for blocks in holders for block in blocks)
         for block, ref_count in enumerate(self._ref_counts):
             assert ref_count == held[block], f"block {block}: {ref_count} references, {held[block]} holders"
-        free = [*self._blank, *self._cached]
+        free = [*self._blank, *self._cached, *range(self._first_fresh, self.num_blocks)]
         assert len(set(free)) == len(free), "a block is free twice"
         assert not set(free) & set(held), "a block is both free and held"
         assert len(free) + len(held) == self.num_blocks, "a block is neither free nor held"
@@ -127,14 +141,38 @@ class BlockPool:
         inverse = {block: digest for digest, block in self._block_by_digest.items()}
         assert inverse == self._digest_by_block, "digest tables disagree"
 
+    @property
+    def _num_fresh(self) -> int:
+        return self.num_blocks - self._first_fresh
+
     def _take(self) -> int:
         if self._blank:
             block = self._blank.pop()
+        elif self._num_fresh and len(self._cached) < self._num_kept():
+            block = self._first_fresh
+            self._first_fresh += 1
         else:
             block, _ = self._cached.popitem(last=False)
-            del self._block_by_digest[self._digest_by_block.pop(block)]
+            digest = self._digest_by_block.pop(block)
+            del self._block_by_digest[digest]
+            self._remember_taken(digest)
         self._ref_counts[block] = 1
         return block
+
+    def _num_kept(self) -> int:
+        """Cached blocks that are worth a fresh one."""
+        num_held = self.num_blocks - self.num_free
+        return self._kept_per_held * max(num_held, self._num_kept_min)
+
+    def _remember_taken(self, digest: bytes) -> None:
+        self._taken[digest] = None
+        while len(self._taken) > self._num_fresh:  # what more memory could have kept
+            self._taken.popitem(last=False)
+
+    def _note_miss(self, digest: bytes) -> None:
+        if digest in self._taken:
+            self._taken.clear()  # one regret for a whole prefix, not one for each of its blocks
+            self._kept_per_held *= 2
 
     def _park(self, block: int) -> None:
         if block in self._digest_by_block:

@@ -33,7 +33,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = BlockPool(num_blocks=7, block_size=BLOCK_SIZE)
+        self.pool = BlockPool(num_blocks=7, block_size=BLOCK_SIZE, num_kept_min=1)
         self.held: list[Table] = []
         self.content: dict[
             int, tuple[int, ...]
@@ -117,6 +117,55 @@ def test_blank_blocks_are_used_before_cached_content_is_given_up() -> None:
 
     assert cached[0] not in others
     assert pool.acquire_prefix([digest]) == cached
+
+
+def cache(pool: BlockPool, tokens: list[int]) -> bytes:
+    """A block of these tokens, computed and given back."""
+    digest = chain_digest(b"", tokens)
+    blocks = pool.allocate(1)
+    pool.publish(blocks[0], digest)
+    pool.release(blocks)
+    return digest
+
+
+def test_content_nobody_asks_for_again_is_given_up_before_memory_never_used() -> None:
+    """Rows that share nothing need no more memory than they hold, and the least that is kept."""
+    pool = BlockPool(num_blocks=100, block_size=BLOCK_SIZE, num_kept_min=3)
+
+    used = set()
+    for number in range(50):
+        blocks = pool.allocate(2)
+        used.update(blocks)
+        for block in blocks:
+            pool.publish(block, chain_digest(b"", [number, block]))
+        pool.release(blocks)
+
+    assert len(used) <= 3 + 2
+
+
+def test_each_block_missed_after_it_was_given_up_doubles_what_is_kept() -> None:
+    pool = BlockPool(num_blocks=100, block_size=BLOCK_SIZE, num_kept_min=2)
+    rounds = 0
+    while True:
+        hits = 0
+        for number in range(20):
+            found = pool.acquire_prefix([chain_digest(b"", [number])])
+            pool.release(found)
+            hits += len(found)
+            if not found:
+                cache(pool, [number])
+        rounds += 1
+        if hits == 20:
+            break
+
+    assert rounds <= 6, "2, 4, 8, 16, 32 blocks hold all twenty"
+
+
+def test_when_all_memory_has_been_used_the_least_recently_used_content_goes() -> None:
+    pool = BlockPool(num_blocks=3, block_size=BLOCK_SIZE)
+    digests = [cache(pool, [number]) for number in range(4)]
+
+    assert [pool.num_known([digest]) for digest in digests] == [0, 1, 1, 1]
 
 
 def test_the_tail_of_a_chain_is_given_up_before_its_head() -> None:
