@@ -46,6 +46,7 @@ from scheduler.loop import Ticker
 from scheduler.metrics import DutyMetrics
 from scheduler.planning import Planning, PlanningConfig
 from scheduler.recovery import Recovery, RecoveryConfig
+from scheduler.retention import Retention, RetentionConfig
 from scheduler.ringing import Ringing, RingingConfig
 from scheduler.stopping import Stopping, StoppingConfig
 from scheduler.webhook_delivery import WebhookDelivery
@@ -136,6 +137,7 @@ def duties(parts: Parts, settings: SchedulerSettings, may_continue: MayContinue)
     assembly = AssemblyConfig(line_bytes_max=settings.line_bytes_max)
     stopping = StoppingConfig(grace_s=worker.stop_grace_s, hearing_s=2 * worker.heartbeat_s)
     recovery = RecoveryConfig(attempts_max=settings.attempts_max, worker_silent_s=3 * worker.lease_ttl_s)
+    retention = RetentionConfig(settings.retention_interval_s, settings.orphan_age_s)
     egress = Egress(_egress_config(settings))
     return [
         Planning(store, parts.queue, parts.sources, parts.locations, planning, may_continue),
@@ -144,6 +146,7 @@ def duties(parts: Parts, settings: SchedulerSettings, may_continue: MayContinue)
         Deadlines(store),
         Stopping(store, stopping),
         Assembly(store, parts.objects, parts.sources, parts.locations, assembly, may_continue),
+        Retention(store, parts.objects, retention, may_continue),
         WebhookDelivery(store, parts.vault, egress),
     ]
 

@@ -7,10 +7,11 @@ links included.
 
 import errno
 import os
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -117,6 +118,19 @@ class DirectoryStore:
             path.unlink()
             _prune_empty(path.parent, self._root)
 
+    def forget_unfinished(self, older_than: timedelta) -> int:
+        latest_s = time.time() - older_than.total_seconds()  # files are dated by this machine's clock, too
+        found = [
+            path
+            for folder, _, names in os.walk(self._root)
+            for path in (Path(folder, name) for name in names if name.startswith(TEMPORARY_PREFIX))
+            if _is_older(path, latest_s)
+        ]
+        for path in found:
+            with _reading(path.name), suppress(FileNotFoundError):
+                path.unlink()
+        return len(found)
+
     def presign(self, key: str, expires_s: int) -> str | None:
         del expires_s
         self._path(key)
@@ -153,6 +167,13 @@ def _described(key: str, path: Path, sha256: str | None = None) -> ObjectInfo:
         modified_at=datetime.fromtimestamp(status.st_mtime, UTC),
         sha256=sha256,
     )
+
+
+def _is_older(path: Path, latest_s: float) -> bool:
+    try:
+        return path.stat().st_mtime <= latest_s
+    except OSError:
+        return False  # finished in between
 
 
 def _etag(status: os.stat_result) -> str:

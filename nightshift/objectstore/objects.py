@@ -7,7 +7,7 @@ same bytes. This file knows no file system and no S3.
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from nightshift.errors import LocationNotAllowed, StorageError
@@ -115,6 +115,12 @@ class ObjectStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove an object. None there is no error."""
+
+    def forget_unfinished(self, older_than: timedelta) -> int:
+        """Remove what writers that died have left of objects they had not finished. Returns how many.
+
+        Objects begun later than `older_than` ago, by the store's clock, may still be under way and stay.
+        """
 
     def presign(self, key: str, expires_s: int) -> str | None:
         """A URL anybody can GET until it expires; None where there is no such thing."""

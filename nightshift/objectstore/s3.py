@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,7 +44,7 @@ READ_TIMEOUT_S: Final = 20  # of silence on a connection
 REQUEST_TRIES_MAX: Final = 5  # of one request, with growing pauses: botocore's standard mode
 CONNECTIONS_MAX: Final = 16  # kept open between requests
 
-_CONDITIONS_UNKNOWN: Final = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest"})
+_UNKNOWN_TO_SERVER: Final = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest"})
 
 
 def s3_client() -> "S3Client":
@@ -176,6 +176,27 @@ class S3Store:
         with suppress(ObjectNotFound), storage_errors(self._named(key)), within(REQUEST_S):
             self._client.delete_object(Bucket=self._bucket, Key=self._full(key))
 
+    def forget_unfinished(self, older_than: timedelta) -> int:
+        try:
+            with storage_errors(self._named("")), within(REQUEST_S):
+                answer = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=self._prefix)
+        except StorageError as error:
+            if code_of(error.__cause__) in _UNKNOWN_TO_SERVER | {"NoSuchUpload"}:
+                return 0  # this server sweeps by itself, or not at all
+            raise
+        latest = _server_time(answer) - older_than
+        found = [upload for upload in answer.get("Uploads", []) if upload["Initiated"] <= latest]
+        for upload in found:
+            with (
+                suppress(ObjectNotFound, StorageUnavailable),
+                storage_errors(upload["Key"]),
+                within(REQUEST_S),
+            ):
+                self._client.abort_multipart_upload(
+                    Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                )
+        return len(found)
+
     def presign(self, key: str, expires_s: int) -> str | None:
         with storage_errors(self._named(key)):
             return self._client.generate_presigned_url(
@@ -214,7 +235,7 @@ class S3Store:
         except ObjectExists:
             return True
         except StorageError as error:
-            if code_of(error.__cause__) in _CONDITIONS_UNKNOWN:
+            if code_of(error.__cause__) in _UNKNOWN_TO_SERVER:
                 return False
             raise
         finally:

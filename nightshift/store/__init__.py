@@ -33,6 +33,7 @@ from nightshift.store.keys import Keys
 from nightshift.store.leadership import Leadership
 from nightshift.store.leases import Leases
 from nightshift.store.outbox import Outbox
+from nightshift.store.references import References
 from nightshift.store.shards import Shards
 from nightshift.store.workers import Workers
 
@@ -104,6 +105,10 @@ class Transaction:
     @cached_property
     def counters(self) -> Counters:
         return Counters(self._connection)
+
+    @cached_property
+    def references(self) -> References:
+        return References(self._connection)
 
     @cached_property
     def leadership(self) -> Leadership:

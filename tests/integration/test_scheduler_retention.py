@@ -1,0 +1,221 @@
+"""Objects that nothing refers to are collected, and never one that something does, or may yet."""
+
+import os
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightshift.jobs import BulkClaim, carry_over_key, segment_key
+from nightshift.leases import Lease
+from nightshift.objectstore import DirectoryStore, S3Store
+from nightshift.rows.outputs import encode_segment
+from nightshift.store import Store
+from nightshift.testing import FakeClock, claimed
+from scheduler.retention import COLLECTED, FILE_AGE_S, Retention, RetentionConfig
+from tests.integration.assembly.conftest import a_batch, a_native_job, assembled
+from tests.integration.scheduling import Place
+from tests.integration.servers import S3Server
+
+OLD_S = 2 * FILE_AGE_S
+
+
+@pytest.fixture
+def place(store: Store, tmp_path: Path) -> Place:
+    found = Place.at(store, tmp_path)
+    found.serve_model()
+    return found
+
+
+def collect(place: Place, **config: Any) -> int:
+    """One whole round. Returns how many objects it collected."""
+    duty = Retention(place.store, place.objects, RetentionConfig(**config))
+    collected, has_more = 0, True
+    while has_more:
+        done = duty.run_once(datetime.now().astimezone())
+        collected, has_more = collected + done.collected, done.has_more
+    return collected
+
+
+def age(place: Place) -> None:
+    """All objects there are were written long ago."""
+    for path in Path(place.objects.url.removeprefix("file://")).rglob("*"):
+        if path.is_file():
+            os.utime(path, (path.stat().st_mtime - OLD_S,) * 2)
+
+
+def keys(place: Place, prefix: str) -> list[str]:
+    return [info.key for info in place.objects.list(prefix)]
+
+
+def orphan(place: Place, lease: Lease, seq: int = 7) -> str:
+    """A worker dies between storing a segment and listing it."""
+    key = segment_key(lease, 0, seq)
+    place.objects.put(key, encode_segment([]))
+    return key
+
+
+def release(place: Place, claim: BulkClaim, carry_over: str | None = None) -> None:
+    with place.store.transaction() as tx:
+        assert tx.leases.hand_back(claim.lease, carry_over)
+
+
+def test_a_segment_that_was_never_listed_goes_once_its_term_is_past(place: Place, clock: FakeClock) -> None:
+    a_native_job(place, clock, ["a", "b"])
+    first = claimed(place.store)
+    place.commit(first, 0, place.results(first)[:1])
+    key = orphan(place, first.lease)
+    age(place)
+    assert collect(place) == 0, "its worker may list it at any moment"
+
+    release(place, first)
+
+    assert collect(place) == 1
+    assert place.objects.head(key) is None
+    assert keys(place, "segments/") == [segment_key(first.lease, 0, 0)]
+    with place.store.snapshot() as tx:
+        assert tx.counters.values()[COLLECTED] == 1
+
+
+def test_the_term_after_it_protects_only_its_own(place: Place, clock: FakeClock) -> None:
+    a_native_job(place, clock, ["a", "b"])
+    first = claimed(place.store)
+    old = orphan(place, first.lease)
+    release(place, first)
+    second = claimed(place.store)
+    new = orphan(place, second.lease)
+    age(place)
+
+    assert collect(place) == 1
+
+    assert (place.objects.head(old), place.objects.head(new) is None) == (None, False)
+
+
+def test_what_is_young_is_left_alone_whatever_it_is(place: Place, clock: FakeClock) -> None:
+    a_native_job(place, clock, ["a"])
+    first = claimed(place.store)
+    orphan(place, first.lease)
+    release(place, first)
+
+    assert collect(place) == 0
+
+
+def test_a_carry_over_stays_until_another_takes_its_place_or_its_shard_ends(
+    place: Place, clock: FakeClock
+) -> None:
+    a_native_job(place, clock, ["a"])
+    first = claimed(place.store)
+    waiting = carry_over_key(first.lease, 0, seq=0)
+    place.objects.put(waiting, b"{}\n")
+    release(place, first, waiting)
+    second = claimed(place.store)
+    age(place)
+    assert collect(place) == 0, "the shard begins with it"
+
+    superseding = carry_over_key(second.lease, 0, seq=0)
+    place.objects.put(superseding, b"{}\n")
+    release(place, second, superseding)
+    age(place)
+    assert collect(place) == 1
+    assert keys(place, "segments/") == [superseding]
+
+    place.work_off()
+    assert collect(place) == 1
+    assert superseding not in keys(place, "segments/")
+
+
+def test_listed_segments_notes_and_files_of_a_job_stay_and_a_dead_assemblys_notes_go(
+    place: Place, clock: FakeClock
+) -> None:
+    native = a_native_job(place, clock, ["a", "b"])
+    batch = a_batch(place, clock, ["a"])
+    place.work_off()
+    note = f"assembly/{native.tenant_id}/{native.id}/000000.json"
+    place.objects.put(note, b"[]")
+    age(place)
+    before = keys(place, "")
+    assert collect(place) == 0, "both jobs have yet to be assembled"
+    assert set(before) <= set(keys(place, ""))
+
+    place.objects.delete(note)
+    ended = assembled(place, native, clock)
+    assembled(place, batch, clock)
+    place.objects.put(note, b"[]")  # the scheduler died before it forgot its notes
+    output = (place.bucket / "out" / "_SUCCESS").exists()
+    age(place)
+
+    assert ended.state.is_terminal
+    assert output
+    assert collect(place) == 1
+    assert note not in keys(place, "")
+    assert len(keys(place, "files/")) == 2  # the batch's input and output
+    assert len(keys(place, "segments/")) > 0
+    assert collect(place) == 0
+
+
+def test_an_upload_whose_row_was_never_written_goes_after_a_day(place: Place, clock: FakeClock) -> None:
+    kept = place.upload(b"{}\n")
+    place.objects.put("files/default/file-lost", b"half a day's work")
+    assert collect(place, orphan_age_s=0) == 0
+    age(place)
+
+    assert collect(place) == 1
+
+    assert keys(place, "files/") == [kept.key]
+
+
+def test_a_round_takes_as_many_passes_as_it_needs_and_no_pass_more_than_its_share(
+    place: Place, clock: FakeClock
+) -> None:
+    a_native_job(place, clock, ["a", "b"])
+    first = claimed(place.store)
+    for seq in range(7):
+        orphan(place, first.lease, seq)
+    release(place, first)
+    age(place)
+    duty = Retention(place.store, place.objects, RetentionConfig(objects_per_pass_max=3))
+
+    passes = [duty.run_once(clock.now) for _ in range(3)]
+
+    assert [done.collected for done in passes] == [3, 3, 1]
+    assert all(done.has_more for done in passes)
+    assert keys(place, "segments/") == []
+
+
+def test_keys_that_nobody_here_has_made_are_left_alone(place: Place) -> None:
+    for key in ("segments/notes.txt", "assembly/x", "files/x", "elsewhere/x"):
+        place.objects.put(key, b"mine")
+    age(place)
+
+    assert collect(place) == 0
+
+
+# -- half-written objects --------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_never_finished_is_swept_away_after_a_day(tmp_path: Path) -> None:
+    objects = DirectoryStore(tmp_path)
+    objects.put("a/whole", b"x")
+    dead, alive = (tmp_path / "a" / f".nightshift-tmp-{name}" for name in ("dead", "alive"))
+    dead.write_bytes(b"ha")
+    alive.write_bytes(b"ha")
+    os.utime(dead, (dead.stat().st_mtime - OLD_S,) * 2)
+
+    assert objects.forget_unfinished(timedelta(days=1)) == 1
+
+    assert (dead.exists(), alive.exists(), objects.read("a/whole")) == (False, True, b"x")
+
+
+def test_an_upload_in_parts_that_was_never_finished_is_aborted(s3_server: S3Server, bucket: str) -> None:
+    ours, others = S3Store(s3_server.client, bucket, "ours"), S3Store(s3_server.client, bucket, "others")
+    if s3_server.name != "moto":
+        assert ours.forget_unfinished(timedelta(0)) == 0, "a server that lists none is no error"
+        return
+    s3_server.client.create_multipart_upload(Bucket=bucket, Key="ours/half")
+
+    # moto says of every upload that it began in 2010.
+    assert ours.forget_unfinished(timedelta(days=36_500)) == 0
+    assert others.forget_unfinished(timedelta(days=1)) == 0
+    assert ours.forget_unfinished(timedelta(days=1)) == 1
+    assert "Uploads" not in s3_server.client.list_multipart_uploads(Bucket=bucket)
