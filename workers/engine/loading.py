@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -121,10 +122,18 @@ def _written_out(
     config: EngineConfig, model: Any, checked: CheckedModel, packing: Packing, name: str, attention: str
 ) -> ForwardPass:
     """The decoder written out if the model is a plain one, else its modules with packed linear layers."""
-    is_quantized = config.weight_dtype == "int8"
+    prove = partial(
+        check_forward_pass,
+        checked=checked,
+        model=model,
+        name=name,
+        attention=attention,
+        block_size=config.block_size,
+        is_quantized=config.weight_dtype == "int8",
+    )
     try:
         decoder = read_decoder(model, checked.calls, packing, model.dtype)
-        check_forward_pass(decoder, checked, model, name, attention, is_quantized=is_quantized)
+        prove(decoder)
         return decoder
     except NotPlain as difference:
         _refuse_if_deterministic(config, name, difference)
@@ -137,7 +146,7 @@ def _written_out(
     num_packed = pack_linears(model, packing)
     log.debug("model %s: %d linear layers packed", name, num_packed)
     forward_pass = ModulePass(model)
-    check_forward_pass(forward_pass, checked, model, name, attention, is_quantized=is_quantized)
+    prove(forward_pass)
     return forward_pass
 
 

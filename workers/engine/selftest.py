@@ -100,13 +100,21 @@ def check_forward_pass(
     name: str,
     attention: str,
     *,
+    block_size: int,
     is_quantized: bool = False,
 ) -> None:
-    """Prove that `forward_pass` computes what the model's own modules did. Raises `UnsupportedModel`."""
-    logits = _paged_logits(forward_pass, checked.shapes, checked.prompts, model, attention)
+    """Prove that `forward_pass` computes what the model's own modules did. Raises `UnsupportedModel`.
+
+    Once in blocks so small that the prompts need several, and once in blocks of `block_size`, which the back
+    end may compute in another way.
+    """
     limit = QUANTIZED_ERROR_MAX if is_quantized else None
-    for wanted, got in zip(checked.logits, logits, strict=True):
-        _compare(wanted, got, model.dtype, name, "packed, its", limit=limit)
+    for size in {BLOCK_SIZE, block_size}:
+        logits = _paged_logits(
+            forward_pass, checked.shapes, checked.prompts, model, attention, block_size=size
+        )
+        for wanted, got in zip(checked.logits, logits, strict=True):
+            _compare(wanted, got, model.dtype, name, "packed, its", limit=limit)
 
 
 def check_invariance(
@@ -215,9 +223,10 @@ def _paged_logits(
     model: Any,
     attention: str,
     plans: Iterable[tuple[int, ...]] = CHUNK_PLANS,
+    block_size: int = BLOCK_SIZE,
 ) -> list[Tensor]:
     """Logits at the end of every chunk of `plans`, through the real runner, per prompt."""
-    block_size = max(BLOCK_SIZE, block_size_multiple(attention))
+    block_size = max(block_size, block_size_multiple(attention))
     kv = KvMemory(
         shapes,
         num_blocks=6,
