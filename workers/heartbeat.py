@@ -3,6 +3,9 @@
 One renewal for everything held, every few seconds. A lease that is missing from the answer belongs to
 somebody else by now: its holder is told at once and must write nothing more. Orders to stop travel the same
 way.
+
+A beat asks the database, and may wait for it. Giving up what can no longer be trusted does not: that is a
+second thread's, the fence, which only looks at the clock.
 """
 
 import logging
@@ -10,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet import WorkerState
@@ -20,6 +23,8 @@ from nightshift.store import Store
 from nightshift.store.leases import HeldLease
 
 log = logging.getLogger(__name__)
+
+FENCE_LOOKS_PER_BEAT: Final = 5
 
 
 class Holder(Protocol):
@@ -63,18 +68,23 @@ class Heartbeat:
         self.state = WorkerState.STARTING  # told with every beat: somebody may have taken us for lost
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by shard id
-        self._is_stopping = False
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._stopped = threading.Event()
+        self._threads = (
+            threading.Thread(target=self._run, name="heartbeat", daemon=True),
+            threading.Thread(target=self._fence, name="fence", daemon=True),
+        )
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        self._is_stopping = True
+        self._stopped.set()
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
 
     @property
     def is_alive(self) -> bool:
@@ -132,11 +142,19 @@ class Heartbeat:
                 is_to_drain = tx.workers.heard(self._worker_id, self.state, now)
         except DatabaseUnavailable as error:
             log.warning("heartbeat failed", extra={"action": "heartbeat_failed", "reason": error.message})
-            self._drop_untrusted(asked)
+            self.drop_untrusted()
             return
         self._settle(asked, {(held.shard_id, held.term): held for held in kept}, asked_at_s)
         if is_to_drain:
             self._on_drain_request()
+
+    def drop_untrusted(self) -> None:
+        """Give up what somebody else may have by now, because nothing has renewed it for so long."""
+        with self._lock:
+            now_s = self._clock_s()
+            lost = [held for held in self._held.values() if held.trust.is_lost(now_s)]
+        for held in lost:
+            self._lose(held)
 
     def _settle(self, asked: list[_Held], kept: dict[tuple[str, int], HeldLease], asked_at_s: float) -> None:
         for held in asked:
@@ -147,11 +165,6 @@ class Heartbeat:
             held.trust.renewed(asked_at_s)
             if answer.stop_reason is not None:
                 held.holder.stop_requested(answer.stop_reason)
-
-    def _drop_untrusted(self, asked: list[_Held]) -> None:
-        for held in asked:
-            if held.trust.is_lost(self._clock_s()):
-                self._lose(held)
 
     def _lose(self, held: _Held) -> None:
         with self._lock:
@@ -169,9 +182,16 @@ class Heartbeat:
         while True:
             self._wake.wait(self._config.heartbeat_s)
             self._wake.clear()
-            if self._is_stopping:
+            if self._stopped.is_set():
                 return
             try:
                 self.beat()
             except Exception:
                 log.exception("heartbeat failed", extra={"action": "heartbeat_failed"})
+
+    def _fence(self) -> None:
+        while not self._stopped.wait(self._config.heartbeat_s / FENCE_LOOKS_PER_BEAT):
+            try:
+                self.drop_untrusted()
+            except Exception:
+                log.exception("fence failed", extra={"action": "fence_failed"})

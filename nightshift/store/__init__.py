@@ -124,7 +124,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """May write; commits at the end. Raises DatabaseUnavailable; Conflicted, if only `run` tries again."""
+        """May write; commits at the end. Raises DatabaseUnavailable; also Conflicted, see `run`."""
         with self.database.write() as connection:
             yield Transaction(connection, self.database, self._clock)
 

@@ -1,9 +1,9 @@
 """PostgreSQL connections that wait for an answer for so long and no longer.
 
 The server ends statements that run for too long (`statement_timeout`). That helps nobody whose server, or
-the network before it, says nothing at all: TCP notices in a quarter of an hour, and something between the two
-that goes on acknowledging is never noticed. So the wait itself ends here, by our own clock, and the connection
-with it: what became of the statement is not known.
+the network before it, says nothing at all: TCP notices in a quarter of an hour, and something between the
+two that goes on acknowledging is never noticed. So the wait itself ends here, by our own clock, and the
+connection with it: what became of the statement is not known.
 """
 
 from collections.abc import Generator, Iterator

@@ -1,9 +1,13 @@
 """Keeping leases: who is told what, and when a worker stops trusting itself."""
 
+import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import pytest
+
 from nightshift import lifecycle
+from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet import Worker, WorkerState
 from nightshift.jobs import StopReason
 from nightshift.leases import LeaseConfig
@@ -12,14 +16,18 @@ from nightshift.testing import a_worker
 from tests.unit.workers.scripted import ManualClock, claim_online
 from workers.heartbeat import Heartbeat
 
+PATIENCE_S = 10.0
+
 
 @dataclass
 class Holder:
     lost: int = 0
     stops: list[StopReason] = field(default_factory=list)
+    was_lost: threading.Event = field(default_factory=threading.Event)
 
     def lease_lost(self) -> None:
         self.lost += 1
+        self.was_lost.set()
 
     def stop_requested(self, reason: StopReason) -> None:
         self.stops.append(reason)
@@ -105,10 +113,8 @@ def test_a_released_lease_is_neither_renewed_nor_lost(
 
 
 def test_with_the_database_away_leases_are_dropped_once_they_may_be_somebody_elses(
-    store: Store, heartbeat: Heartbeat, clock: ManualClock, monkeypatch
+    store: Store, heartbeat: Heartbeat, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nightshift.errors import DatabaseUnavailable
-
     claim, holder = claim_online(store, "hello"), Holder()
     heartbeat.hold(claim.lease, holder, clock())
 
@@ -121,6 +127,31 @@ def test_with_the_database_away_leases_are_dropped_once_they_may_be_somebody_els
     assert holder.lost == 0, "the lease itself is still good"
     clock.advance(6)
     heartbeat.beat()
+    assert holder.lost == 1
+
+
+def test_leases_are_dropped_in_time_although_the_database_keeps_the_heartbeat_waiting(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heartbeat = Heartbeat(store, "worker-1", LeaseConfig(30, 0.05, 20), clock_s=clock)
+    claim, holder = claim_online(store, "hello"), Holder()
+    heartbeat.hold(claim.lease, holder, clock())
+    asked, answered = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        asked.set()
+        answered.wait(PATIENCE_S)
+        raise DatabaseUnavailable
+
+    monkeypatch.setattr(store, "transaction", hang)
+    heartbeat.start()
+    assert asked.wait(PATIENCE_S)
+    assert holder.lost == 0
+    clock.advance(31)
+
+    assert holder.was_lost.wait(PATIENCE_S)
+    answered.set()
+    heartbeat.stop()
     assert holder.lost == 1
 
 
