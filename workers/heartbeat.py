@@ -88,8 +88,8 @@ class Heartbeat:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs that renews."""
-        return self._thread.is_alive()
+        """Whether the threads run that renew and give up."""
+        return all(thread.is_alive() for thread in self._threads)
 
     def beat_now(self) -> None:
         """Do not wait for the next beat: orders may have changed. Returns at once."""

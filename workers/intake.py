@@ -2,7 +2,8 @@
 
 A message is acknowledged right after its claim has committed, whether or not there was anything to claim:
 from then on the lease keeps the work, not Redis. When the bulk places are full the worker stops listening for
-bulk tokens, so that they wake somebody else. When Redis is silent for long, the database is asked directly.
+bulk tokens and gives back those it had fetched ahead, so that they wake somebody else. Every few seconds the
+database is asked directly, whatever has rung: Redis may have lost any message, or all of one kind.
 
     Celery ──► heap (online before bulk, better class first) ──► claim ──► acknowledge ──► runner
 """
@@ -11,7 +12,8 @@ import heapq
 import itertools
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -24,8 +26,10 @@ from workers.heartbeat import Heartbeat
 log = logging.getLogger(__name__)
 
 CLAIM_MAX: Final = 64  # online requests claimed in one transaction
-POLL_S: Final = 5.0  # how long Redis may be silent before the database is asked
+POLL_S: Final = 5.0  # between two looks into the database: what a lost ring costs at most
 DATABASE_RETRY_S: Final = 1.0
+
+DROPPED_COUNTER: Final = "messages_dropped"
 
 ONLINE_RANK: Final = 0
 BULK_RANK: Final = 1
@@ -39,7 +43,16 @@ class Message:
     priority: int
     arrival: int
     shard_id: str | None = field(compare=False)  # of an online ring
-    acknowledge: Callable[[], None] = field(compare=False)
+    receipt: "Receipt" = field(compare=False)
+
+
+class Receipt(Protocol):
+    """What becomes of a message in Redis. Both calls come from the intake's thread and return at once."""
+
+    def acknowledge(self) -> None: ...
+
+    def give_back(self) -> None:
+        """Put it into the queue again, for somebody else."""
 
 
 class Gate(Protocol):
@@ -86,6 +99,7 @@ class Intake:
         self._heap: list[Message] = []
         self.messages_heard = 0
         self._arrivals = itertools.count()
+        self._dropped = 0  # messages that made no sense, not counted in the database yet
         self._bulk_may_wait = True  # there may be bulk work in the database that nobody rings for
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
@@ -113,11 +127,16 @@ class Intake:
             if not self._gate_is_open:
                 gate.close()
 
-    def online_rang(self, shard_id: str, priority: int, acknowledge: Callable[[], None]) -> None:
-        self._put(ONLINE_RANK, priority, shard_id, acknowledge)
+    def online_rang(self, shard_id: str, priority: int, receipt: Receipt) -> None:
+        self._put(ONLINE_RANK, priority, shard_id, receipt)
 
-    def bulk_rang(self, priority: int, acknowledge: Callable[[], None]) -> None:
-        self._put(BULK_RANK, priority, None, acknowledge)
+    def bulk_rang(self, priority: int, receipt: Receipt) -> None:
+        self._put(BULK_RANK, priority, None, receipt)
+
+    def message_dropped(self) -> None:
+        """A message made no sense and was acknowledged unread. It is counted with the next look."""
+        with self._changed:
+            self._dropped += 1
 
     def online_place_freed(self) -> None:
         """An online request has ended; one that has rung may be waiting for its place."""
@@ -130,23 +149,30 @@ class Intake:
             self._bulk_may_wait = True
             self._changed.notify()
 
-    def _put(self, rank: int, priority: int, shard_id: str | None, acknowledge: Callable[[], None]) -> None:
+    def _put(self, rank: int, priority: int, shard_id: str | None, receipt: Receipt) -> None:
         with self._changed:
             self.messages_heard += 1
-            heapq.heappush(self._heap, Message(rank, priority, next(self._arrivals), shard_id, acknowledge))
+            heapq.heappush(self._heap, Message(rank, priority, next(self._arrivals), shard_id, receipt))
             self._changed.notify()
 
     # -- the thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        looked_at_s = time.monotonic()
         while True:
             with self._changed:
-                rang = self._changed.wait_for(self._has_something_to_do, timeout=POLL_S)
+                left_s = looked_at_s + POLL_S - time.monotonic()
+                self._changed.wait_for(self._has_something_to_do, timeout=max(0.0, left_s))
                 if self._is_stopping:
                     return
+            poll = time.monotonic() >= looked_at_s + POLL_S
+            if poll:
+                looked_at_s = time.monotonic()
             try:
-                self._take_online(poll=not rang)
-                self._take_bulk(poll=not rang)
+                self._take_online(poll=poll)
+                self._take_bulk(poll=poll)
+                if poll:
+                    self._count_dropped()
             except DatabaseUnavailable as error:
                 log.warning("claim failed", extra={"action": "claim_failed", "reason": error.message})
                 self._pause(DATABASE_RETRY_S)
@@ -172,58 +198,79 @@ class Intake:
         """Claim the online requests that have rung, as many as there are places for."""
         count = min(CLAIM_MAX, self._places.online_free())
         messages = self._pop(ONLINE_RANK, count)
-        shard_ids = [message.shard_id for message in messages if message.shard_id is not None]
-        if not shard_ids and not (poll and count > 0):
+        if not messages and not (poll and count > 0):
             return
         claimed_at_s = self._heartbeat.clock_s()
         try:
-            claims = self._claim_online(shard_ids, count)
+            claims = self._claim_online(messages, count, poll=poll)
         except DatabaseUnavailable:
             self._put_back(messages)
             raise
         if claims:
             failpoints.hit("worker.claimed")
         for message in messages:
-            message.acknowledge()
+            message.receipt.acknowledge()
         for claim in claims:
             self._places.run_online(claim, claimed_at_s)
 
-    def _claim_online(self, shard_ids: list[str], count: int) -> list[OnlineClaim]:
-        if not shard_ids:
+    def _claim_online(self, messages: list[Message], count: int, *, poll: bool) -> Sequence[OnlineClaim]:
+        shard_ids = dict.fromkeys(message.shard_id for message in messages if message.shard_id is not None)
+        if poll:
             with self._store.snapshot() as tx:
-                shard_ids = list(tx.leases.queued_online(self._models, count))
-            if not shard_ids:
-                return []
-        with self._store.transaction() as tx:
-            return list(
-                tx.leases.claim_online(shard_ids, self._worker_id, self._models, tx.now(), self._lease_ttl_s)
+                for shard_id in tx.leases.queued_online(self._models, count):
+                    if len(shard_ids) < count:
+                        shard_ids[shard_id] = None
+        if not shard_ids:
+            return []
+        return self._store.run(
+            lambda tx: tx.leases.claim_online(
+                list(shard_ids), self._worker_id, self._models, tx.now(), self._lease_ttl_s
             )
+        )
 
     def _take_bulk(self, *, poll: bool) -> None:
-        """Claim one bulk shard per free place, as long as there are any; acknowledge every token heard."""
+        """Claim one bulk shard per free place, as long as there are any. Tokens that no place is left for go
+        back once we have stopped listening; all others have been obeyed, even if there was nothing to claim.
+        """
         tokens = self._pop(BULK_RANK, len(self._heap))
+        claims = 0
         try:
             while self._places.bulk_free() > 0 and (tokens or poll or self._bulk_may_wait):
                 if not self._claim_bulk():
                     self._bulk_may_wait = False
                     break
+                claims += 1
         except DatabaseUnavailable:
             self._put_back(tokens)
             raise
-        for token in tokens:
-            token.acknowledge()
-        self._set_gate(self._places.bulk_free() > 0)
+        has_room = self._places.bulk_free() > 0
+        self._set_gate(has_room)
+        for number, token in enumerate(tokens):
+            if has_room or number < claims:
+                token.receipt.acknowledge()
+            else:
+                token.receipt.give_back()
 
     def _claim_bulk(self) -> bool:
         claimed_at_s = self._heartbeat.clock_s()
-        with self._store.transaction() as tx:
-            claim = tx.leases.claim_bulk(self._worker_id, self._models, tx.now(), self._lease_ttl_s)
+        claim = self._store.run(
+            lambda tx: tx.leases.claim_bulk(self._worker_id, self._models, tx.now(), self._lease_ttl_s)
+        )
         if claim is None:
             return False
         failpoints.hit("worker.claimed")
         self._bulk_may_wait = True
         self._places.run_bulk(claim, claimed_at_s)
         return True
+
+    def _count_dropped(self) -> None:
+        with self._changed:
+            dropped = self._dropped
+        if not dropped:
+            return
+        self._store.run(lambda tx: tx.counters.add(DROPPED_COUNTER, dropped))
+        with self._changed:
+            self._dropped -= dropped
 
     def _pop(self, kind_rank: int, count: int) -> list[Message]:
         """Take the best messages of one kind from the heap."""

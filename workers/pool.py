@@ -4,16 +4,19 @@ Named with `-P custom` and CELERY_CUSTOM_WORKER_POOL=workers.pool:EnginePool. Ce
 before it has put anything on its path, so the package must be installed.
 
 The message is acknowledged when its claim has committed: with `acks_late`, Celery does that when told of
-success.
+success, and puts it into the queue again when told that it was rejected.
 """
 
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from billiard.einfo import ExceptionInfo
 from celery import bootsteps
 from celery.concurrency.base import BasePool
+from celery.exceptions import Reject
 from celery.signals import worker_shutting_down
 from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
@@ -69,29 +72,45 @@ class EnginePool(BasePool):  # type: ignore[misc]
         kwargs: dict[str, Any],
         accept_callback: Callable[[int, float], None],
         callback: Callable[[tuple[int, None, float]], None],
+        error_callback: Callable[[ExceptionInfo], None],
         **options: Any,
     ) -> None:
         """Take one message. `args` is (task, id, headers, body, content type, content encoding)."""
         task, _, headers, body, content_type, content_encoding = args
         failpoints.hit("worker.received")
-
-        def acknowledge() -> None:
-            callback((0, None, 0.0))
-
+        receipt = CeleryReceipt(callback, error_callback)
         accept_callback(0, time.monotonic())
         priority = (headers.get("delivery_info") or {}).get("priority") or 0
         if task == BULK_TASK:
-            self._runtime.intake.bulk_rang(priority, acknowledge)
+            self._runtime.intake.bulk_rang(priority, receipt)
             return
         shard_id = _shard_id(body, content_type, content_encoding)
         if task == ONLINE_TASK and shard_id is not None:
-            self._runtime.intake.online_rang(shard_id, priority, acknowledge)
+            self._runtime.intake.online_rang(shard_id, priority, receipt)
         else:
             log.warning("message dropped", extra={"action": "message_dropped", "task": task})
-            acknowledge()
+            self._runtime.intake.message_dropped()
+            receipt.acknowledge()
 
     def _get_info(self) -> dict[str, Any]:
         return {"implementation": "workers.pool:EnginePool", "max-concurrency": self.limit}
+
+
+@dataclass(frozen=True)
+class CeleryReceipt:
+    """One message, as far as Celery is concerned."""
+
+    succeeded: Callable[[tuple[int, None, float]], None]
+    failed: Callable[[ExceptionInfo], None]
+
+    def acknowledge(self) -> None:
+        self.succeeded((0, None, 0.0))
+
+    def give_back(self) -> None:
+        try:
+            raise Reject("no place is free here", requeue=True)
+        except Reject:  # Celery wants to be told of an exception with its traceback
+            self.failed(ExceptionInfo())
 
 
 class BulkGate:
@@ -121,12 +140,13 @@ class ConsumerTap(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def _shard_id(body: Any, content_type: str, content_encoding: str) -> str | None:
-    """The one argument of an online message, whatever somebody may have put there: anybody who can write to
-    Redis can write a message. None if it is not one text in JSON.
+    """The first argument of an online message, whatever somebody may have put there: anybody who can write to
+    Redis can write a message. None if it is not a text in JSON. A later version may say more than that; what
+    this one does not know, it does not need.
     """
     try:
         arguments, *_ = serialization.loads(body, content_type, content_encoding, accept=_ACCEPTED)
-        (shard_id,) = arguments
     except (DecodeError, ContentDisallowed, LookupError, TypeError, ValueError):
         return None
-    return shard_id if isinstance(shard_id, str) else None
+    known = arguments[:1] if isinstance(arguments, list) else []
+    return known[0] if known and isinstance(known[0], str) else None

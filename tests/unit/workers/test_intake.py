@@ -9,6 +9,7 @@ import pytest
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.store import Store
+from nightshift.store.counters import Counters
 from tests.unit.workers.scripted import LEASE_TTL_S, plan_bulk, submit_online
 from workers.heartbeat import Heartbeat
 from workers.intake import Intake
@@ -69,13 +70,17 @@ class Gate:
 
 
 class Ring:
-    """One message, which remembers whether it was acknowledged."""
+    """One message, which remembers what became of it."""
 
     def __init__(self) -> None:
         self.acknowledged = threading.Event()
+        self.given_back = threading.Event()
 
-    def __call__(self) -> None:
+    def acknowledge(self) -> None:
         self.acknowledged.set()
+
+    def give_back(self) -> None:
+        self.given_back.set()
 
     def wait(self) -> None:
         assert self.acknowledged.wait(10), "the message was not acknowledged"
@@ -166,8 +171,8 @@ def test_bulk_is_claimed_until_the_places_are_full_and_the_gate_closes(
     places.bulk = 2
     gate, token = Gate(), Ring()
     intake.attach(gate)
-    intake.start()
     intake.bulk_rang(0, token)
+    intake.start()
 
     places.wait_for(2)
     token.wait()
@@ -177,6 +182,40 @@ def test_bulk_is_claimed_until_the_places_are_full_and_the_gate_closes(
     intake.bulk_place_freed()
     places.wait_for(3)
     assert {claim.shard.shard_no for claim in places.claims} == {0, 1, 2}
+
+
+def test_tokens_fetched_ahead_go_back_once_there_is_no_place_and_nobody_listens(
+    store: Store, intake: Intake, places: Places
+) -> None:
+    """One worker may fetch the rings that were meant to wake a fleet."""
+    plan_bulk(store, "file-x", shards=3)
+    places.bulk = 1
+    gate, tokens = Gate(), [Ring() for _ in range(3)]
+    listening: list[bool] = []
+    tokens[-1].give_back = lambda: (listening.append(gate.is_open), tokens[-1].given_back.set())  # type: ignore[method-assign]
+    intake.attach(gate)
+    for token in tokens:
+        intake.bulk_rang(0, token)
+    intake.start()
+
+    assert all(token.given_back.wait(10) for token in tokens[1:])
+    tokens[0].wait()
+    assert listening == [False], "it would hear them again at once"
+    assert not any(token.acknowledged.is_set() for token in tokens[1:])
+
+
+def test_tokens_too_many_are_acknowledged_when_there_is_nothing_left_to_claim(
+    store: Store, intake: Intake, places: Places
+) -> None:
+    plan_bulk(store, "file-x")
+    tokens = [Ring() for _ in range(3)]
+    for token in tokens:
+        intake.bulk_rang(0, token)
+    intake.start()
+
+    for token in tokens:
+        token.wait()
+    assert len(places.claims) == 1
 
 
 def test_a_reconnected_consumer_learns_that_the_gate_is_closed(
@@ -229,6 +268,48 @@ def test_with_redis_silent_the_database_is_asked(
     places.wait_for(2)
 
     assert {type(claim) for claim in places.claims} == {OnlineClaim, BulkClaim}
+
+
+def test_rings_of_one_kind_do_not_keep_the_database_from_being_asked_for_the_other(
+    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.intake.POLL_S", 0.5)
+    intake.start()
+    first = Ring()
+    intake.bulk_rang(0, first)
+    first.wait()  # there was nothing to claim
+    plan_bulk(store, "file-x")
+    claimed = threading.Event()
+
+    def ring_on() -> None:
+        while not claimed.wait(0.01):
+            intake.online_rang("shard_of_nobody", 0, Ring())
+
+    ringing = threading.Thread(target=ring_on)
+    ringing.start()
+    try:
+        places.wait_for(1)
+    finally:
+        claimed.set()
+        ringing.join()
+    assert isinstance(places.claims[0], BulkClaim)
+
+
+def test_messages_that_made_no_sense_are_counted(
+    store: Store, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.intake.POLL_S", 0.01)
+    counted = threading.Event()
+    add = Counters.add
+    monkeypatch.setattr(Counters, "add", lambda *arguments: (add(*arguments), counted.set()))
+    intake.message_dropped()
+    intake.message_dropped()
+    intake.start()
+
+    assert counted.wait(10)
+    intake.stop()
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {"messages_dropped": 2}
 
 
 def test_after_stopping_nothing_is_claimed_or_acknowledged(

@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from billiard.einfo import ExceptionInfo
+from celery.exceptions import Reject
 
 from nightshift.queue import BULK_TASK, ONLINE_TASK
+from workers.intake import Receipt
 from workers.pool import EnginePool
 
 
@@ -14,12 +17,19 @@ from workers.pool import EnginePool
 class Intake:
     online: list[tuple[str, int]] = field(default_factory=list)
     bulk: list[int] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
+    dropped: int = 0
 
-    def online_rang(self, shard_id: str, priority: int, acknowledge: Any) -> None:
+    def online_rang(self, shard_id: str, priority: int, receipt: Receipt) -> None:
         self.online.append((shard_id, priority))
+        self.receipts.append(receipt)
 
-    def bulk_rang(self, priority: int, acknowledge: Any) -> None:
+    def bulk_rang(self, priority: int, receipt: Receipt) -> None:
         self.bulk.append(priority)
+        self.receipts.append(receipt)
+
+    def message_dropped(self) -> None:
+        self.dropped += 1
 
 
 @dataclass
@@ -33,6 +43,7 @@ class Delivered:
 
     accepted: int = 0
     done: int = 0
+    failed: list[ExceptionInfo] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -55,7 +66,9 @@ def deliver(
 
     headers = {"delivery_info": {"priority": priority}}
     arguments = (task, "id", headers, body, content_type, "utf-8")
-    pool.on_apply(lambda: None, arguments, {}, accept_callback=accept, callback=done)
+    pool.on_apply(
+        lambda: None, arguments, {}, accept_callback=accept, callback=done, error_callback=told.failed.append
+    )
     return told
 
 
@@ -78,13 +91,39 @@ def test_a_bulk_message_says_nothing_but_that_there_is_work(pool: EnginePool) ->
 
 @pytest.mark.parametrize(
     "body",
-    [message(), message(5), message("a", "b"), message(["a"]), "{not json", "null", "[]", "7", b"\xff\xfe"],
+    [message(), message(5), message(["a"]), '["a", {}]', "{not json", "null", "[]", "7", b"\xff\xfe"],
 )
 def test_a_message_that_makes_no_sense_is_acknowledged_and_dropped(pool: EnginePool, body: Any) -> None:
     told = deliver(pool, ONLINE_TASK, body)
 
     assert told.done == 1
     assert pool._runtime.intake.online == []
+    assert pool._runtime.intake.dropped == 1
+
+
+def test_a_task_of_another_version_is_acknowledged_and_dropped(pool: EnginePool) -> None:
+    told = deliver(pool, "nightshift.of_tomorrow", message("shard_1"))
+
+    assert told.done == 1
+    assert pool._runtime.intake.dropped == 1
+
+
+def test_what_a_later_version_says_besides_is_ignored(pool: EnginePool) -> None:
+    """While a fleet is upgraded, new schedulers ring for old workers."""
+    told = deliver(pool, ONLINE_TASK, message("shard_1", {"hint": "warm"}))
+
+    assert pool._runtime.intake.online == [("shard_1", 0)]
+    assert told.done == 0
+
+
+def test_a_token_that_is_not_needed_goes_back_into_the_queue(pool: EnginePool) -> None:
+    told = deliver(pool, BULK_TASK, message())
+
+    pool._runtime.intake.receipts[0].give_back()
+
+    assert told.done == 0
+    assert told.failed[0].type is Reject
+    assert told.failed[0].exception.exc.requeue
 
 
 def test_a_pickled_message_is_dropped_unread(pool: EnginePool) -> None:
