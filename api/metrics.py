@@ -4,11 +4,11 @@ The API is one process per container, so a plain registry of its own is enough. 
 is read from the database when somebody asks: events on the way get lost, rows do not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from nightshift.errors import DatabaseUnavailable
@@ -18,6 +18,12 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 # From a cached look-up to the longest chat answer.
 LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+# What the database counts for the whole service, by the counter's name.
+SUMS: Final = {
+    "tokens_redone": "Tokens generated and lost with a worker, as last told by it, and so generated again",
+    "writes_fenced": "Checkpoints that the database refused because the lease was somebody else's by then",
+}
 
 
 class HttpMetrics:
@@ -54,11 +60,11 @@ class QueueTruth(Collector):
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
+    def describe(self) -> Iterator[Metric]:
         """Nothing: registering must not need a database."""
         yield from ()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("nightshift_database_up", "1 if the database answers")
         try:
             yield from self._counts()
@@ -67,7 +73,7 @@ class QueueTruth(Collector):
             up.add_metric((), 0)
         yield up
 
-    def _counts(self) -> list[GaugeMetricFamily]:
+    def _counts(self) -> list[Metric]:
         jobs = GaugeMetricFamily("nightshift_jobs", "Unfinished jobs", labels=("kind", "state"))
         shards = GaugeMetricFamily("nightshift_shards_queued", "Shards nobody has claimed", labels=("kind",))
         deliveries = GaugeMetricFamily("nightshift_deliveries", "Webhook deliveries", labels=("state",))
@@ -80,4 +86,13 @@ class QueueTruth(Collector):
             for state, count in tx.deliveries.counts().items():
                 deliveries.add_metric((state,), count)
             outbox.add_metric((), tx.outbox.length())
-        return [jobs, shards, deliveries, outbox]
+            counted = tx.counters.values()
+        return [jobs, shards, deliveries, outbox, *_sums(counted)]
+
+
+def _sums(counted: Mapping[str, int]) -> list[Metric]:
+    """Counters of the whole service, 0 from the start: an alert on their growth needs a first value."""
+    sums: list[Metric] = []
+    for name, means in SUMS.items():
+        sums.append(CounterMetricFamily(f"nightshift_{name}", means, value=counted.get(name, 0)))
+    return sums

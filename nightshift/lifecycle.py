@@ -80,15 +80,40 @@ def plan(
 
 
 def commit_segment(
-    tx: Transaction, lease: Lease, segment: Segment, now: datetime, *, rows_total: int | None
+    tx: Transaction,
+    lease: Lease,
+    segment: Segment | None,
+    now: datetime,
+    *,
+    rows_total: int | None,
+    carry_over_key: str | None = None,
+    tokens_in_flight: int = 0,
 ) -> bool:
-    """A stored segment comes into existence and its rows are counted. False: the lease was lost."""
-    if not tx.shards.list_segment(lease, segment, rows_total=rows_total):
+    """A stored segment comes into existence and its rows are counted; a stored carry-over replaces the one
+    before. Either may be missing. False: the lease was lost.
+
+    `tokens_in_flight` are generated and in neither. Raises AlreadyListed.
+    """
+    if not tx.shards.list_segment(
+        lease,
+        segment,
+        rows_total=rows_total,
+        carry_over_key=carry_over_key,
+        tokens_in_flight=tokens_in_flight,
+    ):
         return False
-    tx.jobs.add_progress(lease.job_id, Counts(None, segment.succeeded, segment.failed), segment.usage)
-    job = tx.jobs.fetch(lease.job_id)
-    tx.events.append(lease.job_id, "job.progress", {"counts": counts_json(job)}, now)
+    if segment is not None:
+        tx.jobs.add_progress(lease.job_id, Counts(None, segment.succeeded, segment.failed), segment.usage)
+        job = tx.jobs.fetch(lease.job_id)
+        tx.events.append(lease.job_id, "job.progress", {"counts": counts_json(job)}, now)
     return True
+
+
+def count_redone(tx: Transaction, job_id: str, tokens: int) -> None:
+    """Tokens were generated and are lost: whoever runs their rows next generates them again."""
+    if tokens > 0:
+        tx.jobs.add_tokens_redone(job_id, tokens)
+        tx.counters.add("tokens_redone", tokens)
 
 
 def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: datetime) -> bool:

@@ -24,6 +24,9 @@ class ChoiceSoFar:
         self.token_ids.extend(token_ids)
         self.logprobs.extend(logprobs)
 
+    def copy(self) -> "ChoiceSoFar":
+        return ChoiceSoFar(list(self.token_ids), list(self.logprobs))
+
 
 @dataclass(frozen=True)
 class CarryOver:
@@ -35,7 +38,11 @@ class CarryOver:
     @property
     def is_empty(self) -> bool:
         """Nothing would be lost without it."""
-        return not any(choice.token_ids for choice in self.choices)
+        return self.num_tokens == 0
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(choice.token_ids) for choice in self.choices)
 
     def to_json(self, row: int) -> JsonObject:
         choices = [

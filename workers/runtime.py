@@ -143,7 +143,7 @@ class Runtime:
         runner = ShardRunner(claim, self._rooms(), self._shard_config(), self._shard_ended)
         with self._lock:
             self._shards.add(runner)
-        self._heartbeat.hold(claim.lease, runner, claimed_at_s)
+        self._heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
         runner.start()
 
     def _shard_ended(self, runner: ShardRunner) -> None:
@@ -171,6 +171,8 @@ class Runtime:
             rows_in_flight_max=settings.rows_in_flight_max,
             segment_rows=settings.segment_rows,
             segment_interval_s=settings.segment_interval_s,
+            carry_over_interval_s=settings.carry_over_interval_s,
+            flush_s=settings.bulk_drain_s,
             stop_grace_s=settings.stop_grace_s,
             line_bytes_max=settings.line_bytes_max,
         )

@@ -1,23 +1,28 @@
 """Checkpoints of one shard: what is written when, and what a later worker finds.
 
-    rows done ──► buffer ──(64 rows or 2 s)──► object t3-000007.jsonl ──► listed in the database, under a term
-                                               exists for nobody yet      exists
+    rows done ────────► segment t3-000007.jsonl ────┐
+                                                    ├──► listed in one transaction, under the term
+    rows under way ───► carry-over t3-c000002.jsonl ┘
+                        exist for nobody yet             exist
 
-A worker that dies between the two leaves an object nobody will ever look at. Rows that are under way when the
-worker must leave are saved as the tokens they have so far (the carry-over); that costs the next worker one
-prefill instead of the whole row.
+A worker that dies between the two leaves objects nobody will ever look at. Rows under way are saved as the
+tokens they have so far; that costs the next worker one prefill instead of the whole row. Each carry-over
+replaces the one before.
 """
 
 import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from nightshift import failpoints, lifecycle
+from nightshift.errors import DatabaseUnavailable, ObjectNotFound, StorageError
 from nightshift.jobs import BulkClaim, Segment, Usage, carry_over_key, segment_key
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.outputs import RowResult, encode_segment, read_segment
 from nightshift.store import Store
+from nightshift.store.shards import AlreadyListed
 from workers.carry_over import CarryOver
 
 log = logging.getLogger(__name__)
@@ -29,14 +34,38 @@ class LeaseLost(Exception):
     """The shard belongs to somebody else now. Nothing more may be written for it."""
 
 
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Where a shard stands: written whole or not at all."""
+
+    results: Sequence[RowResult] = ()  # rows finished since the one before
+    unfinished: Mapping[int, CarryOver] | None = None  # rows begun; None: what is saved of them stays
+    rows_total: int | None = None  # known once the input has been read to its end
+    tokens_left_out: int = 0  # generated for rows under way, and not in it
+    tokens_covered: int = 0  # generated under this lease, and in it or the ones before
+    tokens_redone: int = 0  # found since the one before: made earlier, and not to be gone on from
+
+
+@dataclass
+class _Stored:
+    """The objects of a checkpoint that are stored, and not listed yet."""
+
+    checkpoint: Checkpoint
+    segment: Segment | None = None
+    carry_over_key: str | None = None
+
+
 class Checkpoints:
-    """Writes the segments of one lease of one shard."""
+    """Reads what earlier leases of a shard have left, and writes for this one. One thread at a time."""
 
     def __init__(self, claim: BulkClaim, store: Store, objects: ObjectStore) -> None:
         self._claim = claim
         self._store = store
         self._objects = objects
-        self._seq = 0
+        self._segments = 0
+        self._carry_overs = 0
+        self._carry_over_key = claim.shard.carry_over_key
+        self._stored: _Stored | None = None
 
     def rows_done(self) -> set[int]:
         """The rows that earlier leases have finished: those in listed segments, and no others."""
@@ -47,53 +76,108 @@ class Checkpoints:
             done.update(result.row for result in read_segment(self._objects, segment))
         return done
 
-    def write(self, results: Sequence[RowResult], rows_total: int | None) -> None:
-        """Store finished rows and list them.
+    def carry_over(self) -> dict[int, CarryOver]:
+        """What the worker before left unfinished, by row. One that cannot be read saves nothing."""
+        key = self._claim.shard.carry_over_key
+        if key is None:
+            return {}
+        try:
+            lines = self._objects.read(key, size_bytes_max=CARRY_OVER_BYTES_MAX).splitlines()
+            return {entry["row"]: CarryOver.from_json(entry) for entry in map(json.loads, lines)}
+        except (ObjectNotFound, ValueError, LookupError, TypeError) as error:
+            log.warning(
+                "rows begin anew",
+                extra={"action": "carry_over_unreadable", "key": key, "reason": repr(error)},
+            )
+            return {}
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Store a checkpoint and list it.
 
         Raises LeaseLost when the database refuses; StorageError or DatabaseUnavailable when they cannot be
-        reached. After any of them the rows do not count as done.
+        reached. Asked again then, it does only what is still to do.
         """
-        lease, shard = self._claim.lease, self._claim.shard
+        if self._stored is None or self._stored.checkpoint is not checkpoint:
+            self._stored = _Stored(checkpoint)
+        stored = self._stored
+        if checkpoint.results and stored.segment is None:
+            stored.segment = self._store_segment(checkpoint.results)
+        if checkpoint.unfinished is not None and stored.carry_over_key is None:
+            stored.carry_over_key = self._store_carry_over(checkpoint.unfinished)
+        self._list(stored)
+        self._segments += stored.segment is not None
+        if stored.carry_over_key is not None:
+            self._carry_overs += 1
+            self.forget_carry_over()
+            self._carry_over_key = stored.carry_over_key
+
+    def forget_carry_over(self) -> None:
+        """Delete the carry-over that nobody needs any more. If that fails, it is left to be collected."""
+        if self._carry_over_key is None:
+            return
+        try:
+            self._objects.delete(self._carry_over_key)
+        except StorageError as error:
+            log.info(
+                "carry-over stays",
+                extra={
+                    "action": "carry_over_stays",
+                    "key": self._carry_over_key,
+                    "reason": error.message,
+                },
+            )
+        self._carry_over_key = None
+
+    def _store_segment(self, results: Sequence[RowResult]) -> Segment:
+        lease = self._claim.lease
         data = encode_segment(results)
-        key = segment_key(lease, shard.shard_no, self._seq)
+        key = segment_key(lease, self._claim.shard.shard_no, self._segments)
         self._objects.put(key, data)
         failpoints.hit("worker.segment_stored")
-        segment = Segment(
+        return Segment(
             key=key,
             term=lease.term,
-            seq=self._seq,
+            seq=self._segments,
             succeeded=sum(result.succeeded for result in results),
             failed=sum(not result.succeeded for result in results),
             usage=sum((result.usage for result in results), Usage()),
             size_bytes=len(data),
             sha256=hashlib.sha256(data).hexdigest(),
         )
-        with self._store.transaction() as tx:
-            if not lifecycle.commit_segment(tx, lease, segment, tx.now(), rows_total=rows_total):
-                raise LeaseLost
-        failpoints.hit("worker.segment_listed")
-        self._seq += 1
 
-    def save_carry_over(self, unfinished: Mapping[int, CarryOver]) -> str | None:
-        """Store the tokens of rows under way. Returns the object's key; None when there is nothing to
-        save.
-        """
-        lines = [
-            json.dumps(carry_over.to_json(row))
-            for row, carry_over in unfinished.items()
-            if not carry_over.is_empty
-        ]
-        if not lines:
-            return None
-        key = carry_over_key(self._claim.lease, self._claim.shard.shard_no, seq=0)  # one a lease
+    def _store_carry_over(self, unfinished: Mapping[int, CarryOver]) -> str:
+        lines = [json.dumps(carry_over.to_json(row)) for row, carry_over in unfinished.items()]
+        key = carry_over_key(self._claim.lease, self._claim.shard.shard_no, self._carry_overs)
         self._objects.put(key, ("\n".join(lines) + "\n").encode())
         failpoints.hit("worker.carry_over_stored")
         return key
 
-    def carry_over(self) -> dict[int, CarryOver]:
-        """What the worker before left unfinished, by row."""
-        key = self._claim.shard.carry_over_key
-        if key is None:
-            return {}
-        lines = self._objects.read(key, size_bytes_max=CARRY_OVER_BYTES_MAX).splitlines()
-        return {entry["row"]: CarryOver.from_json(entry) for entry in map(json.loads, lines)}
+    def _list(self, stored: _Stored) -> None:
+        lease, checkpoint = self._claim.lease, stored.checkpoint
+        try:
+            with self._store.transaction() as tx:
+                holds = lifecycle.commit_segment(
+                    tx,
+                    lease,
+                    stored.segment,
+                    tx.now(),
+                    rows_total=checkpoint.rows_total,
+                    carry_over_key=stored.carry_over_key,
+                    tokens_in_flight=checkpoint.tokens_left_out,
+                )
+                if holds:
+                    lifecycle.count_redone(tx, lease.job_id, checkpoint.tokens_redone)
+        except AlreadyListed:
+            return  # the answer to the first try was lost
+        if not holds:
+            self._count_refusal()
+            raise LeaseLost
+        if stored.segment is not None:
+            failpoints.hit("worker.segment_listed")
+
+    def _count_refusal(self) -> None:
+        try:
+            with self._store.transaction() as tx:
+                tx.counters.add("writes_fenced", 1)
+        except DatabaseUnavailable:
+            return  # a count is not worth waiting for

@@ -4,42 +4,52 @@ One thread a shard and one inbox: finished rows, orders and bad news all arrive 
 decided in `_work`, in order. Rows are read only as fast as the engine takes them and results leave the
 memory with every segment, so a shard costs the same however many rows it has.
 
-    input ──► _admit ──► engine ──► inbox ──► _checkpoint
-                 ▲                    │
+    input ──► _admit ──► engine ──► inbox ──► _checkpoint ──► uploads
+                 ▲                    │          (finished rows, and the tokens so far of the others)
                  └── rows in flight ◄─┘
+
+Trouble with the database or our own store is waited for under the lease; trouble with the input, or a bug, is
+no reason to keep it: what is finished is written, and the shard goes back to the queue.
 """
 
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, TypeVar
 
 from nightshift import failpoints
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import Answer, BulkClaim, StopReason
+from nightshift.leases import retry_delay_s
 from nightshift.objectstore import ObjectStore
+from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.outputs import RowResult
 from nightshift.rows.requests import RowRequest, to_request
 from nightshift.schemas import parse_request
-from nightshift.sources import Sources
+from nightshift.sources import Sources, is_file_id
 from nightshift.store import Store
-from workers.carry_over import CarryOver, ChoiceSoFar
+from workers.endings import Endings
 from workers.heartbeat import Heartbeat
+from workers.in_flight import InFlight
 from workers.inference import Identity, Progress, breakdown, refusal
-from workers.model_server import Busy, Inference, ModelServer
+from workers.ledger import Ledger
+from workers.model_server import Busy, Inference
 from workers.models import Models
-from workers.segments import Checkpoints, LeaseLost
+from workers.segments import Checkpoint, Checkpoints, LeaseLost
 from workers.suspicion import Isolation, watch
+from workers.uploads import Uploads, may_pass
 
 log = logging.getLogger(__name__)
 
 BUSY_RETRY_S: Final = 0.2  # how long to wait before offering a row again to a model that took none
-STORAGE_RETRY_S: Final = 30  # a shard whose input or output cannot be reached is left alone for this long
+ROW_TRIES_MAX: Final = 3  # of a row that the engine breaks off, before that is its result
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,8 @@ class ShardConfig:
     rows_in_flight_max: int  # inside the engine at once
     segment_rows: int  # a checkpoint after so many finished rows …
     segment_interval_s: float  # … or so long after the first of them
+    carry_over_interval_s: float  # the tokens of rows older than this are saved so often; 0: on leaving only
+    flush_s: float  # whoever leaves waits so long for what is finished to be written
     stop_grace_s: float  # rows in flight may finish for so long after an order to stop
     line_bytes_max: int  # one input row
 
@@ -73,6 +85,20 @@ class _Heard:
     progress: Progress
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """A checkpoint is written."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class _Broken:
+    """A checkpoint cannot be written, and no waiting mends that."""
+
+    error: Exception
+
+
 class _Drain:
     """Leave: hand the shard back with everything that is finished, and what is not as tokens so far."""
 
@@ -81,21 +107,15 @@ class _Lost:
     """The lease is gone."""
 
 
-_Message = _Heard | _Drain | _Lost | StopReason
+_Message = _Heard | _Stored | _Broken | _Drain | _Lost | StopReason
 
 
-@dataclass
-class _InFlight:
-    row: int
-    custom_id: str
-    server: ModelServer
-    num_choices: int
-    choices: dict[int, ChoiceSoFar] = field(default_factory=dict)
+class _InputTrouble(Exception):
+    """The rows cannot be read."""
 
-    @property
-    def carry_over(self) -> CarryOver:
-        choices = [self.choices.get(index, ChoiceSoFar()) for index in range(self.num_choices)]
-        return CarryOver(choices, self.server.made_by)
+    def __init__(self, error: StorageError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 class ShardRunner:
@@ -108,16 +128,29 @@ class ShardRunner:
         self._rooms = rooms
         self._config = config
         self._on_end = on_end
+        self._name = f"{claim.job.id}/{claim.shard.shard_no}"
         self._checkpoints = Checkpoints(claim, rooms.store, rooms.objects)
+        self._uploads = Uploads(
+            self._checkpoints.commit,
+            is_trusted=lambda: rooms.heartbeat.trusts(claim.lease),
+            on_stored=lambda checkpoint: self._inbox.put(_Stored(checkpoint)),
+            on_broken=lambda error: self._inbox.put(_Broken(error)),
+            name=self._name,
+        )
+        self._endings = Endings(claim, rooms.store)
         self._watch = watch(claim, rooms.store, rooms.isolation)
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
-        self._in_flight: dict[str, _InFlight] = {}
-        self._results: list[RowResult] = []  # finished, not checkpointed
-        self._oldest_result_s = 0.0
-        self._carry_over: dict[int, CarryOver] = {}
+        self._next: Row | BadRow | None = None  # read, and not given to the engine
+        self._again: deque[InFlight] = deque()  # broken off by the engine, and to be given to it once more
+        self._ledger = Ledger(
+            segment_rows=config.segment_rows,
+            segment_interval_s=config.segment_interval_s,
+            carry_over_interval_s=config.carry_over_interval_s,
+        )
         self._rows_total: int | None = None  # known once the input has been read to its end
         self._is_draining = False
         self._stop_at_s: float | None = None  # when rows still in flight are given up
+        self._leave_by_s = float("inf")  # when what is not written is given up
         self._thread = threading.Thread(target=self._run, name=f"shard-{claim.shard.shard_no}", daemon=True)
 
     # -- orders, from any thread -----------------------------------------------------------------------
@@ -134,6 +167,10 @@ class ShardRunner:
     def stop_requested(self, reason: StopReason) -> None:
         self._inbox.put(reason)
 
+    def tokens_at_risk(self) -> int:
+        """How many tokens would be generated again if this process died now."""
+        return self._ledger.tokens_at_risk()
+
     def join(self, timeout_s: float) -> bool:
         """Wait for the end. False: it is still running."""
         self._thread.join(timeout_s)
@@ -144,22 +181,19 @@ class ShardRunner:
     def _run(self) -> None:
         lease = self.claim.lease
         started_s = time.monotonic()
+        self._uploads.start()
         try:
-            outcome = self._work()
+            outcome = self._outcome()
         except LeaseLost:
             outcome = "lost"
         except DatabaseUnavailable as error:
             outcome = f"abandoned until its lease expires: {error.message}"
-        except StorageError as error:
-            outcome = self._postpone(error)
-        except NightshiftError as error:
-            outcome = self._give_up(error)
         except Exception:
             log.exception("shard broke", extra={"action": "shard_broke", "shard": lease.shard_id})
             outcome = "abandoned until its lease expires"
         finally:
-            for inference_id, flight in self._in_flight.items():
-                flight.server.cancel(inference_id)
+            self._uploads.abandon()
+            self._cancel_all()
             self._watch.close()
             self._rooms.heartbeat.release(lease)
             self._on_end(self)
@@ -176,73 +210,111 @@ class ShardRunner:
             },
         )
 
-    def _work(self) -> str:
-        self._carry_over = self._checkpoints.carry_over()
-        rows = self._rows_to_run()
-        waiting = next(rows, None)
-        while waiting is not None or self._in_flight:
-            while waiting is not None and self._may_admit and self._admit(waiting):
-                waiting = next(rows, None)
+    def _outcome(self) -> str:
+        """Run the shard, and leave it as what came of that demands."""
+        try:
+            self._work()
+            return self._end()
+        except (LeaseLost, DatabaseUnavailable):
+            raise
+        except _InputTrouble as trouble:
+            return self._leave_input(trouble.error)
+        except StorageError as error:
+            return self._postpone(error)
+        except NightshiftError as error:
+            return self._fail(error)
+        except Exception as error:
+            log.exception("shard broke", extra={"action": "shard_broke", "shard": self.claim.lease.shard_id})
+            self._endings.break_off(self.tokens_at_risk())
+            return f"broke: {type(error).__name__}: {error}"
+
+    def _work(self) -> None:
+        done = self._insist(self._checkpoints.rows_done)
+        left = self._insist(self._checkpoints.carry_over)
+        self._ledger.left = {row: carry_over for row, carry_over in left.items() if row not in done}
+        rows = self._rows_to_run(done)
+        self._next = next(rows, None)
+        while self._has_waiting or self._ledger.in_flight:
+            while self._has_waiting and self._may_admit and self._admit_next():
+                if self._next is None:
+                    self._next = next(rows, None)
             if self._must_leave:
                 break
-            self._listen(BUSY_RETRY_S if self._may_admit and waiting is not None else None)
+            self._listen(BUSY_RETRY_S if self._may_admit and self._has_waiting else None)
             if self._checkpoint_is_due:
                 self._checkpoint()
-        self._checkpoint()
-        return self._end()
+        self._flush()
 
-    def _rows_to_run(self) -> Iterator[Row | BadRow]:
+    def _rows_to_run(self, done: set[int]) -> Iterator[Row | BadRow]:
         """The shard's rows that no listed segment has. At the end, the number of all rows is known."""
-        done = self._checkpoints.rows_done()
         shard = self.claim.shard
-        source = self._rooms.sources.open(shard.uri, self.claim.lease.tenant_id)
         count = 0
-        for row in iter_rows(source.store, source.key, shard, line_bytes_max=self._config.line_bytes_max):
-            count += 1
-            if row.index not in done:
-                yield row
+        try:
+            source = self._rooms.sources.open(shard.uri, self.claim.lease.tenant_id)
+            for row in iter_rows(source.store, source.key, shard, line_bytes_max=self._config.line_bytes_max):
+                count += 1
+                if row.index not in done:
+                    yield row
+        except StorageError as error:
+            raise _InputTrouble(error) from error
         self._rows_total = count
 
     @property
+    def _has_waiting(self) -> bool:
+        return self._next is not None or bool(self._again)
+
+    @property
     def _may_admit(self) -> bool:
-        has_room = len(self._in_flight) < self._config.rows_in_flight_max
+        has_room = len(self._ledger.in_flight) < self._config.rows_in_flight_max and not self._uploads.is_full
         return has_room and not self._is_draining and self._stop_at_s is None
 
     @property
     def _must_leave(self) -> bool:
         if self._is_draining:
             return True
-        return self._stop_at_s is not None and (not self._in_flight or time.monotonic() >= self._stop_at_s)
+        return self._stop_at_s is not None and (
+            not self._ledger.in_flight or time.monotonic() >= self._stop_at_s
+        )
 
-    @property
-    def _checkpoint_is_due(self) -> bool:
-        if not self._results:
-            return False
-        waited_s = time.monotonic() - self._oldest_result_s
-        return len(self._results) >= self._config.segment_rows or waited_s >= self._config.segment_interval_s
+    # -- rows ------------------------------------------------------------------------------------------
+
+    def _admit_next(self) -> bool:
+        """Give one row to the engine, or record at once why it cannot be run. False: not now."""
+        if self._again:
+            again = self._again[0]
+            admitted = self._try(again.row, again.request, again.tries + 1)
+            if admitted:
+                self._again.popleft()
+            return admitted
+        assert self._next is not None, "there is one waiting"
+        admitted = self._admit(self._next)
+        if admitted:
+            self._next = None
+        return admitted
 
     def _admit(self, row: Row | BadRow) -> bool:
-        """Give a row to the engine, or record at once why it cannot be run. False: the model takes none
-        now.
-        """
-        job = self.claim.job
-        request = to_request(row, job.spec, self.claim.shard)
+        request = to_request(row, self.claim.job.spec, self.claim.shard)
         if (refused := self._watch.refuses(row.index)) is not None:
             self._record(row.index, request.custom_id, refused)
             return True
-        if not self._watch.may_admit(row.index):
-            return False
-        try:
-            if not isinstance(request, RowRequest):
-                raise InvalidRequest(request.message, param=request.param, code=request.code)
-            return self._submit(row.index, request)
-        except Busy:
-            return False
-        except InvalidRequest as error:
+        if not isinstance(request, RowRequest):
+            error = InvalidRequest(request.message, param=request.param, code=request.code)
             self._record(row.index, request.custom_id, refusal(error))
             return True
+        return self._try(row.index, request, tries=1)
 
-    def _submit(self, row: int, request: RowRequest) -> bool:
+    def _try(self, row: int, request: RowRequest, tries: int) -> bool:
+        if not self._watch.may_admit(row):
+            return False
+        try:
+            self._submit(row, request, tries)
+        except (Busy, DatabaseUnavailable):
+            return False
+        except InvalidRequest as error:
+            self._record(row, request.custom_id, refusal(error))
+        return True
+
+    def _submit(self, row: int, request: RowRequest, tries: int) -> None:
         job, shard = self.claim.job, self.claim.shard
         parsed = parse_request(job.spec.endpoint, request.body)
         if parsed.model != job.model:
@@ -252,39 +324,75 @@ class ShardRunner:
                 code="mismatched_model",
             )
         identity = self._identity(row)
-        inference_id = f"{identity.name}@{self.claim.lease.term}"
+        inference_id = f"{identity.name}@{self.claim.lease.term}" + (f".{tries}" if tries > 1 else "")
+        so_far = self._ledger.left.get(row)
         inference = Inference(
             id=inference_id,
             request=parsed,
             identity=identity,
             priority=job.priority,
             listener=lambda progress: self._inbox.put(_Heard(inference_id, progress)),
-            carry_over=self._carry_over.get(row),
+            carry_over=so_far,
             group=job.id,
         )
         server = self._rooms.models.get(parsed.model)
-        self._in_flight[inference_id] = _InFlight(row, request.custom_id, server, parsed.num_choices)
         self._watch.admitted([row])
         try:
             self._rooms.models.submit(inference)
-        except (Busy, InvalidRequest):
-            del self._in_flight[inference_id]
+        except BaseException:
             self._watch.finished(row)
             raise
-        self._carry_over.pop(row, None)
+        flight = InFlight(row, request, server, parsed.num_choices, so_far, tries)
+        self._ledger.begin(inference_id, flight)
         log.debug("row admitted", extra={"action": "row_admitted", "shard_no": shard.shard_no, "row": row})
-        return True
 
     def _identity(self, row: int) -> Identity:
-        job = self.claim.job
-        return Identity(f"{job.id}/{self.claim.shard.shard_no}/{row}", int(job.created_at.timestamp()))
+        return Identity(f"{self._name}/{row}", int(self.claim.job.created_at.timestamp()))
+
+    def _note(self, inference_id: str, progress: Progress) -> None:
+        failpoints.hit("worker.row_heard")
+        flight = self._ledger.in_flight.get(inference_id)
+        if flight is None:
+            return
+        self._ledger.hear(flight, progress)
+        if progress.failed is None and progress.answer is None:
+            return
+        del self._ledger.in_flight[inference_id]
+        self._watch.finished(flight.row)
+        if progress.answer is not None:
+            self._record(flight.row, flight.request.custom_id, progress.answer)
+        elif flight.tries < ROW_TRIES_MAX:
+            self._again.append(flight)
+        else:
+            assert progress.failed is not None, "it has ended"
+            self._record(flight.row, flight.request.custom_id, breakdown(progress.failed))
+
+    def _record(self, row: int, custom_id: str, answer: Answer) -> None:
+        identity = self._identity(row)
+        self._ledger.finish(
+            RowResult(
+                row=row,
+                custom_id=custom_id,
+                id=identity.id("batch_req_"),
+                request_id=identity.id("req_"),
+                status_code=answer.status_code,
+                body=answer.body,
+                usage=answer.usage,
+            )
+        )
+
+    def _cancel_all(self) -> None:
+        for inference_id, flight in self._ledger.in_flight.items():
+            flight.server.cancel(inference_id)
+
+    # -- news ------------------------------------------------------------------------------------------
 
     def _listen(self, timeout_s: float | None) -> None:
         """Wait for news, but not past the next thing that is due; then take all there is."""
         now_s = time.monotonic()
-        waits = [timeout_s] if timeout_s is not None else []
-        if self._results:
-            waits.append(self._oldest_result_s + self._config.segment_interval_s - now_s)
+        waits = [] if timeout_s is None else [timeout_s]
+        if not self._uploads.is_full and (due_in_s := self._ledger.due_in_s) is not None:
+            waits.append(due_in_s)
         if self._stop_at_s is not None:
             waits.append(self._stop_at_s - now_s)
         try:
@@ -297,88 +405,100 @@ class ShardRunner:
     def _hear(self, message: _Message) -> None:
         if isinstance(message, _Lost):
             raise LeaseLost
-        if isinstance(message, _Drain):
+        if isinstance(message, _Broken):
+            raise message.error
+        if isinstance(message, _Stored):
+            self._uploads.stored()
+            self._ledger.written(message.checkpoint)
+        elif isinstance(message, _Drain):
             self._is_draining = True
+            self._leave_by_s = time.monotonic() + self._config.flush_s
         elif isinstance(message, StopReason):
             if self._stop_at_s is None:
                 self._stop_at_s = time.monotonic() + self._config.stop_grace_s
+                self._leave_by_s = min(self._leave_by_s, self._stop_at_s + self._config.flush_s)
         else:
             self._note(message.inference_id, message.progress)
 
-    def _note(self, inference_id: str, progress: Progress) -> None:
-        failpoints.hit("worker.row_heard")
-        flight = self._in_flight.get(inference_id)
-        if flight is None:
-            return
-        flight.choices.setdefault(progress.choice, ChoiceSoFar()).add(
-            progress.token_ids, progress.token_logprobs
-        )
-        answer = breakdown(progress.failed) if progress.failed is not None else progress.answer
-        if answer is not None:
-            del self._in_flight[inference_id]
-            self._watch.finished(flight.row)
-            self._record(flight.row, flight.custom_id, answer)
+    def _insist(self, act: Callable[[], T]) -> T:
+        """Do what the database or our own store must do for us, however often it takes under this lease.
 
-    def _record(self, row: int, custom_id: str, answer: Answer) -> None:
-        if not self._results:
-            self._oldest_result_s = time.monotonic()
-        identity = self._identity(row)
-        self._results.append(
-            RowResult(
-                row=row,
-                custom_id=custom_id,
-                id=identity.id("batch_req_"),
-                request_id=identity.id("req_"),
-                status_code=answer.status_code,
-                body=answer.body,
-                usage=answer.usage,
-            )
-        )
+        Orders are heard meanwhile. Raises what no waiting mends, and anything once it is time to leave.
+        """
+        faults = 0
+        while True:
+            try:
+                return act()
+            except (DatabaseUnavailable, StorageError) as error:
+                if not may_pass(error) or time.monotonic() >= self._leave_by_s:
+                    raise
+                log.warning("shard waits", extra={"action": "shard_waits", "reason": error.message})
+            faults += 1
+            self._hear_until(time.monotonic() + retry_delay_s(faults, self._name))
 
-    def _checkpoint(self) -> None:
-        if not self._results:
-            return
-        if not self._rooms.heartbeat.trusts(self.claim.lease):
-            raise LeaseLost
-        self._checkpoints.write(self._results, self._rows_total)
-        self._results.clear()
+    def _hear_until(self, end_s: float) -> None:
+        while (left_s := min(end_s, self._leave_by_s) - time.monotonic()) > 0:
+            try:
+                self._hear(self._inbox.get(timeout=left_s))
+            except Empty:
+                return
+
+    # -- checkpoints -----------------------------------------------------------------------------------
+
+    @property
+    def _checkpoint_is_due(self) -> bool:
+        """Whether there is something to write, and a place for it on the way."""
+        return self._ledger.is_due and not self._uploads.is_full
+
+    def _checkpoint(self, *, of_everything: bool = False) -> None:
+        checkpoint = self._ledger.take(self._rows_total, of_everything=of_everything)
+        if checkpoint is not None:
+            self._uploads.put(checkpoint)
+
+    def _flush(self) -> None:
+        """Write all there is, rows under way included, and wait until that is done or it is time to leave."""
+        self._cancel_all()
+        self._checkpoint(of_everything=self._stop_at_s is None)
+        self._ledger.in_flight.clear()
+        while self._uploads.pending and time.monotonic() < self._leave_by_s:
+            left_s = self._leave_by_s - time.monotonic()
+            try:
+                self._hear(self._inbox.get(timeout=None if left_s == float("inf") else max(0.0, left_s)))
+            except Empty:
+                break
 
     # -- the end ---------------------------------------------------------------------------------------
 
     def _end(self) -> str:
         if self._is_draining:
-            return self._hand_back()
-        with self._rooms.store.transaction() as tx:
-            if self._stop_at_s is not None:
-                ended, outcome = tx.shards.stop_held(self.claim.lease), "stopped"
-            else:
-                assert self._rows_total is not None, "the input was read to its end"
-                ended = tx.shards.complete(self.claim.lease, rows_total=self._rows_total)
-                outcome = "done"
+            ended, outcome = (
+                self._insist(lambda: self._endings.hand_back(self.tokens_at_risk())),
+                "handed back",
+            )
+        elif self._stop_at_s is not None:
+            ended, outcome = self._insist(self._endings.stop), "stopped"
+        else:
+            rows_total = self._rows_total
+            assert rows_total is not None, "the input was read to its end"
+            ended, outcome = self._insist(lambda: self._endings.complete(rows_total)), "done"
         if not ended:
             raise LeaseLost
+        if not self._is_draining:
+            self._checkpoints.forget_carry_over()
         return outcome
 
-    def _hand_back(self) -> str:
-        unfinished = {flight.row: flight.carry_over for flight in self._in_flight.values()}
-        key = self._checkpoints.save_carry_over(self._carry_over | unfinished)
-        with self._rooms.store.transaction() as tx:
-            if not tx.leases.hand_back(self.claim.lease, key):
-                raise LeaseLost
-        failpoints.hit("worker.handed_back")
-        return "handed back"
+    def _leave_input(self, error: StorageError) -> str:
+        """The rows cannot be read now, or not at all. What is finished is not lost with that."""
+        self._leave_by_s = min(self._leave_by_s, time.monotonic() + self._config.flush_s)
+        self._flush()
+        if storage_verdict(error, in_our_store=is_file_id(self.claim.shard.uri)) == "fail":
+            return self._fail(error)
+        return self._postpone(error)
 
     def _postpone(self, error: StorageError) -> str:
-        """The object store is away: leave the shard alone for a while. Rows not checkpointed are run
-        again.
-        """
-        with self._rooms.store.transaction() as tx:
-            later = tx.now() + timedelta(seconds=STORAGE_RETRY_S)
-            tx.leases.delay(self.claim.lease, later)
+        self._endings.postpone(self.tokens_at_risk())
         return f"postponed: {error.message}"
 
-    def _give_up(self, error: NightshiftError) -> str:
-        """No retry can mend this: the input's location is not allowed, or it cannot be read at all."""
-        with self._rooms.store.transaction() as tx:
-            tx.shards.fail_held(self.claim.lease)
+    def _fail(self, error: NightshiftError) -> str:
+        self._endings.fail()
         return f"failed: {error.message}"

@@ -44,6 +44,7 @@ def job_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObj
             "counts": counts_json(job),
             "rows_estimated": job.rows_estimated,
             "usage": usage_json(job.usage),
+            "tokens_redone": job.tokens_redone,
             "eta_at": seconds(eta_at(job, now)),
             "error": found[0] if found else None,
             "errors": found,

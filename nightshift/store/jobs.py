@@ -242,6 +242,10 @@ class Jobs:
             cached_tokens=job.c.cached_tokens + usage.cached_tokens,
         )
 
+    def add_tokens_redone(self, job_id: str, tokens: int) -> None:
+        """Count tokens that were lost with a worker, or could not be gone on from."""
+        self._update(job.c.id == job_id, tokens_redone=job.c.tokens_redone + tokens)
+
     def overdue(self, now: datetime, limit: int) -> Sequence[Job]:
         """Jobs past their window or their run time that have not been told to stop."""
         rows = self._connection.execute(

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from nightshift.ids import new_id
 from nightshift.jobs import (
@@ -34,6 +35,10 @@ result = tables.result
 
 OPEN_SHARD_STATES = tuple(state for state in ShardState if not state.is_terminal)
 INSERT_ROWS_MAX = 500  # rows per INSERT: SQLite allows 32,766 bound values in a statement
+
+
+class AlreadyListed(Exception):
+    """This segment is listed: the transaction that did it had succeeded, though nobody heard of it."""
 
 
 @dataclass(frozen=True)
@@ -110,30 +115,31 @@ class Shards:
 
     # -- writes under a lease --------------------------------------------------------------------------
 
-    def list_segment(self, lease: Lease, new: Segment, *, rows_total: int | None) -> bool:
-        """Make a stored segment exist. False: the lease is gone, the object is garbage.
+    def list_segment(
+        self,
+        lease: Lease,
+        new: Segment | None,
+        *,
+        rows_total: int | None,
+        carry_over_key: str | None = None,
+        tokens_in_flight: int = 0,
+    ) -> bool:
+        """Make a stored segment exist, a stored carry-over the shard's, or both at once. False: the lease is
+        gone, the objects are garbage.
 
-        The caller adds the rows to the job (`jobs.add_progress`) in the same transaction.
+        Raises AlreadyListed when the segment was listed before: an answer to that was lost. The caller adds
+        the rows to the job (`jobs.add_progress`) in the same transaction.
         """
-        known = {} if rows_total is None else {"rows_total": rows_total}
-        holds = self._update_held(lease, rows_done=shard.c.rows_done + new.rows, crash_count=0, **known)
-        if holds:
-            self._connection.execute(
-                insert(segment).values(
-                    job_id=lease.job_id,
-                    shard_id=lease.shard_id,
-                    term=new.term,
-                    seq=new.seq,
-                    key=new.key,
-                    succeeded=new.succeeded,
-                    failed=new.failed,
-                    prompt_tokens=new.usage.prompt_tokens,
-                    completion_tokens=new.usage.completion_tokens,
-                    cached_tokens=new.usage.cached_tokens,
-                    size_bytes=new.size_bytes,
-                    sha256=new.sha256,
-                )
-            )
+        values: dict[str, Any] = {"tokens_in_flight": tokens_in_flight}
+        if new is not None:
+            values |= {"rows_done": shard.c.rows_done + new.rows, "crash_count": 0, "faults": 0}
+        if rows_total is not None:
+            values["rows_total"] = rows_total
+        if carry_over_key is not None:
+            values["carry_over_key"] = carry_over_key
+        holds = self._update_held(lease, **values)
+        if holds and new is not None:
+            self._insert_segment(lease, new)
         return holds
 
     def complete(self, lease: Lease, *, rows_total: int) -> bool:
@@ -290,6 +296,27 @@ class Shards:
             .group_by(shard.c.kind)
         )
         return {JobKind(kind): count for kind, count in rows}
+
+    def _insert_segment(self, lease: Lease, new: Segment) -> None:
+        try:
+            self._connection.execute(
+                insert(segment).values(
+                    job_id=lease.job_id,
+                    shard_id=lease.shard_id,
+                    term=new.term,
+                    seq=new.seq,
+                    key=new.key,
+                    succeeded=new.succeeded,
+                    failed=new.failed,
+                    prompt_tokens=new.usage.prompt_tokens,
+                    completion_tokens=new.usage.completion_tokens,
+                    cached_tokens=new.usage.cached_tokens,
+                    size_bytes=new.size_bytes,
+                    sha256=new.sha256,
+                )
+            )
+        except IntegrityError as error:
+            raise AlreadyListed(f"{new.key} is listed") from error
 
     def _update_held(self, lease: Lease, *guards: ColumnElement[bool], **values: Any) -> bool:
         """An UPDATE that does nothing unless the lease's term still holds the shard."""

@@ -1,28 +1,39 @@
 """One shard under its lease: every row gets one result, whatever is ordered, refused or lost on the way."""
 
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from nightshift import lifecycle
-from nightshift.errors import StorageUnavailable
+from nightshift.errors import DatabaseUnavailable, StorageUnavailable
 from nightshift.files import file_key
 from nightshift.jobs import BulkClaim, Job, Shard, ShardState, StopReason, carry_over_key
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.outputs import RowResult, decode_segment
-from nightshift.store import Store
+from nightshift.store import Store, Transaction
 from tests.unit.workers.scripted import TENANT, ManualClock, chat_body, claim_bulk, plan_bulk
+from workers import endings, shard_runner, uploads
 from workers.carry_over import CarryOver, ChoiceSoFar
 from workers.heartbeat import Heartbeat
 from workers.inference import Progress
+from workers.model_server import Inference
 from workers.shard_runner import Rooms, ShardConfig, ShardRunner
+from workers.uploads import UPLOADS_MAX
 
 INPUT = "file-input"
 CONFIG = ShardConfig(
-    rows_in_flight_max=8, segment_rows=4, segment_interval_s=0.05, stop_grace_s=30, line_bytes_max=10_000
+    rows_in_flight_max=8,
+    segment_rows=4,
+    segment_interval_s=0.05,
+    carry_over_interval_s=0,
+    flush_s=5,
+    stop_grace_s=30,
+    line_bytes_max=10_000,
 )
 
 
@@ -48,8 +59,8 @@ def write_input(objects: ObjectStore) -> Callable[[Sequence[str]], None]:
 def run(rooms: Rooms, heartbeat: Heartbeat, clock: ManualClock) -> Iterator[Callable[..., ShardRunner]]:
     runners: list[ShardRunner] = []
 
-    def start(claim: BulkClaim, config: ShardConfig = CONFIG) -> ShardRunner:
-        runner = ShardRunner(claim, rooms, config, on_end=lambda runner: None)
+    def start(claim: BulkClaim, config: ShardConfig = CONFIG, in_rooms: Rooms = rooms) -> ShardRunner:
+        runner = ShardRunner(claim, in_rooms, config, on_end=lambda runner: None)
         heartbeat.hold(claim.lease, runner, clock())
         runner.start()
         runners.append(runner)
@@ -130,7 +141,7 @@ def test_bad_rows_get_their_error_and_the_others_run(store, objects, model, writ
     assert shard_of(store, job).state is ShardState.DONE
 
 
-def test_a_row_the_engine_fails_on_is_a_failed_row_and_nothing_more(
+def test_a_row_the_engine_fails_on_thrice_is_a_failed_row_and_nothing_more(
     store, objects, model, write_input, run
 ) -> None:
     write_input([batch_line(0), batch_line(1)])
@@ -138,8 +149,11 @@ def test_a_row_the_engine_fails_on_is_a_failed_row_and_nothing_more(
     runner = run(claim_bulk(store))
     first, second = model.wait_for(2)
 
-    model.fail(first.id, "the logits are not finite")
     model.answer(second.id)
+    for _ in range(3):
+        (failing,) = model.wait_for(1)
+        assert failing.identity == first.identity
+        model.fail(failing.id, "the logits are not finite")
     finished(runner)
 
     results = by_id(results_of(store, objects, job))
@@ -308,14 +322,33 @@ def test_rows_that_outlast_the_grace_period_are_given_up(store, model, write_inp
     assert shard_of(store, job).state is ShardState.STOPPED
 
 
+def test_a_worker_that_does_not_trust_its_lease_writes_only_once_it_does_again(
+    store, objects, model, write_input, run, clock, heartbeat
+) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    (inference,) = model.wait_for(1)
+    clock.advance(21)  # nothing renewed the lease
+
+    model.answer(inference.id)
+    assert not runner.join(0.2)
+    assert results_of(store, objects, job) == []
+    heartbeat.beat()
+    finished(runner)
+
+    assert len(results_of(store, objects, job)) == 1
+
+
 def test_a_worker_that_lost_its_lease_writes_nothing(store, objects, model, write_input, run, clock) -> None:
     write_input([batch_line(0)])
     job = plan_bulk(store, INPUT)
     runner = run(claim_bulk(store))
     (inference,) = model.wait_for(1)
-    clock.advance(21)  # nothing renewed the lease: it is not trusted any more
+    clock.advance(21)
 
     model.answer(inference.id)
+    runner.lease_lost()
     finished(runner)
 
     assert results_of(store, objects, job) == []
@@ -368,6 +401,349 @@ def test_a_shard_whose_storage_is_away_waits_and_is_not_lost(store, rooms, model
     assert shard_of(store, job).state is ShardState.QUEUED
     with store.transaction() as tx:
         assert tx.leases.claim_bulk("worker-2", ["demo"], tx.now(), 30) is None, "not before a while"
+
+
+def test_rows_under_way_are_saved_without_notice_and_go_on_after_a_sudden_death(
+    store, model, write_input, run
+) -> None:
+    write_input([batch_line(n) for n in range(2)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store), replace(CONFIG, carry_over_interval_s=0.02))
+    half, untouched = model.wait_for(2)
+    model.say(half.id, "RO", [7, 8])
+    first = saved_after(store, job, None)
+    model.say(half.id, "W", [9])
+    saved_after(store, job, first)
+    died(store, runner)
+
+    model.submitted.clear()
+    run(claim_bulk(store, "worker-2"))
+    continued = {inference.identity.name: inference.carry_over for inference in model.wait_for(2)}
+    assert continued[half.identity.name] == CarryOver([ChoiceSoFar([7, 8, 9])], model.made_by)
+    assert continued[untouched.identity.name] is None
+
+
+def test_rows_without_new_tokens_are_not_saved_again(store, objects, model, write_input, run) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store), replace(CONFIG, carry_over_interval_s=0.01))
+    (half,) = model.wait_for(1)
+    model.say(half.id, "RO", [7, 8])
+    key = saved_after(store, job, None)
+    assert not runner.join(0.2)
+
+    assert shard_of(store, job).carry_over_key == key
+
+
+def test_only_the_last_carry_over_is_kept_and_none_of_a_shard_that_is_done(
+    store, objects, model, write_input, run
+) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store), replace(CONFIG, carry_over_interval_s=0.01))
+    (row,) = model.wait_for(1)
+    key = None
+    for token in range(3):
+        model.say(row.id, "x", [token])
+        key = saved_after(store, job, key)
+        _wait_until(lambda key=key: carry_overs(objects) == [key])
+    model.answer(row.id)
+    finished(runner)
+
+    assert carry_overs(objects) == []
+
+
+def test_a_row_that_is_drained_twice_before_it_says_anything_keeps_its_tokens(
+    store, model, write_input, run
+) -> None:
+    write_input([batch_line(0)])
+    plan_bulk(store, INPUT)
+    first = run(claim_bulk(store))
+    (row,) = model.wait_for(1)
+    model.say(row.id, "RO", [7, 8])
+    first.drain()
+    finished(first)
+    second = run(claim_bulk(store, "worker-2"))
+    model.wait_for(1)
+    second.drain()
+    finished(second)
+
+    run(claim_bulk(store, "worker-3"))
+    (continued,) = model.wait_for(1)
+
+    assert continued.carry_over == CarryOver([ChoiceSoFar([7, 8])], model.made_by)
+
+
+def test_a_row_not_begun_yet_keeps_the_tokens_it_has_when_others_are_saved(
+    store, model, write_input, run
+) -> None:
+    write_input([batch_line(n) for n in range(2)])
+    job = plan_bulk(store, INPUT)
+    first = run(claim_bulk(store))
+    for row, tokens in zip(model.wait_for(2), ([1], [2, 3]), strict=True):
+        model.say(row.id, "x", tokens)
+    first.drain()
+    finished(first)
+    saved = shard_of(store, job).carry_over_key
+    second = run(
+        claim_bulk(store, "worker-2"), replace(CONFIG, rows_in_flight_max=1, carry_over_interval_s=0.01)
+    )
+    (begun,) = model.wait_for(1)
+    model.say(begun.id, "x", [1, 4])
+    saved_after(store, job, saved)
+    died(store, second)
+
+    run(claim_bulk(store, "worker-3"))
+
+    left = [inference.carry_over for inference in model.wait_for(2)]
+    assert left == [CarryOver([ChoiceSoFar(tokens)], model.made_by) for tokens in ([1, 4], [2, 3])]
+
+
+def test_tokens_that_the_engine_does_not_go_on_from_are_counted(
+    store, objects, model, write_input, run
+) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    first = run(claim_bulk(store))
+    (row,) = model.wait_for(1)
+    model.say(row.id, "RO", [7, 8])
+    first.drain()
+    finished(first)
+
+    second = run(claim_bulk(store, "worker-2"))
+    (row,) = model.wait_for(1)
+    model.say(row.id, "R", [5])  # an engine that goes on repeats 7, 8 first
+    model.answer(row.id)
+    finished(second)
+
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id).tokens_redone == 2
+        assert tx.counters.values()["tokens_redone"] == 2
+
+
+def test_a_database_that_is_away_for_a_while_costs_nothing_that_is_finished(
+    store, objects, model, write_input, run, rooms, at_once
+) -> None:
+    write_input([batch_line(n) for n in range(3)])
+    job = plan_bulk(store, INPUT)
+    claim = claim_bulk(store)
+    away = Away(store)
+    runner = run(claim, in_rooms=replace(rooms, store=away))
+    rows = model.wait_for(3)
+    away.is_away = True
+    for row in rows:
+        model.answer(row.id)
+    for _ in range(2):
+        assert away.refused.acquire(timeout=10)
+    stored = [found.key for found in objects.list("segments")]
+    away.is_away = False
+    finished(runner)
+
+    assert len(model.submitted) == 3, "no row is run again"
+    assert len(by_id(results_of(store, objects, job))) == 3
+    assert shard_of(store, job).state is ShardState.DONE
+    assert [found.key for found in objects.list("segments")] == stored, "nothing is stored twice"
+
+
+def test_a_listing_whose_answer_was_lost_is_not_counted_twice(
+    store, objects, model, write_input, run, rooms, at_once
+) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    away = Away(store)
+    runner = run(claim_bulk(store), in_rooms=replace(rooms, store=away))
+    (row,) = model.wait_for(1)
+    away.loses_answers = 1
+    model.answer(row.id)
+    finished(runner)
+
+    assert away.refused.acquire(timeout=0)
+    assert len(results_of(store, objects, job)) == 1
+    shard = shard_of(store, job)
+    assert (shard.state, shard.rows_done) == (ShardState.DONE, 1)
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id).counts.succeeded == 1
+
+
+def test_an_object_store_that_is_away_for_a_while_costs_nothing_that_is_finished(
+    store, objects, model, write_input, run, rooms, at_once
+) -> None:
+    write_input([batch_line(n) for n in range(3)])
+    job = plan_bulk(store, INPUT)
+    claim = claim_bulk(store)
+    away = AwayObjects(objects)
+    runner = run(claim, in_rooms=replace(rooms, objects=away))
+    rows = model.wait_for(3)
+    away.is_away = True
+    for row in rows:
+        model.answer(row.id)
+    for _ in range(2):
+        assert away.refused.acquire(timeout=10)
+    away.is_away = False
+    finished(runner)
+
+    assert len(model.submitted) == 3
+    assert len(by_id(results_of(store, objects, job))) == 3
+    shard = shard_of(store, job)
+    assert (shard.state, shard.attempts, shard.faults) == (ShardState.DONE, 1, 0)
+
+
+def test_a_slow_object_store_stops_the_rows_only_after_some_checkpoints(
+    store, objects, model, write_input, run, rooms
+) -> None:
+    model.echo = True
+    write_input([batch_line(n) for n in range(40)])
+    job = plan_bulk(store, INPUT)
+    slow = SlowObjects(objects)
+    config = replace(CONFIG, segment_rows=2, rows_in_flight_max=4)
+    runner = run(claim_bulk(store), config, in_rooms=replace(rooms, objects=slow))
+    assert slow.asked.acquire(timeout=10)
+    _wait_until(lambda: len(model.submitted) >= 2 * UPLOADS_MAX)
+    assert not runner.join(0.1)
+    assert len(model.submitted) <= 2 * UPLOADS_MAX + config.rows_in_flight_max
+    slow.answers.set()
+    finished(runner)
+
+    assert len(by_id(results_of(store, objects, job))) == 40
+
+
+def test_whoever_drains_while_the_object_store_hangs_does_not_wait_for_it(
+    store, objects, model, write_input, run, rooms
+) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    slow = SlowObjects(objects)
+    runner = run(claim_bulk(store), replace(CONFIG, flush_s=0.05), in_rooms=replace(rooms, objects=slow))
+    (row,) = model.wait_for(1)
+    model.say(row.id, "RO", [7, 8])
+    runner.drain()
+    finished(runner)
+    slow.answers.set()
+
+    shard = shard_of(store, job)
+    assert (shard.state, shard.attempts, shard.carry_over_key) == (ShardState.QUEUED, 0, None)
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id).tokens_redone == 2
+
+
+def test_a_shard_that_breaks_is_given_back_at_once_with_what_is_finished(
+    store, objects, model, write_input, run, monkeypatch
+) -> None:
+    write_input([batch_line(0), batch_line(1)])
+    job = plan_bulk(store, INPUT)
+    broken = iter([False, True])
+    monkeypatch.setattr(model, "submit", _breaking(model.submit, broken))
+
+    finished(run(claim_bulk(store)))
+
+    shard = shard_of(store, job)
+    assert (shard.state, shard.attempts, shard.faults) == (ShardState.QUEUED, 1, 0)
+    with store.transaction() as tx:
+        assert list(tx.leases.of_worker("worker-1", 10)) == []
+
+
+def test_a_shard_that_always_breaks_is_given_up(store, model, write_input, run, monkeypatch) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    monkeypatch.setattr(model, "submit", _breaking(model.submit, itertools.repeat(True)))
+    monkeypatch.setattr(endings, "retry_delay_s", lambda faults, key: 0.0)
+
+    for _ in range(endings.BROKEN_MAX):
+        finished(run(claim_bulk(store)))
+
+    assert shard_of(store, job).state is ShardState.FAILED
+
+
+def saved_after(store: Store, job: Job, key: str | None) -> str | None:
+    """Wait until the job's only shard has another carry-over than this one. Returns its key."""
+    _wait_until(lambda: shard_of(store, job).carry_over_key != key)
+    return shard_of(store, job).carry_over_key
+
+
+def carry_overs(objects: ObjectStore) -> list[str]:
+    return [found.key for found in objects.list("segments") if "-c" in found.key]
+
+
+def died(store: Store, runner: ShardRunner) -> None:
+    """The worker is gone from one moment to the next, and somebody has noticed."""
+    runner.lease_lost()
+    finished(runner)
+    with store.transaction() as tx:
+        for lost in tx.leases.of_worker(runner.claim.lease.worker_id, 10):
+            tx.leases.requeue(lost)
+
+
+def _breaking(submit: Callable[[Inference], None], when: Iterator[bool]) -> Callable[[Inference], None]:
+    def broken(inference: Inference) -> None:
+        if next(when):
+            raise RuntimeError("nobody foresaw this")
+        submit(inference)
+
+    return broken
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has to wait before trying again does not wait long."""
+    monkeypatch.setattr(uploads, "LISTING_RETRY_S", 0.01)
+    for module in (uploads, shard_runner):
+        monkeypatch.setattr(module, "retry_delay_s", lambda faults, key: 0.01)
+
+
+class Away(Store):
+    """A store whose database can be taken away, or can lose the answers to commits that it made."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.database)
+        self.is_away = False
+        self.loses_answers = 0
+        self.refused = threading.Semaphore(0)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        if self.is_away:
+            self._refuse()
+        with super().transaction() as tx:
+            yield tx
+        if self.loses_answers:
+            self.loses_answers -= 1
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self.refused.release()
+        raise DatabaseUnavailable
+
+
+class AwayObjects:
+    """An object store that can be taken away."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.is_away = False
+        self.refused = threading.Semaphore(0)
+
+    def __getattr__(self, name: str) -> object:
+        if self.is_away:
+            self.refused.release()
+            raise StorageUnavailable
+        return getattr(self._objects, name)
+
+
+class SlowObjects:
+    """An object store in which a put does not end before it is told to."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.asked = threading.Semaphore(0)
+        self.answers = threading.Event()
+
+    def put(self, key: str, data: bytes) -> None:
+        self.asked.release()
+        assert self.answers.wait(30)
+        self._objects.put(key, data)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._objects, name)
 
 
 def _started(runner: ShardRunner) -> ShardRunner:

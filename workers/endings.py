@@ -1,0 +1,66 @@
+"""How one lease of a shard may end, each as a transaction under its term. False: the lease was lost."""
+
+from datetime import timedelta
+from typing import Final
+
+from nightshift import failpoints, lifecycle
+from nightshift.jobs import BulkClaim
+from nightshift.leases import retry_delay_s
+from nightshift.store import Store
+
+BROKEN_MAX: Final = 5  # leases of a shard that nobody knows how to run; then it is given up
+
+
+class Endings:
+    """The ends of one lease. `tokens_lost` are generated and in no checkpoint."""
+
+    def __init__(self, claim: BulkClaim, store: Store) -> None:
+        self._lease = claim.lease
+        self._shard = claim.shard
+        self._store = store
+
+    def complete(self, rows_total: int) -> bool:
+        """Every row is listed."""
+        with self._store.transaction() as tx:
+            return tx.shards.complete(self._lease, rows_total=rows_total)
+
+    def stop(self) -> bool:
+        """Its job wants no more rows."""
+        with self._store.transaction() as tx:
+            return tx.shards.stop_held(self._lease)
+
+    def hand_back(self, tokens_lost: int) -> bool:
+        """This worker has to go; another one goes on."""
+        with self._store.transaction() as tx:
+            handed_back = tx.leases.hand_back(self._lease)
+            if handed_back:
+                lifecycle.count_redone(tx, self._lease.job_id, tokens_lost)
+        if handed_back:
+            failpoints.hit("worker.handed_back")
+        return handed_back
+
+    def postpone(self, tokens_lost: int) -> bool:
+        """Something outside the shard is in the way: it is left alone for a while, longer each time."""
+        delay_s = retry_delay_s(self._shard.faults + 1, self._shard.id)
+        with self._store.transaction() as tx:
+            delayed = tx.leases.delay(self._lease, tx.now() + timedelta(seconds=delay_s))
+            if delayed:
+                lifecycle.count_redone(tx, self._lease.job_id, tokens_lost)
+        return delayed
+
+    def break_off(self, tokens_lost: int) -> bool:
+        """A bug, most likely: somebody else may try, but not for ever."""
+        attempts = self._shard.attempts
+        if attempts >= BROKEN_MAX:
+            return self.fail()
+        with self._store.transaction() as tx:
+            later = tx.now() + timedelta(seconds=retry_delay_s(attempts, self._shard.id))
+            returned = tx.leases.return_broken(self._lease, later)
+            if returned:
+                lifecycle.count_redone(tx, self._lease.job_id, tokens_lost)
+        return returned
+
+    def fail(self) -> bool:
+        """No retry can mend this: the input's location is not allowed, or it cannot be read at all."""
+        with self._store.transaction() as tx:
+            return tx.shards.fail_held(self._lease)
