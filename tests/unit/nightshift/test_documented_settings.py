@@ -12,7 +12,7 @@ from nightshift.settings import ApiSettings
 # says in docs/operations.md what it does.
 NOT_YET_IN_EFFECT = {
     *("ONLINE_QUEUE_TOTAL_MAX", "BULK_ROWS_MAX", "BULK_ROWS_TOTAL_MAX"),
-    *("CAPACITY"),
+    "CAPACITY",
     *("STEP_TIMEOUT_S", "DEAF_AFTER_S", "SPOT_PROVIDER", "SPOT_METADATA_URL", "WORKER_METRICS_PORT"),
 }
 
