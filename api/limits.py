@@ -1,4 +1,4 @@
-"""How much a caller may send, how deep, and how much work may wait: what is refused before it costs anything.
+"""How much a caller may send, and how deep: what is refused before it costs anything.
 
 The body cap counts bytes as they arrive, so a body without a length is held to it too, and nothing beyond it
 is ever in memory. It knows no routes but one: uploads stream and have a cap of their own.
@@ -10,18 +10,14 @@ from typing import Any, Final, NoReturn
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nightshift.errors import InvalidRequest, RequestTooLarge, TooManyRequests
-from nightshift.jobs import JobKind, JsonObject
+from nightshift.errors import InvalidRequest, RequestTooLarge
+from nightshift.jobs import JsonObject
 from nightshift.settings import ApiSettings
-from nightshift.store import Transaction
 
 UPLOAD_PATH: Final = "/v1/files"
 UPLOAD_OVERHEAD_BYTES: Final = 64 * 1024  # of multipart around the file itself
 
 JSON_DEPTH_MAX: Final = 64  # containers inside containers; a chat request needs about eight
-
-ONLINE_RETRY_AFTER_S: Final = 2  # online requests end within seconds
-BULK_RETRY_AFTER_S: Final = 60
 
 
 class BodyLimit:
@@ -84,24 +80,6 @@ def parse_json_object(raw: bytes) -> JsonObject:
     if b"\\u" in raw:
         _check_text(value)
     return value
-
-
-def admit_online(tx: Transaction, tenant_id: str, settings: ApiSettings) -> None:
-    """Raises TooManyRequests when a tenant has as many online requests waiting as it may."""
-    _admit(tx, tenant_id, JobKind.ONLINE, settings.online_queue_max, ONLINE_RETRY_AFTER_S)
-
-
-def admit_bulk(tx: Transaction, tenant_id: str, settings: ApiSettings) -> None:
-    """Raises TooManyRequests when a tenant has as many unfinished bulk jobs as it may."""
-    _admit(tx, tenant_id, JobKind.BULK, settings.bulk_jobs_max, BULK_RETRY_AFTER_S)
-
-
-def _admit(tx: Transaction, tenant_id: str, kind: JobKind, jobs_max: int, retry_after_s: int) -> None:
-    if tx.jobs.unfinished(tenant_id, kind) >= jobs_max:
-        raise TooManyRequests(
-            f"{jobs_max} {kind} jobs are unfinished already. Try again when some of them have ended.",
-            retry_after_s=retry_after_s,
-        )
 
 
 def _check_depth(value: JsonObject) -> None:

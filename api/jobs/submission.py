@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from api.admission import admit_bulk, admit_online
 from api.jobs.bodies import BatchCreate, JobCreate, Options, WebhookBody
 from api.jobs.catalogue import check_model
 from api.jobs.fingerprints import fingerprint
-from api.limits import admit_bulk, admit_online
 from api.services import Services
 from api.times import parse_window
 from nightshift import lifecycle
@@ -115,7 +115,7 @@ def submit_online(
     """Accept an online job. Raises UnknownModel, TooManyRequests."""
     assert new.model is not None, "an online request names its model"
     check_model(tx, settings, new.model, new.spec.endpoint)
-    admit_online(tx, new.tenant_id, settings)
+    admit_online(tx, new.tenant_id, settings, now)
     return lifecycle.submit_online(tx, new, body, now)
 
 
@@ -126,7 +126,7 @@ def submit_bulk(tx: Transaction, settings: ApiSettings, new: NewJob, now: dateti
         _check_file(tx, new, new.spec.input, now)
     if new.model is not None:
         check_model(tx, settings, new.model, new.spec.endpoint)
-    admit_bulk(tx, new.tenant_id, settings)
+    admit_bulk(tx, new.tenant_id, settings, now)
     return lifecycle.submit_bulk(tx, new, now)
 
 

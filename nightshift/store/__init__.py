@@ -32,6 +32,7 @@ from nightshift.store.jobs import Jobs
 from nightshift.store.keys import Keys
 from nightshift.store.leadership import Leadership
 from nightshift.store.leases import Leases
+from nightshift.store.load import Load
 from nightshift.store.outbox import Outbox
 from nightshift.store.references import References
 from nightshift.store.shards import Shards
@@ -105,6 +106,10 @@ class Transaction:
     @cached_property
     def counters(self) -> Counters:
         return Counters(self._connection)
+
+    @cached_property
+    def load(self) -> Load:
+        return Load(self._connection)
 
     @cached_property
     def references(self) -> References:

@@ -137,14 +137,6 @@ class Jobs:
         ).one_or_none()
         return to_job(row) if row else None
 
-    def unfinished(self, tenant_id: str, kind: JobKind) -> int:
-        """How many of a tenant's jobs have not ended: what admission counts."""
-        return self._connection.execute(
-            select(func.count()).where(
-                job.c.tenant_id == tenant_id, job.c.kind == kind, job.c.state.in_(ACTIVE_STATES)
-            )
-        ).scalar_one()
-
     def reading(self, tenant_id: str, file_id: str) -> Job | None:
         """A tenant's unfinished job that has this file as its input, the oldest; None if there is none."""
         row = self._connection.execute(

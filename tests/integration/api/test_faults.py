@@ -10,7 +10,7 @@ import pytest
 
 from api.app import create_app
 from api.services import AppSettings
-from nightshift.jobs import JobKind, OnlineClaim, StopReason
+from nightshift.jobs import OnlineClaim, StopReason
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from tests.integration.api.conftest import TIMEOUT_S, KeyMaker, batch_lines
@@ -79,7 +79,7 @@ def test_while_the_database_is_locked_nothing_is_accepted_by_halves(
     assert answer.status_code == 503
     assert accepted.status_code == 202
     with store.snapshot() as tx:
-        assert tx.jobs.unfinished("default", JobKind.ONLINE) == 1
+        assert tx.load.online("default").own == 1
 
 
 class TestWithoutRedis:
@@ -227,7 +227,7 @@ def test_a_client_that_hangs_up_frees_the_slot(
     assert told.wait(TIMEOUT_S)
     assert reasons == [StopReason.CANCELLED]
     with store.snapshot() as tx:
-        assert tx.jobs.unfinished("default", JobKind.ONLINE) == 0
+        assert tx.load.online("default").own == 0
 
 
 def test_a_file_whose_bytes_are_gone_is_not_found(

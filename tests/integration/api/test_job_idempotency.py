@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from nightshift.jobs import JobKind
 from nightshift.store import Store
 from tests.integration.api.conftest import KeyMaker
 
@@ -30,7 +29,7 @@ class TestIdempotency:
 
         assert (second.status_code, second.json()) == (first.status_code, first.json())
         with store.snapshot() as tx:
-            assert tx.jobs.unfinished("default", JobKind.BULK) == 1
+            assert tx.load.bulk("default").jobs == 1
 
     def test_the_same_key_with_another_request_is_refused(
         self, http: httpx.Client, bulk: dict[str, object]

@@ -7,9 +7,9 @@ import openai
 import pytest
 
 from api.services import AppSettings
-from nightshift.jobs import JobKind
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
+from nightshift.testing import asked, planned
 from tests.integration.api.conftest import batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.integration.servers import ValkeyServer
@@ -24,7 +24,10 @@ def settings(data: DataSettings, valkey: ValkeyServer) -> AppSettings:
         body_bytes_max=20_000,
         file_bytes_max=100_000,
         online_queue_max=1,
+        online_queue_total_max=2,
         bulk_jobs_max=2,
+        bulk_rows_max=50,
+        bulk_rows_total_max=500,
         online_wait_s=1.0,
     )
     return AppSettings(data, valkey.settings, LocationSettings(), api)
@@ -75,7 +78,7 @@ def test_more_bulk_jobs_than_allowed_are_told_to_come_back(
     assert int(answers[2].headers["retry-after"]) > 0
     assert answers[2].json()["error"]["type"] == "rate_limit_error"
     with store.snapshot() as tx:
-        assert tx.jobs.unfinished("default", JobKind.BULK) == 2
+        assert tx.load.bulk("default").jobs == 2
 
 
 def test_more_online_requests_than_allowed_are_told_to_come_back(http: httpx.Client) -> None:
@@ -87,6 +90,39 @@ def test_more_online_requests_than_allowed_are_told_to_come_back(http: httpx.Cli
     assert int(second.headers["retry-after"]) > 0
 
 
+def test_one_tenants_requests_are_refused_where_all_tenants_together_have_too_many(
+    http: httpx.Client, store: Store
+) -> None:
+    for number in range(2):
+        asked(store, tenant_id=f"other-{number}")
+
+    refused = http.post(
+        "/v1/jobs", json={"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
+    )
+
+    assert refused.status_code == 429
+    assert "of all tenants" in refused.json()["error"]["message"]
+    with store.snapshot() as tx:
+        assert tx.load.online("default").own == 0
+
+
+@pytest.mark.parametrize(("tenant", "says"), [("default", "of yours"), ("other", "of all tenants")])
+def test_more_rows_than_may_wait_are_told_to_come_back(
+    client: openai.OpenAI, http: httpx.Client, store: Store, tenant: str, says: str
+) -> None:
+    planned(store, rows_total=50 if tenant == "default" else 500, tenant_id=tenant)
+    file = client.files.create(file=batch_lines(1), purpose="batch")
+
+    refused = http.post(
+        "/v1/batches",
+        json={"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"},
+    )
+
+    assert refused.status_code == 429
+    assert says in refused.json()["error"]["message"]
+    assert refused.headers["retry-after"] == "60"  # nothing of it has begun
+
+
 def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http: httpx.Client, store: Store) -> None:
     answer = http.post("/v1/chat/completions", json={"model": CHAT_MODEL, "messages": HELLO})
 
@@ -94,7 +130,7 @@ def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http: httpx.Clie
     assert answer.json()["error"]["code"] == "timeout"
     assert answer.headers["x-should-retry"] == "false"
     with store.snapshot() as tx:
-        assert tx.jobs.unfinished("default", JobKind.ONLINE) == 0
+        assert tx.load.online("default").own == 0
 
 
 def test_announced_models_are_listed_before_a_worker_has_loaded_them(client: openai.OpenAI) -> None:

@@ -94,10 +94,10 @@ def test_admission_counts_the_jobs_that_have_not_ended(store: Store) -> None:
     asked(store)
     completed(store, claimed(store).lease, rows_total=0)
     with store.transaction() as tx:
-        assert tx.jobs.unfinished("default", JobKind.BULK) == 3
+        assert tx.load.bulk("default").jobs == 3
         tx.jobs.finish(ended.id, JobState.SUCCEEDED, tx.now())
-        assert tx.jobs.unfinished("default", JobKind.BULK) == 2
-        assert tx.jobs.unfinished("default", JobKind.ONLINE) == 1
+        assert tx.load.bulk("default").jobs == 2
+        assert tx.load.online("default").own == 1
 
 
 def test_a_file_is_read_by_a_job_of_its_own_tenant_until_the_job_ends(store: Store, clock: FakeClock) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from nightshift import lifecycle
 from nightshift.files import File
-from nightshift.jobs import Job, JobKind, StopReason
+from nightshift.jobs import Job, StopReason
 from nightshift.store import Store, Transaction
 from nightshift.store.idempotency import KeptAnswer
 from nightshift.testing import (
@@ -49,6 +49,7 @@ class Belongings:
 def belongings(store: Store, tenant_id: str) -> Belongings:
     bulk = planned(store, tenant_id=tenant_id, fingerprint=FINGERPRINT)
     commit_rows(store, claimed(store).lease)
+    asked(store, tenant_id=tenant_id)  # and not answered yet
     online = asked(store, tenant_id=tenant_id)
     file, answer = a_file(tenant_id=tenant_id), KeptAnswer(FINGERPRINT, bulk.id, 202, {})
     delivery = a_delivery(bulk)
@@ -69,7 +70,8 @@ REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
     "jobs.get": lambda tx, tenant, of: tx.jobs.get(tenant, of.bulk.id),
     "jobs.list": lambda tx, tenant, of: tx.jobs.list(tenant, limit=10),
     "jobs.find_repeat": lambda tx, tenant, of: tx.jobs.find_repeat(tenant, FINGERPRINT, STARTS_AT),
-    "jobs.unfinished": lambda tx, tenant, of: tx.jobs.unfinished(tenant, JobKind.BULK),
+    "load.online": lambda tx, tenant, of: tx.load.online(tenant).own,
+    "load.bulk": lambda tx, tenant, of: tx.load.bulk(tenant).jobs,
     "jobs.reading": lambda tx, tenant, of: tx.jobs.reading(tenant, str(of.bulk.spec.input)),
     "jobs.request_stop": lambda tx, tenant, of: tx.jobs.request_stop(
         tenant, of.bulk.id, StopReason.CANCELLED, tx.now()

@@ -1,0 +1,81 @@
+"""How much work may wait: more than that is refused before anything is written, with the time it is worth
+coming back after.
+
+Limits hold for each tenant, so that one cannot fill the house, and for all together, so that what is accepted
+is also done. Requests that arrive at the same instant may overstep a limit by their number, and no further.
+"""
+
+import math
+from datetime import datetime
+from typing import Final
+
+from nightshift.errors import TooManyRequests
+from nightshift.settings import ApiSettings
+from nightshift.store import Transaction
+from nightshift.store.load import BulkLoad
+
+RETRY_AFTER_MAX_S: Final = 60  # longer than this nobody can see ahead
+
+
+def admit_online(tx: Transaction, tenant_id: str, settings: ApiSettings, now: datetime) -> None:
+    """Raises TooManyRequests when as many online requests wait for an answer as may."""
+    load = tx.load.online(tenant_id)
+    if load.own >= settings.online_queue_max:
+        limit, whose = settings.online_queue_max, "yours"
+    elif load.total >= settings.online_queue_total_max:
+        limit, whose = settings.online_queue_total_max, "of all tenants"
+    else:
+        return
+    oldest_at = tx.load.oldest_online()
+    waited_s = 0.0 if oldest_at is None else (now - oldest_at).total_seconds()
+    raise TooManyRequests(
+        f"{limit} online requests ({whose}) are waiting already. Try again when some have been answered.",
+        retry_after_s=estimated_drain_s(load.total, per_second_of(load.total, waited_s)),
+    )
+
+
+def admit_bulk(tx: Transaction, tenant_id: str, settings: ApiSettings, now: datetime) -> None:
+    """Raises TooManyRequests when a tenant has as many unfinished jobs as it may, or as many rows wait.
+
+    A job is admitted whole, however long it is: its rows are not known before its input has been read.
+    """
+    load = tx.load.bulk(tenant_id)
+    said = _objection(load, settings)
+    if said is None:
+        return
+    message, rows_too_many = said
+    running_s = 0.0 if load.running_since is None else (now - load.running_since).total_seconds()
+    raise TooManyRequests(
+        f"{message} Try again when some of them are done.",
+        retry_after_s=estimated_drain_s(rows_too_many, per_second_of(load.rows_done, running_s)),
+    )
+
+
+def _objection(load: BulkLoad, settings: ApiSettings) -> tuple[str, int] | None:
+    """What there is too much of, and how many rows must be done before there is not."""
+    if load.jobs >= settings.bulk_jobs_max:
+        return f"{load.jobs} of your bulk jobs are unfinished.", load.rows // load.jobs
+    if load.rows >= settings.bulk_rows_max:
+        return f"{load.rows} rows of yours are waiting.", load.rows - settings.bulk_rows_max + 1
+    if load.rows_total >= settings.bulk_rows_total_max:
+        message = f"{load.rows_total} rows of all tenants are waiting."
+        return message, load.rows_total - settings.bulk_rows_total_max + 1
+    return None
+
+
+def per_second_of(count: int, seconds: float) -> float:
+    """The pace that got through so many in so long. Pure.
+
+    Of a queue: whoever is at its head now has waited while all that are behind it arrived, and in a queue
+    that is full as many leave as arrive (Little's law).
+    """
+    if count <= 0:
+        return 0.0
+    return count / seconds if seconds > 0 else math.inf
+
+
+def estimated_drain_s(waiting: int, per_second: float) -> int:
+    """Whole seconds until so many are done at this pace, from 1 to 60. Pure."""
+    if per_second <= 0:
+        return RETRY_AFTER_MAX_S
+    return max(1, min(RETRY_AFTER_MAX_S, math.ceil(waiting / per_second)))

@@ -1,0 +1,76 @@
+"""Statements about how much waits: what admission asks before more is accepted."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, func, select
+
+from nightshift.jobs import JobKind, JobState, ShardState
+from nightshift.store import tables
+
+job = tables.job
+shard = tables.shard
+
+_UNFINISHED = tuple(state for state in JobState if not state.is_terminal)
+
+
+@dataclass(frozen=True)
+class OnlineLoad:
+    """Online requests that have no answer yet."""
+
+    own: int  # the tenant's
+    total: int  # everybody's
+
+
+@dataclass(frozen=True)
+class BulkLoad:
+    """Bulk jobs that have not ended, and the rows of them that have no result yet, as far as they are known:
+    a job's rows are counted once its input has been looked at.
+    """
+
+    jobs: int  # the tenant's
+    rows: int
+    rows_total: int  # everybody's
+    rows_done: int  # everybody's, of the same jobs
+    running_since: datetime | None  # when the first of these jobs was started; None: none is running
+
+
+class Load:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def online(self, tenant_id: str) -> OnlineLoad:
+        """Counted in an index alone, however many there are."""
+        own, total = self._connection.execute(
+            select(func.count().filter(shard.c.tenant_id == tenant_id), func.count()).where(
+                shard.c.state.in_((ShardState.QUEUED, ShardState.LEASED)), shard.c.kind == JobKind.ONLINE
+            )
+        ).one()
+        return OnlineLoad(own, total)
+
+    def oldest_online(self) -> datetime | None:
+        """When the request was made that has waited the longest for a worker; None if none waits."""
+        oldest: datetime | None = self._connection.execute(
+            select(func.min(shard.c.enqueued_at)).where(
+                shard.c.state == ShardState.QUEUED, shard.c.kind == JobKind.ONLINE
+            )
+        ).scalar_one()
+        return oldest
+
+    def bulk(self, tenant_id: str) -> BulkLoad:
+        done = job.c.rows_succeeded + job.c.rows_failed
+        known = func.coalesce(job.c.rows_total, job.c.rows_estimated, 0)
+        left = func.coalesce(func.sum(known - done).filter(known > done), 0)
+        is_own = job.c.tenant_id == tenant_id
+        found = self._connection.execute(
+            select(
+                func.count().filter(is_own).label("jobs"),
+                func.coalesce(func.sum(known - done).filter(known > done, is_own), 0).label("rows"),
+                left.label("rows_total"),
+                func.coalesce(func.sum(done), 0).label("rows_done"),
+                func.min(job.c.started_at).label("running_since"),
+            ).where(job.c.state.in_(_UNFINISHED), job.c.kind == JobKind.BULK)
+        ).one()
+        return BulkLoad(
+            found.jobs, int(found.rows), int(found.rows_total), int(found.rows_done), found.running_since
+        )

@@ -1,0 +1,35 @@
+"""How long it is worth staying away."""
+
+import math
+
+import pytest
+
+from api.admission import RETRY_AFTER_MAX_S, estimated_drain_s, per_second_of
+
+
+@pytest.mark.parametrize(
+    ("waiting", "per_second", "seconds"),
+    [
+        (100, 10.0, 10),
+        (101, 10.0, 11),  # whole seconds, upwards
+        (1, 1000.0, 1),  # not at once
+        (0, 10.0, 1),
+        (10**9, 1.0, RETRY_AFTER_MAX_S),  # nobody sees so far ahead
+        (100, 0.0, RETRY_AFTER_MAX_S),  # nothing moves
+        (100, math.inf, 1),
+    ],
+)
+def test_a_queue_drains_in_its_length_at_its_pace(waiting: int, per_second: float, seconds: int) -> None:
+    assert estimated_drain_s(waiting, per_second) == seconds
+
+
+def test_who_joins_a_full_queue_waits_as_long_as_its_head_has() -> None:
+    assert estimated_drain_s(500, per_second_of(500, seconds=8)) == 8
+
+
+def test_a_queue_that_has_just_filled_says_nothing_about_its_pace_yet() -> None:
+    assert estimated_drain_s(500, per_second_of(500, seconds=0)) == 1
+
+
+def test_a_job_that_has_not_begun_gives_no_hope_within_the_minute() -> None:
+    assert estimated_drain_s(500, per_second_of(0, seconds=30)) == RETRY_AFTER_MAX_S
