@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from nightshift import failpoints
 from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet import Capacity
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.store import Store
 from workers.heartbeat import Heartbeat
@@ -86,7 +87,9 @@ class Intake:
         lease_ttl_s: float,
         places: Places,
         heartbeat: Heartbeat,
+        capacity: Capacity = Capacity.ON_DEMAND,
     ) -> None:
+        self._capacity = capacity
         self._store = store
         self._worker_id = worker_id
         self._models = models
@@ -217,14 +220,19 @@ class Intake:
         shard_ids = dict.fromkeys(message.shard_id for message in messages if message.shard_id is not None)
         if poll:
             with self._store.snapshot() as tx:
-                for shard_id in tx.leases.queued_online(self._models, count):
+                for shard_id in tx.leases.queued_online(self._models, count, self._capacity):
                     if len(shard_ids) < count:
                         shard_ids[shard_id] = None
         if not shard_ids:
             return []
         return self._store.run(
             lambda tx: tx.leases.claim_online(
-                list(shard_ids), self._worker_id, self._models, tx.now(), self._lease_ttl_s
+                list(shard_ids),
+                self._worker_id,
+                self._models,
+                tx.now(),
+                self._lease_ttl_s,
+                capacity=self._capacity,
             )
         )
 
@@ -254,7 +262,9 @@ class Intake:
     def _claim_bulk(self) -> bool:
         claimed_at_s = self._heartbeat.clock_s()
         claim = self._store.run(
-            lambda tx: tx.leases.claim_bulk(self._worker_id, self._models, tx.now(), self._lease_ttl_s)
+            lambda tx: tx.leases.claim_bulk(
+                self._worker_id, self._models, tx.now(), self._lease_ttl_s, capacity=self._capacity
+            )
         )
         if claim is None:
             return False

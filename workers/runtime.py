@@ -14,7 +14,7 @@ from typing import Final
 
 from nightshift.checkpoints import check_distinct
 from nightshift.errors import DatabaseUnavailable
-from nightshift.fleet import EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, Worker, WorkerState
+from nightshift.fleet import EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, Capacity, Worker, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.nudges import NudgeListener
 from nightshift.objectstore import ObjectStore
@@ -89,6 +89,7 @@ class Runtime:
             self._settings.lease.ttl_s,
             places=self,
             heartbeat=self._heartbeat,
+            capacity=Capacity(self._settings.capacity),
         )
         for server in self._models:
             server.start()
@@ -189,6 +190,7 @@ class Runtime:
                     pid=os.getpid(),
                     state=WorkerState.STARTING,
                     models=(),
+                    capacity=Capacity(self._settings.capacity),
                     started_at=now,
                     heartbeat_at=now,
                 )

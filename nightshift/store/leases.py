@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, case, func, or_, select, tuple_, update
 
+from nightshift.fleet import Capacity
 from nightshift.jobs import (
     BulkClaim,
     Job,
@@ -33,6 +34,7 @@ job = tables.job
 shard = tables.shard
 request = tables.request
 
+ANY_CAPACITY = "any"  # of a job that takes whatever machine there is
 JOBS_LOOKED_AT_MAX = 8  # the best jobs; another claimer may have just taken the last shard of the first ones
 
 
@@ -76,13 +78,16 @@ class Leases:
         now: datetime,
         ttl_s: float,
         priorities: PriorityConfig = PriorityConfig(),
+        *,
+        capacity: Capacity = Capacity.ON_DEMAND,
     ) -> BulkClaim | None:
-        """Lease the best bulk shard for a worker with these models. None: there is nothing to do.
+        """Lease the best bulk shard for a worker with these models, on such a machine. None: there is nothing
+        to do.
 
         Best is decided now, not when the message was sent: class, then fairness between tenants, then
         deadline (`nightshift/priorities.py`).
         """
-        for candidate in self._best_jobs(models, now, priorities):
+        for candidate in self._best_jobs(models, now, priorities, capacity):
             if candidate.state is JobState.QUEUED:
                 self._lock_job(candidate)
             claimed = self._take_next_shard(candidate, worker_id, now, ttl_s)
@@ -92,7 +97,14 @@ class Leases:
         return None
 
     def claim_online(
-        self, shard_ids: Sequence[str], worker_id: str, models: Sequence[str], now: datetime, ttl_s: float
+        self,
+        shard_ids: Sequence[str],
+        worker_id: str,
+        models: Sequence[str],
+        now: datetime,
+        ttl_s: float,
+        *,
+        capacity: Capacity = Capacity.ON_DEMAND,
     ) -> Sequence[OnlineClaim]:
         """Lease those of these online shards that are still to be had. At most 64 a call keeps it short."""
         jobs = self._lock_jobs_of(shard_ids)
@@ -103,6 +115,7 @@ class Leases:
                 shard.c.job_id.in_(jobs),
                 shard.c.kind == JobKind.ONLINE,
                 shard.c.model.in_(models),
+                shard.c.capacity.in_((ANY_CAPACITY, capacity)),
                 *_claimable(now),
             )
             .returning(shard)
@@ -112,7 +125,9 @@ class Leases:
             self._start(jobs[row.job_id], now)
         return [OnlineClaim(_to_lease(row), jobs[row.job_id], bodies[row.id]) for row in taken]
 
-    def queued_online(self, models: Sequence[str], limit: int) -> Sequence[str]:
+    def queued_online(
+        self, models: Sequence[str], limit: int, capacity: Capacity = Capacity.ON_DEMAND
+    ) -> Sequence[str]:
         """Online shards nobody has claimed: what a worker polls for when Redis does not ring."""
         rows = self._connection.execute(
             select(shard.c.id)
@@ -120,6 +135,7 @@ class Leases:
                 shard.c.state == ShardState.QUEUED,
                 shard.c.kind == JobKind.ONLINE,
                 shard.c.model.in_(models),
+                shard.c.capacity.in_((ANY_CAPACITY, capacity)),
             )
             .order_by(shard.c.enqueued_at)
             .limit(limit)
@@ -242,7 +258,9 @@ class Leases:
         )
         return [_to_expired(row) for row in rows]
 
-    def _best_jobs(self, models: Sequence[str], now: datetime, priorities: PriorityConfig) -> Sequence[Job]:
+    def _best_jobs(
+        self, models: Sequence[str], now: datetime, priorities: PriorityConfig, capacity: Capacity
+    ) -> Sequence[Job]:
         in_flight = (
             select(shard.c.tenant_id, func.count().label("shards"))
             .where(shard.c.state == ShardState.LEASED, shard.c.kind == JobKind.BULK)
@@ -258,6 +276,7 @@ class Leases:
                 job.c.planned_at.is_not(None),
                 job.c.stop_reason.is_(None),
                 job.c.model.in_(models),
+                job.c.capacity.in_((ANY_CAPACITY, capacity)),
                 select(shard.c.id).where(shard.c.job_id == job.c.id, *_claimable(now)).exists(),
             )
             .order_by(

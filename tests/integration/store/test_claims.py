@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from nightshift import lifecycle
+from nightshift.fleet import Capacity
 from nightshift.jobs import JobKind, JobState, ShardState, StopReason
 from nightshift.leases import Lease
 from nightshift.priorities import PriorityClass, PriorityConfig, effective_rank
@@ -386,3 +387,46 @@ def test_a_worker_that_polls_finds_online_requests_in_the_order_they_came(
     with store.snapshot() as tx:
         assert tx.leases.queued_online([MODEL], limit=10) == [waiting[0], waiting[2]]
         assert tx.leases.queued_online([MODEL], limit=1) == [waiting[0]]
+
+
+# -- the kind of machine a job asks for ----------------------------------------------------------------
+
+SERVED = {
+    Capacity.SPOT: {"spot", "any"},
+    Capacity.ON_DEMAND: {"on_demand", "any"},
+}
+
+
+@pytest.mark.parametrize("capacity", SERVED)
+def test_a_worker_claims_bulk_jobs_that_want_its_kind_of_machine_or_any(
+    store: Store, capacity: Capacity
+) -> None:
+    wanted = {planned(store, spec=a_spec(capacity=kind)).id: kind for kind in ("spot", "any", "on_demand")}
+
+    with store.transaction() as tx:
+        claims = [
+            tx.leases.claim_bulk("worker_1", [MODEL], tx.now(), TTL_S, capacity=capacity) for _ in range(3)
+        ]
+
+    assert {wanted[found.job.id] for found in claims if found is not None} == SERVED[capacity]
+    assert claims[2] is None
+
+
+@pytest.mark.parametrize("capacity", SERVED)
+def test_a_worker_claims_online_requests_that_want_its_kind_of_machine_or_any(
+    store: Store, capacity: Capacity
+) -> None:
+    wishes = {
+        kind: a_spec(completion_window_s=600, input=None, output=None, capacity=kind)
+        for kind in ("spot", "any", "on_demand")
+    }
+    asked_for = {asked(store, spec=spec).shard_id: kind for kind, spec in wishes.items()}
+
+    with store.transaction() as tx:
+        queued = tx.leases.queued_online([MODEL], 10, capacity)
+        claims = tx.leases.claim_online(
+            list(filter(None, asked_for)), "worker_1", [MODEL], tx.now(), TTL_S, capacity=capacity
+        )
+
+    assert {asked_for[shard_id] for shard_id in queued} == SERVED[capacity]
+    assert {asked_for[found.lease.shard_id] for found in claims} == SERVED[capacity]

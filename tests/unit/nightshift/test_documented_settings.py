@@ -11,7 +11,6 @@ from nightshift.settings import ApiSettings
 # Settings with a name and a default that nothing reads yet. Whoever makes one work takes it out of here and
 # says in docs/operations.md what it does.
 NOT_YET_IN_EFFECT = {
-    "CAPACITY",
     *("STEP_TIMEOUT_S", "DEAF_AFTER_S", "SPOT_PROVIDER", "SPOT_METADATA_URL", "WORKER_METRICS_PORT"),
 }
 
