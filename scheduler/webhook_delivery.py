@@ -4,6 +4,8 @@ An event is owed from the transaction that made it true, so it is delivered at l
 pass only starts attempts, each in a thread of its own: an endpoint that takes its time delays nobody
 else's, since one tenant's attempts may fill only a part of the room. A delivery is reserved before it is
 attempted; if this process dies, it is due again a little later.
+
+An endpoint that answers 410 is disabled: what its tenant's jobs still owe it is recorded as dead, not sent.
 """
 
 import logging
@@ -22,6 +24,7 @@ from nightshift.egress import BlockedUrl, EgressResponse, NoAnswer
 from nightshift.store import Store
 from nightshift.vault import Vault
 from nightshift.webhooks import (
+    GONE,
     RESPONSE_HEAD_CHARS,
     Delivery,
     DeliveryAttempt,
@@ -34,6 +37,8 @@ from scheduler.duty import Result
 from scheduler.flights import Flights
 
 log = logging.getLogger(__name__)
+
+ENDPOINT_DISABLED: Final = "not sent: the endpoint has answered 410 Gone since this job was submitted"
 
 
 class Poster(Protocol):
@@ -147,12 +152,17 @@ class WebhookDelivery:
         secret = self._secret(delivery)
         started_at = self._store.now()
         signed = headers(delivery.event_id, int(started_at.timestamp()), delivery.body, [secret])
-        made, is_blocked = self._send(delivery, signed, started_at)
+        if self._is_disabled(delivery):
+            made, is_blocked = _not_sent(delivery, started_at), True
+        else:
+            made, is_blocked = self._send(delivery, signed, started_at)
         failpoints.hit("scheduler.webhook_sent")
         next_step = follow_up(made, is_blocked, self._store.now(), self._jitter())
         with self._store.transaction() as tx:
             if not tx.deliveries.record(delivery, made, next_step.state, next_step.next_at):
                 return None
+            if made.status_code == GONE:
+                tx.deliveries.disable_endpoint(delivery, tx.now())
         log.info(
             "webhook attempted",
             extra=_fields(delivery, "webhook_attempted")
@@ -185,6 +195,10 @@ class WebhookDelivery:
         )
         return made, is_blocked
 
+    def _is_disabled(self, delivery: Delivery) -> bool:
+        with self._store.snapshot() as tx:
+            return tx.deliveries.is_disabled(delivery)
+
     def _secret(self, delivery: Delivery) -> str:
         """The job's own signing secret, else its tenant's, which is made when it is first needed."""
         with self._store.snapshot() as tx:
@@ -198,6 +212,19 @@ class WebhookDelivery:
             kept = tx.keys.webhook_secret(tenant_id)
         assert kept is not None, "a tenant's secret is never taken away"
         return kept
+
+
+def _not_sent(delivery: Delivery, at: datetime) -> DeliveryAttempt:
+    """What stands in the record instead of an attempt at an endpoint that is gone."""
+    return DeliveryAttempt(
+        attempt_no=delivery.attempts + 1,
+        started_at=at,
+        latency_ms=0,
+        status_code=None,
+        error=ENDPOINT_DISABLED,
+        response_head=None,
+        retry_after_s=None,
+    )
 
 
 def follow_up(made: DeliveryAttempt, is_blocked: bool, now: datetime, jitter: float) -> FollowUp:

@@ -1,16 +1,19 @@
 """Statements about deliveries: events owed to webhook endpoints, and every attempt to deliver them."""
 
+import hashlib
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
 
 from nightshift.store import tables
 from nightshift.webhooks import Delivery, DeliveryAttempt, DeliveryState
 
 delivery = tables.delivery
 attempt = tables.delivery_attempt
+gone = tables.gone_endpoint
 
 
 class Deliveries:
@@ -97,6 +100,36 @@ class Deliveries:
         )
         return True
 
+    def disable_endpoint(self, of: Delivery, now: datetime) -> None:
+        """Its receiver has said that it wants no more of these."""
+        named = (gone.c.tenant_id == of.tenant_id, gone.c.url_sha256 == _digest(of.url))
+        if self._connection.execute(update(gone).where(*named).values(gone_at=now)).rowcount:
+            return
+        try:
+            with self._connection.begin_nested():
+                self._connection.execute(
+                    insert(gone).values(
+                        tenant_id=of.tenant_id, url_sha256=_digest(of.url), url=of.url, gone_at=now
+                    )
+                )
+        except IntegrityError:  # another delivery was told the same at this moment
+            return
+
+    def is_disabled(self, of: Delivery) -> bool:
+        """Whether its receiver has said so since its job was submitted. A job that names the same URL later
+        means it, and is told again.
+        """
+        found = self._connection.execute(
+            select(gone.c.url_sha256)
+            .join(tables.job, tables.job.c.id == of.job_id)
+            .where(
+                gone.c.tenant_id == of.tenant_id,
+                gone.c.url_sha256 == _digest(of.url),
+                gone.c.gone_at >= tables.job.c.created_at,
+            )
+        )
+        return found.one_or_none() is not None
+
     def get(self, tenant_id: str, delivery_id: str) -> Delivery | None:
         row = self._connection.execute(
             select(delivery).where(delivery.c.id == delivery_id, delivery.c.tenant_id == tenant_id)
@@ -156,6 +189,11 @@ class Deliveries:
         """How many there are in each state, over all tenants. For metrics."""
         rows = self._connection.execute(select(delivery.c.state, func.count()).group_by(delivery.c.state))
         return {DeliveryState(state): count for state, count in rows}
+
+
+def _digest(url: str) -> str:
+    """A URL may be longer than a key of every database."""
+    return hashlib.sha256(url.encode()).hexdigest()
 
 
 def _to_delivery(row: Row[Any]) -> Delivery:

@@ -20,7 +20,7 @@ from nightshift.store import Store
 from nightshift.testing import FakeClock, a_spec, submit
 from nightshift.vault import Vault
 from nightshift.webhooks import Delivery, DeliveryState, new_secret
-from scheduler.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
+from scheduler.webhook_delivery import ENDPOINT_DISABLED, WebhookDelivery, WebhookDeliveryConfig
 from tests.receiver import Receiver, Request, receiver, says
 
 CONFIG = WebhookDeliveryConfig()
@@ -178,6 +178,48 @@ def test_an_endpoint_that_is_gone_gets_nothing_more(
     clock.advance(days=7)
     assert delivered(duty, clock) == 0
     assert the_delivery(store, job).state is DeliveryState.DEAD
+
+
+def test_an_endpoint_that_is_gone_is_disabled_for_all_its_tenant_owes_it(
+    store: Store, clock: FakeClock, duty: WebhookDelivery, there: Receiver
+) -> None:
+    there.answer = says(500)
+    earlier = ended(store, there.numeric_url)
+    elsewhere = ended(store, f"{there.numeric_url}/else")
+    another = ended(store, there.numeric_url, tenant_id="tenant_other")
+    delivered(duty, clock)
+    there.answer = says(410)
+    ended(store, there.numeric_url)
+    clock.advance(seconds=1)
+    delivered(duty, clock)
+    there.answer = says(200)
+    seen = len(there.requests)
+
+    clock.advance(hours=1)
+    delivered(duty, clock)
+
+    assert len(there.requests) == seen + 2
+    assert the_delivery(store, earlier).state is DeliveryState.DEAD
+    with store.snapshot() as tx:
+        last = tx.deliveries.attempts("default", the_delivery(store, earlier).id)[-1]
+    assert (last.status_code, last.error) == (None, ENDPOINT_DISABLED)
+    assert the_delivery(store, elsewhere).state is DeliveryState.DELIVERED
+    assert the_delivery(store, another).state is DeliveryState.DELIVERED
+
+
+def test_a_job_that_names_an_endpoint_again_after_it_was_gone_is_told_to_it(
+    store: Store, clock: FakeClock, duty: WebhookDelivery, there: Receiver
+) -> None:
+    there.answer = says(410)
+    ended(store, there.numeric_url)
+    delivered(duty, clock)
+    clock.advance(seconds=1)
+    there.answer = says(200)
+
+    job = ended(store, there.numeric_url)
+    delivered(duty, clock)
+
+    assert the_delivery(store, job).state is DeliveryState.DELIVERED
 
 
 def test_an_endpoint_that_never_answers_well_ends_as_a_dead_letter(
