@@ -1,4 +1,4 @@
-"""Decoding steps written down once and made again: the same bits as call by call, whatever moves in between."""
+"""Decoding steps written down once: made again, they give the bits of steps made call by call."""
 
 from __future__ import annotations
 
