@@ -7,7 +7,7 @@ from typing import Final
 
 from api.services import Services
 from nightshift.errors import NightshiftError
-from nightshift.store.migrate import is_current
+from nightshift.store.migrate import serves
 
 PROBE_KEY: Final = "readyz"  # nothing lies there; asking is enough
 WORKER_SILENCE_MAX: Final = timedelta(seconds=30)  # six heartbeats
@@ -40,7 +40,7 @@ def check_parts(services: Services) -> Sequence[Part]:
 
 def _problem_with_database(services: Services) -> str | None:
     try:
-        if not is_current(services.store.database):
+        if not serves(services.store.database):
             return "the schema is not the one this version expects; run the migrations"
     except NightshiftError as error:
         return error.message

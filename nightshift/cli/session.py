@@ -52,11 +52,11 @@ def operator_store(data_dir: Path | None = None) -> "Iterator[Store]":
     Raises ConfigurationError when it has not been set up.
     """
     from nightshift.store import Store, open_database
-    from nightshift.store.migrate import is_current
+    from nightshift.store.migrate import serves
 
     database = open_database(data_settings(data_dir))
     try:
-        if not is_current(database):
+        if not serves(database):
             raise ConfigurationError(
                 "The database does not have the current schema: run `python -m nightshift.store.migrate`, or "
                 "`nightshift up`, which does the same."

@@ -12,10 +12,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from nightshift.errors import ConfigurationError
 from nightshift.settings import DataSettings
+from nightshift.store import tables
 from nightshift.store.database import Database
 
 log = logging.getLogger(__name__)
@@ -42,8 +43,36 @@ def downgrade(database: Database, revision: str) -> None:
 def is_current(database: Database) -> bool:
     """Whether the database has exactly the schema this code expects."""
     with database.read() as connection:
-        found = MigrationContext.configure(connection).get_current_revision()
-    return found == ScriptDirectory(str(_migrations())).get_current_head()
+        return _revision(connection) == _scripts().get_current_head()
+
+
+def serves(database: Database) -> bool:
+    """Whether this code can work with the schema there is: its own, or a later one that still has everything
+    this code knows. So processes of two releases run side by side while a fleet is upgraded.
+    """
+    with database.read() as connection:
+        found = _revision(connection)
+        if found in (None, _scripts().get_current_head()):
+            return found is not None
+        is_earlier = found in {script.revision for script in _scripts().walk_revisions()}
+        return not is_earlier and _has_all_we_know(connection)
+
+
+def _has_all_we_know(connection: Connection) -> bool:
+    columns = inspect(connection).get_multi_columns()
+    found = {name: {column["name"] for column in of_table} for (_, name), of_table in columns.items()}
+    return all(
+        {column.name for column in table.columns} <= found.get(table.name, set())
+        for table in tables.metadata.sorted_tables
+    )
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory(str(_migrations()))
 
 
 def _config(connection: Connection) -> Config:

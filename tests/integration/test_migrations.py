@@ -14,7 +14,7 @@ from sqlalchemy.engine.interfaces import ReflectedIndex
 from nightshift.fleet import Capacity
 from nightshift.store import Store, tables
 from nightshift.store.database import Database
-from nightshift.store.migrate import downgrade, is_current, upgrade
+from nightshift.store.migrate import downgrade, is_current, serves, upgrade
 from nightshift.testing import a_worker, claimed, planned
 from tests.integration.store.racing import at_once
 
@@ -94,6 +94,48 @@ def test_a_database_says_whether_it_is_current(empty_database: Database) -> None
     assert is_current(empty_database)
     downgrade(empty_database, "base")
     assert not is_current(empty_database)
+
+
+def make_later(database: Database, *changes: str) -> None:
+    """What a release to come may do to the schema."""
+    with database.write() as connection:
+        for change in (*changes, "UPDATE alembic_version SET version_num = '9999'"):
+            connection.exec_driver_sql(change)
+
+
+def test_a_schema_of_a_later_release_serves_as_long_as_it_has_all_we_know(empty_database: Database) -> None:
+    upgrade(empty_database)
+    make_later(empty_database, "ALTER TABLE job ADD COLUMN colour TEXT", "CREATE TABLE colour (name TEXT)")
+
+    assert serves(empty_database)
+    assert not is_current(empty_database)
+    assert claimed_after_planning(empty_database)
+
+
+def claimed_after_planning(database: Database) -> bool:
+    store = Store(database)
+    planned(store)
+    return claimed(store).lease.term == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["ALTER TABLE job RENAME COLUMN spec TO wishes", "ALTER TABLE counter RENAME TO tally"],
+    ids=["column", "table"],
+)
+def test_a_schema_that_lacks_what_we_know_does_not_serve(empty_database: Database, change: str) -> None:
+    upgrade(empty_database)
+    make_later(empty_database, change)
+
+    assert not serves(empty_database)
+
+
+def test_an_earlier_schema_or_none_does_not_serve(empty_database: Database) -> None:
+    assert not serves(empty_database)
+    upgrade(empty_database)
+    assert serves(empty_database)
+    downgrade(empty_database, "0001")
+    assert not serves(empty_database)
 
 
 def test_an_upgrade_of_a_current_database_changes_nothing(empty_database: Database) -> None:
