@@ -45,6 +45,7 @@ def test_the_oldest_request_is_the_one_that_no_worker_has_taken(store: Store, cl
 
 def test_rows_wait_until_they_have_a_result(store: Store, clock: FakeClock) -> None:
     planned(store, rows_total=10)
+    clock.advance(seconds=1)  # the older is claimed
     planned(store, rows_total=100, tenant_id="other")
     submit(store)  # its rows are not known yet
     started_at = clock.advance(seconds=1)
