@@ -17,6 +17,7 @@ turns these into a status and a body, `nightshift/cli` into a line on stderr and
     │   ├── ObjectNotFound
     │   ├── ObjectExists
     │   ├── StorageDenied              no retry helps
+    │   │   └── CredentialsRefused     whatever was asked for
     │   └── StorageUnavailable         a retry may
     ├── QueueUnavailable               the doorbell is away; nothing is lost
     ├── DatabaseUnavailable
@@ -120,6 +121,10 @@ class StorageDenied(StorageError):
     """The object store refused: check the credentials, the bucket's name and its policy."""
 
     default_code = "storage_denied"
+
+
+class CredentialsRefused(StorageDenied):
+    """The object store does not accept the service's credentials: they are wrong, or have expired."""
 
 
 class StorageUnavailable(StorageError):

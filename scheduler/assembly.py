@@ -13,22 +13,22 @@ from datetime import datetime
 from enum import StrEnum
 
 from nightshift import failpoints
-from nightshift.errors import InvalidRequest, StorageError
+from nightshift.errors import InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
 from nightshift.lifecycle import counts_json, finish
 from nightshift.objectstore import Locations, ObjectStore, ObjectUri
 from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.rows.manifest import Part
 from nightshift.rows.outputs import NotExecuted, RowResult
-from nightshift.sources import Sources
+from nightshift.sources import Sources, is_file_id
 from nightshift.store import Store
 from scheduler.crew import POSTPONED, Crew, CrewConfig
 from scheduler.deadlines import exceeds_error_rate
 from scheduler.duty import MayContinue, Result, check
 from scheduler.input.plan import input_error
 from scheduler.output.output_files import OutputFiles, write_files
-from scheduler.output.part_files import Destination, PartWriter, forget_notes
-from scheduler.output.results import Mismatch, ResultLine, Results, Tally
+from scheduler.output.part_files import Destination, OutputTrouble, PartWriter, forget_notes
+from scheduler.output.results import InputTrouble, Mismatch, ResultLine, Results, Tally
 
 log = logging.getLogger(__name__)
 
@@ -139,11 +139,12 @@ class Assembly:
             output = _broken(
                 job, InputError("row_count_mismatch", f"The output does not add up: {mismatch}.")
             )
+        except InputTrouble as trouble:
+            output = _impossible(job, trouble.error, "input", in_our_store=is_file_id(job.spec.input or ""))
+        except OutputTrouble as trouble:
+            output = _impossible(job, trouble.error, "output", in_our_store=job.spec.output is None)
         except (InvalidRequest, StorageError) as error:
-            if storage_verdict(error, in_our_store=job.spec.output is None) != "fail":
-                raise
-            log.error("no output: %s", error, extra={"action": "output_impossible", "job": job.id})
-            output = _broken(job, input_error(error, "output"))
+            output = _impossible(job, error, "output", in_our_store=True)
         failpoints.hit("scheduler.output_written")
         outcome = self._end(job, output)
         self._forget_notes(job)
@@ -269,6 +270,14 @@ def verdict(
         message = "No worker could run any part of the input to its end."
         return JobState.FAILED, (InputError("interrupted", message),)
     return JobState.SUCCEEDED, ()
+
+
+def _impossible(job: Job, error: NightshiftError, param: str, *, in_our_store: bool) -> _Output:
+    """A job whose output no waiting can bring about. Raises the error again where waiting may help."""
+    if storage_verdict(error, in_our_store=in_our_store) != "fail":
+        raise error
+    log.error("no output: %s", error, extra={"action": "output_impossible", "job": job.id})
+    return _broken(job, input_error(error, param))
 
 
 def _broken(job: Job, error: InputError) -> _Output:

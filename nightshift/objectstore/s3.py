@@ -32,18 +32,20 @@ from nightshift.objectstore.objects import (
     pieces_of,
     read_within,
 )
-from nightshift.objectstore.s3_errors import code_of, storage_errors
+from nightshift.objectstore.s3_errors import code_of, status_of, storage_errors
 from nightshift.objectstore.s3_transfers import REQUEST_S, Reader, Writer
 from nightshift.objectstore.time_limits import watch, within
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef
 
 CONNECT_TIMEOUT_S: Final = 5
 READ_TIMEOUT_S: Final = 20  # of silence on a connection
 REQUEST_TRIES_MAX: Final = 5  # of one request, with growing pauses: botocore's standard mode
 CONNECTIONS_MAX: Final = 16  # kept open between requests
 
+_REFUSED: Final = (400, 401, 403)
 _UNKNOWN_TO_SERVER: Final = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest"})
 
 
@@ -92,7 +94,7 @@ class S3Store:
     def head(self, key: str) -> ObjectInfo | None:
         try:
             with storage_errors(self._named(key)), within(REQUEST_S):
-                answer = self._client.head_object(Bucket=self._bucket, Key=self._full(key))
+                answer = self._head_object(self._full(key))
         except ObjectNotFound:
             return None
         return ObjectInfo(
@@ -101,6 +103,15 @@ class S3Store:
             etag=answer["ETag"].strip('"'),
             modified_at=answer["LastModified"],
         )
+
+    def _head_object(self, full_key: str) -> "HeadObjectOutputTypeDef":
+        """S3's description. Its answer to a HEAD has no body: why it refuses one, it only says to a GET."""
+        try:
+            return self._client.head_object(Bucket=self._bucket, Key=full_key)
+        except ClientError as error:
+            if status_of(error) in _REFUSED:
+                self._client.get_object(Bucket=self._bucket, Key=full_key, Range="bytes=0-0")["Body"].close()
+            raise
 
     def read(self, key: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
         info = self.head(key)

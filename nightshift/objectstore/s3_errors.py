@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -11,17 +12,26 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from nightshift.errors import ObjectExists, ObjectNotFound, StorageDenied, StorageError, StorageUnavailable
+from nightshift.errors import (
+    CredentialsRefused,
+    ObjectExists,
+    ObjectNotFound,
+    StorageDenied,
+    StorageError,
+    StorageUnavailable,
+)
 from nightshift.objectstore.time_limits import OutOfTime
 
-_DENIED = frozenset(
+_DENIED: Final = frozenset({"NoSuchBucket", "AccessDenied"})
+_ABOUT_CREDENTIALS: Final = frozenset(
     {
-        "NoSuchBucket",
-        "AccessDenied",
-        "InvalidAccessKeyId",
-        "SignatureDoesNotMatch",
         "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidAccessKeyId",
         "InvalidToken",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
     }
 )
 
@@ -36,7 +46,8 @@ def storage_errors(name: str) -> Iterator[None]:
     except ClientError as error:
         raise _translated(name, error) from error
     except (NoCredentialsError, PartialCredentialsError) as error:
-        raise StorageDenied(f"{name}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
+        advice = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise CredentialsRefused(f"{name}: {error}; {advice}") from error
     except ParamValidationError as error:
         raise StorageError(f"{name}: {error}") from error
     except BotoCoreError as error:
@@ -46,6 +57,8 @@ def storage_errors(name: str) -> Iterator[None]:
 def _translated(name: str, error: ClientError) -> StorageError:
     status, code = status_of(error), code_of(error)
     said = f"{name}: {code}: {error.response.get('Error', {}).get('Message', '')}"
+    if code in _ABOUT_CREDENTIALS:
+        return CredentialsRefused(said)
     if code in _DENIED or status in (401, 403):
         return StorageDenied(said)
     if status == 412:

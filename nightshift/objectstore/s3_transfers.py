@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
 
-from nightshift.errors import StorageUnavailable
+from nightshift.errors import StorageError, StorageUnavailable
 from nightshift.objectstore.objects import MIB, ObjectChanged, ObjectTooLarge
 from nightshift.objectstore.s3_errors import code_of, status_of
 from nightshift.objectstore.time_limits import TimedBody, within
@@ -87,17 +87,21 @@ class Reader:
         except ClientError as error:
             if code_of(error) == "InvalidRange" or status_of(error) == 416:
                 return None
-            if status_of(error) == 412 and self._is_pinned:
-                raise ObjectChanged(
-                    f"{self._key} is not the object it was when it was first looked at"
-                ) from error
             if status_of(error) == 412:
-                raise StorageUnavailable(f"{self._key} was replaced while it was read") from error
+                raise self._replaced() from error
             raise
+        if self._etag not in (None, answer["ETag"]):  # a server that does not know conditions
+            answer["Body"].close()
+            raise self._replaced()
         self._etag = answer["ETag"]
         total_bytes = _total_bytes(answer.get("ContentRange"), answer["ContentLength"])
         self._end = total_bytes if self._end is None else min(self._end, total_bytes)
         return answer["Body"]
+
+    def _replaced(self) -> StorageError:
+        if self._is_pinned:
+            return ObjectChanged(f"{self._key} is not the object it was when it was first looked at")
+        return StorageUnavailable(f"{self._key} was replaced while it was read")
 
     def _read(self, body: "StreamingBody", step_bytes: int) -> Iterator[bytes]:
         while not self._is_done:

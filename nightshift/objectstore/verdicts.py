@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from nightshift.errors import NightshiftError, StorageDenied, StorageUnavailable
+from nightshift.errors import CredentialsRefused, NightshiftError, StorageDenied, StorageUnavailable
 
 Verdict = Literal["retry", "pause", "fail"]
 
@@ -14,10 +14,12 @@ def storage_verdict(error: NightshiftError, *, in_our_store: bool) -> Verdict:
     the work waits for that, looked at now and then. `fail`: no waiting helps, the owner is told the reason.
 
     A refusal is the operator's fault where the store is the service's own, and the job's where the job named
-    the place.
+    the place. Credentials are the operator's wherever they are refused.
     """
     if isinstance(error, StorageUnavailable):
         return "retry"
+    if isinstance(error, CredentialsRefused):
+        return "pause"
     if in_our_store and isinstance(error, StorageDenied):
         return "pause"
     return "fail"

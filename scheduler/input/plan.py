@@ -7,6 +7,7 @@ from pathlib import Path
 from nightshift.errors import NightshiftError
 from nightshift.fleet import Model
 from nightshift.jobs import Endpoint, InputError, NewShard
+from nightshift.objectstore import ObjectChanged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,5 +52,7 @@ class Catalogue:
 
 
 def input_error(error: NightshiftError, param: str) -> InputError:
-    """An error about an input, as the job's owner is told it."""
+    """An error about an input or an output, as the job's owner is told it."""
+    if isinstance(error, ObjectChanged):
+        return InputError("input_changed", f"The input was replaced: {error.message}.", param="input")
     return InputError(error.code or "unreadable_input", error.message, param=error.param or param)

@@ -8,12 +8,14 @@ after the last note. The notes lie in the service's own store, not in the user's
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Final
 
 from nightshift import failpoints
+from nightshift.errors import StorageError
 from nightshift.jobs import Counts, Job, JobState, Shard
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.manifest import MANIFEST_NAME, SUCCESS_NAME, Manifest, Part, part_name
@@ -24,6 +26,14 @@ from scheduler.output.part_encoding import encoded
 from scheduler.output.results import Results, Tally
 
 NOTE_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class OutputTrouble(Exception):
+    """The place the output goes to does not take it."""
+
+    def __init__(self, error: StorageError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class PartWriter:
     def write(self, shards: Sequence[Shard]) -> list[Part]:
         """One step: a part for each of these shards that has rows.
 
-        Raises Mismatch, StorageError and Interrupted.
+        Raises OutputTrouble, InputTrouble, Mismatch, Interrupted, and StorageError for our own store.
         """
         note_key = f"{_notes_prefix(self.job)}{shards[0].shard_no:06d}.json"
         if self.notes.head(note_key) is not None:
@@ -62,7 +72,7 @@ class PartWriter:
         return parts
 
     def finish(self, parts: Sequence[Part], counts: Counts, state: JobState) -> None:
-        """Say what there is, and, if all is well, that all of it is there. Raises StorageError."""
+        """Say what there is, and, if all is well, that all of it is there. Raises OutputTrouble."""
         manifest = Manifest(
             job_id=self.job.id,
             status=state,
@@ -80,8 +90,9 @@ class PartWriter:
     def _clear_success(self) -> None:
         """Another job's output may lie here, and is about to be replaced: it is complete no longer."""
         key = self.destination.prefix + SUCCESS_NAME
-        if self.destination.store.head(key) is not None:
-            self.destination.store.delete(key)
+        with _at_destination():
+            if self.destination.store.head(key) is not None:
+                self.destination.store.delete(key)
 
     def _part(self, shard: Shard) -> Part | None:
         check(self.may_continue)
@@ -92,7 +103,8 @@ class PartWriter:
             return None
         name = part_name(shard.shard_no, self.job.spec.format)
         pieces = encoded(chain((first,), lines), self.job.spec.format, self.job.spec.endpoint)
-        info = self.destination.store.put(self.destination.prefix + name, pieces)
+        with _at_destination():
+            info = self.destination.store.put(self.destination.prefix + name, pieces)
         failpoints.hit("scheduler.part_written")
         assert info.sha256 is not None, "who has just written an object knows its sha256"
         return Part(
@@ -107,7 +119,17 @@ class PartWriter:
         )
 
     def _put(self, name: str, data: bytes) -> None:
-        self.destination.store.put(self.destination.prefix + name, data)
+        with _at_destination():
+            self.destination.store.put(self.destination.prefix + name, data)
+
+
+@contextmanager
+def _at_destination() -> Iterator[None]:
+    """What fails in this block fails at the destination: results were read before."""
+    try:
+        yield
+    except StorageError as error:
+        raise OutputTrouble(error) from error
 
 
 def forget_notes(job: Job, notes: ObjectStore) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
+from nightshift.errors import InvalidRequest, StorageError
 from nightshift.ids import derived_id
 from nightshift.jobs import Counts, Job, JsonObject, Shard, ShardState, StopReason
 from nightshift.objectstore import ObjectStore
-from nightshift.rows.inputs import iter_rows
+from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.outputs import NotExecuted, RowResult, json_line, read_segment
 from nightshift.rows.requests import custom_id_of, row_number
 from nightshift.sources import Sources
@@ -26,6 +27,14 @@ ToLine = Callable[[RowResult | NotExecuted], JsonObject]
 
 class Mismatch(Exception):
     """The results do not add up to the input. This is our fault, and must never pass in silence."""
+
+
+class InputTrouble(Exception):
+    """The input cannot be read again for the names of rows without a result."""
+
+    def __init__(self, error: InvalidRequest | StorageError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,10 @@ class Results:
     line_bytes_max: int  # of an input row
 
     def lines(self, job: Job, shard: Shard, to_line: ToLine) -> Iterator[ResultLine]:
-        """A line for every row of the shard, in input order. Raises Mismatch and StorageError."""
+        """A line for every row of the shard, in input order. All of its results are read before the first.
+
+        Raises Mismatch, StorageError for results that cannot be read, and InputTrouble.
+        """
         with SpooledTemporaryFile(max_size=SPOOL_BYTES) as spool:
             aside = _Aside(spool)
             for result in self._results(shard):
@@ -90,9 +102,8 @@ class Results:
     def _with_gaps(self, job: Job, shard: Shard, aside: "_Aside", to_line: ToLine) -> Iterator[ResultLine]:
         """Every row of the input: its result, or that it was not run."""
         reason = job.stop_reason or StopReason.FAILED  # a shard that was given up
-        source = self.sources.open(shard.uri, job.tenant_id)
         count = 0
-        for row in iter_rows(source.store, source.key, shard, line_bytes_max=self.line_bytes_max):
+        for row in self._rows(job, shard):
             count += 1
             found = aside.take(row.index)
             if found is None:
@@ -105,6 +116,13 @@ class Results:
             yield found
         if aside.rows:
             raise Mismatch(f"shard {shard.shard_no} has results for rows that its {count} input rows lack")
+
+    def _rows(self, job: Job, shard: Shard) -> Iterator[Row | BadRow]:
+        try:
+            source = self.sources.open(shard.uri, job.tenant_id)
+            yield from iter_rows(source.store, source.key, shard, line_bytes_max=self.line_bytes_max)
+        except (InvalidRequest, StorageError) as error:
+            raise InputTrouble(error) from error
 
 
 def _complete(shard: Shard, aside: "_Aside") -> Iterator[ResultLine]:

@@ -1,19 +1,30 @@
-"""A way to an S3 server on which things go wrong: an HTTP server before it that refuses, swallows, damages or
-loses what it is told to, and passes on everything else.
+"""A way to an S3 server on which things go wrong: an HTTP server before it that refuses, swallows, damages,
+cuts short, slows down or loses what it is told to, and passes on everything else.
+
+    with faulty_s3(moto, seed=7) as front:
+        front.set("PUT", Refused(503, "SlowDown"), times=2)
+        front.set(ANY, CutShort(), path="/segments/", share=0.3)     # three in ten, by the seed
 """
 
+import random
+import socket
+import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
 from tests.integration.servers import HOST, S3Server
 
-PASSED_ON = frozenset({"etag", "content-type", "content-range", "last-modified", "accept-ranges"})
+ANY: Final = "any method"
+ALWAYS: Final = 1_000_000  # times
+PASSED_ON: Final = frozenset({"etag", "content-type", "content-range", "last-modified", "accept-ranges"})
+TICK_S: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -37,11 +48,52 @@ class Damaged:
 
 
 @dataclass(frozen=True)
+class Mistaken:
+    """The answer is another object's, as its ETag says: one was written in between, or a condition is not
+    known here.
+    """
+
+
+@dataclass(frozen=True)
+class CutShort:
+    """The answer says how long it is, and ends in the middle; with a reset, if so wished."""
+
+    is_reset: bool = False
+
+
+@dataclass(frozen=True)
+class Slow:
+    """The answer begins late, and comes at so many bytes a second. 0: all at once."""
+
+    delay_s: float = 0.0
+    bytes_per_s: int = 0
+
+
+@dataclass(frozen=True)
 class AnswerLost:
     """The request is carried out, and the connection breaks before anybody hears of it."""
 
 
-Fault = Refused | Swallowed | Damaged | AnswerLost
+@dataclass(frozen=True)
+class Unreachable:
+    """The connection breaks at once, and nothing is carried out."""
+
+
+Fault = Refused | Swallowed | Damaged | Mistaken | CutShort | Slow | AnswerLost | Unreachable
+
+
+@dataclass
+class _Rule:
+    """Which requests meet a fault."""
+
+    method: str
+    fault: Fault
+    times: int
+    path: str
+    share: float
+
+    def covers(self, method: str, path: str) -> bool:
+        return self.times > 0 and self.method in (ANY, method) and self.path in path
 
 
 @dataclass
@@ -49,20 +101,33 @@ class FaultyS3:
     """The way to one server. Requests are met by the faults that were set for them, in that order."""
 
     behind: S3Server
+    seed: int = 0
     port: int = 0
     seen: list[str] = field(default_factory=list)  # "PUT /bucket/key", every try of every request
-    _faults: list[tuple[str, Fault, int]] = field(default_factory=list)
+    met: list[str] = field(default_factory=list)  # of them, those that met a fault
+    _rules: list[_Rule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    over: threading.Event = field(default_factory=threading.Event)
+    _healed: threading.Event = field(default_factory=threading.Event)  # of the faults there are now
 
-    def set(self, method: str, fault: Fault, times: int = 1_000_000) -> None:
-        """So many of the next requests with this method meet the fault."""
+    def __post_init__(self) -> None:
+        self._draw = random.Random(self.seed)
+
+    def set(
+        self, method: str, fault: Fault, times: int = ALWAYS, *, path: str = "", share: float = 1.0
+    ) -> None:
+        """So many of the next requests with this method meet the fault, if their path contains `path`, and
+        if chance wills it, which the seed decides.
+        """
         with self._lock:
-            self._faults.append((method, fault, times))
+            self._rules.append(_Rule(method, fault, times, path, share))
 
     def heal(self) -> None:
+        """No more faults. Requests that are kept waiting hear that their connection is broken."""
         with self._lock:
-            self._faults.clear()
+            self._rules.clear()
+            self.met.clear()
+            self._healed.set()
+            self._healed = threading.Event()
 
     def server(self) -> S3Server:
         """What clients are told: the same server, by way of this one."""
@@ -75,20 +140,22 @@ class FaultyS3:
             there.has_conditional_put,
         )
 
-    def fault_for(self, method: str, path: str) -> Fault | None:
+    def fault_for(self, method: str, path: str) -> tuple[Fault | None, threading.Event]:
+        """What a request meets, and what is set once that is over."""
         with self._lock:
             self.seen.append(f"{method} {path}")
-            for number, (faulty, fault, times) in enumerate(self._faults):
-                if faulty == method and times > 0:
-                    self._faults[number] = (faulty, fault, times - 1)
-                    return fault
-        return None
+            for rule in self._rules:
+                if rule.covers(method, path) and self._draw.random() < rule.share:
+                    rule.times -= 1
+                    self.met.append(f"{method} {path}")
+                    return rule.fault, self._healed
+            return None, self._healed
 
 
 @contextmanager
-def faulty_s3(behind: S3Server) -> Iterator[FaultyS3]:
+def faulty_s3(behind: S3Server, seed: int = 0) -> Iterator[FaultyS3]:
     """A faulty way to a server, without faults so far."""
-    front = FaultyS3(behind)
+    front = FaultyS3(behind, seed)
     with httpx.Client(base_url=behind.endpoint, trust_env=False, timeout=30) as client:
         server = ThreadingHTTPServer((HOST, 0), _handler(front, client))
         server.daemon_threads = True
@@ -98,7 +165,7 @@ def faulty_s3(behind: S3Server) -> Iterator[FaultyS3]:
         try:
             yield front
         finally:
-            front.over.set()
+            front.heal()
             server.shutdown()
             server.server_close()
             thread.join()
@@ -107,31 +174,57 @@ def faulty_s3(behind: S3Server) -> Iterator[FaultyS3]:
 def _handler(front: FaultyS3, client: httpx.Client) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # a header and a body are two writes
 
         def handle_any(self) -> None:
+            fault, healed = front.fault_for(self.command, self.path)
             length = int(self.headers.get("content-length") or 0)
-            fault = front.fault_for(self.command, self.path)
+            with suppress(ConnectionError):  # whoever asked has given up
+                self._meet(fault, healed, length)
+
+        def _meet(self, fault: Fault | None, healed: threading.Event, length: int) -> None:
+            if isinstance(fault, Unreachable):
+                self._hang_up()
+                return
             if isinstance(fault, Swallowed):
-                self._swallow(length, fault.bytes_per_s)
+                self._swallow(length, fault.bytes_per_s, healed)
                 return
             body = self.rfile.read(length)
             if isinstance(fault, Refused):
                 self._answer(fault.status, {}, _error(fault.code))
                 return
             answer = self._passed_on(body)
-            if isinstance(fault, AnswerLost):
-                self.close_connection = True
-                return
-            data = answer.content
-            if isinstance(fault, Damaged) and answer.is_success and data:
-                data = bytes([data[0] ^ 1]) + data[1:]
-            self._answer(answer.status_code, answer.headers, data)
+            match fault:
+                case AnswerLost():
+                    self._hang_up()
+                case Damaged() if answer.is_success and answer.content:
+                    damaged = bytes([answer.content[0] ^ 1]) + answer.content[1:]
+                    self._answer(answer.status_code, answer.headers, damaged)
+                case Mistaken() if answer.is_success:
+                    headers = {**answer.headers, "etag": f'"{"0" * 32}"'}
+                    self._answer(answer.status_code, headers, answer.content)
+                case CutShort(is_reset):
+                    self._answer(answer.status_code, answer.headers, answer.content, cut=True)
+                    self._hang_up(reset=is_reset)
+                case Slow(delay_s, bytes_per_s):
+                    healed.wait(delay_s)
+                    self._answer(answer.status_code, answer.headers, answer.content, bytes_per_s=bytes_per_s)
+                case _:
+                    self._answer(answer.status_code, answer.headers, answer.content)
 
         def _passed_on(self, body: bytes) -> httpx.Response:
             headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
             return client.request(self.command, self.path, content=body, headers=headers)
 
-        def _answer(self, status: int, headers: Any, data: bytes) -> None:
+        def _answer(
+            self,
+            status: int,
+            headers: Mapping[str, str],
+            data: bytes,
+            *,
+            cut: bool = False,
+            bytes_per_s: int = 0,
+        ) -> None:
             self.send_response(status)
             for name, value in headers.items():
                 if name.lower() in PASSED_ON:
@@ -139,15 +232,28 @@ def _handler(front: FaultyS3, client: httpx.Client) -> type[BaseHTTPRequestHandl
             is_head = self.command == "HEAD" and status == 200
             self.send_header("content-length", headers["content-length"] if is_head else str(len(data)))
             self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(data)
+            if self.command == "HEAD":
+                return
+            data = data[: len(data) // 2] if cut else data
+            step = max(1, round(bytes_per_s * TICK_S)) if bytes_per_s else max(1, len(data))
+            for begin in range(0, len(data), step):
+                self.wfile.write(data[begin : begin + step])
+                if bytes_per_s:
+                    time.sleep(TICK_S)  # its pace is what this is about
 
-        def _swallow(self, length: int, bytes_per_s: int) -> None:
-            self.close_connection = True
-            while length > 0 and bytes_per_s and not front.over.wait(0.05):
-                step = min(length, max(1, bytes_per_s // 20))
+        def _swallow(self, length: int, bytes_per_s: int, healed: threading.Event) -> None:
+            while length > 0 and bytes_per_s and not healed.wait(TICK_S):
+                step = min(length, max(1, round(bytes_per_s * TICK_S)))
                 length -= len(self.rfile.read(step)) or length
-            front.over.wait()
+            healed.wait()
+            self._hang_up()
+
+        def _hang_up(self, *, reset: bool = False) -> None:
+            self.close_connection = True
+            if reset:  # a close without lingering sends RST; whoever still reads keeps it from being one
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.rfile.close()
+                self.connection.close()
 
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing: what was asked stands in `seen`."""

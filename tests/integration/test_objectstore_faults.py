@@ -8,9 +8,22 @@ from dataclasses import dataclass
 
 import pytest
 
-from nightshift.errors import ObjectNotFound, StorageDenied, StorageUnavailable
+from nightshift.errors import CredentialsRefused, ObjectNotFound, StorageDenied, StorageUnavailable
 from nightshift.objectstore import ObjectChanged, ObjectDamaged, ObjectStore, open_store, read_verified
-from tests.integration.s3_faults import AnswerLost, Damaged, FaultyS3, Refused, Swallowed, faulty_s3
+from tests.integration.s3_faults import (
+    ANY,
+    AnswerLost,
+    CutShort,
+    Damaged,
+    Fault,
+    FaultyS3,
+    Mistaken,
+    Refused,
+    Slow,
+    Swallowed,
+    Unreachable,
+    faulty_s3,
+)
 from tests.integration.servers import S3Server
 
 
@@ -68,6 +81,36 @@ def test_a_refusal_is_asked_once_and_not_stormed(site: Site, code: str) -> None:
         site.store.put("k", b"x")
 
     assert len(site.front.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [
+        (Refused(400, "ExpiredToken"), CredentialsRefused),
+        (Refused(403, "InvalidAccessKeyId"), CredentialsRefused),
+        (Refused(403, "AccessDenied"), StorageDenied),
+    ],
+)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.put("k", b"x"),
+        lambda store: store.head("k"),  # whose answer cannot say why
+        lambda store: list(store.stream("k")),
+        lambda store: list(store.list()),
+        lambda store: store.delete("k"),
+    ],
+    ids=["put", "head", "stream", "list", "delete"],
+)
+def test_refused_credentials_are_told_from_a_refused_place(
+    site: Site, refused: Refused, error: type[StorageDenied], ask: Callable[[ObjectStore], object]
+) -> None:
+    site.front.set(ANY, refused)
+
+    with pytest.raises(StorageDenied, match=refused.code) as raised:
+        ask(site.store)
+
+    assert raised.type is error
 
 
 def long_put(store: ObjectStore) -> object:
@@ -191,3 +234,35 @@ def test_a_wanted_etag_reads_that_object_and_no_other(site: Site) -> None:
     for start, end in ((0, None), (3, 5)):
         with pytest.raises(ObjectChanged):
             list(site.store.stream("k", start, end, if_match=etag))
+
+
+def test_another_object_than_the_wanted_one_is_refused_although_the_server_knows_no_conditions(
+    site: Site,
+) -> None:
+    etag = site.direct.put("k", b"as it was").etag
+    site.front.set("GET", Mistaken())
+
+    with pytest.raises(ObjectChanged):
+        list(site.store.stream("k", if_match=etag))
+
+
+def test_an_object_that_is_replaced_between_two_pieces_is_not_pasted_together(site: Site) -> None:
+    site.direct.put("k", bytes(200_000))
+    site.front.set("GET", CutShort(), times=1)
+    site.front.set("GET", Mistaken())
+
+    with pytest.raises(StorageUnavailable, match="replaced"):
+        list(site.store.stream("k"))
+
+
+@pytest.mark.parametrize(
+    "fault", [CutShort(), CutShort(is_reset=True), Slow(delay_s=0.1, bytes_per_s=400_000), Unreachable()]
+)
+def test_a_stream_that_breaks_or_drips_has_every_byte_all_the_same(site: Site, fault: Fault) -> None:
+    data = os.urandom(200_000)
+    site.direct.put("k", data)
+    site.front.set("GET", fault, times=3)
+
+    assert site.store.read("k") == data
+    assert b"".join(site.store.stream("k", 1000, 150_000)) == data[1000:150_000]
+    assert len(site.front.met) >= 2

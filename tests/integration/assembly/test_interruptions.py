@@ -3,9 +3,11 @@
 import json
 from dataclasses import replace
 
-from nightshift.errors import ObjectNotFound, StorageDenied, StorageUnavailable
+import pytest
+
+from nightshift.errors import CredentialsRefused, ObjectNotFound, StorageDenied, StorageUnavailable
 from nightshift.jobs import JobState, ShardState, StopReason, Webhook
-from nightshift.objectstore import ObjectChanged, ObjectDamaged
+from nightshift.objectstore import ObjectDamaged, ObjectUri
 from nightshift.rows.outputs import decode_segment, encode_segment
 from nightshift.testing import FakeClock, claimed
 from scheduler.assembly import Assembly
@@ -66,6 +68,45 @@ def test_an_operators_mistake_in_our_own_store_is_waited_out(place: Place, clock
     assert assembled(place, job, clock, duty).state is JobState.FINALIZING
 
 
+def test_results_that_are_refused_in_our_own_store_are_waited_for_wherever_the_output_goes(
+    place: Place, clock: FakeClock
+) -> None:
+    job = a_native_job(place, clock, ["a"])
+    place.work_off()
+    refusing = FailingStore(place.objects, "read", StorageDenied())
+    assert assembled(place, job, clock, place.assembly(refusing)).state is JobState.FINALIZING
+
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+
+
+def test_a_place_that_refuses_the_output_fails_its_job_and_expired_credentials_do_not(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, ["a"])
+    place.work_off()
+    for error, state in ((CredentialsRefused(), JobState.FINALIZING), (StorageDenied(), JobState.FAILED)):
+        refusing = FailingStore(place.locations.open(ObjectUri.parse(place.uri("out/"))), "put", error)
+        monkeypatch.setattr(place.locations, "open", lambda location, store=refusing: store)
+        ended = assembled(place, job, clock)
+        assert ended.state is state
+    assert (ended.errors[0].code, ended.errors[0].param) == ("storage_denied", "output")
+
+
+def test_an_input_that_is_refused_fails_its_job_although_the_output_would_be_ours(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, ["a"], output=None)
+    stop(place, job, StopReason.CANCELLED)
+    found = place.sources.open(place.uri("in.jsonl"), job.tenant_id)
+    refused = replace(found, store=FailingStore(found.store, "stream", StorageDenied()))
+    monkeypatch.setattr(place.sources, "open", lambda uri, tenant_id: refused)
+
+    ended = assembled(place, job, clock)
+
+    assert ended.state is JobState.FAILED
+    assert (ended.errors[0].code, ended.errors[0].param) == ("storage_denied", "input")
+
+
 def test_an_output_that_may_not_be_written_fails_its_job_and_says_so(place: Place, clock: FakeClock) -> None:
     job = a_native_job(place, clock, ["a"], output="file:///elsewhere/out/")
     place.work_off()
@@ -82,6 +123,7 @@ def test_an_input_that_was_taken_away_before_its_rows_could_be_named_fails_the_j
     (place.bucket / "in.jsonl").unlink()
     ended = assembled(place, job, clock)
     assert (ended.state, ended.errors[0].code) == (JobState.FAILED, ObjectNotFound.default_code)
+    assert ended.errors[0].param == "input"
 
 
 def test_a_scheduler_that_must_stop_leaves_the_job_to_the_next(place: Place, clock: FakeClock) -> None:
@@ -115,7 +157,7 @@ def test_an_input_that_was_replaced_under_its_results_fails_the_job(place: Place
         tx.shards.stop_held(half.lease)
     (place.bucket / "in.jsonl").write_bytes(jsonl([{"text": "one"}]))
     ended = assembled(place, job, clock)
-    assert (ended.state, ended.errors[0].code) == (JobState.FAILED, ObjectChanged.default_code)
+    assert (ended.state, ended.errors[0].code) == (JobState.FAILED, "input_changed")
 
 
 def test_results_that_were_damaged_in_the_store_are_never_passed_on(place: Place, clock: FakeClock) -> None:

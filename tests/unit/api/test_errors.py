@@ -23,6 +23,7 @@ STATUSES = {
     errors.StorageError: 500,
     errors.ObjectNotFound: 404,
     errors.StorageDenied: 500,
+    errors.CredentialsRefused: 500,
     errors.StorageUnavailable: 503,
     errors.QueueUnavailable: 503,
     errors.DatabaseUnavailable: 503,

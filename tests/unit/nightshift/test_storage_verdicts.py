@@ -2,7 +2,13 @@
 
 import pytest
 
-from nightshift.errors import LocationNotAllowed, ObjectNotFound, StorageDenied, StorageUnavailable
+from nightshift.errors import (
+    CredentialsRefused,
+    LocationNotAllowed,
+    ObjectNotFound,
+    StorageDenied,
+    StorageUnavailable,
+)
 from nightshift.objectstore import ObjectChanged, ObjectDamaged, ObjectTooLarge
 from nightshift.objectstore.verdicts import storage_verdict
 
@@ -18,6 +24,10 @@ def test_a_refusal_of_our_own_store_waits_for_the_operator_and_fails_no_job() ->
 
 def test_a_refusal_of_a_place_the_job_named_is_the_jobs_own_fault() -> None:
     assert storage_verdict(StorageDenied(), in_our_store=False) == "fail"
+
+
+def test_credentials_that_are_refused_wait_for_the_operator_whatever_place_they_were_for() -> None:
+    assert storage_verdict(CredentialsRefused(), in_our_store=False) == "pause"
 
 
 @pytest.mark.parametrize("in_our_store", [True, False])
