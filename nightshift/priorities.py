@@ -7,6 +7,9 @@ read and tested without a database.
     2  in flight        the tenant with the fewest shards leased right now
     3  deadline         the earlier one
     4  creation         the older one
+
+Online requests are sorted by class as it was asked for (their deadlines are minutes), the tenant's requests
+in flight, and age. Claimed several at once, they are as fair as if they had been claimed one by one.
 """
 
 from dataclasses import dataclass

@@ -5,6 +5,9 @@ from then on the lease keeps the work, not Redis. When the bulk places are full 
 bulk tokens and gives back those it had fetched ahead, so that they wake somebody else. Every few seconds the
 database is asked directly, whatever has rung: Redis may have lost any message, or all of one kind.
 
+An online ring names its request, which is claimed if there are places for all that have rung. If there are
+not, who is next is not the order of the queue, which one tenant alone may have filled: the database says who.
+
     Celery ──► heap (online before bulk, better class first) ──► claim ──► acknowledge ──► runner
 """
 
@@ -102,6 +105,7 @@ class Intake:
         self._heap: list[Message] = []
         self.messages_heard = 0
         self._arrivals = itertools.count()
+        self._online_may_wait = False  # likewise online: taken by a ring that named another one
         self._dropped = 0  # messages that made no sense, not counted in the database yet
         self._bulk_may_wait = True  # there may be bulk work in the database that nobody rings for
         self._is_stopping = False
@@ -187,7 +191,7 @@ class Intake:
         if self._is_stopping:
             return True
         kinds = {message.kind_rank for message in self._heap}
-        if ONLINE_RANK in kinds and self._places.online_free() > 0:
+        if (ONLINE_RANK in kinds or self._online_may_wait) and self._places.online_free() > 0:
             return True
         if BULK_RANK in kinds:
             return True
@@ -198,17 +202,20 @@ class Intake:
             self._changed.wait_for(lambda: self._is_stopping, timeout=seconds)
 
     def _take_online(self, *, poll: bool) -> None:
-        """Claim the online requests that have rung, as many as there are places for."""
+        """Claim the online requests that have rung; those that are next, if there are not places for all."""
         count = min(CLAIM_MAX, self._places.online_free())
         messages = self._pop(ONLINE_RANK, count)
-        if not messages and not (poll and count > 0):
+        look = count > 0 and (poll or self._online_may_wait or self._has_rung(ONLINE_RANK))
+        if not messages and not look:
             return
         claimed_at_s = self._heartbeat.clock_s()
         try:
-            claims = self._claim_online(messages, count, poll=poll)
+            claims = self._claim_online(self._next_online(count) if look else _named(messages))
         except DatabaseUnavailable:
             self._put_back(messages)
             raise
+        # A ring that found its request taken may have been meant, by whoever took it, for another one.
+        self._online_may_wait = bool(claims) if look else len(claims) < len(messages)
         if claims:
             failpoints.hit("worker.claimed")
         for message in messages:
@@ -216,18 +223,16 @@ class Intake:
         for claim in claims:
             self._places.run_online(claim, claimed_at_s)
 
-    def _claim_online(self, messages: list[Message], count: int, *, poll: bool) -> Sequence[OnlineClaim]:
-        shard_ids = dict.fromkeys(message.shard_id for message in messages if message.shard_id is not None)
-        if poll:
-            with self._store.snapshot() as tx:
-                for shard_id in tx.leases.queued_online(self._models, count, self._capacity):
-                    if len(shard_ids) < count:
-                        shard_ids[shard_id] = None
+    def _next_online(self, count: int) -> Sequence[str]:
+        with self._store.snapshot() as tx:
+            return tx.leases.queued_online(self._models, tx.now(), count, self._capacity)
+
+    def _claim_online(self, shard_ids: Sequence[str]) -> Sequence[OnlineClaim]:
         if not shard_ids:
             return []
         return self._store.run(
             lambda tx: tx.leases.claim_online(
-                list(shard_ids),
+                shard_ids,
                 self._worker_id,
                 self._models,
                 tx.now(),
@@ -291,6 +296,10 @@ class Intake:
             heapq.heapify(self._heap)
         return wanted
 
+    def _has_rung(self, kind_rank: int) -> bool:
+        with self._changed:
+            return any(message.kind_rank == kind_rank for message in self._heap)
+
     def _put_back(self, messages: list[Message]) -> None:
         with self._changed:
             for message in messages:
@@ -302,3 +311,8 @@ class Intake:
                 return
             self._gate_is_open = is_open
             self._gate.open() if is_open else self._gate.close()
+
+
+def _named(messages: Sequence[Message]) -> Sequence[str]:
+    """The requests that have rung, each once."""
+    return list(dict.fromkeys(message.shard_id for message in messages if message.shard_id is not None))

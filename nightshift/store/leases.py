@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, case, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, Subquery, case, func, or_, select, tuple_, update
 
 from nightshift.fleet import Capacity
 from nightshift.jobs import (
@@ -126,18 +126,41 @@ class Leases:
         return [OnlineClaim(_to_lease(row), jobs[row.job_id], bodies[row.id]) for row in taken]
 
     def queued_online(
-        self, models: Sequence[str], limit: int, capacity: Capacity = Capacity.ON_DEMAND
+        self,
+        models: Sequence[str],
+        now: datetime,
+        limit: int,
+        capacity: Capacity = Capacity.ON_DEMAND,
     ) -> Sequence[str]:
-        """Online shards nobody has claimed: what a worker polls for when Redis does not ring."""
-        rows = self._connection.execute(
-            select(shard.c.id)
+        """The online shards that are to be claimed next, the best first (`nightshift/priorities.py`): what a
+        worker asks for when more have rung than it has places for, or when Redis does not ring.
+        """
+        in_flight = self._in_flight(JobKind.ONLINE)
+        is_best = (job.c.priority_rank, shard.c.enqueued_at, shard.c.id)
+        waiting = (
+            select(
+                shard.c.id,
+                job.c.priority_rank,
+                shard.c.enqueued_at,
+                # How many its tenant would have in flight once this one is claimed too.
+                (
+                    func.row_number().over(partition_by=shard.c.tenant_id, order_by=is_best)
+                    + func.coalesce(in_flight.c.shards, 0)
+                ).label("turn"),
+            )
+            .join(job, job.c.id == shard.c.job_id)
+            .outerjoin(in_flight, in_flight.c.tenant_id == shard.c.tenant_id)
             .where(
-                shard.c.state == ShardState.QUEUED,
                 shard.c.kind == JobKind.ONLINE,
                 shard.c.model.in_(models),
                 shard.c.capacity.in_((ANY_CAPACITY, capacity)),
+                *_claimable(now),
             )
-            .order_by(shard.c.enqueued_at)
+            .subquery()
+        )
+        rows = self._connection.execute(
+            select(waiting.c.id)
+            .order_by(waiting.c.priority_rank, waiting.c.turn, waiting.c.enqueued_at, waiting.c.id)
             .limit(limit)
         )
         return list(rows.scalars())
@@ -261,12 +284,7 @@ class Leases:
     def _best_jobs(
         self, models: Sequence[str], now: datetime, priorities: PriorityConfig, capacity: Capacity
     ) -> Sequence[Job]:
-        in_flight = (
-            select(shard.c.tenant_id, func.count().label("shards"))
-            .where(shard.c.state == ShardState.LEASED, shard.c.kind == JobKind.BULK)
-            .group_by(shard.c.tenant_id)
-            .subquery()
-        )
+        in_flight = self._in_flight(JobKind.BULK)
         rows = self._connection.execute(
             select(job)
             .outerjoin(in_flight, in_flight.c.tenant_id == job.c.tenant_id)
@@ -289,6 +307,15 @@ class Leases:
             .limit(JOBS_LOOKED_AT_MAX)
         )
         return [to_job(row) for row in rows]
+
+    def _in_flight(self, kind: JobKind) -> Subquery:
+        """How many shards of each tenant are leased right now."""
+        return (
+            select(shard.c.tenant_id, func.count().label("shards"))
+            .where(shard.c.state == ShardState.LEASED, shard.c.kind == kind)
+            .group_by(shard.c.tenant_id)
+            .subquery()
+        )
 
     def _take_next_shard(self, of: Job, worker_id: str, now: datetime, ttl_s: float) -> Row[Any] | None:
         next_id = (

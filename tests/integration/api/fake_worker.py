@@ -145,7 +145,7 @@ class FakeWorker:
     def _looked_up(self) -> list[str]:
         self._stops.wait(LISTEN_S)
         with self._store.snapshot() as tx:
-            return list(tx.leases.queued_online([CHAT_MODEL, EMBEDDING_MODEL], 10))
+            return list(tx.leases.queued_online([CHAT_MODEL, EMBEDDING_MODEL], tx.now(), 10))
 
     def _claim(self, shard_ids: list[str]) -> list[OnlineClaim]:
         if not shard_ids:

@@ -1,5 +1,6 @@
 """Who gets which shard: `leases.claim_bulk` and `leases.claim_online`."""
 
+import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -39,6 +40,25 @@ def online_claims(store: Store, *shard_ids: str | None, worker_id: str = "worker
     with store.transaction() as tx:
         claims = tx.leases.claim_online(wanted, worker_id, [MODEL], tx.now(), TTL_S)
         return [claim.lease for claim in claims]
+
+
+def next_online(store: Store, *, limit: int = 100) -> list[str]:
+    """What a worker that has so many places would claim, the best first."""
+    with store.snapshot() as tx:
+        return list(tx.leases.queued_online([MODEL], tx.now(), limit))
+
+
+def several_asked(
+    store: Store, clock: FakeClock, tenant_id: str, count: int, priority: PriorityClass = INTERACTIVE
+) -> list[str]:
+    """Online requests of a tenant, a second apart; their shards, the oldest first."""
+    shard_ids = []
+    for _ in range(count):
+        submitted = asked(store, tenant_id=tenant_id, priority=priority)
+        clock.advance(seconds=1)
+        assert submitted.shard_id is not None
+        shard_ids.append(submitted.shard_id)
+    return shard_ids
 
 
 # -- what a claim does ---------------------------------------------------------------------------------
@@ -384,9 +404,74 @@ def test_a_worker_that_polls_finds_online_requests_in_the_order_they_came(
     asked(store, model="other")
     claimed_online(store, waiting[1])
 
-    with store.snapshot() as tx:
-        assert tx.leases.queued_online([MODEL], limit=10) == [waiting[0], waiting[2]]
-        assert tx.leases.queued_online([MODEL], limit=1) == [waiting[0]]
+    assert next_online(store) == [waiting[0], waiting[2]]
+    assert next_online(store, limit=1) == [waiting[0]]
+
+
+def test_an_online_request_that_is_to_wait_is_not_looked_for(store: Store, clock: FakeClock) -> None:
+    request = asked(store)
+    lease = claimed_online(store, request.shard_id).lease
+    with store.transaction() as tx:
+        tx.leases.delay(lease, clock.now + timedelta(seconds=5))
+
+    assert next_online(store) == []
+    clock.advance(seconds=5)
+    assert next_online(store) == [request.shard_id]
+
+
+def test_a_tenant_whose_online_requests_fill_the_queue_leaves_room_for_another(
+    store: Store, clock: FakeClock
+) -> None:
+    large = several_asked(store, clock, "large", 5)
+    small = several_asked(store, clock, "small", 2)
+
+    assert next_online(store) == [large[0], small[0], large[1], small[1], *large[2:]]
+
+
+def test_online_fairness_counts_what_is_in_flight(store: Store, clock: FakeClock) -> None:
+    large = several_asked(store, clock, "large", 5)
+    online_claims(store, *large[:2])
+    small = several_asked(store, clock, "small", 4)
+
+    assert next_online(store) == [small[0], small[1], large[2], small[2], large[3], small[3], large[4]]
+
+
+def test_bulk_shards_in_flight_do_not_count_against_online_requests(store: Store, clock: FakeClock) -> None:
+    planned(store, tenant_id="both", shards=2)
+    claimed(store)
+    claimed(store)
+    both = several_asked(store, clock, "both", 1)
+    online = several_asked(store, clock, "online", 1)
+
+    assert next_online(store) == both + online
+
+
+def test_a_better_class_of_online_requests_goes_before_fairness(store: Store, clock: FakeClock) -> None:
+    background = several_asked(store, clock, "idle", 2, priority=BACKGROUND)
+    interactive = several_asked(store, clock, "busy", 3)
+
+    assert next_online(store) == interactive + background
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_several_online_requests_at_once_are_those_that_would_be_claimed_one_by_one(
+    store: Store, clock: FakeClock, seed: int
+) -> None:
+    draw = random.Random(seed)
+    shard_ids = []
+    for _ in range(30):
+        tenant, priority = draw.choice(["a", "a", "a", "b", "c"]), draw.choice(list(PriorityClass))
+        shard_ids += several_asked(store, clock, tenant, 1, priority=priority)
+    online_claims(store, *draw.sample(shard_ids, 5))
+
+    at_once = next_online(store, limit=12)
+
+    one_by_one = []
+    for _ in at_once:
+        [best] = next_online(store, limit=1)
+        one_by_one.append(best)
+        online_claims(store, best)
+    assert at_once == one_by_one
 
 
 # -- the kind of machine a job asks for ----------------------------------------------------------------
@@ -423,7 +508,7 @@ def test_a_worker_claims_online_requests_that_want_its_kind_of_machine_or_any(
     asked_for = {asked(store, spec=spec).shard_id: kind for kind, spec in wishes.items()}
 
     with store.transaction() as tx:
-        queued = tx.leases.queued_online([MODEL], 10, capacity)
+        queued = tx.leases.queued_online([MODEL], tx.now(), 10, capacity)
         claims = tx.leases.claim_online(
             list(filter(None, asked_for)), "worker_1", [MODEL], tx.now(), TTL_S, capacity=capacity
         )

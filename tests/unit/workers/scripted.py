@@ -4,6 +4,7 @@ remembers.
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nightshift import lifecycle
@@ -155,10 +156,18 @@ def a_job(kind: JobKind, *, model: str | None = "demo", **spec: Any) -> NewJob:
     )
 
 
-def submit_online(store: Store, text: str, **fields: Any) -> str:
+def submit_online(
+    store: Store,
+    text: str,
+    *,
+    tenant_id: str = TENANT,
+    priority: PriorityClass = PriorityClass.STANDARD,
+    **fields: Any,
+) -> str:
     """An online request that waits to be claimed. Returns its shard's id."""
+    new = replace(a_job(JobKind.ONLINE), tenant_id=tenant_id, priority=priority)
     with store.transaction() as tx:
-        submitted = lifecycle.submit_online(tx, a_job(JobKind.ONLINE), chat_body(text, **fields), tx.now())
+        submitted = lifecycle.submit_online(tx, new, chat_body(text, **fields), tx.now())
     assert submitted.shard_id is not None
     return submitted.shard_id
 

@@ -8,6 +8,7 @@ import pytest
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim, OnlineClaim
+from nightshift.priorities import PriorityClass
 from nightshift.store import Store
 from nightshift.store.counters import Counters
 from tests.unit.workers.scripted import LEASE_TTL_S, plan_bulk, submit_online
@@ -98,6 +99,12 @@ def intake(store: Store, heartbeat: Heartbeat, places: Places) -> Iterator[Intak
     intake.stop()
 
 
+@pytest.fixture
+def polls_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is claimed is claimed because it rang."""
+    monkeypatch.setattr("workers.intake.POLL_S", 3600)
+
+
 def test_an_online_ring_is_claimed_then_acknowledged(store: Store, intake: Intake, places: Places) -> None:
     shard_id, ring = submit_online(store, "hello"), Ring()
     intake.start()
@@ -134,7 +141,8 @@ def test_online_goes_before_bulk_and_the_better_class_before_the_other(
     store: Store, intake: Intake, places: Places
 ) -> None:
     plan_bulk(store, "file-x")
-    background, interactive = submit_online(store, "b"), submit_online(store, "i")
+    background = submit_online(store, "b", priority=PriorityClass.BACKGROUND)
+    interactive = submit_online(store, "i", priority=PriorityClass.INTERACTIVE)
     places.online = 1  # so that the order shows
     intake.bulk_rang(0, Ring())
     intake.online_rang(background, 8, Ring())
@@ -148,9 +156,8 @@ def test_online_goes_before_bulk_and_the_better_class_before_the_other(
 
 
 def test_a_ring_waits_for_a_free_place_and_is_taken_as_soon_as_there_is_one(
-    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
+    store: Store, intake: Intake, places: Places, polls_never: None
 ) -> None:
-    monkeypatch.setattr("workers.intake.POLL_S", 3600)
     places.online = 0
     ring = Ring()
     intake.start()
@@ -162,6 +169,56 @@ def test_a_ring_waits_for_a_free_place_and_is_taken_as_soon_as_there_is_one(
 
     places.wait_for(1)
     ring.wait()
+
+
+def test_when_more_have_rung_than_there_are_places_the_tenants_share_them(
+    store: Store, intake: Intake, places: Places, polls_never: None
+) -> None:
+    """The ring of the second tenant may lie a thousand messages further back."""
+    large = [submit_online(store, f"large {number}", tenant_id="large") for number in range(5)]
+    small = submit_online(store, "small", tenant_id="small")
+    places.online = 2
+    rings = [Ring() for _ in large]
+    for shard_id, ring in zip(large, rings, strict=True):
+        intake.online_rang(shard_id, 0, ring)
+    intake.start()
+
+    places.wait_for(2)
+    assert [claim.lease.shard_id for claim in places.claims] == [large[0], small]
+    rings[0].wait()
+    rings[1].wait()
+    assert not any(ring.acknowledged.is_set() for ring in rings[2:])
+
+
+def test_requests_whose_rings_were_spent_on_others_are_not_forgotten(
+    store: Store, intake: Intake, places: Places, polls_never: None
+) -> None:
+    rung = [submit_online(store, f"large {number}", tenant_id="large") for number in range(5)]
+    unrung = [submit_online(store, f"small {number}", tenant_id="small") for number in range(5)]
+    places.online = 2
+    for shard_id in rung:
+        intake.online_rang(shard_id, 0, Ring())
+    intake.start()
+    places.wait_for(2)
+
+    places.online = 100
+    intake.online_place_freed()
+
+    places.wait_for(10)
+    assert {claim.lease.shard_id for claim in places.claims} == {*rung, *unrung}
+
+
+def test_a_ring_whose_request_somebody_else_has_taken_is_a_reason_to_look_for_another(
+    store: Store, intake: Intake, places: Places, polls_never: None
+) -> None:
+    taken, left = submit_online(store, "taken"), submit_online(store, "left")
+    with store.transaction() as tx:
+        tx.leases.claim_online([taken], "worker-2", ["demo"], tx.now(), LEASE_TTL_S)
+    intake.start()
+    intake.online_rang(taken, 0, Ring())
+
+    places.wait_for(1)
+    assert places.claims[0].lease.shard_id == left
 
 
 def test_bulk_is_claimed_until_the_places_are_full_and_the_gate_closes(
