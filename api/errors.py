@@ -64,6 +64,7 @@ _ANSWERS: Final[Mapping[type[BaseException], ErrorAnswer]] = {
     errors.InvalidRequest: ErrorAnswer(400, _INVALID),
     errors.UnknownModel: ErrorAnswer(404, _INVALID),
     errors.RequestTooLarge: ErrorAnswer(413, _INVALID),
+    errors.RequestTimedOut: ErrorAnswer(408, _INVALID, {"connection": "close"}),
     errors.NotAuthenticated: ErrorAnswer(401, "authentication_error", {"www-authenticate": "Bearer"}),
     errors.NotFound: ErrorAnswer(404, _INVALID),
     errors.ObjectNotFound: ErrorAnswer(404, _INVALID),

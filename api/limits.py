@@ -1,27 +1,35 @@
-"""How much a caller may send, and how deep: what is refused before it costs anything.
+"""How much a caller may send, how slowly, and how deep: what is refused before it costs anything.
 
 The body cap counts bytes as they arrive, so a body without a length is held to it too, and nothing beyond it
 is ever in memory. It knows no routes but one: uploads stream and have a cap of their own.
 """
 
+import asyncio
 import json
 import math
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nightshift.errors import InvalidRequest, RequestTooLarge
+from nightshift.errors import InvalidRequest, RequestTimedOut, RequestTooLarge
 from nightshift.jobs import JsonObject
 from nightshift.settings import ApiSettings
 
 UPLOAD_PATH: Final = "/v1/files"
 UPLOAD_OVERHEAD_BYTES: Final = 64 * 1024  # of multipart around the file itself
 
+# A body may take so long, and on top what its bytes take at this pace: nobody holds a connection for ever.
+BODY_S: Final = 30.0
+BODY_BYTES_PER_S_MIN: Final = 16 * 1024
+
 JSON_DEPTH_MAX: Final = 64  # containers inside containers; a chat request needs about eight
 
 
 class BodyLimit:
-    """ASGI middleware: reading more of a body than its route allows raises RequestTooLarge in the handler."""
+    """ASGI middleware: reading more of a body than its route allows raises RequestTooLarge in the handler,
+    and waiting for it longer than anybody needs RequestTimedOut.
+    """
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
@@ -43,23 +51,40 @@ class _LimitedBody:
         self._receive = receive
         self._bytes_max = bytes_max
         self._bytes_seen = 0
+        self._began_s: float | None = None  # when it was first asked for
+        self._has_ended = False  # from then on it is the client's hanging up that is waited for
 
     async def __call__(self) -> Message:
-        message = await self._receive()
+        if self._has_ended:
+            return await self._receive()
+        message = await self._next()
         self._bytes_seen += len(message.get("body", b""))
         if self._bytes_seen > self._bytes_max:
             await self._discard(message)
             raise RequestTooLarge(
                 f"The request body is larger than the {self._bytes_max} bytes accepted here."
             )
+        self._has_ended = not message.get("more_body", False)
         return message
+
+    async def _next(self) -> Message:
+        now_s = asyncio.get_running_loop().time()
+        if self._began_s is None:
+            self._began_s = now_s
+        due_s = self._began_s + BODY_S + self._bytes_seen / BODY_BYTES_PER_S_MIN
+        try:
+            async with asyncio.timeout(due_s - now_s):
+                return await self._receive()
+        except TimeoutError as error:
+            raise RequestTimedOut from error
 
     async def _discard(self, message: Message) -> None:
         """Read on, up to as much again, and keep nothing: a client that is still sending when the
         connection closes sees a broken pipe instead of the answer."""
-        while message.get("more_body", False) and self._bytes_seen <= 2 * self._bytes_max:
-            message = await self._receive()
-            self._bytes_seen += len(message.get("body", b""))
+        with suppress(RequestTimedOut):
+            while message.get("more_body", False) and self._bytes_seen <= 2 * self._bytes_max:
+                message = await self._next()
+                self._bytes_seen += len(message.get("body", b""))
 
 
 def parse_json_object(raw: bytes) -> JsonObject:

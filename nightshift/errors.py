@@ -7,7 +7,8 @@ turns these into a status and a body, `nightshift/cli` into a line on stderr and
     ├── InvalidRequest                 the caller can mend it; `param` names the field
     │   ├── UnknownModel
     │   ├── LocationNotAllowed
-    │   └── RequestTooLarge
+    │   ├── RequestTooLarge
+    │   └── RequestTimedOut
     ├── NotFound                       also said of another tenant's object
     ├── Conflict                       well-formed, but not in this state
     │   └── IdempotencyKeyReused
@@ -65,6 +66,12 @@ class RequestTooLarge(InvalidRequest):
     """The request body is larger than this service accepts."""
 
     default_code = "request_too_large"
+
+
+class RequestTimedOut(InvalidRequest):
+    """The request body took too long to arrive."""
+
+    default_code = "request_timeout"
 
 
 class NotFound(NightshiftError):

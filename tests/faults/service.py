@@ -322,6 +322,7 @@ def _commands(service: Service) -> dict[str, tuple[str, ...]]:
     python = (sys.executable, "-P", "-m")
     api = (*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(ROOT), "--host", HOST)
     api += ("--port", service.base_url.rpartition(":")[2], "--no-access-log", "--log-level", "warning")
+    api += ("--http", "api.connections:BoundedHttp", "--backlog", "128")
     worker = "tests.faults.worker_process" if service.parts.engine == "fake" else "nightshift.cli.main"
     arguments = () if service.parts.engine == "fake" else ("worker",)
     return {

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
+from api.connections import BoundedHttp
+
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -19,7 +21,14 @@ class _Server(uvicorn.Server):
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(
-            uvicorn.Config(app, log_config=None, lifespan="on", access_log=False, timeout_graceful_shutdown=2)
+            uvicorn.Config(
+                app,
+                http=BoundedHttp,
+                log_config=None,
+                lifespan="on",
+                access_log=False,
+                timeout_graceful_shutdown=2,
+            )
         )
         self.listens = threading.Event()
 

@@ -15,6 +15,7 @@ STATUSES = {
     errors.LocationNotAllowed: 400,
     errors.UnknownModel: 404,
     errors.RequestTooLarge: 413,
+    errors.RequestTimedOut: 408,
     errors.NotFound: 404,
     errors.Conflict: 409,
     errors.IdempotencyKeyReused: 422,

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from api import limits
 from api.limits import JSON_DEPTH_MAX, UPLOAD_OVERHEAD_BYTES, BodyLimit, parse_json_object
-from nightshift.errors import InvalidRequest, RequestTooLarge
+from nightshift.errors import InvalidRequest, RequestTimedOut, RequestTooLarge
 from nightshift.settings import ApiSettings
 
 SETTINGS = ApiSettings(body_bytes_max=100, file_bytes_max=1000)
@@ -67,24 +68,8 @@ def read_body(path: str, pieces: list[bytes]) -> tuple[bytes, int]:
         sent += 1
         return {"type": "http.request", "body": next(left), "more_body": sent < len(pieces)}
 
-    async def send(message: Message) -> None:
-        raise AssertionError("the application only reads")
-
-    body = b""
-
-    async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        nonlocal body
-        more = True
-        while more:
-            message = await receive()
-            body += message["body"]
-            more = message["more_body"]
-
-    try:
-        asyncio.run(BodyLimit(application, SETTINGS)({"type": "http", "path": path}, receive, send))
-    finally:
-        unread = len(pieces) - sent
-    return body, unread
+    body = asyncio.run(read_all(receive, path))
+    return body, len(pieces) - sent
 
 
 def test_a_body_at_the_limit_is_read() -> None:
@@ -103,3 +88,71 @@ def test_uploads_have_a_limit_of_their_own() -> None:
     assert len(read_body("/v1/files", fits)[0]) == 1000 + UPLOAD_OVERHEAD_BYTES
     with pytest.raises(RequestTooLarge):
         read_body("/v1/files", [*fits, b"x"])
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BODY_S", 0.01)
+    pieces: Iterator[Message] = iter([{"type": "http.request", "body": b"x", "more_body": True}])
+
+    async def receive() -> Message:
+        for piece in pieces:
+            return piece
+        await asyncio.Event().wait()
+        raise AssertionError("it never comes")
+
+    with pytest.raises(RequestTimedOut):
+        asyncio.run(read_all(receive))
+
+
+def test_a_large_body_may_take_as_long_as_its_bytes_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patience for its beginning alone is over when its second piece is asked for."""
+    monkeypatch.setattr(limits, "BODY_S", 0.0)
+    monkeypatch.setattr(limits, "BODY_BYTES_PER_S_MIN", 1 / 60)
+    first: Message = {"type": "http.request", "body": b"x", "more_body": True}
+    pieces = iter([first, {"type": "http.request", "body": b"y", "more_body": False}])
+
+    async def receive() -> Message:
+        piece = next(pieces)
+        if piece is not first:
+            await asyncio.sleep(0)
+        return piece
+
+    assert asyncio.run(read_all(receive)) == b"xy"
+
+
+def test_whoever_listens_for_the_client_to_hang_up_may_do_so_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "BODY_S", 0.0)
+    pieces = iter([{"type": "http.request", "body": b"x", "more_body": False}, {"type": "http.disconnect"}])
+
+    async def receive() -> Message:
+        piece = next(pieces)
+        if piece["type"] == "http.disconnect":
+            await asyncio.sleep(0.01)
+        return piece
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        assert (await receive())["type"] == "http.disconnect"
+
+    asyncio.run(BodyLimit(application, SETTINGS)({"type": "http", "path": "/"}, receive, sends_nothing))
+
+
+async def sends_nothing(message: Message) -> None:
+    raise AssertionError("the application only reads")
+
+
+async def read_all(receive: Receive, path: str = "/v1/jobs") -> bytes:
+    """What an application reads through the limit."""
+    body = bytearray()
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        more = True
+        while more:
+            message = await receive()
+            body.extend(message["body"])
+            more = message["more_body"]
+
+    await BodyLimit(application, SETTINGS)({"type": "http", "path": path}, receive, sends_nothing)
+    return bytes(body)
