@@ -33,6 +33,7 @@ from tests.faults.fake_engine import MODEL
 from tests.faults.processes import Footprint, Kept, children, is_running, pause, resume, send, wait_for
 from tests.faults.proxy import FaultProxy, proxied
 from tests.integration import servers
+from tests.integration.s3_faults import FaultyS3, faulty_s3
 from tests.integration.servers import HOST, S3Server, ValkeyServer, free_port
 from tests.receiver import Receiver, receiver, says
 
@@ -60,6 +61,7 @@ class Parts:
     workers: int = 1
     schedulers: int = 1
     proxies: frozenset[str] = frozenset()  # before which of redis, database, s3 a fault proxy stands
+    s3_faults_seed: int | None = None  # given: an HTTP server stands before S3 that misbehaves as it is told
 
     def __str__(self) -> str:
         return f"{self.database}-{self.objects}"
@@ -78,6 +80,7 @@ class Service:
     store: Store  # a look behind the scenes, past every proxy
     objects: ObjectStore  # likewise
     s3: S3Server | None
+    s3_front: FaultyS3 | None  # where S3 can be made to refuse, hang, cut short
     receiver: Receiver  # of webhooks
     environment: Mapping[str, str]  # what its processes read their settings from
     bucket: str | None = None
@@ -276,6 +279,11 @@ def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: Exi
     if "database" in proxy:
         database_url = f"postgresql+psycopg://postgres@{HOST}:{proxy['database'].port}/postgres"
     endpoint = {"AWS_ENDPOINT_URL": f"http://{HOST}:{proxy['s3'].port}"} if "s3" in proxy else {}
+    s3_front = None
+    if parts.s3_faults_seed is not None:
+        assert s3 is not None, "a directory does not speak HTTP"
+        s3_front = stack.enter_context(faulty_s3(s3, parts.s3_faults_seed))
+        endpoint = {"AWS_ENDPOINT_URL": s3_front.server().endpoint}
 
     data = DataSettings(data_dir=folder / "data", database_url=direct_url, storage_url=storage_url)
     key_file = embedded.set_up_database(data)
@@ -311,6 +319,7 @@ def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: Exi
         store=store,
         objects=objects,
         s3=s3,
+        s3_front=s3_front,
         receiver=stack.enter_context(receiver(says(200))),
         environment=environment | endpoint | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         bucket=bucket,
