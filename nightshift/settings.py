@@ -108,6 +108,9 @@ class SchedulerSettings(_Settings):
     embedding_inputs_per_file_max: int = 50_000
     line_bytes_max: int = 4 * MIB  # one input row
     attempts_max: int = 20  # leases of one shard that ended without it being done
+    leader_ttl_s: float = 15.0  # of several schedulers one leads; a dead one is replaced after so long
+    leader_trust_s: float = 10.0  # one that could not renew its lead for so long stops by itself
+    leader_attempt_s: float = 3.0  # between two attempts to lead, or to go on leading
     ring_after_s: float = 10.0  # queued work nobody has been told of for this long is rung again
     retention_interval_s: float = 300.0  # between two passes over objects that nothing refers to
     orphan_age_s: float = 3600.0  # an object nothing refers to is collected so long after it was written

@@ -41,7 +41,7 @@ from scheduler.deadlines import Deadlines
 from scheduler.duty import Duty, MayContinue
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
-from scheduler.leadership import Elector
+from scheduler.leadership import Elector, LeadershipConfig
 from scheduler.loop import Ticker
 from scheduler.metrics import DutyMetrics
 from scheduler.planning import Planning, PlanningConfig
@@ -101,7 +101,7 @@ def opened() -> Iterator[Parts]:
 def serve(parts: Parts, settings: SchedulerSettings, stop: threading.Event) -> None:
     """Lead when it is our turn, do the duties while we lead. Returns within seconds of `stop`."""
     leader_id = f"{socket.gethostname()[:20]}-{os.getpid()}-{secrets.token_hex(4)}"
-    elector = Elector(parts.store, leader_id)
+    elector = Elector(parts.store, leader_id, _leadership(settings))
     metrics = DutyMetrics(lambda: elector.is_leading)
     tickers = [
         Ticker(duty, parts.store, lambda: elector.is_leading, observe=metrics.observe)
@@ -117,6 +117,16 @@ def serve(parts: Parts, settings: SchedulerSettings, stop: threading.Event) -> N
     retired.set()
     electing.join(loop.LoopConfig.stop_s)
     log.info("scheduler stopped", extra={"action": "scheduler_stopped"})
+
+
+def _leadership(settings: SchedulerSettings) -> LeadershipConfig:
+    """Raises ConfigurationError."""
+    try:
+        return LeadershipConfig(
+            ttl_s=settings.leader_ttl_s, attempt_s=settings.leader_attempt_s, trust_s=settings.leader_trust_s
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"NIGHTSHIFT_LEADER_*: {error}") from error
 
 
 def duties(parts: Parts, settings: SchedulerSettings, may_continue: MayContinue) -> Sequence[Duty]:

@@ -1,7 +1,7 @@
 """The service of a test's choice: `service_of(Parts(…), SETTING="…")`, ended with the test."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,3 +23,15 @@ def service_of() -> Iterator[ServiceOf]:
             return stack.enter_context(running(Path(folder), parts, **settings))
 
         yield start
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows what the service's processes have said."""
+    report = yield
+    service = getattr(item, "funcargs", {}).get("service")
+    if report.when == "call" and report.failed and isinstance(service, Service):
+        report.sections.append(("What the service said", service.logs()))
+    return report

@@ -37,7 +37,9 @@ MODEL: Final = "fake"
 CONTEXT_LENGTH: Final = 100_000  # tokens, which are bytes here
 TOKENS_DEFAULT: Final = 16  # of an answer whose request names no limit
 MEMORY_MAX_BYTES: Final = 256 * 1024 * 1024  # what !eat-memory may take before it fails
-STAMPS: Final = "NIGHTSHIFT_FAKE_STAMPS"  # a file: a line "CLOCK_MONOTONIC in ns, id" for each admission
+STAMPS: Final = (
+    "NIGHTSHIFT_FAKE_STAMPS"  # a file: a line "CLOCK_MONOTONIC in ns, added or done, id" each time
+)
 STEP_MS: Final = "NIGHTSHIFT_FAKE_STEP_MS"  # what a step lasts when no prompt says so
 
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz      "
@@ -123,9 +125,7 @@ class FakeEngine:
                 list(request.output_token_ids),
             )
             self._arrivals += 1
-        if self._stamps:
-            with open(self._stamps, "a") as file:
-                file.write(f"{time.monotonic_ns()} {request.id}\n")
+        self._stamp("added", request.id)
 
     def abort(self, request_id: str) -> None:
         with self._lock:
@@ -160,6 +160,7 @@ class FakeEngine:
         if len(one.token_ids) < limit:
             return self._output(one, new, None)
         self._leave(one)
+        self._stamp("done", request.id)
         return self._output(one, new, "length")
 
     def _obey(self, one: _Running, what: str, number: int | None) -> str | None:
@@ -181,6 +182,11 @@ class FakeEngine:
                 if number is None or self._failures[prompt] <= number:
                     return "a prompt told the engine to fail on it"
         return None
+
+    def _stamp(self, what: str, id: str) -> None:
+        if self._stamps:
+            with open(self._stamps, "a") as file:  # one short write: lines of several workers stay whole
+                file.write(f"{time.monotonic_ns()} {what} {id}\n")
 
     def _leave(self, one: _Running) -> None:
         with self._lock:

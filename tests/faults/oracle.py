@@ -6,7 +6,7 @@ byte for byte with what an undisturbed run would have written, without running o
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -56,7 +56,20 @@ class Verdict:
 
 def quiesce(service: Service, jobs: Sequence[Job], timeout_s: float = PATIENCE_S) -> None:
     """Wait until nothing is to be done any more: every job has ended, nobody holds or owes anything."""
-    wait_for("quiescence", lambda: not _unfinished(service, jobs), timeout_s)
+    _wait_for_nothing(lambda: _unfinished(service, jobs), timeout_s)
+
+
+def wait_for_ends(service: Service, jobs: Sequence[Job], timeout_s: float = PATIENCE_S) -> None:
+    """Wait until every job has ended; rings and webhooks may still be owed."""
+
+    def open_jobs() -> list[str]:
+        try:
+            with service.store.snapshot() as tx:
+                return list(_open_jobs(tx, jobs))
+        except DatabaseUnavailable as error:
+            return [str(error)]
+
+    _wait_for_nothing(open_jobs, timeout_s)
 
 
 def check(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> Verdict:
@@ -116,6 +129,20 @@ def expected_answer(stored: StoredJob, row: Row, model: str, identity: Identity)
     answer = TextAnswer(request, identity, tokenizer).take(0, whole).answer
     assert answer is not None
     return answer
+
+
+def _wait_for_nothing(unfinished: Callable[[], list[str]], timeout_s: float) -> None:
+    """Raises OracleFailure naming what is left when the time is over."""
+    left: list[str] = []
+
+    def is_rest() -> bool:
+        left[:] = unfinished()
+        return not left
+
+    try:
+        wait_for("rest", is_rest, timeout_s)
+    except TimeoutError as error:
+        raise OracleFailure(f"{error}: {', '.join(left[:10])} ({len(left)} in all)") from error
 
 
 # -- what is left to do --------------------------------------------------------------------------------

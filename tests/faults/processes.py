@@ -16,16 +16,20 @@ from nightshift.supervisor import Backoff, Child, Death, Launch, Sequel, Supervi
 
 TICK_S: Final = 0.02  # another process can only be asked again, not waited for
 RESTART: Final = Backoff(first_s=0.1, factor=1.0)  # at once, however often it dies
-PATIENCE_S: Final = 120.0  # for what must happen soon, on a machine that is busy with other things
+STANDSTILL_S: Final = 6.0  # between two looks; longer means that somebody stopped the machine
+PATIENCE_S: Final = 60.0  # for what must happen soon, on a machine that is busy with other things
 
 
 def wait_for(what: str, is_true: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-    """Raises TimeoutError naming `what`."""
-    deadline_s = time.monotonic() + timeout_s
+    """Raises TimeoutError naming `what`. Time in which this process itself stood still is not counted."""
+    waited_s, asked_at_s = 0.0, time.monotonic()
     while not is_true():
-        if time.monotonic() >= deadline_s:
+        if waited_s >= timeout_s:
             raise TimeoutError(f"not within {timeout_s:.0f} s: {what}")
         time.sleep(TICK_S)
+        now_s = time.monotonic()
+        waited_s += min(now_s - asked_at_s, STANDSTILL_S)
+        asked_at_s = now_s
 
 
 @dataclass(frozen=True)

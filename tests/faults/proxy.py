@@ -154,6 +154,8 @@ class FaultProxy:
         try:
             pumps = [self._pump(connection, "up"), self._pump(connection, "down")]
             await asyncio.gather(*pumps, return_exceptions=True)
+        except asyncio.CancelledError:
+            pass  # we close; asyncio's streams complain of a task that ends as cancelled
         finally:
             self._connections.discard(connection)
             connection.close()

@@ -9,12 +9,14 @@ the worker: nobody is left to release its leases). Whatever dies is started agai
 `service.redis`.
 """
 
+import re
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal
 
@@ -27,14 +29,16 @@ from nightshift.demo import demo_model_path
 from nightshift.fleet import WorkerState
 from nightshift.objectstore import ObjectStore, open_store
 from nightshift.settings import DataSettings
-from nightshift.store import Store, open_database
+from nightshift.store import Store, open_database, tables
+from nightshift.store.database import Database
 from nightshift.supervisor import Death
+from nightshift.webhooks import DeliveryState
 from tests.faults.fake_engine import MODEL
 from tests.faults.processes import Footprint, Kept, children, is_running, pause, resume, send, wait_for
 from tests.faults.proxy import FaultProxy, proxied
 from tests.integration import servers
 from tests.integration.s3_faults import FaultyS3, faulty_s3
-from tests.integration.servers import HOST, S3Server, ValkeyServer, free_port
+from tests.integration.servers import HOST, PostgresServer, S3Server, ValkeyServer, free_port
 from tests.receiver import Receiver, receiver, says
 
 # Everything that is waited for, at a sixth to a third of what it is in production.
@@ -43,6 +47,9 @@ SCALED: Final = {
     "LEASE_TRUST_S": "4",
     "HEARTBEAT_S": "1",
     "RING_AFTER_S": "3",
+    "LEADER_TTL_S": "5",
+    "LEADER_TRUST_S": "3.5",
+    "LEADER_ATTEMPT_S": "1",
     "SEGMENT_ROWS": "8",
     "SEGMENT_INTERVAL_S": "0.5",
     "SHARD_BYTES": "4096",
@@ -67,6 +74,31 @@ class Parts:
         return f"{self.database}-{self.objects}"
 
 
+@dataclass(frozen=True, order=True)
+class Stamp:
+    """A fake engine was given a request, or has finished it."""
+
+    at_ns: int  # CLOCK_MONOTONIC, which all processes of a machine share
+    what: str  # added, done
+    id: str  # job/shard/row@term of a row; the job's of an online request
+
+    @classmethod
+    def parse(cls, line: str) -> "Stamp":
+        at_ns, what, id = line.split(maxsplit=2)
+        return cls(int(at_ns), what, id)
+
+    @property
+    def row(self) -> str:
+        """Without the term: the same for every attempt."""
+        return self.id.partition("@")[0]
+
+    @property
+    def lease(self) -> tuple[str, int, int] | None:
+        """Job, shard number and term of a bulk row; None: it is an online request."""
+        found = re.match(r"(\w+)/(\d+)/\d+@(\d+)", self.id)
+        return (found[1], int(found[2]), int(found[3])) if found else None
+
+
 @dataclass(eq=False)
 class Service:
     """A running service and everything that can be done to it."""
@@ -77,10 +109,12 @@ class Service:
     api_key: str
     redis: ValkeyServer
     proxy: Mapping[str, FaultProxy]
+    database: Database
     store: Store  # a look behind the scenes, past every proxy
     objects: ObjectStore  # likewise
     s3: S3Server | None
     s3_front: FaultyS3 | None  # where S3 can be made to refuse, hang, cut short
+    postgresql: PostgresServer | None
     receiver: Receiver  # of webhooks
     environment: Mapping[str, str]  # what its processes read their settings from
     bucket: str | None = None
@@ -197,6 +231,23 @@ class Service:
     def _failpoints(self) -> Path:
         return self.folder / "failpoints"
 
+    def let_another_lead(self) -> None:
+        """The time that a scheduler may lead without a renewal is over: nobody waits for a dead one."""
+        with self.database.write() as connection:
+            connection.execute(tables.leadership.update().values(expires_at=self._now()))
+
+    def let_webhooks_be_due(self) -> None:
+        """The time for which a sender has a webhook to itself is over: nobody waits for a dead one. One that
+        lives may have its webhook sent twice.
+        """
+        pending = tables.delivery.c.state == DeliveryState.PENDING
+        with self.database.write() as connection:
+            connection.execute(tables.delivery.update().where(pending).values(next_at=self._now()))
+
+    def _now(self) -> datetime:
+        with self.store.snapshot() as tx:
+            return tx.now()
+
     # -- looking ---------------------------------------------------------------------------------------
 
     def workers_ready(self) -> int:
@@ -211,9 +262,16 @@ class Service:
             wait_for("the API is ready", lambda: _status(http, "/readyz") == httpx.codes.OK)
         wait_for(f"{workers} workers are ready", lambda: self.workers_ready() >= workers)
 
+    def stamps(self) -> list[Stamp]:
+        """What the fake engines have been given and have finished, in order."""
+        path = self.folder / "stamps"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return sorted(Stamp.parse(line) for line in lines)
+
     def footprints(self) -> dict[str, Footprint]:
         """What every role takes of the machine right now."""
-        found = {role: Footprint.of(pid) for role in self.kept for pid in self.pids(role)}
+        machines = [role.replace("worker", "machine") for role in self.kept if role.startswith("worker")]
+        found = {role: Footprint.of(pid) for role in (*self.kept, *machines) for pid in self.pids(role)}
         return {role: footprint for role, footprint in found.items() if footprint is not None}
 
     def log(self, role: str) -> str:
@@ -258,9 +316,11 @@ def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: Exi
     stack.callback(redis.client.close)
     targets: dict[str, int | Path] = {"redis": near / "valkey.sock"}
     database_url = direct_url = ""
+    postgresql = None
     if parts.database == "postgresql":
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ns-")))
-        direct_url = stack.enter_context(servers.postgresql(place)).url()
+        postgresql = stack.enter_context(servers.postgresql(place))
+        direct_url = postgresql.url()
         targets["database"] = place / ".s.PGSQL.5432"
     s3 = None
     if parts.objects != "directory":
@@ -287,7 +347,8 @@ def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: Exi
 
     data = DataSettings(data_dir=folder / "data", database_url=direct_url, storage_url=storage_url)
     key_file = embedded.set_up_database(data)
-    store = Store(open_database(data))
+    database = open_database(data)
+    store = Store(database)
     stack.callback(store.close)
     objects = open_store(data.resolved_storage_url)
     stack.callback(objects.close)
@@ -306,6 +367,7 @@ def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: Exi
         "LOG_FORMAT": "human",
         "SPOT_PROVIDER": "none",
         "FAILPOINT_DIR": str(folder / "failpoints"),
+        "FAKE_STAMPS": str(folder / "stamps"),
         **settings,
     }
     environment = {f"NIGHTSHIFT_{name}": value for name, value in words.items()}
@@ -316,10 +378,12 @@ def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: Exi
         api_key=key_file.read_text(),
         redis=redis,
         proxy=proxy,
+        database=database,
         store=store,
         objects=objects,
         s3=s3,
         s3_front=s3_front,
+        postgresql=postgresql,
         receiver=stack.enter_context(receiver(says(200))),
         environment=environment | endpoint | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         bucket=bucket,

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -179,6 +179,7 @@ class PostgresServer:
     """A PostgreSQL on a unix socket, where everybody may do everything."""
 
     folder: Path
+    restart: Callable[[], None]  # as a crash does: whoever is connected is cut off
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"
@@ -218,7 +219,7 @@ def postgresql(folder: Path) -> Iterator[PostgresServer]:
     )
     call("pg_ctl", "start", "-w", "-o", options, "-l", str(folder / "postgresql.log"))
     try:
-        yield PostgresServer(folder)
+        yield PostgresServer(folder, restart=lambda: call("pg_ctl", "restart", "-w", "-m", "immediate"))
     finally:
         call("pg_ctl", "stop", "-w", "-m", "immediate")
 

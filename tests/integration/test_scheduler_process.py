@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,7 @@ import pytest
 from nightshift.jobs import JobState
 from nightshift.store import Store
 from nightshift.store.database import Database
+from scheduler.leadership import DUTY
 from tests.integration.scheduling import Place
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
@@ -90,10 +92,26 @@ def test_a_scheduler_works_ends_when_told_and_hands_over_to_the_next(
             assert standby.end(signal.SIGINT) == 0
 
 
-def test_a_scheduler_that_is_configured_wrongly_says_what_and_is_not_to_be_restarted(
-    environment: dict[str, str],
+def test_a_scheduler_leads_for_as_long_as_it_is_configured_to(
+    place: Place, environment: dict[str, str]
 ) -> None:
-    environment["NIGHTSHIFT_WEBHOOK_ALLOW_CIDRS"] = "not-a-network"
+    environment["NIGHTSHIFT_LEADER_TTL_S"] = "100000"
+    with scheduler(environment) as leader:
+        term = leader.says("leadership_gained")["term"]
+        with place.store.transaction() as tx:
+            tomorrow = tx.now() + timedelta(days=1)
+            assert not tx.leadership.acquire(DUTY, "another", tomorrow, tomorrow)
+            after_that = tomorrow + timedelta(days=1)
+            assert tx.leadership.acquire(DUTY, "another", after_that, after_that) == term + 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("WEBHOOK_ALLOW_CIDRS", "not-a-network"), ("LEADER_TRUST_S", "20")]
+)
+def test_a_scheduler_that_is_configured_wrongly_says_what_and_is_not_to_be_restarted(
+    environment: dict[str, str], setting: str, value: str
+) -> None:
+    environment[f"NIGHTSHIFT_{setting}"] = value
     with scheduler(environment) as started:
-        assert "WEBHOOK_ALLOW_CIDRS" in started.says("misconfigured")["message"]
+        assert setting.partition("_")[0] in started.says("misconfigured")["message"]
         assert started.process.wait(END_S) == 78
