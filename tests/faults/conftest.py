@@ -1,8 +1,10 @@
-"""The service of a test's choice: `service_of(Parts(…), SETTING="…")`, ended with the test."""
+"""The service of a test's choice: `service_of(Parts(…), SETTING="…")`, ended with the test, or
+`module_service_of`, ended with the file.
+"""
 
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,15 +15,28 @@ from tests.integration.servers import RAM_DISK
 ServiceOf = Callable[..., Service]
 
 
-@pytest.fixture
-def service_of() -> Iterator[ServiceOf]:
-    """Starts services and ends them with the test."""
+@contextmanager
+def _starting() -> Iterator[ServiceOf]:
     with ExitStack() as stack:
 
         def start(parts: Parts = Parts(), **settings: str) -> Service:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK))
             return stack.enter_context(running(Path(folder), parts, **settings))
 
+        yield start
+
+
+@pytest.fixture
+def service_of() -> Iterator[ServiceOf]:
+    """Starts services and ends them with the test."""
+    with _starting() as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def module_service_of() -> Iterator[ServiceOf]:
+    """Starts services and ends them with the file."""
+    with _starting() as start:
         yield start
 
 

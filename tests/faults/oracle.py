@@ -194,7 +194,7 @@ def _check_bulk(service: Service, job: BulkJob, stored: StoredJob, shards: Seque
     rows_of_shards = sum(shard.rows_total or 0 for shard in shards)
     if rows_of_shards != len(job.rows):
         raise OracleFailure(f"{job.id}: {rows_of_shards} rows in its shards, {len(job.rows)} in its input")
-    lines = _output_lines(service, job, stored)
+    lines = output_lines(service, job, stored)
     _check_rows(service, job, stored, shards, lines)
     failed = sum(row.ends_as != "succeeded" for row in job.rows)
     counts = Counts(len(job.rows), len(job.rows) - failed, failed)
@@ -239,7 +239,8 @@ def _output_order(job: BulkJob) -> list[int]:
     return sorted(indices, key=lambda index: job.rows[index].ends_as != "succeeded")
 
 
-def _output_lines(service: Service, job: BulkJob, stored: StoredJob) -> list[bytes]:
+def output_lines(service: Service, job: BulkJob, stored: StoredJob) -> list[bytes]:
+    """Every line a job has left, those of failed rows included."""
     if job.face is Face.NATIVE:
         return _part_lines(service, job, stored)
     with service.http() as http:
@@ -251,7 +252,8 @@ def _output_lines(service: Service, job: BulkJob, stored: StoredJob) -> list[byt
 def _part_lines(service: Service, job: BulkJob, stored: StoredJob) -> list[bytes]:
     """The lines of a native job's parts, each of which is as its manifest says."""
     manifest = json.loads(service.read_file(f"{job.output}manifest.json"))
-    service.read_file(f"{job.output}_SUCCESS")
+    if stored.state is JobState.SUCCEEDED:
+        service.read_file(f"{job.output}_SUCCESS")
     lines: list[bytes] = []
     for part in manifest["parts"]:
         data = service.read_file(job.output + part["name"])
