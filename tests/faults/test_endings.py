@@ -83,9 +83,11 @@ def let_pass(column: Column[Any]) -> Callable[[Service, Job], None]:
     """A job's deadline is now. It must have one: nobody waits a minute, which is the shortest there is."""
 
     def act(service: Service, job: Job) -> None:
-        with service.store.transaction() as tx:
+        with service.store.snapshot() as tx:
+            now = tx.now()
+        with service.database.write() as connection:
             is_set = (tables.job.c.id == job.id, column.is_not(None))
-            changed = tx._connection.execute(update(tables.job).where(*is_set).values({column: tx.now()}))
+            changed = connection.execute(update(tables.job).where(*is_set).values({column: now}))
             assert changed.rowcount == 1, f"{job.id} has no {column.name}"
 
     return act
@@ -303,7 +305,7 @@ def test_what_is_being_put_together_or_over_is_not_stopped_any_more(service: Ser
         let_pass(tables.job.c.deadline_at)(service, job)
     for job in set(ending) - {over}:
         let_pass(tables.job.c.runtime_deadline_at)(service, job)
-    _end_leadership(service)
+    service.let_another_lead()
     service.start("scheduler-1")
 
     assert len(ending) >= 2
@@ -327,9 +329,3 @@ def _is_planned(service: Service, job: Job) -> bool:
     with service.store.snapshot() as tx:
         found = tx.jobs.fetch(job.id)
         return found.kind is JobKind.ONLINE or found.planned_at is not None
-
-
-def _end_leadership(service: Service) -> None:
-    """Nobody waits here for the term of a scheduler that is known to be dead."""
-    with service.store.transaction() as tx:
-        tx._connection.execute(update(tables.leadership).values(expires_at=tx.now()))
