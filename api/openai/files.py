@@ -1,5 +1,6 @@
 """The files routes: upload, list, describe, download, delete."""
 
+import errno
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Header, Query, Request
@@ -14,7 +15,7 @@ from api.openai.ranges import Unsatisfiable, parse_range
 from api.openai.uploads import Upload, read_form, store_upload
 from api.services import Services
 from nightshift.answers import error_body
-from nightshift.errors import Conflict, InvalidRequest, NotFound
+from nightshift.errors import Conflict, InvalidRequest, NotFound, StorageUnavailable
 from nightshift.files import File, FilePurpose
 from nightshift.ids import batch_id
 from nightshift.jobs import Face
@@ -24,6 +25,7 @@ router = APIRouter(prefix="/v1/files", tags=["OpenAI"])
 
 FILES_LIMIT: Final = 10_000
 CONTENT_TYPE: Final = "application/octet-stream"
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 PARTS_MAX: Final = 16  # fields of an upload's form, and files in it: there are four and one
 
 
@@ -39,6 +41,10 @@ async def create_file(request: Request, services: ServicesDep, caller: CallerDep
             file = await run_in_threadpool(_keep, services, upload, caller)
     except HTTPException as error:  # what Starlette makes of a form that cannot be read
         raise InvalidRequest(str(error.detail), param="body", code="invalid_form") from error
+    except OSError as error:  # most of a large file waits in a temporary one for the end of its form
+        if error.errno not in NO_ROOM:
+            raise
+        raise StorageUnavailable("There is no room for uploads on this server's disk just now.") from error
     return JSONResponse(file_json(file))
 
 
