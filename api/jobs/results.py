@@ -92,8 +92,9 @@ def _online_row(services: Services, job: Job, after: RowPlace | None) -> Iterato
         yield line | {"id": str(place)}
     elif job.state.is_terminal:
         reason = job.stop_reason or StopReason.FAILED
-        line = NotExecuted(custom_id=job.id, id=str(place), reason=reason).native_line()
-        yield line | {"custom_id": None}
+        error = job.errors[0] if job.errors else None
+        missing = NotExecuted(custom_id=job.id, id=str(place), reason=reason, error=error)
+        yield missing.native_line() | {"custom_id": None}
 
 
 def _no_such_row(place: RowPlace | str) -> NotFound:

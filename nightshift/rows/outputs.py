@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nightshift.errors import StorageError
-from nightshift.jobs import JsonObject, Segment, StopReason, Usage
+from nightshift.jobs import InputError, JsonObject, Segment, StopReason, Usage
 from nightshift.objectstore import ObjectStore, read_verified
 
 NOT_EXECUTED: Final = {
@@ -21,6 +21,9 @@ NOT_EXECUTED: Final = {
     StopReason.FAILED: "This request was not executed because the batch failed.",
 }
 
+INTERRUPTED: Final = InputError(
+    "interrupted", "The worker was lost while it had this request, which may be run only once."
+)
 
 SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024  # what a reader of a whole segment is prepared to hold
 
@@ -78,14 +81,16 @@ class RowResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotExecuted:
-    """A row that was never run, because its job ended first."""
+    """A row that has no result, because its job ended first."""
 
     custom_id: str
     id: str
     reason: StopReason
+    error: InputError | None = None  # where more is known than the reason says
 
     def openai_line(self) -> JsonObject:
-        error = {"code": self.reason.row_error_code, "message": NOT_EXECUTED[self.reason]}
+        known = self.error or InputError(self.reason.row_error_code, NOT_EXECUTED[self.reason])
+        error = {"code": known.code, "message": known.message}
         return {"id": self.id, "custom_id": self.custom_id, "response": None, "error": error}
 
     def native_line(self) -> JsonObject:

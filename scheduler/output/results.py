@@ -15,7 +15,7 @@ from nightshift.ids import derived_id
 from nightshift.jobs import Counts, Job, JsonObject, Shard, ShardState, StopReason
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.inputs import BadRow, Row, iter_rows
-from nightshift.rows.outputs import NotExecuted, RowResult, json_line, read_segment
+from nightshift.rows.outputs import INTERRUPTED, NotExecuted, RowResult, json_line, read_segment
 from nightshift.rows.requests import custom_id_of, row_number
 from nightshift.sources import Sources
 from nightshift.store import Store
@@ -102,6 +102,7 @@ class Results:
     def _with_gaps(self, job: Job, shard: Shard, aside: "_Aside", to_line: ToLine) -> Iterator[ResultLine]:
         """Every row of the input: its result, or that it was not run."""
         reason = job.stop_reason or StopReason.FAILED  # a shard that was given up
+        error = INTERRUPTED if job.stop_reason is None and not job.spec.retry_on_interrupt else None
         count = 0
         for row in self._rows(job, shard):
             count += 1
@@ -111,6 +112,7 @@ class Results:
                     custom_id=custom_id_of(row, job.spec, row_number(row, shard)),
                     id=derived_id("batch_req_", f"{job.id}/{shard.shard_no}/{row.index}"),
                     reason=reason,
+                    error=error,
                 )
                 found = ResultLine(False, json_line(to_line(missing)))
             yield found

@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from nightshift.fleet import DeathCause
 from nightshift.jobs import JobState, StopReason, Webhook
-from nightshift.recovery import Verdict, recover
+from nightshift.recovery import Verdict, recover, release_worker
 from nightshift.testing import FakeClock, claimed
 from tests.integration.assembly.conftest import TEXTS, a_batch, assembled, ids, stop
 from tests.integration.scheduling import Place, a_line, jsonl
@@ -91,6 +92,21 @@ def test_a_shard_that_was_given_up_costs_its_rows_and_not_the_batch(place: Place
     missing = place.file_lines(ended, ended.error_file_id)
     assert ended.state is JobState.SUCCEEDED
     assert {line["error"]["code"] for line in missing} == {"batch_failed"}
+    assert ended.counts.succeeded + len(missing) == 12
+
+
+def test_rows_that_may_run_only_once_say_that_they_were_interrupted(place: Place, clock: FakeClock) -> None:
+    job = a_batch(place, clock, TEXTS, retry_on_interrupt=False)
+    lost = claimed(place.store)
+    place.commit(lost, 0, place.results(lost)[:1])
+    with place.store.transaction() as tx:
+        assert release_worker(tx, lost.lease.worker_id, 20, tx.now(), DeathCause.KILLED).given_up == 1
+    place.work_off()
+
+    ended = assembled(place, job, clock)
+    missing = place.file_lines(ended, ended.error_file_id)
+    assert ended.state is JobState.SUCCEEDED
+    assert {line["error"]["code"] for line in missing} == {"interrupted"}
     assert ended.counts.succeeded + len(missing) == 12
 
 

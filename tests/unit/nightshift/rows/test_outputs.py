@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nightshift.jobs import Counts, StopReason, Usage
 from nightshift.rows.manifest import Manifest, Part, part_name
 from nightshift.rows.outputs import (
+    INTERRUPTED,
     CorruptSegment,
     NotExecuted,
     RowResult,
@@ -87,6 +88,13 @@ def test_a_row_that_was_not_executed_has_no_response(reason: StopReason, code: s
     line = NotExecuted(custom_id="r3", id="batch_req_c", reason=reason).native_line()
 
     assert (line["response"], line["error"]["code"], line["outcome"]) == (None, code, outcome)
+
+
+def test_a_row_that_was_interrupted_says_so() -> None:
+    line = NotExecuted(custom_id="r3", id="batch_req_c", reason=StopReason.FAILED, error=INTERRUPTED)
+
+    assert line.native_line()["error"] == {"code": "interrupted", "message": INTERRUPTED.message}
+    assert line.native_line()["outcome"] == "errored"
 
 
 def test_the_text_of_an_expired_row_is_openais_own() -> None:
