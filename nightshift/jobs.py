@@ -324,6 +324,7 @@ class OnlineClaim:
     lease: Lease
     job: Job
     body: JsonObject
+    runs_alone: bool = False  # workers died with it: nothing else may be in its worker meanwhile
 
 
 @dataclass(frozen=True)

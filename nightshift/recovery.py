@@ -1,26 +1,28 @@
 """What becomes of a shard whose worker is gone: one rule, whoever noticed it.
 
 The scheduler notices by the clock, when a lease has run out; the supervisor of a worker notices at once, when
-its child has died. Both ask here. Neither asks the worker: one that can answer would have renewed.
+its child has died. Both ask here. Neither asks the worker: one that can answer would have renewed. Which row
+may be to blame is `poison.py`'s to say.
 """
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from nightshift.fleet import WorkerState
+from nightshift.fleet import DeathCause, WorkerState
+from nightshift.ids import new_id
 from nightshift.jobs import Counts, InputError, JobKind, JobState, ShardState
-from nightshift.lifecycle import end_stopped_online, finish
+from nightshift.lifecycle import count_redone, end_stopped_online, finish
+from nightshift.poison import ERROR_CODE, DeadRow, Judgement, judge, ran_alone
 from nightshift.store import Transaction
 from nightshift.store.leases import ExpiredLease
 
 LEASES_PER_WORKER_MAX: Final = 10_000  # a worker holds a few shards and some hundred online requests
-
-# Workers lost in a row while they held a shard and before a row of it was finished: it is the shard that
-# kills them, and each of them was running other people's work too.
-CRASHES_MAX: Final = 5
+ONLINE_ROW: Final = 0  # the one row of an online request
+GUILTY: Final = Judgement(charge=True)  # the shard as a whole, and no row of it
 
 
 class Verdict(StrEnum):
@@ -46,51 +48,154 @@ class Recovered:
         return self.retried + self.stopped + self.given_up
 
 
-def verdict(abandoned: ExpiredLease, attempts_max: int) -> Verdict:
+def verdict(abandoned: ExpiredLease, attempts_max: int, judged: Judgement) -> Verdict:
     """What is to become of an abandoned shard. Pure."""
     if abandoned.stop_reason is not None:
         return Verdict.STOP
-    is_crashing = abandoned.crash_count + 1 >= CRASHES_MAX
-    if not abandoned.retry_on_interrupt or is_crashing or abandoned.attempts >= attempts_max:
+    is_dead = bool(judged.dead) and abandoned.kind is JobKind.ONLINE  # it has no other row
+    is_worn_out = judged.charge and abandoned.attempts >= attempts_max
+    if is_dead or judged.give_up or is_worn_out or not abandoned.retry_on_interrupt:
         return Verdict.GIVE_UP
     return Verdict.RETRY
 
 
-def recover(tx: Transaction, abandoned: ExpiredLease, decided: Verdict, now: datetime) -> bool:
-    """Carry a verdict out. False: the term had moved on, and nothing was changed."""
-    if decided is Verdict.RETRY:
-        return _retry(tx, abandoned, now)
-    state = ShardState.STOPPED if decided is Verdict.STOP else ShardState.FAILED
-    if not tx.leases.end(abandoned, state):
-        return False
-    if abandoned.kind is JobKind.ONLINE:  # a bulk job goes on to be assembled with what it has
-        _end_online(tx, abandoned, decided, now)
-    return True
-
-
-def release_worker(tx: Transaction, worker_id: str, attempts_max: int, now: datetime) -> Recovered:
-    """A worker is known to be dead: nobody waits for its leases to run out."""
+def recover_lost(
+    tx: Transaction,
+    abandoned: Sequence[ExpiredLease],
+    causes: Mapping[str, DeathCause],
+    attempts_max: int,
+    now: datetime,
+) -> Recovered:
+    """Decide about shards that were lost together, and carry it out. `causes` by worker; one of whose end
+    nothing is known has let its leases expire.
+    """
+    suspects = {one.shard_id: _suspects(tx, one) for one in abandoned}
+    isolating = {one.worker_id for one in abandoned if _ran_alone(one, suspects[one.shard_id])}
     verdicts: Counter[Verdict] = Counter()
-    for abandoned in tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX):
-        decided = verdict(abandoned, attempts_max)
-        verdicts[decided] += recover(tx, abandoned, decided, now)
-    tx.workers.mark(worker_id, WorkerState.STOPPED, now)
+    for one in abandoned:
+        known = suspects[one.shard_id]
+        cause = causes.get(one.worker_id, DeathCause.LEASE_EXPIRED)
+        if (one.worker_id in isolating and not _ran_alone(one, known)) or _waited_to_run_alone(one):
+            judged = Judgement(charge=False, isolate=one.is_isolating)  # it had nothing in the engine
+        else:
+            judged = judge(cause, one.crash_count, _under_way(one), known, one.is_isolating)
+        decided = verdict(one, attempts_max, judged)
+        verdicts[decided] += recover(tx, one, decided, now, judged=judged, cause=cause, known=known)
     return Recovered.count(verdicts)
 
 
-def _retry(tx: Transaction, abandoned: ExpiredLease, now: datetime) -> bool:
-    if not tx.leases.requeue(abandoned):
+def recover(
+    tx: Transaction,
+    abandoned: ExpiredLease,
+    decided: Verdict,
+    now: datetime,
+    *,
+    judged: Judgement = GUILTY,
+    cause: DeathCause = DeathCause.LEASE_EXPIRED,
+    known: Mapping[int, int] = {},
+) -> bool:
+    """Carry a verdict out. False: the term had moved on, and nothing was changed."""
+    if decided is Verdict.RETRY:
+        changed = tx.leases.requeue(abandoned, charge=judged.charge, isolate=judged.isolate)
+    else:
+        state = ShardState.STOPPED if decided is Verdict.STOP else ShardState.FAILED
+        changed = tx.leases.end(abandoned, state)
+    if not changed:
         return False
-    online_shard = abandoned.shard_id if abandoned.kind is JobKind.ONLINE else None
-    priority = tx.jobs.fetch(abandoned.job_id).priority
-    tx.outbox.add(abandoned.kind, priority.rank, now, shard_id=online_shard)
+    if decided is not Verdict.STOP:
+        _remember(tx, abandoned, judged, cause, known, now)
+    if decided is Verdict.RETRY:
+        _ring(tx, abandoned, now)
+        count_redone(tx, abandoned.job_id, abandoned.tokens_in_flight)
+    elif abandoned.kind is JobKind.ONLINE:  # a bulk job goes on to be assembled with what it has
+        _end_online(tx, abandoned, decided, judged, now)
     return True
 
 
-def _end_online(tx: Transaction, abandoned: ExpiredLease, decided: Verdict, now: datetime) -> None:
+def release_worker(
+    tx: Transaction, worker_id: str, attempts_max: int, now: datetime, cause: DeathCause
+) -> Recovered:
+    """A worker is known to be dead: nobody waits for its leases to run out."""
+    abandoned = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
+    recovered = recover_lost(tx, abandoned, {worker_id: cause}, attempts_max, now)
+    if cause.is_crash:
+        tx.counters.add(crash_counter(cause), 1)
+    tx.workers.mark(worker_id, WorkerState.STOPPED, now)
+    return recovered
+
+
+def crash_counter(cause: DeathCause) -> str:
+    """Under which name the database counts workers lost for this cause."""
+    return f"crashes.{cause}"
+
+
+def _suspects(tx: Transaction, abandoned: ExpiredLease) -> Mapping[int, int]:
+    """A shard that lost no worker before, as nearly all, costs no look."""
+    return tx.dead_rows.suspects(abandoned.shard_id) if abandoned.crash_count else {}
+
+
+def _under_way(abandoned: ExpiredLease) -> Sequence[int]:
+    """Rows that were in the engine, as far as is known. An online request that has cost a worker before is
+    taken to have been.
+    """
+    if abandoned.kind is JobKind.ONLINE and abandoned.crash_count:
+        return (ONLINE_ROW,)
+    return abandoned.suspects
+
+
+def _waited_to_run_alone(abandoned: ExpiredLease) -> bool:
+    """A suspected online request is written down before anything is done with it."""
+    return abandoned.kind is JobKind.ONLINE and abandoned.is_isolating and not abandoned.suspects
+
+
+def _ran_alone(abandoned: ExpiredLease, known: Mapping[int, int]) -> bool:
+    return ran_alone(abandoned.suspects, known, abandoned.is_isolating)
+
+
+def _remember(
+    tx: Transaction,
+    abandoned: ExpiredLease,
+    judged: Judgement,
+    cause: DeathCause,
+    known: Mapping[int, int],
+    now: datetime,
+) -> None:
+    if judged.blamed:
+        tx.dead_rows.blame(abandoned.shard_id, judged.blamed, cause)
+    for row in judged.dead:
+        tx.dead_rows.bury(
+            DeadRow(
+                id=new_id("dlq"),
+                tenant_id=abandoned.tenant_id,
+                job_id=abandoned.job_id,
+                shard_id=abandoned.shard_id,
+                row=row,
+                cause=cause,
+                crashes=known[row] + 1,
+                worker_id=abandoned.worker_id,
+                died_at=now,
+            )
+        )
+    if judged.dead:
+        tx.counters.add("rows_dead", len(judged.dead))
+
+
+def _ring(tx: Transaction, abandoned: ExpiredLease, now: datetime) -> None:
+    online_shard = abandoned.shard_id if abandoned.kind is JobKind.ONLINE else None
+    priority = tx.jobs.fetch(abandoned.job_id).priority
+    tx.outbox.add(abandoned.kind, priority.rank, now, shard_id=online_shard)
+
+
+def _end_online(
+    tx: Transaction, abandoned: ExpiredLease, decided: Verdict, judged: Judgement, now: datetime
+) -> None:
     job = tx.jobs.fetch(abandoned.job_id)
     if decided is Verdict.STOP:
         end_stopped_online(tx, job, now)
         return
-    error = InputError("interrupted", f"The worker was lost {abandoned.attempts} times while answering.")
+    if judged.dead:
+        error = InputError(ERROR_CODE, "This request is not run any more: the workers that ran it died.")
+    else:
+        lost = f"The worker was lost {abandoned.attempts} times while answering."
+        error = InputError("interrupted", lost)
     finish(tx, job, JobState.FAILED, now, counts=Counts(1, 0, 1), errors=(error,))

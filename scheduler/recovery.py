@@ -5,12 +5,12 @@ would have renewed. What becomes of the shard is `nightshift/recovery.py`'s to s
 worker die says the same, sooner.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from nightshift.fleet import DeathCause
 from nightshift.leases import LeaseConfig
-from nightshift.recovery import Verdict, recover, verdict
+from nightshift.recovery import crash_counter, recover_lost
 from nightshift.store import Store
 from scheduler.duty import Every, Result
 
@@ -56,16 +56,15 @@ class Recovery:
         """One pass over expired leases and silent workers."""
         if not self._anything_expired(now):
             return Rescued(workers_lost=self._mark_lost_workers(now))
-        verdicts: Counter[Verdict] = Counter()
         with self._store.transaction() as tx:
             expired = tx.leases.expired(now, self._config.shards_per_pass_max)
-            for abandoned in expired:
-                decided = verdict(abandoned, self._config.attempts_max)
-                verdicts[decided] += recover(tx, abandoned, decided, now)
+            recovered = recover_lost(tx, expired, {}, self._config.attempts_max, now)
+            silent = {lease.worker_id for lease in expired}
+            tx.counters.add(crash_counter(DeathCause.LEASE_EXPIRED), len(silent))
         return Rescued(
-            retried=verdicts[Verdict.RETRY],
-            stopped=verdicts[Verdict.STOP],
-            given_up=verdicts[Verdict.GIVE_UP],
+            retried=recovered.retried,
+            stopped=recovered.stopped,
+            given_up=recovered.given_up,
             workers_lost=self._mark_lost_workers(now),
             has_more=len(expired) >= self._config.shards_per_pass_max,
         )

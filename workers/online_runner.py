@@ -17,6 +17,7 @@ from nightshift import failpoints, lifecycle
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import Answer, JsonObject, OnlineClaim, StopReason
 from nightshift.logprobs import num_tokens
+from nightshift.recovery import ONLINE_ROW
 from nightshift.schemas import parse_request
 from nightshift.store import Store
 from nightshift.streams import Delta, End, StreamWriter
@@ -24,6 +25,8 @@ from workers.heartbeat import Heartbeat
 from workers.inference import Identity, Progress, body_chars, breakdown, refusal
 from workers.model_server import Busy, Inference, ModelServer
 from workers.models import Models
+from workers.one_by_one import OneByOne
+from workers.suspicion import Isolation
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +53,8 @@ class _Running:
     claim: OnlineClaim
     runner: "OnlineRunner"
     told: dict[int, "_Told"] = field(default_factory=dict)  # by choice; the engine's thread alone counts
+    tokens: int = 0  # generated; likewise
+    is_inside: bool = False  # it counts as being in an engine
 
     @property
     def inference_id(self) -> str:
@@ -100,8 +105,11 @@ class OnlineRunner:
         streams: StreamWriter,
         heartbeat: Heartbeat,
         on_end: Callable[[], None] = lambda: None,
+        isolation: Isolation | None = None,
     ) -> None:
         """`on_end` is called, from any thread, whenever a request has left the engine."""
+        self._isolation = isolation or Isolation()
+        self._suspects = OneByOne(self._isolation, self._begin_alone, self._hand_back)
         self._on_end = on_end
         self._store = store
         self._models = models
@@ -116,10 +124,11 @@ class OnlineRunner:
     @property
     def count(self) -> int:
         """Requests claimed and not ended."""
-        return len(self._running)
+        return len(self._running) + len(self._suspects)
 
     def start(self) -> None:
         self._thread.start()
+        self._suspects.start()
 
     @property
     def is_alive(self) -> bool:
@@ -129,9 +138,11 @@ class OnlineRunner:
     def run(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         """Take a claimed request in. It ends with an answer, an error answer, or back in the queue."""
         running = _Running(claim, self)
-        self._heartbeat.hold(claim.lease, running, claimed_at_s)
+        self._heartbeat.hold(claim.lease, running, claimed_at_s, lambda: running.tokens)
         if claim.job.stop_reason is not None:
             self._outbox.put(_Stopped(running))
+        elif claim.runs_alone:
+            self._suspects.put(running)
         elif body_chars(claim.body) > PREPARED_ASIDE_CHARS:
             self._preparing.submit(self._begin, running)
         else:
@@ -139,27 +150,48 @@ class OnlineRunner:
 
     def _begin(self, running: _Running) -> None:
         try:
+            self._enter(running)
             self._submit(running)
         except InvalidRequest as error:
+            self._leave(running)
             self._outbox.put(_Answered(running, refusal(error)))
         except Busy:
+            self._leave(running)
             self._hand_back(running)
         except Exception as error:  # what nobody foresaw ends this request, which would be held for ever
+            self._leave(running)
             log.exception("request broke", extra={"action": "request_broke", "job": running.claim.job.id})
             self._outbox.put(_Answered(running, breakdown(f"{type(error).__name__}: {error}")))
 
+    def _begin_alone(self, running: _Running) -> None:
+        """Workers died with this request, and nothing else is in this one: write that down, then begin."""
+        running.is_inside = True
+        try:
+            with self._store.transaction() as tx:
+                may_begin = tx.dead_rows.journal(running.claim.lease, [ONLINE_ROW])
+        except DatabaseUnavailable as error:
+            log.info("request waits", extra={"action": "request_waits", "reason": error.message})
+            may_begin = False
+        if may_begin:
+            self._begin(running)
+        else:
+            self._leave(running)
+            self._hand_back(running)
+
     def stop_one(self, running: _Running) -> None:
         """The request's job was told to stop."""
-        if self._take_out(running):
+        if self._suspects.withdraw(running) or self._take_out(running):
             self._outbox.put(_Stopped(running))
 
     def drop(self, running: _Running) -> None:
         """The lease is lost: forget the request and say nothing."""
+        self._suspects.withdraw(running)
         self._take_out(running)
 
     def drain(self, wait_s: float) -> None:
         """Let what can still finish do so, hand the rest back, and stop."""
         self._preparing.shutdown(wait=True)
+        self._suspects.stop()
         with self._lock:
             self._lock.wait_for(lambda: not self._running, timeout=wait_s)
             left = [running for running, _ in self._running.values()]
@@ -191,6 +223,7 @@ class OnlineRunner:
 
     def _hear(self, running: _Running, progress: Progress) -> None:
         """On the engine's thread: note it and return."""
+        running.tokens += len(progress.token_ids)
         if progress.text or progress.logprobs is not None:
             self._tell(running, progress)
         answer = breakdown(progress.failed) if progress.failed is not None else progress.answer
@@ -222,14 +255,30 @@ class OnlineRunner:
             found = self._running.pop(running.inference_id, None)
             self._lock.notify_all()
         if found is not None:
+            self._leave(running)
             self._on_end()
         return found
+
+    def _enter(self, running: _Running) -> None:
+        """Raises Busy while some other request or row has the worker to itself."""
+        if not running.is_inside and not self._isolation.enter(running):
+            raise Busy
+        running.is_inside = True
+
+    def _leave(self, running: _Running) -> None:
+        if running.is_inside:
+            running.is_inside = False
+            self._isolation.leave(running)
+        self._isolation.give_up(running)
+
+    # -- leases ----------------------------------------------------------------------------------------
 
     def _hand_back(self, running: _Running) -> None:
         self._heartbeat.release(running.claim.lease)
         try:
             with self._store.transaction() as tx:
-                tx.leases.hand_back(running.claim.lease)
+                if tx.leases.hand_back(running.claim.lease):
+                    lifecycle.count_redone(tx, running.claim.job.id, running.tokens)
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
 

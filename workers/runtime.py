@@ -81,6 +81,7 @@ class Runtime:
             self._connections.streams,
             self._heartbeat,
             on_end=lambda: self.intake.online_place_freed(),
+            isolation=self._isolation,
         )
         self.intake = Intake(
             self._connections.store,

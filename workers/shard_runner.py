@@ -294,7 +294,7 @@ class ShardRunner:
 
     def _admit(self, row: Row | BadRow) -> bool:
         request = to_request(row, self.claim.job.spec, self.claim.shard)
-        if (refused := self._watch.refuses(row.index)) is not None:
+        if (refused := self._watch.refuses(row.index, request.custom_id)) is not None:
             self._record(row.index, request.custom_id, refused)
             return True
         if not isinstance(request, RowRequest):
@@ -304,17 +304,15 @@ class ShardRunner:
         return self._try(row.index, request, tries=1)
 
     def _try(self, row: int, request: RowRequest, tries: int) -> bool:
-        if not self._watch.may_admit(row):
-            return False
         try:
-            self._submit(row, request, tries)
+            return self._submit(row, request, tries)
         except (Busy, DatabaseUnavailable):
             return False
         except InvalidRequest as error:
             self._record(row, request.custom_id, refusal(error))
-        return True
+            return True
 
-    def _submit(self, row: int, request: RowRequest, tries: int) -> None:
+    def _submit(self, row: int, request: RowRequest, tries: int) -> bool:
         job, shard = self.claim.job, self.claim.shard
         parsed = parse_request(job.spec.endpoint, request.body)
         if parsed.model != job.model:
@@ -336,15 +334,17 @@ class ShardRunner:
             group=job.id,
         )
         server = self._rooms.models.get(parsed.model)
-        self._watch.admitted([row])
+        if not self._watch.admit(row):
+            return False
         try:
             self._rooms.models.submit(inference)
         except BaseException:
-            self._watch.finished(row)
+            self._watch.withdraw(row)
             raise
         flight = InFlight(row, request, server, parsed.num_choices, so_far, tries)
         self._ledger.begin(inference_id, flight)
         log.debug("row admitted", extra={"action": "row_admitted", "shard_no": shard.shard_no, "row": row})
+        return True
 
     def _identity(self, row: int) -> Identity:
         return Identity(f"{self._name}/{row}", int(self.claim.job.created_at.timestamp()))

@@ -23,7 +23,7 @@ from nightshift.checkpoints import Checkpoint
 from nightshift.cli.session import KEY_FILE
 from nightshift.cli.worker_child import DRAIN_MARGIN_S
 from nightshift.errors import ConfigurationError
-from nightshift.fleet import WorkerState
+from nightshift.fleet import DeathCause, WorkerState
 from nightshift.keys import DEFAULT_TENANT, ApiKey, key_id, new_key
 from nightshift.recovery import release_worker
 from nightshift.settings import (
@@ -229,7 +229,9 @@ def release_predecessors(store: Store) -> int:
         now = tx.now()
         dead = [worker.id for worker in tx.workers.list() if worker.state is not WorkerState.STOPPED]
         attempts_max = SchedulerSettings().attempts_max
-        return sum(release_worker(tx, worker_id, attempts_max, now).shards for worker_id in dead)
+        return sum(
+            release_worker(tx, worker_id, attempts_max, now, DeathCause.KILLED).shards for worker_id in dead
+        )
 
 
 def ensure_key(store: Store, path: Path) -> Path:

@@ -105,7 +105,7 @@ class Undertaker:
                 now = tx.now()
                 held = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
                 was_asked = tx.workers.is_drain_requested(worker_id)
-                recovered = release_worker(tx, worker_id, self._attempts_max, now)
+                recovered = release_worker(tx, worker_id, self._attempts_max, now, cause)
                 tx.workers.ended(worker_id, cause, now)
                 rings = tx.outbox.waiting(now, RINGS_MAX) if recovered.retried else ()
         except DatabaseUnavailable as error:

@@ -123,7 +123,9 @@ class Leases:
         bodies = self._bodies([row.id for row in taken])
         for row in taken:
             self._start(jobs[row.job_id], now)
-        return [OnlineClaim(_to_lease(row), jobs[row.job_id], bodies[row.id]) for row in taken]
+        return [
+            OnlineClaim(_to_lease(row), jobs[row.job_id], bodies[row.id], row.is_isolating) for row in taken
+        ]
 
     def queued_online(
         self,

@@ -132,7 +132,8 @@ class Shards:
         """
         values: dict[str, Any] = {"tokens_in_flight": tokens_in_flight}
         if new is not None:
-            values |= {"rows_done": shard.c.rows_done + new.rows, "crash_count": 0, "faults": 0}
+            # Crashes stay: a finished row is above suspicion itself, and says nothing of the others.
+            values |= {"rows_done": shard.c.rows_done + new.rows, "faults": 0}
         if rows_total is not None:
             values["rows_total"] = rows_total
         if carry_over_key is not None:
@@ -190,6 +191,22 @@ class Shards:
             .limit(limit)
         )
         return [to_shard(row) for row in rows]
+
+    def get(self, tenant_id: str, shard_id: str) -> Shard | None:
+        """A shard of a tenant's job."""
+        row = self._connection.execute(
+            select(shard).where(shard.c.id == shard_id, shard.c.tenant_id == tenant_id)
+        ).one_or_none()
+        return None if row is None else to_shard(row)
+
+    def request_body(self, tenant_id: str, shard_id: str) -> JsonObject | None:
+        """What a tenant's online request asked for; None for a shard of a bulk job."""
+        body: JsonObject | None = self._connection.execute(
+            select(request.c.body)
+            .join(shard, shard.c.id == request.c.shard_id)
+            .where(request.c.shard_id == shard_id, shard.c.tenant_id == tenant_id)
+        ).scalar_one_or_none()
+        return body
 
     def states(self, job_id: str) -> Counter[ShardState]:
         """How many of a job's shards there are in each state."""

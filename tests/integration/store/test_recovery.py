@@ -274,21 +274,16 @@ def test_each_kind_of_work_is_rung_by_itself_best_class_first(store: Store, cloc
     assert unrung(store, JobKind.ONLINE) == [online.shard_id]
 
 
-def test_a_finished_row_shows_that_it_is_not_the_shard_that_kills_workers(
-    store: Store, clock: FakeClock
-) -> None:
+def test_finished_rows_do_not_hide_that_another_row_kills_workers(store: Store, clock: FakeClock) -> None:
     planned(store)
-    claimed(store, "worker_1")
-    clock.advance(seconds=31)
-    assert rescue(store) == 1
-    second = claimed(store, "worker_2").lease
-    clock.advance(seconds=31)
-    [before] = expired(store)
+    for _ in range(2):
+        requeue(store, lost_with_its_worker(store, clock))
 
-    assert commit_rows(store, second)
+    assert commit_rows(store, claimed(store).lease)
 
-    [after] = expired(store)
-    assert (before.crash_count, after.crash_count) == (1, 0)
+    clock.advance(seconds=60)
+    [lost] = expired(store)
+    assert lost.crash_count == 2
 
 
 def test_a_shard_lost_with_its_worker_is_charged_an_attempt_and_a_crash(

@@ -11,7 +11,10 @@ import pytest
 
 from nightshift import lifecycle
 from nightshift.files import File
+from nightshift.fleet import DeathCause
+from nightshift.ids import new_id
 from nightshift.jobs import Job, StopReason
+from nightshift.poison import DeadRow
 from nightshift.store import Store, Transaction
 from nightshift.store.idempotency import KeptAnswer
 from nightshift.testing import (
@@ -44,12 +47,26 @@ class Belongings:
     file: File
     delivery: Delivery
     answer: KeptAnswer
+    dead: DeadRow
+    online_shard_id: str
 
 
 def belongings(store: Store, tenant_id: str) -> Belongings:
     bulk = planned(store, tenant_id=tenant_id, fingerprint=FINGERPRINT)
-    commit_rows(store, claimed(store).lease)
     asked(store, tenant_id=tenant_id)  # and not answered yet
+    lease = claimed(store).lease
+    commit_rows(store, lease)
+    dead = DeadRow(
+        id=new_id("dlq"),
+        tenant_id=tenant_id,
+        job_id=bulk.id,
+        shard_id=lease.shard_id,
+        row=3,
+        cause=DeathCause.ABORTED,
+        crashes=3,
+        worker_id=lease.worker_id,
+        died_at=STARTS_AT,
+    )
     online = asked(store, tenant_id=tenant_id)
     file, answer = a_file(tenant_id=tenant_id), KeptAnswer(FINGERPRINT, bulk.id, 202, {})
     delivery = a_delivery(bulk)
@@ -57,12 +74,14 @@ def belongings(store: Store, tenant_id: str) -> Belongings:
     with store.transaction() as tx:
         lifecycle.record_answer(tx, answered, an_answer(), tx.now())
         tx.files.insert(file)
+        tx.dead_rows.bury(dead)
         tx.deliveries.insert(delivery)
         tx.deliveries.record(delivery, an_attempt(delivery), DeliveryState.DELIVERED, tx.now())
         tx.idempotency.keep(tenant_id, KEY, answer, tx.now(), tx.now() + DAY)
         tx.keys.insert(an_api_key(tenant_id=tenant_id))
         tx.keys.keep_webhook_secret(tenant_id, b"secret", tx.now())
-    return Belongings(bulk, online.job, file, delivery, answer)
+    assert online.shard_id is not None
+    return Belongings(bulk, online.job, file, delivery, answer, dead, online.shard_id)
 
 
 # For each method: does it show, or change, for this tenant, what belongs to the owner?
@@ -78,6 +97,14 @@ REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
     ),
     "shards.segments_of_job": lambda tx, tenant, of: tx.shards.segments_of_job(tenant, of.bulk.id, limit=10),
     "shards.online_result": lambda tx, tenant, of: tx.shards.online_result(tenant, of.online.id),
+    "shards.get": lambda tx, tenant, of: tx.shards.get(tenant, of.dead.shard_id),
+    "shards.request_body": lambda tx, tenant, of: tx.shards.request_body(tenant, of.online_shard_id),
+    "dead_rows.get": lambda tx, tenant, of: tx.dead_rows.get(tenant, of.dead.id),
+    "dead_rows.list": lambda tx, tenant, of: tx.dead_rows.list(tenant, limit=10),
+    "dead_rows.replay": lambda tx, tenant, of: tx.dead_rows.replay(
+        tenant, of.dead.id, of.online.id, tx.now()
+    ),
+    "dead_rows.discard": lambda tx, tenant, of: tx.dead_rows.discard(tenant, of.dead.id, tx.now()),
     "events.after": lambda tx, tenant, of: tx.events.after(tenant, of.bulk.id, 0, limit=10),
     "deliveries.get": lambda tx, tenant, of: tx.deliveries.get(tenant, of.delivery.id),
     "deliveries.list": lambda tx, tenant, of: tx.deliveries.list(tenant, limit=10),

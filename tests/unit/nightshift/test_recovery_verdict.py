@@ -6,7 +6,8 @@ import pytest
 
 from nightshift.jobs import JobKind, StopReason
 from nightshift.leases import FIRST_TERM
-from nightshift.recovery import CRASHES_MAX, Verdict, verdict
+from nightshift.poison import Judgement
+from nightshift.recovery import Verdict, verdict
 from nightshift.store.leases import ExpiredLease
 
 ATTEMPTS_MAX = 20
@@ -24,17 +25,24 @@ ABANDONED = ExpiredLease(
 )
 
 
+CHARGED = Judgement(charge=True)
+
+
 @pytest.mark.parametrize(
-    ("what", "decided"),
+    ("what", "judged", "decided"),
     [
-        ({}, Verdict.RETRY),
-        ({"attempts": ATTEMPTS_MAX - 1}, Verdict.RETRY),
-        ({"attempts": ATTEMPTS_MAX}, Verdict.GIVE_UP),
-        ({"crash_count": CRASHES_MAX - 2}, Verdict.RETRY),
-        ({"crash_count": CRASHES_MAX - 1}, Verdict.GIVE_UP),
-        ({"retry_on_interrupt": False}, Verdict.GIVE_UP),
-        ({"stop_reason": StopReason.CANCELLED, "crash_count": CRASHES_MAX}, Verdict.STOP),
+        ({}, CHARGED, Verdict.RETRY),
+        ({"attempts": ATTEMPTS_MAX - 1}, CHARGED, Verdict.RETRY),
+        ({"attempts": ATTEMPTS_MAX}, CHARGED, Verdict.GIVE_UP),
+        ({"attempts": ATTEMPTS_MAX}, Judgement(charge=False), Verdict.RETRY),
+        ({}, Judgement(charge=True, give_up=True), Verdict.GIVE_UP),
+        ({}, Judgement(charge=True, dead=(3,)), Verdict.RETRY),
+        ({"kind": JobKind.ONLINE}, Judgement(charge=True, dead=(0,)), Verdict.GIVE_UP),
+        ({"retry_on_interrupt": False}, CHARGED, Verdict.GIVE_UP),
+        ({"stop_reason": StopReason.CANCELLED}, Judgement(charge=True, give_up=True), Verdict.STOP),
     ],
 )
-def test_a_shard_is_tried_again_until_it_is_plainly_the_shard(what: dict, decided: Verdict) -> None:
-    assert verdict(replace(ABANDONED, **what), ATTEMPTS_MAX) is decided
+def test_a_shard_is_tried_again_until_it_is_plainly_the_shard(
+    what: dict, judged: Judgement, decided: Verdict
+) -> None:
+    assert verdict(replace(ABANDONED, **what), ATTEMPTS_MAX, judged) is decided

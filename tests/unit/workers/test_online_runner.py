@@ -3,18 +3,28 @@ twice.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from nightshift import lifecycle
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import JobState, OnlineClaim, ShardState, StopReason
+from nightshift.recovery import ONLINE_ROW
 from nightshift.store import Store
 from nightshift.streams import Delta, End
-from tests.unit.workers.scripted import TENANT, ManualClock, RecordingStreams, ScriptedServer, claim_online
+from tests.unit.workers.scripted import (
+    TENANT,
+    ManualClock,
+    RecordingStreams,
+    ScriptedServer,
+    claim_online,
+    prompt_of,
+)
 from workers.heartbeat import Heartbeat
 from workers.models import Models
 from workers.online_runner import OnlineRunner
+from workers.suspicion import Isolation
 
 
 @pytest.fixture
@@ -243,3 +253,113 @@ def test_a_job_that_was_stopped_before_the_claim_is_not_run(
 
     assert not model.submitted
     assert job_of(store, claim).state is JobState.EXPIRED
+
+
+# -- requests that workers died with ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def isolation() -> Isolation:
+    return Isolation()
+
+
+@pytest.fixture
+def careful(
+    store: Store,
+    models: Models,
+    streams: RecordingStreams,
+    heartbeat: Heartbeat,
+    isolation: Isolation,
+) -> Iterator[OnlineRunner]:
+    runner = OnlineRunner(store, models, streams, heartbeat, isolation=isolation)  # type: ignore[arg-type]
+    runner.start()
+    yield runner
+    runner.drain(0)
+
+
+def suspected(store: Store, text: str) -> OnlineClaim:
+    return replace(claim_online(store, text), runs_alone=True)
+
+
+def written_down(store: Store, claim: OnlineClaim) -> tuple[int, ...]:
+    with store.snapshot() as tx:
+        held = tx.leases.of_worker(claim.lease.worker_id, 10)
+    return next(lease.suspects for lease in held if lease.shard_id == claim.lease.shard_id)
+
+
+def test_a_suspected_request_waits_for_the_others_and_keeps_new_ones_out(
+    store: Store, careful: OnlineRunner, model: ScriptedServer, streams: RecordingStreams, clock: ManualClock
+) -> None:
+    careful.run(claim_online(store, "before"), clock())
+    (before,) = model.wait_for(1)
+    suspect = suspected(store, "suspect")
+    careful.run(suspect, clock())
+    assert careful.count == 2
+    assert written_down(store, suspect) == ()
+
+    model.answer(before.id)
+    ended(streams)
+    (running,) = model.wait_for(1)
+    assert prompt_of(running) == "suspect"
+    assert written_down(store, suspect) == (ONLINE_ROW,), "before the engine has it"
+
+    late = claim_online(store, "late")
+    careful.run(late, clock())
+    with store.snapshot() as tx:
+        assert late.lease.shard_id in tx.leases.queued_online(["demo"], 10), "handed back"
+    model.answer(running.id)
+    ended(streams)
+    assert job_of(store, suspect).state is JobState.SUCCEEDED
+
+
+def test_suspected_requests_run_one_after_the_other(
+    store: Store, careful: OnlineRunner, model: ScriptedServer, streams: RecordingStreams, clock: ManualClock
+) -> None:
+    claims = [suspected(store, text) for text in ("first", "second")]
+    for claim in claims:
+        careful.run(claim, clock())
+
+    for text in ("first", "second"):
+        (running,) = model.wait_for(1)
+        assert prompt_of(running) == text
+        assert len(model.running) == 1
+        model.answer(running.id)
+        ended(streams)
+    assert [job_of(store, claim).state for claim in claims] == [JobState.SUCCEEDED] * 2
+
+
+def test_a_suspected_request_that_waits_can_be_stopped(
+    store: Store,
+    careful: OnlineRunner,
+    streams: RecordingStreams,
+    heartbeat: Heartbeat,
+    isolation: Isolation,
+    clock: ManualClock,
+) -> None:
+    somebody = object()
+    assert isolation.enter(somebody)
+    claim = suspected(store, "suspect")
+    careful.run(claim, clock())
+    with store.transaction() as tx:
+        assert lifecycle.request_stop(tx, tx.jobs.fetch(claim.job.id), StopReason.CANCELLED, tx.now())
+
+    heartbeat.beat()
+    ended(streams)
+
+    assert job_of(store, claim).state is JobState.CANCELLED
+    assert careful.count == 0
+    isolation.leave(somebody)
+
+
+def test_a_suspected_request_that_waits_is_handed_back_by_a_drain(
+    store: Store, careful: OnlineRunner, isolation: Isolation, clock: ManualClock
+) -> None:
+    assert isolation.enter(object())
+    claim = suspected(store, "suspect")
+    careful.run(claim, clock())
+
+    careful.drain(0)
+
+    with store.snapshot() as tx:
+        assert claim.lease.shard_id in tx.leases.queued_online(["demo"], 10)
+    assert not isolation.is_held

@@ -1,29 +1,155 @@
-"""Who may give rows to the engine while one row has the worker to itself."""
+"""Who may give rows to the engine while one row has the worker to itself, and what is written down of it."""
 
-from workers.suspicion import Isolation, Unwatched
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from nightshift.fleet import DeathCause
+from nightshift.jobs import BulkClaim, Suspicion
+from nightshift.store import Store
+from tests.unit.workers.scripted import claim_bulk, plan_bulk
+from workers.segments import LeaseLost
+from workers.suspicion import Isolation, Unwatched, Watched
 
 
-def test_one_at_a_time_has_the_worker_to_itself() -> None:
-    isolation, one, another = Isolation(), object(), object()
+@pytest.fixture
+def claim(store: Store) -> BulkClaim:
+    plan_bulk(store, "file-input")
+    return claim_bulk(store)
 
-    assert isolation.take(one)
-    assert isolation.take(one)
-    assert not isolation.take(another)
+
+def watched(
+    claim: BulkClaim,
+    store: Store,
+    isolation: Isolation,
+    suspects: Sequence[int] = (),
+    dead: int | None = None,
+) -> Watched:
+    dead_rows = frozenset() if dead is None else frozenset({dead})
+    return Watched(replace(claim, suspicion=Suspicion(2, tuple(suspects), dead_rows)), store, isolation)
+
+
+def journal(store: Store, claim: BulkClaim) -> tuple[int, ...]:
+    with store.snapshot() as tx:
+        [held] = tx.leases.of_worker(claim.lease.worker_id, 10)
+    return held.suspects
+
+
+def test_one_goes_in_alone_when_everybody_has_left_and_nobody_follows() -> None:
+    isolation, one, other = Isolation(), object(), object()
+    assert isolation.enter(other)
+
+    assert not isolation.enter_alone(one)
     assert isolation.is_held
-    isolation.give_up(another)
-    assert not isolation.take(another)
+    assert not isolation.enter(other), "it would never become quiet"
+    isolation.leave(other)
+    assert isolation.enter_alone(one)
+    assert not isolation.enter(other)
+    assert not isolation.enter_alone(other)
+
+    isolation.leave(one)
+    isolation.give_up(other)
+    assert not isolation.enter(other), "it was not the other's to give up"
     isolation.give_up(one)
-    assert isolation.take(another)
+    assert isolation.enter(other)
 
 
-def test_a_shard_above_suspicion_stands_back_meanwhile() -> None:
+def test_who_waits_to_be_alone_is_woken_or_told_not_to_wait() -> None:
+    isolation, one, other = Isolation(), object(), object()
+    assert isolation.enter(other)
+    entered: list[bool] = []
+    waiter = threading.Thread(
+        target=lambda: entered.append(isolation.wait_to_enter_alone(one, lambda: False))
+    )
+    waiter.start()
+    isolation.leave(other)
+    waiter.join(10)
+    assert entered == [True]
+
+    assert not isolation.wait_to_enter_alone(other, lambda: True)
+
+
+def test_a_shard_above_suspicion_stands_back_while_another_is_alone() -> None:
     isolation, suspected = Isolation(), object()
     watch = Unwatched(isolation)
-    assert watch.may_admit(3)
+    assert watch.admit(3)
+    assert not isolation.enter_alone(suspected)
 
-    isolation.take(suspected)
-    assert not watch.may_admit(3)
+    assert not watch.admit(4)
+    watch.finished(3)
+    assert isolation.enter_alone(suspected)
+    assert watch.refuses(3, "r3") is None
 
-    isolation.give_up(suspected)
-    assert watch.may_admit(3)
-    assert watch.refuses(3) is None
+
+def test_what_is_under_way_is_written_down_before_the_engine_has_it(claim: BulkClaim, store: Store) -> None:
+    watch = watched(claim, store, Isolation())
+
+    assert watch.admit(3)
+    assert watch.admit(4)
+    assert journal(store, claim) == (3, 4)
+    watch.withdraw(3)
+    watch.finished(4)
+    assert journal(store, claim) == ()
+
+
+def test_a_suspect_runs_alone_and_is_cleared_when_it_has_finished(claim: BulkClaim, store: Store) -> None:
+    with store.transaction() as tx:
+        tx.dead_rows.blame(claim.shard.id, [4], DeathCause.ABORTED)
+    isolation = Isolation()
+    watch = watched(claim, store, isolation, suspects=[4])
+
+    assert watch.admit(3)
+    assert not watch.admit(4), "a row of its own shard is there as well"
+    watch.finished(3)
+    assert watch.admit(4)
+    assert journal(store, claim) == (4,)
+    assert not watch.admit(5), "not beside a suspect"
+    watch.finished(4)
+
+    assert not isolation.is_held
+    assert watch.admit(5)
+    with store.snapshot() as tx:
+        assert tx.dead_rows.suspects(claim.shard.id) == {}
+
+
+def test_a_suspect_the_engine_did_not_take_stays_one(claim: BulkClaim, store: Store) -> None:
+    with store.transaction() as tx:
+        tx.dead_rows.blame(claim.shard.id, [4], DeathCause.ABORTED)
+    watch = watched(claim, store, Isolation(), suspects=[4])
+
+    assert watch.admit(4)
+    watch.withdraw(4)
+
+    with store.snapshot() as tx:
+        assert list(tx.dead_rows.suspects(claim.shard.id)) == [4]
+
+
+def test_a_shard_that_ends_gives_up_what_it_held(claim: BulkClaim, store: Store) -> None:
+    isolation = Isolation()
+    watch = watched(claim, store, isolation, suspects=[4, 5])
+    assert watch.admit(4)
+
+    watch.close()
+
+    assert isolation.enter_alone(object())
+
+
+def test_a_dead_row_is_refused_with_the_reason(claim: BulkClaim, store: Store) -> None:
+    watch = watched(claim, store, Isolation(), dead=4)
+
+    refused = watch.refuses(4, "r4")
+
+    assert refused is not None
+    assert (refused.status_code, refused.body["error"]["code"]) == (500, "row_crashes_workers")
+    assert watch.refuses(5, "r5") is None
+
+
+def test_no_row_is_begun_under_a_lease_that_is_lost(claim: BulkClaim, store: Store) -> None:
+    watch = watched(claim, store, Isolation())
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(claim.lease)
+
+    with pytest.raises(LeaseLost):
+        watch.admit(3)

@@ -1,0 +1,241 @@
+"""Rows that kill workers: suspected, cleared, buried, decided about."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from nightshift.fleet import DeathCause
+from nightshift.jobs import BulkClaim, Counts, Job, JobState, Suspicion
+from nightshift.poison import (
+    ALONE_TO_BURY,
+    CRASHES_WITHOUT_SUSPECT_MAX,
+    ERROR_CODE,
+    DeadRow,
+    DeadRowState,
+)
+from nightshift.recovery import release_worker
+from nightshift.store import Store
+from nightshift.testing import FakeClock, asked, claimed, claimed_online, commit_rows, planned
+
+ATTEMPTS_MAX = 20
+TENANT = "default"
+
+
+def dies(store: Store, cause: DeathCause = DeathCause.ABORTED, worker_id: str = "worker_1") -> None:
+    with store.transaction() as tx:
+        release_worker(tx, worker_id, ATTEMPTS_MAX, tx.now(), cause)
+
+
+def begins(store: Store, claim: BulkClaim, rows: Sequence[int]) -> None:
+    with store.transaction() as tx:
+        assert tx.dead_rows.journal(claim.lease, rows)
+
+
+def lose_two_workers(store: Store, rows: Sequence[int]) -> None:
+    """The first makes the shard be watched, the second had these rows in its engine."""
+    claimed(store)
+    dies(store)
+    begins(store, claimed(store), rows)
+    dies(store)
+
+
+def letters(store: Store, **wanted: object) -> Sequence[DeadRow]:
+    with store.snapshot() as tx:
+        return tx.dead_rows.list(TENANT, limit=10, **wanted)
+
+
+def test_a_shard_that_lost_a_worker_is_watched(store: Store) -> None:
+    planned(store)
+    assert not claimed(store).suspicion.is_watched
+    dies(store)
+
+    assert claimed(store).suspicion == Suspicion(crashes=1)
+
+
+def test_rows_under_way_in_the_second_are_suspects_and_the_one_alone_in_the_third_dies(store: Store) -> None:
+    planned(store)
+    lose_two_workers(store, [4, 5])
+    third = claimed(store)
+    assert third.suspicion == Suspicion(crashes=2, suspects=(4, 5))
+    begins(store, third, [4])
+    dies(store, DeathCause.OUT_OF_MEMORY)
+
+    fourth = claimed(store)
+    assert fourth.suspicion == Suspicion(crashes=2, suspects=(5,), dead=frozenset({4}))
+    [letter] = letters(store)
+    assert (letter.row, letter.cause, letter.crashes) == (4, DeathCause.OUT_OF_MEMORY, 3)
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {
+            "crashes.aborted": 2,
+            "crashes.out_of_memory": 1,
+            "rows_dead": 1,
+        }
+
+
+def test_rows_that_finish_before_the_poison_do_not_hide_it(store: Store) -> None:
+    planned(store)
+    claim = claimed(store)
+    commit_rows(store, claim.lease)
+    dies(store)
+    claim = claimed(store)
+    commit_rows(store, claim.lease)
+    begins(store, claim, [7])
+    dies(store)
+    claim = claimed(store)
+    commit_rows(store, claim.lease)
+    begins(store, claim, [7])
+    dies(store)
+
+    assert [letter.row for letter in letters(store)] == [7]
+
+
+def test_the_last_suspect_to_finish_takes_the_shard_above_suspicion(store: Store) -> None:
+    planned(store)
+    lose_two_workers(store, [4, 5])
+    third = claimed(store)
+    with store.transaction() as tx:
+        for row in (4, 5):
+            assert tx.dead_rows.clear(third.lease, row)
+        assert tx.leases.hand_back(third.lease)
+
+    assert claimed(store).suspicion == Suspicion()
+
+
+def test_what_else_the_worker_held_while_a_row_ran_alone_is_not_charged(store: Store) -> None:
+    planned(store)
+    lose_two_workers(store, [4])
+    isolating = claimed(store)
+    planned(store)
+    bystander = claimed(store)
+    online = asked(store)
+    claimed_online(store, online.shard_id)
+    begins(store, isolating, [4])
+    dies(store)
+
+    found = {claim.shard.id: claim for claim in (claimed(store), claimed(store))}
+    assert found[bystander.shard.id].suspicion == Suspicion()
+    assert found[bystander.shard.id].shard.attempts == 1
+    assert claimed_online(store, online.shard_id).runs_alone is False
+
+
+def test_a_worker_that_was_too_slow_to_drain_makes_nobody_a_suspect(store: Store) -> None:
+    planned(store)
+    claimed(store)
+    dies(store, DeathCause.DRAIN_TOO_SLOW)
+
+    claim = claimed(store)
+    assert (claim.suspicion, claim.shard.attempts) == (Suspicion(), 1)
+
+
+def test_an_online_request_that_kills_three_workers_fails_and_says_why(store: Store) -> None:
+    online = asked(store)
+    for runs_alone in (False, False, True):
+        claim = claimed_online(store, online.shard_id)
+        assert claim.runs_alone is runs_alone
+        if runs_alone:
+            with store.transaction() as tx:
+                assert tx.dead_rows.journal(claim.lease, [0])
+        dies(store)
+
+    with store.snapshot() as tx:
+        ended = tx.jobs.fetch(online.job.id)
+    assert (ended.state, ended.counts) == (JobState.FAILED, Counts(1, 0, 1))
+    assert ended.errors[0].code == ERROR_CODE
+    assert [letter.job_id for letter in letters(store)] == [online.job.id]
+
+
+def test_an_online_request_that_only_waits_to_run_alone_is_not_blamed(store: Store) -> None:
+    online = asked(store)
+    for _ in range(2 + CRASHES_WITHOUT_SUSPECT_MAX):
+        claimed_online(store, online.shard_id)
+        dies(store)
+
+    assert claimed_online(store, online.shard_id).runs_alone
+    assert letters(store) == []
+
+
+def test_a_second_poison_row_of_a_shard_has_its_own_three_crashes(store: Store) -> None:
+    planned(store)
+    lose_two_workers(store, [4, 5])
+    begins(store, claimed(store), [4])
+    dies(store)
+    fourth = claimed(store).lease
+    with store.transaction() as tx:
+        assert tx.dead_rows.clear(fourth, 5)
+        assert tx.dead_rows.journal(fourth, [90, 91])
+    for _ in range(2):
+        dies(store)
+        assert [letter.row for letter in letters(store)] == [4]
+        begins(store, claimed(store), [90])
+    dies(store)
+
+    assert {letter.row: letter.crashes for letter in letters(store)} == {4: 3, 90: 3}
+
+
+def test_rows_there_while_machines_are_taken_away_are_innocent_for_long(store: Store) -> None:
+    planned(store)
+    lose_two_workers(store, [4, 5])
+    for _ in range(ALONE_TO_BURY - 1):
+        begins(store, claimed(store), [4])
+        dies(store, DeathCause.KILLED)
+    assert letters(store) == []
+
+    begins(store, claimed(store), [4])
+    dies(store, DeathCause.KILLED)
+    assert [(letter.row, letter.crashes) for letter in letters(store)] == [(4, 7)]
+
+
+def test_tokens_that_died_with_a_worker_are_counted(store: Store) -> None:
+    job = planned(store)
+    claim = claimed(store)
+    with store.transaction() as tx:
+        tx.leases.renew([claim.lease], tx.now(), 30, {claim.shard.id: 70})
+    dies(store, DeathCause.KILLED)
+
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id).tokens_redone == 70
+        assert tx.counters.values()["tokens_redone"] == 70
+
+
+def test_a_dead_letter_is_decided_about_once(store: Store, clock: FakeClock) -> None:
+    planned(store)
+    lose_two_workers(store, [4])
+    begins(store, claimed(store), [4])
+    dies(store)
+    [letter] = letters(store, state=DeadRowState.DEAD)
+
+    with store.transaction() as tx:
+        assert tx.dead_rows.discard(TENANT, letter.id, clock.now)
+        assert not tx.dead_rows.replay(TENANT, letter.id, "job_1", clock.now)
+
+    [decided] = letters(store, state=DeadRowState.DISCARDED)
+    assert (decided.decided_at, decided.replay_job_id) == (clock.now, None)
+    assert letters(store, state=DeadRowState.DEAD) == []
+
+
+def test_the_latest_dead_letters_come_first_and_a_page_goes_on_after_one(
+    store: Store, clock: FakeClock
+) -> None:
+    job = planned(store)
+    shard_id = claimed(store).shard.id
+    with store.transaction() as tx:
+        for row in range(3):
+            tx.dead_rows.bury(a_letter(job, shard_id, row, clock.advance(seconds=1)))
+
+    first, second, third = letters(store)
+    assert [first.row, second.row, third.row] == [2, 1, 0]
+    assert letters(store, after=first) == [second, third]
+    assert letters(store, job_id="job_of_nobody") == []
+
+
+def a_letter(job: Job, shard_id: str, row: int, died_at: datetime) -> DeadRow:
+    return DeadRow(
+        id=f"dlq_{row}",
+        tenant_id=job.tenant_id,
+        job_id=job.id,
+        shard_id=shard_id,
+        row=row,
+        cause=DeathCause.ABORTED,
+        crashes=3,
+        worker_id="worker_1",
+        died_at=died_at,
+    )
