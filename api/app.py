@@ -17,7 +17,7 @@ from api.errors import install_error_handlers
 from api.limits import BodyLimit
 from api.metrics import HttpMetrics, QueueTruth
 from api.openai import batches, files, inference, models
-from api.routes import deliveries, events, health, jobs, results, webhooks, workers
+from api.routes import dead_letters, deliveries, events, health, jobs, results, webhooks, workers
 from api.services import AppSettings, open_services
 from nightshift.observability import set_up_logging
 
@@ -32,6 +32,7 @@ ROUTERS = (
     results.router,
     events.router,
     deliveries.router,
+    dead_letters.router,
     webhooks.router,
     workers.router,
     health.router,

@@ -12,6 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet import DeathCause
+from nightshift.recovery import crash_counter
 from nightshift.store import Store
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -19,9 +21,12 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # From a cached look-up to the longest chat answer.
 LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
+CRASHES: Final = tuple(cause for cause in DeathCause if cause.is_crash)
+
 # What the database counts for the whole service, by the counter's name.
 SUMS: Final = {
     "tokens_redone": "Tokens generated and lost with a worker, as last told by it, and so generated again",
+    "rows_dead": "Rows that are run no more because they kill workers",
     "writes_fenced": "Checkpoints that the database refused because the lease was somebody else's by then",
 }
 
@@ -95,4 +100,7 @@ def _sums(counted: Mapping[str, int]) -> list[Metric]:
     sums: list[Metric] = []
     for name, means in SUMS.items():
         sums.append(CounterMetricFamily(f"nightshift_{name}", means, value=counted.get(name, 0)))
-    return sums
+    crashes = CounterMetricFamily("nightshift_worker_crashes", "Workers lost, by cause", labels=("cause",))
+    for cause in CRASHES:
+        crashes.add_metric((cause,), counted.get(crash_counter(cause), 0))
+    return [*sums, crashes]

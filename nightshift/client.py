@@ -204,6 +204,18 @@ class Client:
         """The ids of the models that are served."""
         return [model["id"] for model in self._call("GET", "/v1/models")["data"]]
 
+    def dead_letters(self, *, status: str | None = None, limit: int | None = None) -> Iterator[JsonObject]:
+        """Rows that are run no more because they kill workers, the latest first."""
+        return self._pages("/v1/dead_letters", {"status": status} if status else {}, limit)
+
+    def replay_dead_letter(self, id: str) -> JsonObject:
+        """Submit such a row again, as a job of its own. `replay_job_id` in the answer says which."""
+        return self._call("POST", f"/v1/dead_letters/{id}/replay")
+
+    def discard_dead_letter(self, id: str) -> JsonObject:
+        """Take such a row off the list of those that wait for a decision."""
+        return self._call("POST", f"/v1/dead_letters/{id}/discard")
+
     def _pages(self, path: str, wanted: Mapping[str, str], limit: int | None = None) -> Iterator[JsonObject]:
         """The elements of a list, page by page; at most `limit` of them."""
         asked = dict(wanted)

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from nightshift.cli import (
+    dlq,
     doctor,
     jobs,
     keys,
@@ -35,6 +36,7 @@ app.command("up")(up.up)
 app.command("worker")(worker.worker)
 app.command("run")(run.run)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(dlq.app, name="dlq")
 app.add_typer(keys.app, name="keys")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("doctor")(doctor.doctor)

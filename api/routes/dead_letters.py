@@ -1,0 +1,89 @@
+"""/v1/dead_letters: rows that are run no more because they kill workers, and what is to become of them."""
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+
+from api.authentication import Caller
+from api.dependencies import CallerDep, PageDep, ServicesDep, list_json
+from api.jobs.replaying import replay
+from api.times import seconds
+from nightshift.errors import Conflict, NotFound
+from nightshift.jobs import JsonObject
+from nightshift.poison import DeadRow, DeadRowState
+from nightshift.store import Transaction
+
+router = APIRouter(prefix="/v1/dead_letters", tags=["Jobs"])
+
+
+@router.get("", summary="List dead letters, the latest first")
+def list_dead_letters(
+    services: ServicesDep,
+    caller: CallerDep,
+    page: PageDep,
+    status: DeadRowState | None = None,
+    job_id: str | None = None,
+) -> Response:
+    with services.store.snapshot() as tx:
+        found = tx.dead_rows.list(
+            caller.tenant_id,
+            limit=page.limit + 1,
+            after=None if page.after is None else _get(tx, caller, page.after, param="after"),
+            state=status,
+            job_id=job_id,
+        )
+    return JSONResponse(list_json([_letter_json(row) for row in found], page.limit))
+
+
+@router.get("/{letter_id}", summary="Describe a dead letter")
+def get_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    with services.store.snapshot() as tx:
+        return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
+
+
+@router.post("/{letter_id}/replay", summary="Submit the row again, as an online job of its own")
+def replay_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    with services.store.snapshot() as tx:
+        row = _undecided(tx, caller, letter_id)
+    replay(services, row)
+    with services.store.snapshot() as tx:
+        return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
+
+
+@router.post("/{letter_id}/discard", summary="Take it off the list of those that wait for a decision")
+def discard_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    with services.store.transaction() as tx:
+        row = _undecided(tx, caller, letter_id)
+        if not tx.dead_rows.discard(row.tenant_id, row.id, tx.now()):
+            raise Conflict("Somebody has decided about this dead letter meanwhile.")
+        return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
+
+
+def _get(tx: Transaction, caller: Caller, letter_id: str, param: str = "id") -> DeadRow:
+    row = tx.dead_rows.get(caller.tenant_id, letter_id)
+    if row is None:
+        raise NotFound(f"No such DeadLetter object: {letter_id}", param=param)
+    return row
+
+
+def _undecided(tx: Transaction, caller: Caller, letter_id: str) -> DeadRow:
+    row = _get(tx, caller, letter_id)
+    if row.state is not DeadRowState.DEAD:
+        replayed_as = f", as {row.replay_job_id}" if row.replay_job_id else ""
+        raise Conflict(f"This dead letter is {row.state} already{replayed_as}.")
+    return row
+
+
+def _letter_json(row: DeadRow) -> JsonObject:
+    return {
+        "id": row.id,
+        "object": "dead_letter",
+        "status": row.state,
+        "job_id": row.job_id,
+        "custom_id": row.custom_id,
+        "cause": row.cause,
+        "crashes": row.crashes,
+        "worker_id": row.worker_id,
+        "died_at": seconds(row.died_at),
+        "decided_at": seconds(row.decided_at),
+        "replay_job_id": row.replay_job_id,
+    }

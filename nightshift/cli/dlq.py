@@ -1,0 +1,75 @@
+"""`nightshift dlq`: rows that are run no more because they kill workers, and what is to become of them."""
+
+import json as json_module
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from nightshift.cli.session import Json, open_client
+from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.jobs import JsonObject
+from nightshift.poison import DeadRowState
+
+app = typer.Typer(help="List, replay and discard rows that killed their workers.", no_args_is_help=True)
+
+Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Dead letters: dlq_….")]
+
+
+@app.command("list")
+def list_dead_letters(
+    status: Annotated[
+        DeadRowState | None, typer.Option(help="Only those in this state; default: all.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The latest so many.")] = 20,
+    json: Json = False,
+) -> None:
+    """List dead letters, the latest first."""
+    with open_client() as client:
+        found = list(client.dead_letters(status=status, limit=limit))
+    if json:
+        print_json(found)
+        return
+    print_table(
+        ("ID", "STATUS", "JOB", "ROW", "CAUSE", "CRASHES", "DIED", "REPLAYED AS"),
+        [_line(letter) for letter in found],
+    )
+
+
+@app.command()
+def replay(ids: Ids, json: Json = False) -> None:
+    """Submit rows again, each as an online job of its own. Their lines in the old output stay."""
+    with open_client() as client:
+        for id in ids:
+            letter = client.replay_dead_letter(id)
+            _tell(letter, f"{letter['id']} runs again as {letter['replay_job_id']}", json)
+
+
+@app.command()
+def discard(ids: Ids, json: Json = False) -> None:
+    """Take rows off the list of those that wait for a decision. Nothing else changes."""
+    with open_client() as client:
+        for id in ids:
+            letter = client.discard_dead_letter(id)
+            _tell(letter, f"{letter['id']} is discarded", json)
+
+
+def _tell(letter: JsonObject, message: str, json: bool) -> None:
+    """One at a time: if the next is refused, this one is decided all the same."""
+    if json:
+        typer.echo(json_module.dumps(letter, ensure_ascii=False))
+    else:
+        say(message)
+
+
+def _line(letter: JsonObject) -> tuple[object, ...]:
+    return (
+        letter["id"],
+        letter["status"],
+        letter["job_id"],
+        letter["custom_id"],
+        letter["cause"],
+        letter["crashes"],
+        f"{datetime.fromtimestamp(letter['died_at'], UTC):%Y-%m-%d %H:%M:%S}Z",
+        letter["replay_job_id"],
+    )

@@ -1,0 +1,185 @@
+"""/v1/dead_letters: rows that kill workers, seen and decided about by those whose rows they are."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from nightshift.fleet import DeathCause
+from nightshift.ids import new_id
+from nightshift.jobs import Endpoint
+from nightshift.lifecycle import plan
+from nightshift.objectstore.directory import DirectoryStore
+from nightshift.poison import DeadRow
+from nightshift.priorities import PriorityClass
+from nightshift.store import Store, Transaction
+from nightshift.testing import a_shard, a_spec, submit
+from tests.integration.api.conftest import KeyMaker
+from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+from tests.integration.scheduling import a_line, jsonl
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where jobs may have their input."""
+    allowed = tmp_path / "allowed"
+    allowed.mkdir(exist_ok=True)
+    return allowed
+
+
+@pytest.fixture
+def letter(store: Store, folder: Path) -> DeadRow:
+    """The second row of a bulk job's one shard."""
+    lines = jsonl(a_line(f"r{number}", f"text {number}", model=CHAT_MODEL) for number in range(3))
+    (folder / "in.jsonl").write_bytes(lines)
+    uri = (folder / "in.jsonl").as_uri()
+    found = DirectoryStore(folder).head("in.jsonl")
+    assert found is not None
+    spec = a_spec(endpoint=Endpoint.CHAT, input=uri, max_runtime_s=7200, metadata={"who": "me"})
+    job = submit(store, spec=spec, model=CHAT_MODEL, priority=PriorityClass.BACKGROUND)
+    with store.transaction() as tx:
+        shard = a_shard(uri=uri, format="jsonl", start=0, end=len(lines), source_etag=found.etag)
+        plan(tx, job, CHAT_MODEL, [shard], tx.now(), rows_total=3)
+        [planned] = tx.shards.of_job(job.id, limit=1)
+        return bury(tx, job.id, planned.id, row=1)
+
+
+def bury(tx: Transaction, job_id: str, shard_id: str, row: int) -> DeadRow:
+    dead = DeadRow(
+        id=new_id("dlq"),
+        tenant_id="default",
+        job_id=job_id,
+        shard_id=shard_id,
+        row=row,
+        custom_id="r1",
+        cause=DeathCause.OUT_OF_MEMORY,
+        crashes=3,
+        worker_id="wrk_1",
+        died_at=tx.now(),
+    )
+    tx.dead_rows.bury(dead)
+    return dead
+
+
+def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
+    """The job, once it has ended: its events go on until then."""
+    http.get(f"/v1/jobs/{job_id}/events").raise_for_status()
+    return dict(http.get(f"/v1/jobs/{job_id}").json())
+
+
+def test_a_dead_letter_says_which_row_of_which_job_died_of_what(http: httpx.Client, letter: DeadRow) -> None:
+    (listed,) = http.get("/v1/dead_letters", params={"status": "dead", "job_id": letter.job_id}).json()[
+        "data"
+    ]
+
+    assert listed == http.get(f"/v1/dead_letters/{letter.id}").json()
+    assert listed | {"died_at": 0} == {
+        "id": letter.id,
+        "object": "dead_letter",
+        "status": "dead",
+        "job_id": letter.job_id,
+        "custom_id": "r1",
+        "cause": "out_of_memory",
+        "crashes": 3,
+        "worker_id": "wrk_1",
+        "died_at": 0,
+        "decided_at": None,
+        "replay_job_id": None,
+    }
+    assert http.get("/v1/dead_letters", params={"job_id": "job_other"}).json()["data"] == []
+
+
+def test_a_row_is_replayed_as_an_online_job_that_asks_for_what_its_job_did(
+    http: httpx.Client, worker: FakeWorker, letter: DeadRow
+) -> None:
+    replayed = http.post(f"/v1/dead_letters/{letter.id}/replay").json()
+    again = ended(http, replayed["replay_job_id"])
+
+    assert (replayed["status"], again["status"]) == ("replayed", "succeeded")
+    assert (again["kind"], again["priority"], again["max_runtime"]) == ("online", "background", "2h")
+    assert again["metadata"] == {"who": "me"}
+    (line,) = http.get(f"/v1/jobs/{again['id']}/results").json()["data"]
+    assert line["response"]["body"]["choices"][0]["message"]["content"] == "text 1"
+
+
+def test_an_online_request_is_replayed_from_the_database(
+    http: httpx.Client, worker: FakeWorker, store: Store
+) -> None:
+    body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "once more"}]}
+    asked = http.post("/v1/jobs", json={"endpoint": "chat", "body": body}).json()
+    with store.transaction() as tx:
+        [shard] = tx.shards.of_job(asked["id"], limit=1)
+        dead = bury(tx, asked["id"], shard.id, row=0)
+
+    replayed = http.post(f"/v1/dead_letters/{dead.id}/replay").json()
+
+    again = ended(http, replayed["replay_job_id"])
+    assert (again["status"], again["id"] != asked["id"]) == ("succeeded", True)
+
+
+@pytest.mark.parametrize("first", ["replay", "discard"])
+@pytest.mark.parametrize("second", ["replay", "discard"])
+def test_a_second_decision_is_refused_and_changes_nothing(
+    http: httpx.Client, worker: FakeWorker, letter: DeadRow, first: str, second: str
+) -> None:
+    decided = http.post(f"/v1/dead_letters/{letter.id}/{first}").json()
+    jobs = http.get("/v1/jobs").json()["data"]
+
+    refused = http.post(f"/v1/dead_letters/{letter.id}/{second}")
+
+    assert refused.status_code == 409
+    assert f"is {decided['status']} already" in refused.json()["error"]["message"]
+    assert http.get(f"/v1/dead_letters/{letter.id}").json() == decided
+    assert len(http.get("/v1/jobs").json()["data"]) == len(jobs)
+
+
+@pytest.mark.parametrize("what", ["deleted", "replaced"])
+def test_a_row_whose_input_is_not_what_it_was_is_not_replayed(
+    http: httpx.Client, worker: FakeWorker, letter: DeadRow, folder: Path, what: str
+) -> None:
+    source = folder / "in.jsonl"
+    if what == "deleted":
+        source.unlink()
+    else:
+        source.write_bytes(jsonl(a_line(f"r{number}", "another", model=CHAT_MODEL) for number in range(3)))
+
+    refused = http.post(f"/v1/dead_letters/{letter.id}/replay")
+
+    assert (refused.status_code, refused.json()["error"]["type"]) == (409, "invalid_request_error")
+    assert http.get(f"/v1/dead_letters/{letter.id}").json()["status"] == "dead"
+
+
+def test_a_replay_that_is_refused_may_be_tried_again(
+    http: httpx.Client, store: Store, letter: DeadRow
+) -> None:
+    refused = http.post(f"/v1/dead_letters/{letter.id}/replay")
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+    assert http.get(f"/v1/dead_letters/{letter.id}").json()["status"] == "dead"
+
+
+def test_another_tenants_dead_letters_are_not_found(
+    http: httpx.Client, letter: DeadRow, make_key: KeyMaker
+) -> None:
+    stranger = {"authorization": f"Bearer {make_key('somebody-else')}"}
+    path = f"/v1/dead_letters/{letter.id}"
+
+    assert http.get("/v1/dead_letters", headers=stranger).json()["data"] == []
+    assert http.get("/v1/dead_letters", headers=stranger, params={"after": letter.id}).status_code == 404
+    for method, address in [("GET", path), ("POST", f"{path}/replay"), ("POST", f"{path}/discard")]:
+        assert http.request(method, address, headers=stranger).status_code == 404
+    assert http.get(path).json()["status"] == "dead"
+
+
+def test_metrics_count_dead_rows_and_lost_workers_by_cause(base_url: str, store: Store) -> None:
+    with store.transaction() as tx:
+        tx.counters.add("rows_dead", 2)
+        tx.counters.add("crashes.out_of_memory", 6)
+
+    text = httpx.get(f"{base_url}/metrics", trust_env=False).text
+
+    assert "nightshift_rows_dead_total 2.0" in text
+    assert 'nightshift_worker_crashes_total{cause="out_of_memory"} 6.0' in text
+    assert 'nightshift_worker_crashes_total{cause="killed"} 0.0' in text
+    assert 'cause="drained"' not in text

@@ -1,0 +1,92 @@
+import httpx
+import pytest
+
+from nightshift.client import Client
+
+LETTER = {
+    "id": "dlq_1",
+    "status": "dead",
+    "job_id": "job_1",
+    "custom_id": "row-7",
+    "cause": "out_of_memory",
+    "crashes": 3,
+    "died_at": 1_700_000_000,
+    "replay_job_id": None,
+}
+
+
+class DeadLetters:
+    """/v1/dead_letters with one letter in it, about which is decided once."""
+
+    def __init__(self) -> None:
+        self.letter = dict(LETTER)
+        self.asked: list[str] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(f"{request.method} {request.url.raw_path.decode()}")
+        if request.method == "GET":
+            return httpx.Response(200, json={"data": [self.letter], "has_more": False, "last_id": "dlq_1"})
+        if not request.url.path.startswith("/v1/dead_letters/dlq_1/"):
+            return refused(404, "No such DeadLetter object")
+        if self.letter["status"] != "dead":
+            return refused(409, "This dead letter is replayed already, as job_2.")
+        is_replay = request.url.path.endswith("/replay")
+        self.letter["status"] = "replayed" if is_replay else "discarded"
+        self.letter["replay_job_id"] = "job_2" if is_replay else None
+        return httpx.Response(200, json=self.letter)
+
+
+def refused(status_code, message):
+    error = {"message": message, "param": None, "code": None, "type": "invalid_request_error"}
+    return httpx.Response(status_code, json={"error": error})
+
+
+@pytest.fixture
+def letters(monkeypatch):
+    letters = DeadLetters()
+
+    def connect():
+        return Client("http://server", "ns_live_key", transport=httpx.MockTransport(letters))
+
+    monkeypatch.setattr("nightshift.cli.dlq.open_client", connect)
+    return letters
+
+
+def test_dead_letters_are_listed_as_a_table(nightshift, letters):
+    headings, line = nightshift("dlq", "list").out.splitlines()
+
+    assert headings.split() == [
+        "ID", "STATUS", "JOB", "ROW", "CAUSE", "CRASHES", "DIED", "REPLAYED", "AS"
+    ]  # fmt: skip
+    assert line.split()[:6] == ["dlq_1", "dead", "job_1", "row-7", "out_of_memory", "3"]
+    assert "2023-11-14 22:13:20Z" in line
+
+
+def test_only_those_in_a_state_are_asked_for(nightshift, letters):
+    assert nightshift("dlq", "list", "--status", "dead", "--json").json == [LETTER]
+    assert "status=dead" in letters.asked[0]
+
+
+def test_a_replayed_row_says_as_which_job_it_runs_again(nightshift, letters):
+    ended = nightshift("dlq", "replay", "dlq_1")
+
+    assert (ended.code, ended.err) == (0, "dlq_1 runs again as job_2\n")
+
+
+def test_a_discarded_row_says_so(nightshift, letters):
+    assert nightshift("dlq", "discard", "dlq_1").err == "dlq_1 is discarded\n"
+
+
+def test_a_second_decision_is_one_line_and_exit_code_1(nightshift, letters):
+    nightshift("dlq", "replay", "dlq_1")
+    ended = nightshift("dlq", "discard", "dlq_1")
+
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "nightshift: This dead letter is replayed already, as job_2.\n"
+
+
+def test_what_was_decided_before_a_refusal_is_said_all_the_same(nightshift, letters):
+    ended = nightshift("dlq", "replay", "dlq_1", "dlq_2")
+
+    assert ended.code == 1
+    assert ended.err.splitlines() == ["dlq_1 runs again as job_2", "nightshift: No such DeadLetter object"]
