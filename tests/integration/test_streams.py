@@ -29,7 +29,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def reading(server: ValkeyServer) -> AsyncIterator[StreamReader]:
-    reader = StreamReader(server.settings)
+    patient = server.settings.model_copy(update={"publish_timeout_s": PATIENCE_S})  # a busy machine connects late
+    reader = StreamReader(patient)
     try:
         yield reader
     finally:
