@@ -25,6 +25,7 @@ from nightshift.store.leases import HeldLease
 log = logging.getLogger(__name__)
 
 FENCE_LOOKS_PER_BEAT: Final = 5
+RETRY_S: Final = 1.0  # after a beat that failed: a database that is back is to be told before leases run out
 
 
 class Holder(Protocol):
@@ -129,8 +130,8 @@ class Heartbeat:
             held = self._held.get(lease.shard_id)
             return held is not None and held.lease.term == lease.term and held.trust.holds(self._clock_s())
 
-    def beat(self) -> None:
-        """Renew everything once, and pass on what came back."""
+    def beat(self) -> bool:
+        """Renew everything once, and pass on what came back. False: the database is away."""
         with self._lock:
             asked = list(self._held.values())
         at_risk = {held.lease.shard_id: held.tokens_at_risk() for held in asked}
@@ -143,10 +144,11 @@ class Heartbeat:
         except DatabaseUnavailable as error:
             log.warning("heartbeat failed", extra={"action": "heartbeat_failed", "reason": error.message})
             self.drop_untrusted()
-            return
+            return False
         self._settle(asked, {(held.shard_id, held.term): held for held in kept}, asked_at_s)
         if is_to_drain:
             self._on_drain_request()
+        return True
 
     def drop_untrusted(self) -> None:
         """Give up what somebody else may have by now, because nothing has renewed it for so long."""
@@ -179,13 +181,16 @@ class Heartbeat:
         held.holder.lease_lost()
 
     def _run(self) -> None:
+        pause_s = self._config.heartbeat_s
         while True:
-            self._wake.wait(self._config.heartbeat_s)
+            self._wake.wait(pause_s)
             self._wake.clear()
             if self._stopped.is_set():
                 return
+            pause_s = self._config.heartbeat_s
             try:
-                self.beat()
+                if not self.beat():
+                    pause_s = min(pause_s, RETRY_S)
             except Exception:
                 log.exception("heartbeat failed", extra={"action": "heartbeat_failed"})
 

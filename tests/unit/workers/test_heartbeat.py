@@ -1,6 +1,7 @@
 """Keeping leases: who is told what, and when a worker stops trusting itself."""
 
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -11,7 +12,7 @@ from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet import Worker, WorkerState
 from nightshift.jobs import StopReason
 from nightshift.leases import LeaseConfig
-from nightshift.store import Store
+from nightshift.store import Store, Transaction
 from nightshift.testing import a_worker
 from tests.unit.workers.scripted import ManualClock, claim_online
 from workers.heartbeat import Heartbeat
@@ -128,6 +129,29 @@ def test_with_the_database_away_leases_are_dropped_once_they_may_be_somebody_els
     clock.advance(6)
     heartbeat.beat()
     assert holder.lost == 1
+
+
+def test_a_database_that_is_back_hears_of_its_leases_before_the_next_beat_was_due(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage of nearly the whole trust must not cost the lease for want of a question."""
+    monkeypatch.setattr("workers.heartbeat.RETRY_S", 0.01)
+    heartbeat = Heartbeat(store, "worker-1", LeaseConfig(3600, 1000, 2000), clock_s=clock)
+    asked, answers, is_back = threading.Event(), store.transaction, threading.Event()
+
+    def ask() -> AbstractContextManager[Transaction]:
+        if asked.is_set():
+            is_back.set()
+            return answers()
+        asked.set()
+        raise DatabaseUnavailable
+
+    monkeypatch.setattr(store, "transaction", ask)
+    heartbeat.start()
+    heartbeat.beat_now()
+
+    assert is_back.wait(PATIENCE_S)
+    heartbeat.stop()
 
 
 def test_leases_are_dropped_in_time_although_the_database_keeps_the_heartbeat_waiting(
