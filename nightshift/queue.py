@@ -53,6 +53,7 @@ def celery_app(settings: QueueSettings) -> Celery:
         },
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        broker_channel_error_retry=True,  # a Redis that refuses a command is one that is away
         broker_pool_limit=4,
         task_acks_late=True,
         task_ignore_result=True,

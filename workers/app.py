@@ -13,7 +13,7 @@ from celery.signals import setup_logging
 from nightshift.observability import set_up_logging
 from nightshift.queue import celery_app
 from nightshift.settings import QueueSettings
-from workers import tasks
+from workers import tasks, transport
 from workers.pool import ConsumerTap
 
 
@@ -27,6 +27,7 @@ warnings.filterwarnings("ignore", category=SecurityWarning)
 
 set_up_logging("worker")
 setup_logging.connect(_log_as_the_operator_wants)
+transport.install()
 app = celery_app(QueueSettings())
 tasks.declare(app)
 app.steps["consumer"].add(ConsumerTap)

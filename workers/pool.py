@@ -17,7 +17,7 @@ from billiard.einfo import ExceptionInfo
 from celery import bootsteps
 from celery.concurrency.base import BasePool
 from celery.exceptions import Reject
-from celery.signals import worker_shutting_down
+from celery.signals import task_rejected, task_unknown, worker_shutting_down
 from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
 
@@ -53,6 +53,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
             raise SystemExit(CONFIGURATION_EXIT) from error
         _runtimes.append(self._runtime)
         worker_shutting_down.connect(self._shutting_down)
+        for refusal in (task_rejected, task_unknown):  # what Celery refuses never comes here
+            refusal.connect(self._refused)
 
     def compose(self) -> Runtime:
         """The runtime this pool hands its messages to. Raises ConfigurationError."""
@@ -61,6 +63,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _shutting_down(self, **about: Any) -> None:
         """SIGTERM has come. Celery first takes its time with the broker; the work does not wait for that."""
         self._runtime.begin_drain()
+
+    def _refused(self, **about: Any) -> None:
+        self._runtime.intake.message_dropped()
 
     def on_stop(self) -> None:
         self._runtime.drain()

@@ -54,7 +54,9 @@ SCALED: Final = {
     "SEGMENT_INTERVAL_S": "0.5",
     "SHARD_BYTES": "4096",
     "ENGINE_MAX_NUM_SEQS": "16",
+    "FAKE_POLL_S": "1",
 }
+ROLE: Final = "NIGHTSHIFT_ROLE"  # tells a process, and what it starts, whose it is
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -295,7 +297,8 @@ def running(folder: Path, parts: Parts = Parts(), **settings: str) -> Iterator[S
         for role, command in _commands(service).items():
             grace_s = 40.0 if role.startswith("worker") else 10.0
             log_path = folder / "logs" / f"{role}.log"
-            kept = Kept(role, command, service.environment, log_path, grace_s, service.deaths.append)
+            environment = {**service.environment, ROLE: role}
+            kept = Kept(role, command, environment, log_path, grace_s, service.deaths.append)
             service.kept[role] = kept
             stack.callback(_end, service, role)
             kept.start()

@@ -1,17 +1,20 @@
 """The worker's Celery application with the fake engine in it: for `celery --app tests.faults.worker_app`."""
 
-from typing import Any
+import os
+from typing import Any, Final
 
 from kombu.transport import redis as kombu_redis
 
 from nightshift import failpoints
 from tests.faults.fake_engine import load_fake
-from workers import composition
+from workers import composition, intake
 from workers.app import app
 from workers.pool import EnginePool
 from workers.runtime import Runtime
 
 __all__ = ["FakePool", "app"]
+
+POLL_S: Final = "NIGHTSHIFT_FAKE_POLL_S"  # between two looks into the database
 
 
 class FakePool(EnginePool):
@@ -34,4 +37,5 @@ def _die_with_a_message_in_hand() -> None:
     kombu_redis.QoS.append = hit_and_append
 
 
+intake.POLL_S = float(os.environ.get(POLL_S, intake.POLL_S))  # type: ignore[misc]
 _die_with_a_message_in_hand()

