@@ -6,11 +6,9 @@ One service for all of it: each test leaves Redis well behind. LONG=1 keeps Redi
 import base64
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,12 +16,12 @@ import pytest
 
 from nightshift.jobs import Face
 from tests.faults import oracle
+from tests.faults.conftest import ServiceOf
 from tests.faults.oracle import Limits
 from tests.faults.outages import REDIS, wait_until_ended
-from tests.faults.processes import wait_for
-from tests.faults.service import Parts, Service, running
+from tests.faults.processes import PATIENCE_S, wait_for
+from tests.faults.service import Parts, Service
 from tests.faults.workload import Job, Row, some_rows, submit_bulk, submit_online
-from tests.integration.servers import RAM_DISK
 
 LASTS_S = 300.0 if os.environ.get("LONG") else 0.0  # at least until everything has been done without Redis
 JOBS = 5  # submitted at a time
@@ -34,17 +32,16 @@ QUEUES = (ONLINE_KEY, "ns:bulk:4")  # interactive and standard rings
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder:
-        with running(Path(folder), Parts(workers=2)) as service:
-            yield service
+def service(module_service_of: ServiceOf) -> Service:
+    return module_service_of(Parts(workers=2))
 
 
 def submit_some(service: Service, seed: int) -> list[Job]:
     """Jobs of every kind, the first of them accepted at once."""
     with service.http() as http:
         body = {"endpoint": "chat", "body": Row("x", "hello").body(service.model)}
-        assert http.post("/v1/jobs", json=body).status_code == httpx.codes.ACCEPTED
+        answer = http.post("/v1/jobs", json=body, timeout=PATIENCE_S)
+    assert answer.status_code == httpx.codes.ACCEPTED
     jobs: list[Job] = [
         submit_bulk(service, some_rows(40, seed=seed)),
         submit_bulk(service, some_rows(10, seed=seed), face=Face.OPENAI),
@@ -90,7 +87,7 @@ def test_a_worker_comes_and_goes_without_redis(service: Service) -> None:
     """It neither waits for Redis before it works, nor hangs on it when it is to go."""
     with REDIS["Redis is killed, and comes back as it was"](service):
         with service.http() as http:
-            ready = http.get("/readyz")
+            ready = http.get("/readyz", timeout=PATIENCE_S)
         jobs = submit_some(service, seed=50)
         assert service.restart("worker-1") == 0
         service.wait_until_ready()
