@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from api.storage_threads import StorageThreads
 from nightshift import failpoints
 from nightshift.errors import DatabaseUnavailable, QueueUnavailable
 from nightshift.nudges import Nudger
@@ -78,6 +79,7 @@ class Services:
     doorbell: Doorbell
     streams: StreamReader
     objects: ObjectStore
+    storage_threads: StorageThreads  # whatever asks `objects` does so there
     vault: Vault
     locations: Locations
 
@@ -99,6 +101,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
             doorbell=Doorbell(queue, nudger, store),
             streams=streams,
             objects=objects,
+            storage_threads=StorageThreads(),
             vault=open_vault(settings.data),
             locations=locations,
         )

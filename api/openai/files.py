@@ -38,7 +38,7 @@ async def create_file(request: Request, services: ServicesDep, caller: CallerDep
     try:
         async with request.form(max_files=PARTS_MAX, max_fields=PARTS_MAX) as form:
             upload = read_form(form, services.settings.api.file_bytes_max)
-            file = await run_in_threadpool(_keep, services, upload, caller)
+            file = await services.storage_threads.run(lambda: _keep(services, upload, caller))
     except HTTPException as error:  # what Starlette makes of a form that cannot be read
         raise InvalidRequest(str(error.detail), param="body", code="invalid_form") from error
     except OSError as error:  # most of a large file waits in a temporary one for the end of its form
@@ -76,38 +76,36 @@ def get_file(file_id: str, services: ServicesDep, caller: CallerDep) -> Response
 
 
 @router.delete("/{file_id}", summary="Delete a file")
-def delete_file(file_id: str, services: ServicesDep, caller: CallerDep) -> Response:
-    with services.store.transaction() as tx:
-        file = _get(tx, caller, file_id)
-        _check_unread(tx, caller, file_id)
-        tx.files.delete(caller.tenant_id, file_id)
+async def delete_file(file_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    file = await run_in_threadpool(_forget, services, caller, file_id)
     # The bytes go last: a crash in between leaves an object nobody can name, which retention sweeps up.
-    services.objects.delete(file.key)
+    await services.storage_threads.run(lambda: services.objects.delete(file.key))
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
 
 @router.get("/{file_id}/content", summary="Download a file, or a range of it")
-def get_file_content(
+async def get_file_content(
     file_id: str,
     services: ServicesDep,
     caller: CallerDep,
     range: Annotated[str | None, Header()] = None,
 ) -> Response:
-    with services.store.snapshot() as tx:
-        file = _get(tx, caller, file_id)
+    file = await run_in_threadpool(_find, services, caller, file_id)
+    storage = services.storage_threads
     try:
         part = parse_range(range, file.size_bytes)
     except Unsatisfiable:
         return _unsatisfiable(file)
-    if services.objects.head(file.key) is None:  # before the status is sent: afterwards it is too late to say
+    # Before the status is sent: afterwards it is too late to say.
+    if await storage.run(lambda: services.objects.head(file.key)) is None:
         raise _no_such_file(file.id)
     headers = {"accept-ranges": "bytes", "etag": f'"{file.sha256}"'}
     if part is None:
         headers["content-length"] = str(file.size_bytes)
-        content = services.objects.stream(file.key)
+        content = storage.iterate(services.objects.stream(file.key))
         return StreamingResponse(content, 200, headers, media_type=CONTENT_TYPE)
     headers |= {"content-length": str(part.end - part.start), "content-range": part.content_range}
-    content = services.objects.stream(file.key, part.start, part.end)
+    content = storage.iterate(services.objects.stream(file.key, part.start, part.end))
     return StreamingResponse(content, 206, headers, media_type=CONTENT_TYPE)
 
 
@@ -116,6 +114,19 @@ def _keep(services: Services, upload: Upload, caller: Caller) -> File:
     file = store_upload(services.objects, upload, caller.tenant_id, services.store.now())
     with services.store.transaction() as tx:
         tx.files.insert(file)
+    return file
+
+
+def _find(services: Services, caller: Caller, file_id: str) -> File:
+    with services.store.snapshot() as tx:
+        return _get(tx, caller, file_id)
+
+
+def _forget(services: Services, caller: Caller, file_id: str) -> File:
+    with services.store.transaction() as tx:
+        file = _get(tx, caller, file_id)
+        _check_unread(tx, caller, file_id)
+        tx.files.delete(caller.tenant_id, file_id)
     return file
 
 

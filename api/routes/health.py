@@ -17,8 +17,8 @@ async def healthz() -> Response:
 
 
 @router.get("/readyz", summary="Whether requests can be accepted, and what is wrong if not")
-def readyz(services: ServicesDep) -> Response:
-    parts = check_parts(services)
+async def readyz(services: ServicesDep) -> Response:
+    parts = await services.storage_threads.run(lambda: check_parts(services))
     is_ready = all(part.is_well for part in parts if part.is_required)
     is_whole = all(part.is_well for part in parts)
     body: JsonObject = {

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S: Final = 5
 READ_TIMEOUT_S: Final = 20  # of silence on a connection
 REQUEST_TRIES_MAX: Final = 5  # of one request, with growing pauses: botocore's standard mode
-CONNECTIONS_MAX: Final = 16  # kept open between requests
+CONNECTIONS_MAX: Final = 32  # kept open between requests
 
 _REFUSED: Final = (400, 401, 403)
 _UNKNOWN_TO_SERVER: Final = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest"})

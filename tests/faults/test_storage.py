@@ -6,11 +6,13 @@ What retention may collect is collected all the while, as soon as it is a second
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from api.storage_threads import STORAGE_THREADS_MAX
 from nightshift.jobs import Face, JobState
 from nightshift.jobs import Job as StoredJob
 from scheduler.retention import COLLECTED
@@ -18,7 +20,7 @@ from tests.faults import oracle
 from tests.faults.oracle import Limits
 from tests.faults.processes import wait_for
 from tests.faults.service import Parts, Service, running
-from tests.faults.workload import BulkJob, Job, some_rows, submit_bulk
+from tests.faults.workload import BulkJob, Job, Row, some_rows, submit_bulk, submit_online
 from tests.integration.s3_faults import (
     ANY,
     AnswerLost,
@@ -35,7 +37,8 @@ from tests.integration.servers import RAM_DISK
 
 SEED: Final = 20261121  # of what chance has a hand in
 UNCHARGED: Final = Limits(attempts_max=1)
-KILLS: Final = 2
+KILLS: Final = 1
+READERS: Final = 48  # more than threads for everything else: 40, if nobody says otherwise
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +150,26 @@ def test_checkpoints_that_hang_hold_up_no_other_job(service: Service) -> None:
     front.heal()
     oracle.quiesce(service, [hanging, other])
     oracle.check(service, [hanging, other], UNCHARGED)
+
+
+def test_readers_of_a_store_that_hangs_keep_nobody_waiting_who_does_not_need_it(service: Service) -> None:
+    front, data = front_of(service), b"what was uploaded"
+    with service.http() as http, ThreadPoolExecutor(READERS) as readers:
+        form = {"files": {"file": ("a", data)}, "data": {"purpose": "user_data"}}
+        file_id = http.post("/v1/files", **form).raise_for_status().json()["id"]
+        front.set(ANY, Swallowed(), path=file_id)
+        reading = [
+            readers.submit(http.get, f"/v1/files/{file_id}/content", timeout=60) for _ in range(READERS)
+        ]
+        wait_for("the store keeps readers waiting", lambda: len(front.met) >= STORAGE_THREADS_MAX)
+
+        job = submit_online(service, Row("one", "hello"))
+
+        assert not any(read.done() for read in reading)
+        front.heal()
+        assert [read.result().content for read in reading] == [data] * READERS
+    oracle.quiesce(service, [job])
+    oracle.check(service, [job])
 
 
 def test_an_upload_outlasts_refused_conditions_and_is_there_once(service: Service) -> None:
