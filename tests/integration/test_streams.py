@@ -29,7 +29,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def reading(server: ValkeyServer) -> AsyncIterator[StreamReader]:
-    patient = server.settings.model_copy(update={"publish_timeout_s": PATIENCE_S})  # a busy machine connects late
+    # A busy machine connects late.
+    patient = server.settings.model_copy(update={"publish_timeout_s": PATIENCE_S})
     reader = StreamReader(patient)
     try:
         yield reader
