@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from sqlalchemy import select
+
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.ids import batch_id
 from nightshift.jobs import Answer, Counts, Face, JobState, Shard, ShardState
 from nightshift.jobs import Job as StoredJob
-from nightshift.keys import DEFAULT_TENANT
 from nightshift.rows.outputs import RowResult, json_line
 from nightshift.schemas import ChatRequest, parse_request
-from nightshift.store import Transaction
+from nightshift.store import tables
 from nightshift.webhooks import DeliveryState
 from tests.faults.fake_engine import FakeTokenizer, answer_tokens
 from tests.faults.processes import PATIENCE_S, wait_for
@@ -61,15 +62,7 @@ def quiesce(service: Service, jobs: Sequence[Job], timeout_s: float = PATIENCE_S
 
 def wait_for_ends(service: Service, jobs: Sequence[Job], timeout_s: float = PATIENCE_S) -> None:
     """Wait until every job has ended; rings and webhooks may still be owed."""
-
-    def open_jobs() -> list[str]:
-        try:
-            with service.store.snapshot() as tx:
-                return list(_open_jobs(tx, jobs))
-        except DatabaseUnavailable as error:
-            return [str(error)]
-
-    _wait_for_nothing(open_jobs, timeout_s)
+    _wait_for_nothing(lambda: _if_known(lambda: _open_jobs(service, jobs)), timeout_s)
 
 
 def check(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> Verdict:
@@ -149,29 +142,34 @@ def _wait_for_nothing(unfinished: Callable[[], list[str]], timeout_s: float) -> 
 
 
 def _unfinished(service: Service, jobs: Sequence[Job]) -> list[str]:
+    return _if_known(lambda: [*_open_jobs(service, jobs), *_owed(service)])
+
+
+def _if_known(ask: Callable[[], list[str]]) -> list[str]:
     try:
-        with service.store.snapshot() as tx:
-            return [*_open_jobs(tx, jobs), *_owed(tx)]
+        return ask()
     except DatabaseUnavailable as error:
         return [str(error)]
 
 
-def _open_jobs(tx: Transaction, jobs: Sequence[Job]) -> Iterator[str]:
-    for job in jobs:
-        found = tx.jobs.get(DEFAULT_TENANT, job.id)
-        if found is None:
-            yield f"{job.id} was accepted and is not there"
-        elif not found.state.is_terminal:
-            yield f"{job.id} is {found.state}"
+def _open_jobs(service: Service, jobs: Sequence[Job]) -> list[str]:
+    """One statement for all of them: this is asked again and again."""
+    job = tables.job
+    with service.database.read() as connection:
+        wanted = select(job.c.id, job.c.state).where(job.c.id.in_([each.id for each in jobs]))
+        states = {row.id: JobState(row.state) for row in connection.execute(wanted)}
+    lost = [f"{each.id} was accepted and is not there" for each in jobs if each.id not in states]
+    return lost + [f"{id} is {state}" for id, state in states.items() if not state.is_terminal]
 
 
-def _owed(tx: Transaction) -> Iterator[str]:
-    if tx.leases.expired(tx.now() + FAR_AHEAD, limit=1):
-        yield "somebody holds a lease"
-    if rings := tx.outbox.length():
-        yield f"{rings} rings are owed"
-    if pending := tx.deliveries.counts().get(DeliveryState.PENDING, 0):
-        yield f"{pending} webhooks are owed"
+def _owed(service: Service) -> Iterator[str]:
+    with service.store.snapshot() as tx:
+        if tx.leases.expired(tx.now() + FAR_AHEAD, limit=1):
+            yield "somebody holds a lease"
+        if rings := tx.outbox.length():
+            yield f"{rings} rings are owed"
+        if pending := tx.deliveries.counts().get(DeliveryState.PENDING, 0):
+            yield f"{pending} webhooks are owed"
 
 
 def _stored(service: Service, job: Job) -> tuple[StoredJob, list[Shard]]:

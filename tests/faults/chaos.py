@@ -1,0 +1,135 @@
+"""Kill parts of the service at random while jobs run, again and again, and let the oracle judge every round.
+
+    python -m tests.faults.chaos --kills 1000 --seed 7 --database postgresql --objects moto
+
+What happens in a round is drawn from the seed and the round's number, and printed as it happens; how it
+interleaves is the machine's business. Rounds that passed are noted in `--notes`, and the same command goes on
+after the last of them, so that a long run may be cut into slices. A round that fails is printed with its seed
+and number, and ends the run with 1.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from tests.faults.rounds import Round, Rounds
+from tests.faults.schedule import Kind, Scene, schedule
+from tests.faults.service import Parts, Service, running
+from tests.integration.servers import RAM_DISK
+
+KILLS_PER_ROUND: Final = 40
+SLICES: Final = "go on with the same command"
+
+
+def scene_of(parts: Parts) -> Scene:
+    return Scene(parts.workers, parts.schedulers, parts.proxies, parts.database == "postgresql")
+
+
+def report(rounds: Sequence[Round]) -> str:
+    """What all rounds came to, as a table."""
+    faults: Counter[str] = Counter()
+    rows_redone: Counter[str] = Counter()
+    recovery_s: dict[str, list[float]] = {}
+    for done in rounds:
+        faults.update(done.faults)
+        rows_redone.update(done.rows_redone)
+        for kind, seconds in done.recovery_s.items():
+            recovery_s.setdefault(kind, []).extend(seconds)
+    rows, kills = sum(done.rows for done in rounds), sum(done.kills for done in rounds)
+    took_s = sum(done.seconds for done in rounds)
+    seeds = sorted({done.seed for done in rounds})
+    lines = [
+        f"seeds {seeds}, rounds {len(rounds)}, kills {kills}, {took_s / max(kills, 1):.1f} s each",
+        f"jobs {sum(done.jobs for done in rounds)}, rows {rows}: lost 0, doubled 0, changed 0",
+        f"finished twice {rows_redone.total()} rows, generated twice "
+        f"{sum(done.tokens_redone for done in rounds)} tokens, most leases of a shard "
+        f"{max(done.attempts_most for done in rounds)}, webhooks told twice under one id "
+        f"{sum(done.repeated_webhooks for done in rounds)}",
+        f"grown the most since its first round: {max(done.grown_bytes for done in rounds) / 2**20:.1f} MiB, "
+        f"{max(done.grown_files for done in rounds)} open files",
+        "",
+        f"{'fault':52} {'times':>6} {'recovery p50 s':>14} {'max s':>7} {'rows redone':>12}",
+    ]
+    for kind in Kind:
+        times = sorted(recovery_s.get(kind, []))
+        seen = f"{median(times):14.2f} {times[-1]:7.2f}" if times else f"{'-':>14} {'-':>7}"
+        lines.append(f"{kind:52} {faults[kind]:6} {seen} {rows_redone[kind] if kind.is_kill else '-':>12}")
+    if other := rows_redone["another fault"]:
+        lines.append(f"{'any other':52} {'':6} {'':14} {'':7} {other:12}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = _parser().parse_args(arguments)
+    parts = Parts(asked.database, asked.objects, workers=asked.workers, schedulers=2, proxies=_proxies(asked))
+    notes = asked.notes / f"{parts}-{asked.seed}.jsonl"
+    rounds = _noted(notes)
+    ends_at_s = time.monotonic() + asked.slice_s
+    with _service(parts) as service:
+        play = Rounds(service, asked.seed, say=lambda text: print(text, flush=True))
+        while sum(done.kills for done in rounds) < asked.kills and time.monotonic() < ends_at_s:
+            number = len(rounds)
+            left = asked.kills - sum(done.kills for done in rounds)
+            actions = schedule(asked.seed, number, min(KILLS_PER_ROUND, left), scene_of(parts))
+            try:
+                done = play.play(number, actions)
+            except (AssertionError, TimeoutError) as error:
+                print(service.logs())
+                print(f"FAILED: seed {asked.seed}, round {number}, {parts}: {error}", flush=True)
+                return 1
+            rounds.append(done)
+            with notes.open("a") as file:
+                file.write(json.dumps(asdict(done)) + "\n")
+            print(f"round {number} passed: {done.kills} kills in {done.seconds:.0f} s", flush=True)
+    if rounds:
+        print(report(rounds))
+    if sum(done.kills for done in rounds) < asked.kills:
+        print(f"not all of {asked.kills} kills yet: {SLICES}")
+    return 0
+
+
+@contextmanager
+def _service(parts: Parts) -> Iterator[Service]:
+    with tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder:
+        with running(Path(folder), parts) as service:
+            yield service
+
+
+def _noted(notes: Path) -> list[Round]:
+    """The rounds that have passed before."""
+    notes.parent.mkdir(parents=True, exist_ok=True)
+    lines = notes.read_text().splitlines() if notes.exists() else []
+    return [Round(**json.loads(line)) for line in lines]
+
+
+def _proxies(asked: argparse.Namespace) -> frozenset[str]:
+    proxies = {"redis"}
+    proxies |= {"database"} if asked.database == "postgresql" else set()
+    return frozenset(proxies | ({"s3"} if asked.objects != "directory" else set()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=100, help="until so many processes have been killed")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="what is drawn from; printed")
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--objects", choices=("directory", "moto", "rclone"), default="directory")
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--slice-s", type=float, default=float("inf"), help="begin no round after so long")
+    parser.add_argument("--notes", type=Path, default=Path(".chaos"), help="a directory: what has passed")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

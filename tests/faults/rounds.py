@@ -1,0 +1,181 @@
+"""One round of chaos: work without a pause, faults in the midst of it, rest, and the oracle."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import func, select
+
+from nightshift.errors import DatabaseUnavailable
+from nightshift.jobs import Face, JobKind, JobState
+from nightshift.store import tables
+from tests.faults import oracle
+from tests.faults.damage import Damage
+from tests.faults.oracle import Limits, OracleFailure
+from tests.faults.processes import Footprint
+from tests.faults.recoveries import Recoveries
+from tests.faults.schedule import Action, Kind
+from tests.faults.service import Service
+from tests.faults.workload import BulkJob, Job, Row, some_rows, submit_bulk, submit_online
+
+JOBS_OPEN_MAX: Final = 6  # bulk jobs that have not ended: enough for everybody, and soon done
+FEED_S: Final = 0.25  # between two submissions
+ROWS: Final = 40  # of a bulk job; two or three shards of them
+STEP_MS: Final = 20
+TOKENS: Final = (10, 60)
+LONG_ROW_TOKENS: Final = 200  # outlasts a carry-over's interval: tokens are saved and gone on from
+
+ATTEMPTS_MAX: Final = 20  # the service's own limit: more, and a shard is given up
+REST_S: Final = 120.0  # after a round's last fault: leases run out, leaders are replaced, delays end
+GROWTH_MAX_BYTES: Final = 64 * 1024 * 1024  # of a process since the first round it lived through
+GROWTH_MAX_FILES: Final = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One round that passed, in numbers."""
+
+    seed: int
+    round_no: int
+    seconds: float
+    kills: int  # processes of ours that died by SIGKILL, at failpoints too
+    jobs: int
+    rows: int
+    rows_redone: dict[str, int]  # finished more often than once, by the fault that cost the first time
+    tokens_redone: int  # as the service counts them
+    attempts_most: int  # leases of one shard
+    repeated_webhooks: int
+    grown_bytes: int  # the most any process has grown since the first round it lived through
+    grown_files: int
+    faults: dict[str, int]
+    recovery_s: dict[str, list[float]]
+
+
+class Rounds:
+    """Plays rounds against one running service."""
+
+    def __init__(self, service: Service, seed: int, say: Callable[[str], None] = print) -> None:
+        self._service = service
+        self._seed = seed
+        self._say = say
+        self._first_seen: dict[int, Footprint] = {}  # of a process, at the end of the first round it saw
+
+    def play(self, round_no: int, actions: Sequence[Action]) -> Round:
+        """Raises OracleFailure, or TimeoutError when the service does not come to rest."""
+        service = self._service
+        started_s = time.monotonic()
+        with Recoveries(service) as recoveries:
+            damage = Damage(service, recoveries)
+            with Feeder(service, round_no) as feeder:
+                for action in actions:
+                    time.sleep(action.wait_s)
+                    self._say(f"round {round_no}: {action}")
+                    damage.do(action)
+                damage.over()
+            faults = Counter(str(action.kind) for action in actions)
+            faults[Kind.FAILPOINT] -= len(service.disarm())
+            self._come_to_rest(feeder.jobs)
+        verdict = oracle.check(service, feeder.jobs, Limits(attempts_max=ATTEMPTS_MAX))
+        grown_bytes, grown_files = self._check_growth()
+        return Round(
+            seed=self._seed,
+            round_no=round_no,
+            seconds=round(time.monotonic() - started_s, 1),
+            kills=sum(count for kind, count in faults.items() if Kind(kind).is_kill),
+            jobs=verdict.jobs,
+            rows=verdict.rows,
+            rows_redone=self._rows_redone(feeder.jobs, recoveries),
+            tokens_redone=self._tokens_redone(feeder.jobs),
+            attempts_most=verdict.attempts_most,
+            repeated_webhooks=verdict.repeated_webhooks,
+            grown_bytes=grown_bytes,
+            grown_files=grown_files,
+            faults={kind: count for kind, count in faults.items() if count},
+            recovery_s=recoveries.seconds,
+        )
+
+    def _come_to_rest(self, jobs: Sequence[Job]) -> None:
+        """A sender that died has its webhooks to itself for a minute: that much is not waited for."""
+        oracle.wait_for_ends(self._service, jobs, REST_S)
+        self._service.let_webhooks_be_due()
+        oracle.quiesce(self._service, jobs, REST_S)
+
+    def _rows_redone(self, jobs: Sequence[Job], recoveries: Recoveries) -> dict[str, int]:
+        ids = {job.id for job in jobs if isinstance(job, BulkJob)}
+        redone: Counter[str] = Counter()
+        before: dict[str, tuple[str, int, int]] = {}  # under which lease a row was last finished
+        for stamp in self._service.stamps():
+            if stamp.what != "done" or stamp.lease is None or stamp.lease[0] not in ids:
+                continue
+            if stamp.row in before:
+                redone[recoveries.lost.get(before[stamp.row], "another fault")] += 1
+            before[stamp.row] = stamp.lease
+        return dict(redone)
+
+    def _tokens_redone(self, jobs: Sequence[Job]) -> int:
+        with self._service.store.snapshot() as tx:
+            return sum(tx.jobs.fetch(job.id).tokens_redone for job in jobs)
+
+    def _check_growth(self) -> tuple[int, int]:
+        """Whoever has lived through rounds has not grown with them. Returns the most bytes and open files."""
+        grown = [(0, 0)]
+        for role, now in self._service.footprints().items():
+            then = self._first_seen.setdefault(now.pid, now)
+            grown.append((now.rss_bytes - then.rss_bytes, now.open_files - then.open_files))
+            if grown[-1][0] > GROWTH_MAX_BYTES or grown[-1][1] > GROWTH_MAX_FILES:
+                raise OracleFailure(f"{role} grows: {then}, later {now}")
+        return max(size for size, _ in grown), max(files for _, files in grown)
+
+
+class Feeder:
+    """Keeps the service at work from a thread of its own, within `with`."""
+
+    def __init__(self, service: Service, round_no: int) -> None:
+        self._service = service
+        self._round_no = round_no
+        self._is_over = threading.Event()
+        self._error: BaseException | None = None
+        self.jobs: list[Job] = []  # what was accepted
+
+    def __enter__(self) -> "Feeder":
+        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        if self._error is not None and about[0] is None:
+            raise self._error
+
+    def _run(self) -> None:
+        number = 0
+        try:
+            while not self._is_over.wait(FEED_S):
+                self._feed(number)
+                number += 1
+        except (AssertionError, TimeoutError) as error:
+            self._error = error
+
+    def _feed(self, number: int) -> None:
+        service, name = self._service, f"{self._round_no}-{number}"
+        self.jobs.append(submit_online(service, Row(name, f"online {name} ms={STEP_MS}", 8)))
+        if self._jobs_open() < JOBS_OPEN_MAX:
+            face = Face.OPENAI if number % 3 == 2 else Face.NATIVE
+            rows = some_rows(ROWS, seed=self._round_no * 10_000 + number, step_ms=STEP_MS, tokens=TOKENS)
+            rows.append(Row("long", f"{name} ms={STEP_MS}", LONG_ROW_TOKENS))
+            self.jobs.append(submit_bulk(service, rows, face=face))
+
+    def _jobs_open(self) -> int:
+        job = tables.job
+        ended = [state for state in JobState if state.is_terminal]
+        try:
+            with self._service.database.read() as connection:
+                return connection.execute(
+                    select(func.count()).where(job.c.kind == JobKind.BULK, job.c.state.not_in(ended))
+                ).scalar_one()
+        except DatabaseUnavailable:
+            return JOBS_OPEN_MAX

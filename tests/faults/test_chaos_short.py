@@ -1,0 +1,68 @@
+"""A short run of the chaos on each database; `make chaos` goes on for as long as it is told to."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.faults.chaos import report, scene_of
+from tests.faults.rounds import Rounds
+from tests.faults.schedule import KILLS, Kind, Scene, schedule
+from tests.faults.service import Parts, running
+from tests.integration.servers import RAM_DISK
+
+SEED = 20261121
+KILLS_EACH = 25
+SMALL = Parts(workers=3, schedulers=2, proxies=frozenset({"redis"}))
+LARGE = Parts("postgresql", "moto", workers=3, schedulers=2, proxies=frozenset({"redis", "database", "s3"}))
+
+
+@pytest.mark.parametrize("parts", [SMALL, LARGE], ids=str)
+def test_kills_at_random_lose_no_row_and_double_none(parts):
+    """What happened is printed with a failure."""
+    scene = scene_of(parts)
+    actions = schedule(SEED, 0, KILLS_EACH, scene, interferences=len(scene.interferences))
+    print(f"seed {SEED}")
+    with tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder:
+        with running(Path(folder), parts) as service:
+            done = Rounds(service, SEED).play(0, actions)
+    print(report([done]))
+    assert done.kills > KILLS_EACH // 2, "most failpoints were come by"
+
+
+# -- the schedule itself --------------------------------------------------------------------------------
+
+SCENE = Scene(proxies=frozenset({"redis"}))
+
+
+def test_a_seed_gives_the_same_faults_again_and_another_round_gives_others():
+    assert schedule(7, 0, 40, SCENE) == schedule(7, 0, 40, SCENE)
+    assert schedule(7, 0, 40, SCENE) != schedule(7, 1, 40, SCENE)
+    assert schedule(7, 0, 40, SCENE) != schedule(8, 0, 40, SCENE)
+
+
+def test_a_round_has_as_many_kills_as_asked_for_most_of_them_of_workers():
+    kinds = [action.kind for action in schedule(7, 0, 40, SCENE)]
+    assert sum(kind.is_kill for kind in kinds) == 40
+    assert kinds.count(Kind.KILL_WORKER) >= 20
+
+
+@pytest.mark.parametrize("parts", [SMALL, LARGE], ids=str)
+def test_the_short_run_has_every_fault_there_is(parts):
+    scene = scene_of(parts)
+    actions = schedule(SEED, 0, KILLS_EACH, scene, interferences=len(scene.interferences))
+    assert {action.kind for action in actions} == {*KILLS, *scene.interferences}
+
+
+def test_nothing_is_done_to_what_is_not_there():
+    kinds = {action.kind for action in schedule(7, 0, 400, Scene())}
+    assert not kinds & {Kind.CUT, Kind.DELAY, Kind.SILENCE, Kind.RESTART_DATABASE}
+    targets = {action.target for action in schedule(7, 0, 400, SCENE) if action.kind is Kind.CUT}
+    assert targets == {"redis"}
+
+
+def test_no_worker_dies_twice_before_the_others_have_had_their_turn():
+    killed = [action.target for action in schedule(7, 0, 40, SCENE) if action.kind is Kind.KILL_WORKER]
+    assert set(killed) == {"worker-1", "worker-2", "worker-3"}
+    counts = [killed.count(worker) for worker in set(killed)]
+    assert max(counts) - min(counts) <= 3
