@@ -3,7 +3,7 @@
 The steps themselves are in `test_lease_machine.py`. Here is what they share, and what is true after each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from sqlalchemy import Row, select
 
 from nightshift import lifecycle
+from nightshift.fleet import DeathCause
 from nightshift.jobs import Job, JobKind, JobState, Segment, ShardState, carry_over_key
 from nightshift.leases import Lease
 from nightshift.store import Store, Transaction, tables
@@ -47,7 +48,11 @@ class LeaseGround(RuleBasedStateMachine):
             segments = connection.execute(select(tables.segment).order_by(tables.segment.c.id)).all()
             answers = connection.execute(select(tables.result)).all()
             jobs = connection.execute(select(tables.job)).all()
+            dead = connection.execute(select(tables.dead_row)).all()
         self.check_leases(shards)
+        assert {(row.shard_id, row.row) for row in dead} == {
+            (shard.id, row) for shard in self.shards.values() for row in shard.dead
+        }
         self.check_rows(segments, answers)
         self.check_jobs(jobs)
 
@@ -126,6 +131,16 @@ class LeaseGround(RuleBasedStateMachine):
         if left:
             shard.left(state, is_charged=is_charged)
         return left
+
+    def lost(self, shards: Sequence[ModelShard], causes: Mapping[str, DeathCause] = {}) -> None:
+        """These were recovered; what became of them is in the database."""
+        for shard in shards:
+            with self.store.snapshot() as tx:
+                found = tx.shards.get(shard.job.tenant_id, shard.id)
+                dead = tx.dead_rows.suspicion(shard.id, crashes=1).dead
+            assert found is not None
+            cause = causes.get(shard.holder or "", DeathCause.LEASE_EXPIRED)
+            shard.lost_its_worker(cause, found.state, found.attempts, dead)
 
     def any_lease(self, kind: JobKind) -> bool:
         return any(self.of(lease).job.kind is kind for lease in self.leases)

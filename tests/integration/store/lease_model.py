@@ -4,14 +4,15 @@ A `ModelShard` knows who holds it under which term, what it has cost, and what i
 SQL, and no more of the rules than the service promises.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from nightshift.fleet import Capacity
+from nightshift.fleet import Capacity, DeathCause
 from nightshift.jobs import JobKind, JobState, JsonObject, ShardState
 from nightshift.leases import Lease
-from nightshift.recovery import CRASHES_MAX
+from nightshift.poison import CRASHES_TO_BURY
 
 ATTEMPTS_MAX: Final = 4  # so few that runs get there
 WORKERS: Final = {"worker_spot": Capacity.SPOT, "worker_steady": Capacity.ON_DEMAND}
@@ -38,7 +39,9 @@ class ModelShard:
     expires_at: datetime | None = None
     not_before: datetime | None = None
     attempts: int = 0  # leases; those that ended by an interruption or a fault outside are taken back
-    crashes: int = 0  # workers lost with it since a segment of it was last listed
+    crashes: int = 0  # workers that died with it
+    under_way: tuple[int, ...] = ()  # rows written down under the present lease
+    dead: Set[int] = frozenset()  # rows that are run no more
     rows: int = 0
     segments: list[tuple[str, int]] = field(default_factory=list)  # key and rows, in the order of commits
     carry_over: str | None = None
@@ -68,13 +71,12 @@ class ModelShard:
 
     def left(self, state: ShardState = ShardState.QUEUED, *, is_charged: bool = True) -> None:
         """Its lease is over."""
-        self.state, self.holder, self.expires_at = state, None, None
+        self.state, self.holder, self.expires_at, self.under_way = state, None, None, ()
         self.attempts -= not is_charged
 
     def listed(self, key: str, rows: int) -> None:
         self.segments.append((key, rows))
         self.rows += rows
-        self.crashes = 0
 
     def answered(self, body: JsonObject) -> None:
         assert self.answer is None, f"{self.id} has two answers"
@@ -87,15 +89,25 @@ class ModelShard:
         if self.job.kind is JobKind.ONLINE:
             self.job.ended_as = JobState.CANCELLED
 
-    def lost_its_worker(self) -> None:
+    def lost_its_worker(self, cause: DeathCause, now: ShardState, attempts: int, dead: Set[int]) -> None:
+        """What became of it is one of what may become of it. Which, `nightshift/poison.py` says."""
+        self.crashes += cause.is_crash
         if self.job.is_stopped:
             self.stopped()
             return
-        worn_out = self.crashes + 1 >= CRASHES_MAX or self.attempts >= ATTEMPTS_MAX
-        if self.job.retry_on_interrupt and not worn_out:
-            self.left()
-            self.crashes += 1
-            return
-        self.left(ShardState.FAILED)
-        if self.job.kind is JobKind.ONLINE:
-            self.job.ended_as = JobState.FAILED
+        for row in dead - self.dead:
+            assert self.under_way == (row,), f"row {row} died among others"
+            assert self.crashes >= CRASHES_TO_BURY, f"row {row} died too soon"
+        is_charged = attempts == self.attempts
+        assert is_charged or attempts == self.attempts - 1
+        if now is ShardState.FAILED:
+            worn_out = self.attempts >= ATTEMPTS_MAX or self.crashes >= CRASHES_TO_BURY
+            assert worn_out or not self.job.retry_on_interrupt
+            if self.job.kind is JobKind.ONLINE:
+                self.job.ended_as = JobState.FAILED
+        else:
+            assert self.job.retry_on_interrupt
+            assert not is_charged or (cause.is_crash and self.attempts < ATTEMPTS_MAX)
+            self.not_before = None
+        self.left(now, is_charged=is_charged)
+        self.dead |= dead
