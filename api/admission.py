@@ -2,7 +2,9 @@
 coming back after.
 
 Limits hold for each tenant, so that one cannot fill the house, and for all together, so that what is accepted
-is also done. Requests that arrive at the same instant may overstep a limit by their number, and no further.
+is also done. Where all together have reached theirs, a tenant with less than its equal share of it is still
+let in: those who come often do not keep out those who come when they were told to. Requests that arrive at
+the same instant may overstep a limit by their number, and no further.
 """
 
 import math
@@ -22,7 +24,9 @@ def admit_online(tx: Transaction, tenant_id: str, settings: ApiSettings, now: da
     load = tx.load.online(tenant_id)
     if load.own >= settings.online_queue_max:
         limit, whose = settings.online_queue_max, "yours"
-    elif load.total >= settings.online_queue_total_max:
+    elif load.total >= settings.online_queue_total_max and load.own >= fair_share(
+        settings.online_queue_total_max, load.tenants + (load.own == 0)
+    ):
         limit, whose = settings.online_queue_total_max, "of all tenants"
     else:
         return
@@ -57,10 +61,16 @@ def _objection(load: BulkLoad, settings: ApiSettings) -> tuple[str, int] | None:
         return f"{load.jobs} of your bulk jobs are unfinished.", load.rows // load.jobs
     if load.rows >= settings.bulk_rows_max:
         return f"{load.rows} rows of yours are waiting.", load.rows - settings.bulk_rows_max + 1
-    if load.rows_total >= settings.bulk_rows_total_max:
+    share = fair_share(settings.bulk_rows_total_max, load.tenants + (load.jobs == 0))
+    if load.rows_total >= settings.bulk_rows_total_max and load.rows >= share:
         message = f"{load.rows_total} rows of all tenants are waiting."
         return message, load.rows_total - settings.bulk_rows_total_max + 1
     return None
+
+
+def fair_share(limit: int, tenants: int) -> int:
+    """What each of so many tenants may have of a limit for all, while the others have too much. Pure."""
+    return limit // tenants
 
 
 def per_second_of(count: int, seconds: float) -> float:

@@ -20,6 +20,7 @@ class OnlineLoad:
 
     own: int  # the tenant's
     total: int  # everybody's
+    tenants: int  # that have any
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class BulkLoad:
     jobs: int  # the tenant's
     rows: int
     rows_total: int  # everybody's
+    tenants: int  # that have any such job
     rows_done: int  # everybody's, of the same jobs
     running_since: datetime | None  # when the first of these jobs was started; None: none is running
 
@@ -41,12 +43,14 @@ class Load:
 
     def online(self, tenant_id: str) -> OnlineLoad:
         """Counted in an index alone, however many there are."""
-        own, total = self._connection.execute(
-            select(func.count().filter(shard.c.tenant_id == tenant_id), func.count()).where(
-                shard.c.state.in_((ShardState.QUEUED, ShardState.LEASED)), shard.c.kind == JobKind.ONLINE
-            )
+        own, total, tenants = self._connection.execute(
+            select(
+                func.count().filter(shard.c.tenant_id == tenant_id),
+                func.count(),
+                func.count(shard.c.tenant_id.distinct()),
+            ).where(shard.c.state.in_((ShardState.QUEUED, ShardState.LEASED)), shard.c.kind == JobKind.ONLINE)
         ).one()
-        return OnlineLoad(own, total)
+        return OnlineLoad(own, total, tenants)
 
     def oldest_online(self) -> datetime | None:
         """When the request was made that has waited the longest for a worker; None if none waits."""
@@ -67,10 +71,16 @@ class Load:
                 func.count().filter(is_own).label("jobs"),
                 func.coalesce(func.sum(known - done).filter(known > done, is_own), 0).label("rows"),
                 left.label("rows_total"),
+                func.count(job.c.tenant_id.distinct()).label("tenants"),
                 func.coalesce(func.sum(done), 0).label("rows_done"),
                 func.min(job.c.started_at).label("running_since"),
             ).where(job.c.state.in_(_UNFINISHED), job.c.kind == JobKind.BULK)
         ).one()
         return BulkLoad(
-            found.jobs, int(found.rows), int(found.rows_total), int(found.rows_done), found.running_since
+            jobs=found.jobs,
+            rows=int(found.rows),
+            rows_total=int(found.rows_total),
+            tenants=found.tenants,
+            rows_done=int(found.rows_done),
+            running_since=found.running_since,
         )

@@ -106,11 +106,30 @@ def test_one_tenants_requests_are_refused_where_all_tenants_together_have_too_ma
         assert tx.load.online("default").own == 0
 
 
-@pytest.mark.parametrize(("tenant", "says"), [("default", "of yours"), ("other", "of all tenants")])
-def test_more_rows_than_may_wait_are_told_to_come_back(
-    client: openai.OpenAI, http: httpx.Client, store: Store, tenant: str, says: str
+def test_a_tenant_with_less_than_its_share_is_let_in_where_another_has_filled_the_house(
+    http: httpx.Client, store: Store
 ) -> None:
-    planned(store, rows_total=50 if tenant == "default" else 500, tenant_id=tenant)
+    for _ in range(3):
+        asked(store, tenant_id="other")
+
+    body = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
+    answers = [http.post("/v1/jobs", json=body) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [202, 429]
+
+
+TOO_MANY_OF_OURS = {"default": 50}
+TOO_MANY_OF_ALL = {"default": 45} | {f"other-{number}": 50 for number in range(10)}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "says"), [(TOO_MANY_OF_OURS, "of yours"), (TOO_MANY_OF_ALL, "of all tenants")]
+)
+def test_more_rows_than_may_wait_are_told_to_come_back(
+    client: openai.OpenAI, http: httpx.Client, store: Store, waiting: dict[str, int], says: str
+) -> None:
+    for tenant, rows in waiting.items():
+        planned(store, rows_total=rows, tenant_id=tenant)
     file = client.files.create(file=batch_lines(1), purpose="batch")
 
     refused = http.post(
@@ -121,6 +140,16 @@ def test_more_rows_than_may_wait_are_told_to_come_back(
     assert refused.status_code == 429
     assert says in refused.json()["error"]["message"]
     assert refused.headers["retry-after"] == "60"  # nothing of it has begun
+
+
+def test_a_tenant_with_fewer_rows_than_its_share_is_let_in_where_others_have_filled_the_house(
+    client: openai.OpenAI, http: httpx.Client, store: Store
+) -> None:
+    planned(store, rows_total=10_000, tenant_id="other")
+    file = client.files.create(file=batch_lines(1), purpose="batch")
+    asked = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+    assert http.post("/v1/batches", json=asked).status_code == 200
 
 
 def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http: httpx.Client, store: Store) -> None:
