@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal
@@ -27,6 +27,7 @@ from nightshift.cli import embedded
 from nightshift.client import Client
 from nightshift.demo import demo_model_path
 from nightshift.fleet import WorkerState
+from nightshift.keys import DEFAULT_TENANT
 from nightshift.objectstore import ObjectStore, open_store
 from nightshift.settings import DataSettings
 from nightshift.store import Store, open_database, tables
@@ -37,6 +38,7 @@ from tests.faults.fake_engine import MODEL
 from tests.faults.processes import Footprint, Kept, children, is_running, pause, resume, send, wait_for
 from tests.faults.proxy import FaultProxy, proxied
 from tests.integration import servers
+from tests.integration.api.conftest import insert_key
 from tests.integration.s3_faults import FaultyS3, faulty_s3
 from tests.integration.servers import HOST, PostgresServer, S3Server, ValkeyServer, free_port
 from tests.receiver import Receiver, receiver, says
@@ -122,10 +124,15 @@ class Service:
     receiver: Receiver  # of webhooks
     environment: Mapping[str, str]  # what its processes read their settings from
     bucket: str | None = None
+    tenant_id: str = DEFAULT_TENANT  # whose key it is
     kept: dict[str, Kept] = field(default_factory=dict)
     deaths: list[Death] = field(default_factory=list)  # of what is kept, in order; workers' are in their logs
 
     # -- clients ---------------------------------------------------------------------------------------
+
+    def as_tenant(self, tenant_id: str) -> "Service":
+        """The same service, met as another tenant."""
+        return replace(self, tenant_id=tenant_id, api_key=insert_key(self.store, tenant_id))
 
     # Without TLS nobody needs the certificates, which take longer to load than most answers to come.
 
