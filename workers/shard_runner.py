@@ -22,13 +22,19 @@ from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
 from nightshift import failpoints
-from nightshift.errors import DatabaseUnavailable, InvalidRequest, NightshiftError, StorageError
+from nightshift.errors import (
+    DatabaseUnavailable,
+    InvalidRequest,
+    NightshiftError,
+    ObjectNotFound,
+    StorageError,
+)
 from nightshift.jobs import Answer, BulkClaim, StopReason
 from nightshift.leases import retry_delay_s
-from nightshift.objectstore import ObjectStore
+from nightshift.objectstore import ObjectDamaged, ObjectStore
 from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.rows.inputs import BadRow, Row, iter_rows
-from nightshift.rows.outputs import RowResult
+from nightshift.rows.outputs import CorruptSegment, RowResult
 from nightshift.rows.requests import RowRequest, to_request
 from nightshift.schemas import parse_request
 from nightshift.sources import Sources, is_file_id
@@ -219,6 +225,8 @@ class ShardRunner:
             raise
         except _InputTrouble as trouble:
             return self._leave_input(trouble.error)
+        except (ObjectDamaged, CorruptSegment, ObjectNotFound) as error:
+            return self._fail(error)  # listed results are lost: nobody else would find them either
         except StorageError as error:
             return self._postpone(error)
         except NightshiftError as error:

@@ -16,6 +16,7 @@ MIB: Final = 1024 * 1024
 
 STREAM_CHUNK_BYTES: Final = 1 * MIB  # one piece of a stream: what a reader holds at a time
 READ_BYTES_MAX: Final = 64 * MIB  # `read` returns one bytes object; anything larger is to be streamed
+DAMAGED_TRIES_MAX: Final = 4  # an object may arrive with other bytes than were written, before it is given up
 KEY_BYTES_MAX: Final = 1024  # S3's own limit
 
 TEMPORARY_PREFIX: Final = ".nightshift-tmp-"  # names of unfinished files in a directory; never a key
@@ -207,15 +208,15 @@ def read_within(store: ObjectStore, info: ObjectInfo, size_bytes_max: int) -> by
 
 
 def read_verified(store: ObjectStore, key: str, sha256: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
-    """All bytes of an object whose sha256 (hex) is known. Read once more if they are not those.
+    """All bytes of an object whose sha256 (hex) is known. Read again if they are not those.
 
     Raises `ObjectDamaged` if that does not help, and what `read` raises.
     """
-    for _ in range(2):
+    for _ in range(DAMAGED_TRIES_MAX):
         data = store.read(key, size_bytes_max)
         if hashlib.sha256(data).hexdigest() == sha256:
             return data
-    raise ObjectDamaged(f"{key} does not have the bytes that were written, read twice")
+    raise ObjectDamaged(f"{key} does not have the bytes that were written, read {DAMAGED_TRIES_MAX} times")
 
 
 def has_bytes(store: ObjectStore, info: ObjectInfo, measured: Measured) -> bool:

@@ -108,14 +108,14 @@ def test_running_jobs_wait_for_a_store_that_comes_back(service: Service, fault: 
 
 
 def make_fail(front: FaultyS3) -> None:
-    """Three requests in ten, in every way there is; and once, what arrives of results is not what was
+    """Three requests in ten, in every way there is; and what arrives of results is not always what was
     written.
     """
     for fault in (Refused(503, "SlowDown"), Refused(500, "InternalError"), AnswerLost()):
         front.set(ANY, fault, share=0.08)
     for fault in (CutShort(), CutShort(is_reset=True)):
         front.set("GET", fault, share=0.15)
-    front.set("GET", Damaged(), times=1, path="/segments/")
+    front.set("GET", Damaged(), times=3, path="/segments/")
 
 
 def make_slow(front: FaultyS3) -> None:
@@ -226,6 +226,8 @@ def ended_as(service: Service, job: BulkJob) -> tuple[JobState, str, str | None]
 
 def test_orphans_are_collected_and_nothing_else_while_shards_run(service: Service) -> None:
     collected = counted(service)
+    # Stored at once, and listed when the answer has come: long after they are old enough to be collected.
+    front_of(service).set("PUT", Slow(delay_s=3), times=2, path="/segments/")
     jobs = [submit_bulk(service, some_rows(80, seed=seed, step_ms=20)) for seed in range(2)]
     for _ in range(KILLS):  # each leaves a segment that is stored and not listed
         service.arm("worker.segment_stored")

@@ -205,7 +205,7 @@ def test_a_conflict_of_conditional_writers_is_tried_again(site: Site) -> None:
 def test_bytes_damaged_on_the_way_are_fetched_again(site: Site) -> None:
     info = site.direct.put("k", b"as written")
     sha256 = info.sha256 or ""
-    site.front.set("GET", Damaged(), times=1)
+    site.front.set("GET", Damaged(), times=3)
 
     assert read_verified(site.store, "k", sha256) == b"as written"
 

@@ -403,6 +403,30 @@ def test_a_shard_whose_storage_is_away_waits_and_is_not_lost(store, rooms, model
         assert tx.leases.claim_bulk("worker-2", ["demo"], tx.now(), 30) is None, "not before a while"
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda objects, key: objects.put(key, b"{}"), lambda objects, key: objects.delete(key)],
+    ids=["damaged", "gone"],
+)
+def test_a_shard_whose_listed_results_are_lost_is_given_up_and_waits_for_nobody(
+    store, objects, model, write_input, run, spoil
+) -> None:
+    write_input([batch_line(n) for n in range(2)])
+    job = plan_bulk(store, INPUT)
+    first = run(claim_bulk(store), replace(CONFIG, segment_rows=1))
+    model.answer(model.wait_for(2)[0].id)
+    _wait_until(lambda: shard_of(store, job).rows_done == 1)
+    first.drain()
+    finished(first)
+    with store.snapshot() as tx:
+        (segment,) = tx.shards.segments(shard_of(store, job).id)
+    spoil(objects, segment.key)
+
+    finished(run(claim_bulk(store)))
+
+    assert shard_of(store, job).state is ShardState.FAILED
+
+
 def test_rows_under_way_are_saved_without_notice_and_go_on_after_a_sudden_death(
     store, model, write_input, run
 ) -> None:
