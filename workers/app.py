@@ -4,6 +4,8 @@ It declares; the pool, which Celery makes before it connects to the broker, star
 (`workers/pool.py`).
 """
 
+import faulthandler
+import sys
 import warnings
 from typing import Any
 
@@ -24,6 +26,9 @@ def _log_as_the_operator_wants(**_: Any) -> None:
 
 # Celery's warning to root is about pickle; this worker accepts JSON alone.
 warnings.filterwarnings("ignore", category=SecurityWarning)
+
+if sys.__stderr__ is not None:
+    faulthandler.enable(sys.__stderr__)  # a crash in native code says where every thread was
 
 set_up_logging("worker")
 setup_logging.connect(_log_as_the_operator_wants)

@@ -13,6 +13,7 @@ from nightshift.streams import StreamWriter
 from workers.model_server import ModelServer, OnFatal
 from workers.models import LoadModel
 from workers.runtime import Connections, Runtime
+from workers.spot import open_provider
 
 # Given by the supervisor, which must know whose leases to release.
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
@@ -45,4 +46,6 @@ def compose(load: LoadModel = load_model) -> Runtime:
         streams=StreamWriter(queue),
         queue=queue,
     )
-    return Runtime(os.environ.get(WORKER_ID_VARIABLE) or new_id("wrk"), settings, connections, load)
+    worker_id = os.environ.get(WORKER_ID_VARIABLE) or new_id("wrk")
+    provider = open_provider(settings.spot_provider, settings.spot_metadata_url)
+    return Runtime(worker_id, settings, connections, load, provider)

@@ -104,6 +104,7 @@ class Intake:
         self._changed = threading.Condition()
         self._heap: list[Message] = []
         self.messages_heard = 0
+        self.online_unheard = 0  # requests found by asking the database: nobody rang for them here
         self._arrivals = itertools.count()
         self._online_may_wait = False  # likewise online: taken by a ring that named another one
         self._dropped = 0  # messages that made no sense, not counted in the database yet
@@ -143,6 +144,7 @@ class Intake:
     def message_dropped(self) -> None:
         """A message made no sense and was acknowledged unread. It is counted with the next look."""
         with self._changed:
+            self.messages_heard += 1
             self._dropped += 1
 
     def online_place_freed(self) -> None:
@@ -218,6 +220,8 @@ class Intake:
         self._online_may_wait = bool(claims) if look else len(claims) < len(messages)
         if claims:
             failpoints.hit("worker.claimed")
+        rang = {message.shard_id for message in messages}
+        self.online_unheard += sum(claim.lease.shard_id not in rang for claim in claims)
         for message in messages:
             message.receipt.acknowledge()
         for claim in claims:

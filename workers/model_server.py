@@ -7,6 +7,7 @@ ever.
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -78,6 +79,9 @@ class ModelServer(ABC):
         self._on_fatal = on_fatal
         self._changed = threading.Condition()
         self._is_stopping = False
+        self.stepping_since_s: float | None = None  # monotonic; None: no step is under way
+        self.steps = 0  # that have ended
+        self.step_seconds = 0.0  # and how long they took together
         self._thread = threading.Thread(target=self._run, name=f"engine-{model.id}", daemon=True)
 
     def start(self) -> None:
@@ -125,9 +129,16 @@ class ModelServer(ABC):
                     self._changed.wait_for(lambda: self._has_work or self._is_stopping)
                     if self._is_stopping:
                         return
-                self._step()
+                self._timed_step()
         except BaseException as error:  # noqa: BLE001 the thread's edge: nothing may end it in silence
             self._on_fatal(error)
+
+    def _timed_step(self) -> None:
+        began_s = self.stepping_since_s = time.monotonic()
+        self._step()
+        self.stepping_since_s = None
+        self.steps += 1
+        self.step_seconds += time.monotonic() - began_s
 
 
 @dataclass

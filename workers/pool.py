@@ -18,6 +18,7 @@ from celery import bootsteps
 from celery.concurrency.base import BasePool
 from celery.exceptions import Reject
 from celery.signals import task_rejected, task_unknown, worker_shutting_down
+from celery.worker import state
 from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
 
@@ -47,12 +48,12 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """Load the models. Celery connects to Redis only after this, so no message waits for a model."""
         try:
             self._runtime = self.compose()
-            self._runtime.start()
+            worker_shutting_down.connect(self._shutting_down)
+            self._runtime.start(let_go=_stop_celery)
         except ConfigurationError as error:
             log.critical("cannot start: %s", error, extra={"action": "misconfigured"})
             raise SystemExit(CONFIGURATION_EXIT) from error
         _runtimes.append(self._runtime)
-        worker_shutting_down.connect(self._shutting_down)
         for refusal in (task_rejected, task_unknown):  # what Celery refuses never comes here
             refusal.connect(self._refused)
 
@@ -62,7 +63,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def _shutting_down(self, **about: Any) -> None:
         """SIGTERM has come. Celery first takes its time with the broker; the work does not wait for that."""
-        self._runtime.begin_drain()
+        self._runtime.told_to_stop()
 
     def _refused(self, **about: Any) -> None:
         self._runtime.intake.message_dropped()
@@ -142,6 +143,11 @@ class ConsumerTap(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def stop(self, consumer: Any) -> None:
         """Nothing to undo: the gate goes with the connection."""
+
+
+def _stop_celery() -> None:
+    """Let Celery's main loop end as after SIGTERM: it gives unacknowledged messages back to the queue."""
+    state.should_stop = 0  # the exit code
 
 
 def _shard_id(body: Any, content_type: str, content_encoding: str) -> str | None:

@@ -3,35 +3,48 @@
 threads   celery main ──► intake ──► shard-N (one per bulk shard held) ──┐
                                └───► online (publishes answers)          ├──► engine-MODEL (one per model)
           heartbeat (keeps the leases of both) ◄── nudges               ┘
+          watchdog (is any of them stuck?)    spot (is this machine about to go?)
 """
 
 import logging
-import os
-import socket
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nightshift.checkpoints import check_distinct
+from nightshift.checkpoints import check_distinct, model_id
 from nightshift.errors import DatabaseUnavailable
-from nightshift.fleet import EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, Capacity, Worker, WorkerState
+from nightshift.fleet import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, Capacity, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
+from nightshift.leases import Lease
 from nightshift.nudges import NudgeListener
 from nightshift.objectstore import ObjectStore
+from nightshift.queue import Queue
 from nightshift.settings import QueueSettings, WorkerSettings
 from nightshift.sources import Sources
 from nightshift.store import Store
 from nightshift.streams import StreamWriter
+from nightshift.supervisor import HURRY_AFTER_S
+from workers.exits import dump_stacks, engine_died, leave_process
 from workers.heartbeat import Heartbeat
 from workers.intake import Intake
+from workers.metrics import WorkerMetrics
 from workers.models import LoadModel, Models
 from workers.online_runner import OnlineRunner
+from workers.registration import Registration
 from workers.shard_runner import Rooms, ShardConfig, ShardRunner
+from workers.spot import Notice, NoticeKind, Provider, SpotWatcher
 from workers.suspicion import Isolation
+from workers.watchdog import DeadThread, Deaf, Finding, StuckStep, Watchdog, queues_with_places
 
 log = logging.getLogger(__name__)
 
 ONLINE_DRAIN_S: Final = 10.0  # what can finish within this time may; the rest goes back to the queue
+FLUSH_SHARE: Final = 0.8  # of the time bulk has to go back in: for saving what is under way
+LATE_SHARD_S: Final = 1.0  # for a shard that was claimed while the drain began
+LET_GO_S: Final = 5.0  # Celery may take so long to end, once there is nothing left to hand back
+FIRST_LOOK_S: Final = 3.0  # a start waits so long to hear whether there is a point in it
 
 
 @dataclass(frozen=True)
@@ -49,25 +62,50 @@ class Runtime:
     """One worker. `start` loads the models and takes on work; `drain` gives all of it back."""
 
     def __init__(
-        self, worker_id: str, settings: WorkerSettings, connections: Connections, load: LoadModel
+        self,
+        worker_id: str,
+        settings: WorkerSettings,
+        connections: Connections,
+        load: LoadModel,
+        provider: Provider | None = None,
+        *,
+        exit: Callable[[int], None] = leave_process,
     ) -> None:
+        """`provider` is whose notices are heeded. `exit` ends the process, and does not return."""
         self._worker_id = worker_id
         self._load = load
         self._settings = settings
         self._connections = connections
-        self._heartbeat = Heartbeat(connections.store, worker_id, settings.lease)
+        self._exit = exit
+        self._registration = Registration(connections.store, worker_id, Capacity(settings.capacity))
+        self._heartbeat = Heartbeat(
+            connections.store, worker_id, settings.lease, on_drain_request=self._drain_requested
+        )
         self._nudges = NudgeListener(connections.queue, self._heartbeat.beat_now)
+        self._queue = Queue(connections.queue)  # looked at, by the watchdog alone
+        self._spot = SpotWatcher(provider, self._noticed) if provider is not None else None
         self._lock = threading.Lock()
         self._shards: set[ShardRunner] = set()
         self._isolation = Isolation()
+        self._let_go: Callable[[], None] = lambda: None
+        self._holds_work = threading.Event()  # from now on leaving means draining
+        self._is_waiting = False  # for a notice to be withdrawn
+        self._told_at_s: float | None = None
+        self._exit_code = 0
         self._is_draining = threading.Event()
+        self._drain_once = threading.Lock()  # taken for good by whoever starts the drain
         self._drainer = threading.Thread(target=self._drain, name="drain", daemon=True)
 
-    def start(self) -> None:
-        """Load the models, then open for work. Raises ConfigurationError when a model cannot be served."""
-        self._register()
+    def start(self, let_go: Callable[[], None] = lambda: None) -> None:
+        """Load the models, then open for work. Raises ConfigurationError when a model cannot be served.
+
+        `let_go` is called when this worker drains of its own accord: whoever started it is to end too.
+        """
+        self._let_go = let_go
+        self._registration.register()
         self._heartbeat.start()
         self._nudges.start()
+        self._wait_out_notice()
         check_distinct(self._settings.models)
         self._models = Models(
             [
@@ -92,16 +130,45 @@ class Runtime:
             heartbeat=self._heartbeat,
             capacity=Capacity(self._settings.capacity),
         )
+        self._watchdog = self._make_watchdog()
+        self._metrics = WorkerMetrics(lambda: self._models, self._count_leases, self._is_draining.is_set)
+        if self._settings.worker_metrics_port:
+            self._metrics.serve(self._settings.worker_metrics_port)
         for server in self._models:
             server.start()
         self._online.start()
+        self._holds_work.set()
         self.intake.start()
+        self._watchdog.start()
         self._open_for_work()
+
+    # -- leaving ---------------------------------------------------------------------------------------
+
+    def told_to_stop(self) -> None:
+        """SIGTERM has come; called from its handler. Before there is work, and when it comes a second time a
+        while later, the process ends at once.
+        """
+        now_s = time.monotonic()
+        if not self._holds_work.is_set():
+            self._exit(0)
+        elif self._told_at_s is None:
+            self._told_at_s = now_s
+            self.begin_drain()
+        elif now_s >= self._told_at_s + HURRY_AFTER_S:
+            self._exit(EXIT_DRAIN_TOO_SLOW)
+
+    def leave(self, exit_code: int = 0) -> None:
+        """Drain, and end the process. Returns at once; for any thread."""
+        if not self._holds_work.is_set():
+            self._exit(exit_code)
+            return
+        self._exit_code = exit_code
+        self.begin_drain()
 
     def begin_drain(self) -> None:
         """Start draining and return at once; may be called again, and from a signal handler."""
-        if not self._is_draining.is_set():
-            self._is_draining.set()
+        self._is_draining.set()
+        if self._drain_once.acquire(blocking=False):
             self._drainer.start()
 
     def drain(self) -> None:
@@ -110,22 +177,138 @@ class Runtime:
         self._drainer.join()
 
     def _drain(self) -> None:
-        overdue = threading.Timer(self._settings.drain_s, _drain_too_slow)
+        """No step of this waits for the database before the shards have been told."""
+        began_s = time.monotonic()
+        overdue = threading.Timer(self._settings.drain_s, self._drain_too_slow)
         overdue.daemon = True
         overdue.start()
-        self._mark(WorkerState.DRAINING)
-        self.intake.stop()
-        for runner in self._running_shards():
-            runner.drain()
-        self._online.drain(ONLINE_DRAIN_S)
-        for runner in self._running_shards():
-            runner.join(self._settings.drain_s)
+        self._heartbeat.state = WorkerState.DRAINING
+        self._heartbeat.beat_now()
+        self._watchdog.stop()
+        if self._exit_code == 0:
+            self._let_go()
+        stopping = threading.Thread(target=self.intake.stop, name="intake-stop", daemon=True)
+        stopping.start()
+        self._drain_bulk(began_s + self._settings.bulk_drain_s)
+        stopping.join()
+        self._drain_bulk(max(began_s + self._settings.bulk_drain_s, time.monotonic() + LATE_SHARD_S))
+        bulk_s = time.monotonic() - began_s
+        self._online.drain(max(0.0, ONLINE_DRAIN_S - bulk_s))
         for server in self._models:
             server.stop()
         self._nudges.stop()
         self._heartbeat.stop()
-        self._mark(WorkerState.STOPPED)
+        self._registration.mark(WorkerState.STOPPED)
+        self._metrics.close()
+        log.info(
+            "drained",
+            extra={
+                "action": "drained",
+                "bulk_seconds": round(bulk_s, 3),
+                "seconds": round(time.monotonic() - began_s, 3),
+            },
+        )
         overdue.cancel()
+        if self._exit_code != 0:
+            self._exit(self._exit_code)
+        self._end_soon()
+
+    def _drain_bulk(self, until_s: float) -> None:
+        """Every shard goes back: by its own thread with all it has, or without that when time is up."""
+        runners = self._running_shards()
+        for runner in runners:
+            runner.drain()
+        for runner in runners:
+            if not runner.join(max(0.0, until_s - time.monotonic())):
+                self._hand_back(runner.claim.lease)
+
+    def _hand_back(self, lease: Lease) -> None:
+        """Its thread waits for something, an upload most likely. What that would still write is refused."""
+        log.warning("shard handed back in a hurry", extra={"action": "hurried", "shard": lease.shard_id})
+        self._heartbeat.release(lease)
+        try:
+            with self._connections.store.transaction() as tx:
+                tx.leases.hand_back(lease)
+        except DatabaseUnavailable as error:
+            log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
+
+    def _end_soon(self) -> None:
+        """Celery ends by itself, and gives messages back. It may also be waiting for a Redis that is away."""
+        end = threading.Timer(LET_GO_S, self._exit, (0,))
+        end.daemon = True
+        end.start()
+
+    def _drain_too_slow(self) -> None:
+        log.critical("drain took too long", extra={"action": "drain_too_slow"})
+        self._exit(EXIT_DRAIN_TOO_SLOW)
+
+    # -- reasons to leave ------------------------------------------------------------------------------
+
+    def _drain_requested(self) -> None:
+        """`nightshift workers drain`: told with every heartbeat."""
+        if not self._is_draining.is_set():
+            log.info("the operator wants this worker to drain", extra={"action": "drain_requested"})
+            self.leave()
+
+    def _noticed(self, notice: Notice) -> None:
+        """On the watcher's thread, again and again while it stands."""
+        if not (self._is_waiting or self._is_draining.is_set()) and self._must_go(notice):
+            log.warning(
+                "this machine is about to be taken away",
+                extra={"action": "spot_notice", "provider": notice.provider, "kind": notice.kind},
+            )
+            self.leave()
+
+    def _must_go(self, notice: Notice) -> bool:
+        """A recommendation is followed where the machine is a cheap one and others go on in its place."""
+        if notice.kind is NoticeKind.INTERRUPTION:
+            return True
+        is_spot = Capacity(self._settings.capacity) is Capacity.SPOT
+        return is_spot and self._registration.is_replaceable(map(model_id, self._settings.models))
+
+    def _wait_out_notice(self) -> None:
+        """Whoever drained for a notice is started again on the same machine: it waits until the notice is
+        withdrawn, or the machine is gone. Loading models would only keep them from somebody else.
+        """
+        if self._spot is None:
+            return
+        self._is_waiting = True
+        self._spot.start()
+        self._spot.has_looked.wait(FIRST_LOOK_S)
+        while (notice := self._spot.standing) is not None and self._must_go(notice):
+            if self._heartbeat.state is not WorkerState.DRAINING:
+                self._heartbeat.state = WorkerState.DRAINING
+                log.warning("not started: this machine is about to be taken away", extra={"action": "waits"})
+            self._spot.has_looked.clear()
+            self._spot.has_looked.wait()
+        self._heartbeat.state = WorkerState.STARTING
+        self._is_waiting = False
+
+    def _make_watchdog(self) -> Watchdog:
+        threads = {
+            "intake": lambda: self.intake.is_alive,
+            "heartbeat": lambda: self._heartbeat.is_alive,
+            "online": lambda: self._online.is_alive,
+        }
+        deaf = Deaf(
+            self._queue,
+            heard=lambda: self.intake.messages_heard,
+            unheard=lambda: self.intake.online_unheard,
+            listens_to=lambda: queues_with_places(self.online_free(), self.bulk_free()),
+            limit_s=self._settings.deaf_after_s,
+        )
+        steps = StuckStep({s.model.id: s for s in self._models}, self._settings.step_timeout_s)
+        return Watchdog([steps, DeadThread(threads), deaf], self._found)
+
+    def _found(self, finding: Finding) -> None:
+        if self._is_draining.is_set():
+            return  # what stands still may be meant to
+        log.critical("stuck: %s", finding.reason, extra={"action": "stuck", "exit_code": finding.exit_code})
+        dump_stacks()
+        if finding.exit_code == EXIT_DEAF:
+            self.leave(EXIT_DEAF)  # the engine is well: its work is handed back in order
+        else:
+            self._exit(finding.exit_code)
 
     # -- places, for the intake ------------------------------------------------------------------------
 
@@ -143,15 +326,20 @@ class Runtime:
 
     def run_bulk(self, claim: BulkClaim, claimed_at_s: float) -> None:
         runner = ShardRunner(claim, self._rooms(), self._shard_config(), self._shard_ended)
-        with self._lock:
+        with self._lock:  # so that whoever sees it can wait for it
             self._shards.add(runner)
-        self._heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
-        runner.start()
+            self._heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
+            runner.start()
+        if self._is_draining.is_set():
+            runner.drain()
 
     def _shard_ended(self, runner: ShardRunner) -> None:
         with self._lock:
             self._shards.discard(runner)
         self.intake.bulk_place_freed()
+
+    def _count_leases(self) -> dict[str, int]:
+        return {"online": self._online.count, "bulk": len(self._running_shards())}
 
     def _running_shards(self) -> list[ShardRunner]:
         with self._lock:
@@ -174,55 +362,13 @@ class Runtime:
             segment_rows=settings.segment_rows,
             segment_interval_s=settings.segment_interval_s,
             carry_over_interval_s=settings.carry_over_interval_s,
-            flush_s=settings.bulk_drain_s,
+            flush_s=FLUSH_SHARE * settings.bulk_drain_s,
             stop_grace_s=settings.stop_grace_s,
             line_bytes_max=settings.line_bytes_max,
         )
 
-    # -- how the rest of the service sees this worker --------------------------------------------------
-
-    def _register(self) -> None:
-        with self._connections.store.transaction() as tx:
-            now = tx.now()
-            tx.workers.register(
-                Worker(
-                    id=self._worker_id,
-                    host=socket.gethostname(),
-                    pid=os.getpid(),
-                    state=WorkerState.STARTING,
-                    models=(),
-                    capacity=Capacity(self._settings.capacity),
-                    started_at=now,
-                    heartbeat_at=now,
-                )
-            )
-
     def _open_for_work(self) -> None:
-        with self._connections.store.transaction() as tx:
-            now = tx.now()
-            for server in self._models:
-                tx.workers.register_model(server.model, now)
-            tx.workers.serves(self._worker_id, self._models.ids, now)
-        self._heartbeat.state = WorkerState.READY
+        self._registration.open(server.model for server in self._models)
+        if not self._is_draining.is_set():
+            self._heartbeat.state = WorkerState.READY
         log.info("worker ready", extra={"action": "worker_ready", "models": self._models.ids})
-
-    def _mark(self, state: WorkerState) -> None:
-        self._heartbeat.state = state
-        try:
-            with self._connections.store.transaction() as tx:
-                tx.workers.mark(self._worker_id, state, tx.now())
-        except DatabaseUnavailable as error:
-            log.warning("state not recorded", extra={"action": "mark_failed", "reason": error.message})
-
-
-def engine_died(error: BaseException) -> None:
-    """A worker without its engine must not live on: it would hold its leases and do nothing."""
-    log.critical("engine died", exc_info=error, extra={"action": "engine_died"})
-    logging.shutdown()
-    os._exit(EXIT_ENGINE_DIED)
-
-
-def _drain_too_slow() -> None:
-    log.critical("drain took too long", extra={"action": "drain_too_slow"})
-    logging.shutdown()
-    os._exit(EXIT_DRAIN_TOO_SLOW)
