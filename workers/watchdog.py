@@ -93,7 +93,9 @@ class StuckStep:
     def __init__(self, servers: Mapping[str, Stepping], limit_s: float) -> None:
         self._servers = servers
         self._limit_s = limit_s
-        self._watched: dict[str, tuple[float, float]] = {}  # by model: its step's begin, and how long it was seen
+        self._watched: dict[
+            str, tuple[float, float]
+        ] = {}  # by model: its step's begin, and how long it was seen
 
     def look(self, passed_s: float) -> Finding | None:
         for model, server in self._servers.items():

@@ -10,9 +10,7 @@ from nightshift.settings import ApiSettings
 
 # Settings with a name and a default that nothing reads yet. Whoever makes one work takes it out of here and
 # says in docs/operations.md what it does.
-NOT_YET_IN_EFFECT = {
-    *("STEP_TIMEOUT_S", "DEAF_AFTER_S", "SPOT_PROVIDER", "SPOT_METADATA_URL", "WORKER_METRICS_PORT"),
-}
+NOT_YET_IN_EFFECT: set[str] = set()
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
