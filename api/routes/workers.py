@@ -44,6 +44,8 @@ def _worker_json(worker: Worker) -> JsonObject:
         "pid": worker.pid,
         "status": worker.state,
         "models": list(worker.models),
+        "capacity": worker.capacity,
+        "drain_requested_at": seconds(worker.drain_requested_at),
         "started_at": seconds(worker.started_at),
         "heartbeat_at": seconds(worker.heartbeat_at),
     }

@@ -19,6 +19,7 @@ from nightshift.cli import (
     up,
     webhooks,
     worker,
+    workers,
 )
 from nightshift.cli.terminal import describe, fail
 from nightshift.errors import NightshiftError
@@ -38,6 +39,7 @@ app.command("run")(run.run)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(keys.app, name="keys")
+app.add_typer(workers.app, name="workers")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("doctor")(doctor.doctor)
 

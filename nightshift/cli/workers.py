@@ -1,0 +1,89 @@
+"""`nightshift workers`: who is working, and sending one of them away. For the operator; it works on the
+database directly, since workers are no tenant's.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from nightshift.cli.session import DataDir, Json, operator_store
+from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.errors import NotFound
+from nightshift.fleet import Worker, WorkerState
+
+app = typer.Typer(help="List workers, and drain one.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_workers(
+    all: Annotated[
+        bool, typer.Option("--all", help="Also those that have stopped, with the cause if somebody saw it.")
+    ] = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """List workers, newest first."""
+    with operator_store(data_dir) as store, store.snapshot() as tx:
+        found = [worker for worker in tx.workers.list() if all or worker.state is not WorkerState.STOPPED]
+    if json:
+        print_json([_as_json(worker) for worker in found])
+        return
+    print_table(
+        ("ID", "HOST", "PID", "STATUS", "CAPACITY", "MODELS", "STARTED", "HEARD OF", "ENDED"),
+        [
+            (
+                worker.id,
+                worker.host,
+                worker.pid,
+                _status(worker),
+                worker.capacity.value,
+                ",".join(worker.models),
+                _shown(worker.started_at),
+                _shown(worker.heartbeat_at),
+                worker.ended_cause and worker.ended_cause.value,
+            )
+            for worker in found
+        ],
+    )
+
+
+@app.command()
+def drain(
+    worker_id: Annotated[str, typer.Argument(metavar="ID", help="As shown by `nightshift workers list`.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Send a worker away: it hands back what it has, and ends.
+
+    It hears of it with its next heartbeat, within seconds. `nightshift worker` then ends with exit code 0 and
+    starts no other.
+    """
+    with operator_store(data_dir) as store, store.transaction() as tx:
+        if not tx.workers.request_drain(worker_id, tx.now()):
+            raise NotFound(f"there is no worker {worker_id} that could be drained", param="id")
+    say(f"{worker_id} will drain")
+
+
+def _status(worker: Worker) -> str:
+    asked = worker.drain_requested_at is not None
+    return "drain requested" if asked and worker.state is WorkerState.READY else worker.state.value
+
+
+def _as_json(worker: Worker) -> dict[str, Any]:
+    return {
+        "id": worker.id,
+        "host": worker.host,
+        "pid": worker.pid,
+        "status": worker.state.value,
+        "capacity": worker.capacity.value,
+        "models": list(worker.models),
+        "started_at": _shown(worker.started_at),
+        "heartbeat_at": _shown(worker.heartbeat_at),
+        "drain_requested_at": _shown(worker.drain_requested_at),
+        "ended_at": _shown(worker.ended_at),
+        "ended_cause": worker.ended_cause and worker.ended_cause.value,
+    }
+
+
+def _shown(at: datetime | None) -> str | None:
+    return None if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,63 @@
+"""`nightshift workers`: what the operator sees of them, and sending one away."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nightshift import testing
+from nightshift.cli.session import data_settings
+from nightshift.fleet import Capacity, DeathCause, WorkerState
+from nightshift.store import Store, open_database
+from nightshift.store.migrate import upgrade
+
+
+@pytest.fixture
+def store(data_dir: Path) -> Iterator[Store]:
+    """One worker that is ready, on a spot machine, and one that was killed."""
+    database = open_database(data_settings())
+    upgrade(database)
+    store = Store(database)
+    with store.transaction() as tx:
+        tx.workers.register(testing.a_worker(id="wrk_1", capacity=Capacity.SPOT, models=("demo",)))
+        tx.workers.register(testing.a_worker(id="wrk_0"))
+        tx.workers.ended("wrk_0", DeathCause.KILLED, tx.now())
+    yield store
+    database.close()
+
+
+def test_workers_that_live_are_listed(nightshift, store):
+    [shown] = nightshift("workers", "list", "--json").json
+
+    assert (shown["id"], shown["status"], shown["capacity"]) == ("wrk_1", "ready", "spot")
+    assert (shown["models"], shown["drain_requested_at"], shown["ended_cause"]) == (["demo"], None, None)
+    table = nightshift("workers", "list").out
+    assert "wrk_1" in table
+    assert "wrk_0" not in table
+
+
+def test_workers_that_have_stopped_are_listed_with_the_cause_if_asked_for(nightshift, store):
+    listed = {shown["id"]: shown for shown in nightshift("workers", "list", "--all", "--json").json}
+
+    assert (listed["wrk_0"]["status"], listed["wrk_0"]["ended_cause"]) == ("stopped", "killed")
+    assert listed["wrk_0"]["ended_at"] is not None
+    assert "killed" in nightshift("workers", "list", "--all").out
+
+
+def test_a_worker_that_is_to_drain_is_told_with_its_next_heartbeat(nightshift, store):
+    ended = nightshift("workers", "drain", "wrk_1")
+
+    assert (ended.code, ended.err) == (0, "wrk_1 will drain\n")
+    with store.transaction() as tx:
+        assert tx.workers.heard("wrk_1", WorkerState.READY, tx.now()) is True
+    assert "drain requested" in nightshift("workers", "list").out
+
+
+@pytest.mark.parametrize("worker_id", ["wrk_0", "wrk_9"])
+def test_a_worker_that_has_stopped_or_never_was_cannot_be_drained(nightshift, store, worker_id):
+    ended = nightshift("workers", "drain", worker_id)
+
+    assert (ended.code, ended.err) == (
+        1,
+        f"nightshift: id: there is no worker {worker_id} that could be drained\n",
+    )
