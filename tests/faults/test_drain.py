@@ -22,9 +22,9 @@ def leases(store: Store) -> int:
 @pytest.mark.parametrize("is_redis_away", [False, True])
 def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service_of, is_redis_away):
     service = service_of()
-    jobs = [submit_bulk(service, some_rows(120, step_ms=20, tokens=(100, 150)))]
-    jobs += [submit_online(service, row) for row in some_rows(20, seed=1, step_ms=20, tokens=(400, 500))]
-    wait_for("it has all it can take", lambda: leases(service.store) >= 12)
+    jobs = [submit_bulk(service, some_rows(60, step_ms=20, tokens=(50, 80)))]
+    jobs += [submit_online(service, row) for row in some_rows(20, seed=1, step_ms=20, tokens=(150, 900))]
+    wait_for("it has all it can take", lambda: leases(service.store) >= 10)
     if is_redis_away:
         service.redis.kill()
 
