@@ -10,10 +10,10 @@ from nightshift.settings import DataSettings, LocationSettings, QueueSettings, W
 from nightshift.sources import Sources
 from nightshift.store import Store, open_database
 from nightshift.streams import StreamWriter
+from workers.clouds import open_provider
 from workers.model_server import ModelServer, OnFatal
 from workers.models import LoadModel
 from workers.runtime import Connections, Runtime
-from workers.spot import open_provider
 
 # Given by the supervisor, which must know whose leases to release.
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nightshift.checkpoints import check_distinct, model_id
+from nightshift.checkpoints import check_distinct
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, Capacity, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
@@ -26,15 +26,16 @@ from nightshift.sources import Sources
 from nightshift.store import Store
 from nightshift.streams import StreamWriter
 from nightshift.supervisor import HURRY_AFTER_S
+from workers.clouds import Provider
 from workers.exits import dump_stacks, engine_died, leave_process
 from workers.heartbeat import Heartbeat
 from workers.intake import Intake
 from workers.metrics import WorkerMetrics
 from workers.models import LoadModel, Models
+from workers.notices import Notices
 from workers.online_runner import OnlineRunner
 from workers.registration import Registration
 from workers.shard_runner import Rooms, ShardConfig, ShardRunner
-from workers.spot import Notice, NoticeKind, Provider, SpotWatcher
 from workers.suspicion import Isolation
 from workers.watchdog import DeadThread, Deaf, Finding, StuckStep, Watchdog, queues_with_places
 
@@ -44,7 +45,6 @@ ONLINE_DRAIN_S: Final = 10.0  # what can finish within this time may; the rest g
 FLUSH_SHARE: Final = 0.8  # of the time bulk has to go back in: for saving what is under way
 LATE_SHARD_S: Final = 1.0  # for a shard that was claimed while the drain began
 LET_GO_S: Final = 5.0  # Celery may take so long to end, once there is nothing left to hand back
-FIRST_LOOK_S: Final = 3.0  # a start waits so long to hear whether there is a point in it
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,16 @@ class Runtime:
         )
         self._nudges = NudgeListener(connections.queue, self._heartbeat.beat_now)
         self._queue = Queue(connections.queue)  # looked at, by the watchdog alone
-        self._spot = SpotWatcher(provider, self._noticed) if provider is not None else None
+        self._notices = Notices(provider, settings, self._registration, self._heartbeat, self._leave_once)
         self._lock = threading.Lock()
         self._shards: set[ShardRunner] = set()
         self._isolation = Isolation()
         self._let_go: Callable[[], None] = lambda: None
         self._holds_work = threading.Event()  # from now on leaving means draining
-        self._is_waiting = False  # for a notice to be withdrawn
         self._told_at_s: float | None = None
         self._exit_code = 0
         self._is_draining = threading.Event()
-        self._drain_once = threading.Lock()  # taken for good by whoever starts the drain
-        self._drainer = threading.Thread(target=self._drain, name="drain", daemon=True)
+        self._drainer = threading.Thread(target=self._drain_when_told, name="drain", daemon=True)
 
     def start(self, let_go: Callable[[], None] = lambda: None) -> None:
         """Load the models, then open for work. Raises ConfigurationError when a model cannot be served.
@@ -105,7 +103,7 @@ class Runtime:
         self._registration.register()
         self._heartbeat.start()
         self._nudges.start()
-        self._wait_out_notice()
+        self._notices.wait_out()
         check_distinct(self._settings.models)
         self._models = Models(
             [
@@ -137,6 +135,7 @@ class Runtime:
         for server in self._models:
             server.start()
         self._online.start()
+        self._drainer.start()  # a signal's handler, which may interrupt anything, could not do that safely
         self._holds_work.set()
         self.intake.start()
         self._watchdog.start()
@@ -168,13 +167,16 @@ class Runtime:
     def begin_drain(self) -> None:
         """Start draining and return at once; may be called again, and from a signal handler."""
         self._is_draining.set()
-        if self._drain_once.acquire(blocking=False):
-            self._drainer.start()
 
     def drain(self) -> None:
         """Take nothing new, save what is under way, hand every lease back. Bounded by `drain_s`."""
-        self.begin_drain()
-        self._drainer.join()
+        if self._holds_work.is_set():
+            self.begin_drain()
+            self._drainer.join()
+
+    def _drain_when_told(self) -> None:
+        self._is_draining.wait()
+        self._drain()
 
     def _drain(self) -> None:
         """No step of this waits for the database before the shards have been told."""
@@ -248,41 +250,12 @@ class Runtime:
         """`nightshift workers drain`: told with every heartbeat."""
         if not self._is_draining.is_set():
             log.info("the operator wants this worker to drain", extra={"action": "drain_requested"})
+        self._leave_once()
+
+    def _leave_once(self) -> None:
+        """Somebody goes on saying that this worker is to leave, while it does."""
+        if not self._is_draining.is_set():
             self.leave()
-
-    def _noticed(self, notice: Notice) -> None:
-        """On the watcher's thread, again and again while it stands."""
-        if not (self._is_waiting or self._is_draining.is_set()) and self._must_go(notice):
-            log.warning(
-                "this machine is about to be taken away",
-                extra={"action": "spot_notice", "provider": notice.provider, "kind": notice.kind},
-            )
-            self.leave()
-
-    def _must_go(self, notice: Notice) -> bool:
-        """A recommendation is followed where the machine is a cheap one and others go on in its place."""
-        if notice.kind is NoticeKind.INTERRUPTION:
-            return True
-        is_spot = Capacity(self._settings.capacity) is Capacity.SPOT
-        return is_spot and self._registration.is_replaceable(map(model_id, self._settings.models))
-
-    def _wait_out_notice(self) -> None:
-        """Whoever drained for a notice is started again on the same machine: it waits until the notice is
-        withdrawn, or the machine is gone. Loading models would only keep them from somebody else.
-        """
-        if self._spot is None:
-            return
-        self._is_waiting = True
-        self._spot.start()
-        self._spot.has_looked.wait(FIRST_LOOK_S)
-        while (notice := self._spot.standing) is not None and self._must_go(notice):
-            if self._heartbeat.state is not WorkerState.DRAINING:
-                self._heartbeat.state = WorkerState.DRAINING
-                log.warning("not started: this machine is about to be taken away", extra={"action": "waits"})
-            self._spot.has_looked.clear()
-            self._spot.has_looked.wait()
-        self._heartbeat.state = WorkerState.STARTING
-        self._is_waiting = False
 
     def _make_watchdog(self) -> Watchdog:
         threads = {

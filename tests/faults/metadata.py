@@ -8,14 +8,29 @@ import json
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 MACHINE: Final = "spot-vm-1"  # what Azure calls this machine
 AT: Final = "2026-11-21T18:00:00Z"
 AT_AZURE: Final = "Sat, 21 Nov 2026 18:00:00 GMT"
+
+
+EVENT_ID: Final = "602d9444-d2cd-49c7-8624-8643e7171297"
+
+
+class Trouble(Enum):
+    """What a metadata server may do instead of answering."""
+
+    FAILS = auto()  # 500
+    HANGS = auto()
+    BABBLES = auto()  # 200, and nothing that makes sense
+    NEVER_ENDS = auto()  # nor does what it says
+    HANGS_UP = auto()
+    REDIRECTS = auto()
 
 
 @dataclass
@@ -27,7 +42,9 @@ class Metadata:
     is_rebalanced: bool = False  # AWS alone
     concerns: str = MACHINE  # whom Azure's event is about
     event: str = "Preempt"  # of what kind it is
-    is_broken: bool = False  # answers 500
+    names_others: bool = False  # whether Azure's event is about more machines than this one
+    trouble: Trouble | None = None
+    acknowledged: list[str] = field(default_factory=list)  # events of Azure
     tokens: set[str] = field(default_factory=set)  # of AWS, still good
     asked: list[str] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -38,9 +55,7 @@ class Metadata:
             goal = len(self.asked) + count
             assert self.changed.wait_for(lambda: len(self.asked) >= goal, timeout_s)
 
-    def answer(self, method: str, path: str, headers: Any) -> tuple[int, str]:
-        if self.is_broken:
-            return 500, "broken"
+    def answer(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, str]:
         match method, path.partition("?")[0]:
             case "PUT", "/latest/api/token" if headers.get("X-aws-ec2-metadata-token-ttl-seconds"):
                 self.tokens.add(token := secrets.token_hex(8))
@@ -58,6 +73,9 @@ class Metadata:
                 return 200, json.dumps(self._azure())
             case "GET", "/metadata/instance/compute/name" if headers.get("Metadata") == "true":
                 return 200, MACHINE
+            case "POST", "/metadata/scheduledevents" if headers.get("Metadata") == "true":
+                self.acknowledged += [event["EventId"] for event in json.loads(body)["StartRequests"]]
+                return 200, ""
         return 403, "refused"
 
     def _aws(self, headers: Any, body: str | None) -> tuple[int, str]:
@@ -67,10 +85,10 @@ class Metadata:
 
     def _azure(self) -> dict[str, Any]:
         event = {
-            "EventId": "602d9444-d2cd-49c7-8624-8643e7171297",
+            "EventId": EVENT_ID,
             "EventType": self.event,
             "ResourceType": "VirtualMachine",
-            "Resources": ["another-vm", self.concerns],
+            "Resources": ["another-vm", self.concerns] if self.names_others else [self.concerns],
             "EventStatus": "Scheduled",
             "NotBefore": AT_AZURE,
             "EventSource": "Platform",
@@ -81,34 +99,56 @@ class Metadata:
 @contextmanager
 def serving() -> Iterator[Metadata]:
     """One machine's metadata, for whichever cloud is asked for."""
-    metadata = Metadata()
+    metadata, is_over = Metadata(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._answer()
-
-        def do_PUT(self) -> None:
-            self._answer()
-
-        def _answer(self) -> None:
-            status, body = metadata.answer(self.command, self.path, self.headers)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            match metadata.trouble:
+                case None:
+                    self._reply(*metadata.answer(self.command, self.path, self.headers, body))
+                case Trouble.FAILS:
+                    self._reply(500, "broken")
+                case Trouble.HANGS:
+                    is_over.wait()
+                case Trouble.BABBLES:
+                    self._reply(200, "[" * 100_000)
+                case Trouble.NEVER_ENDS:
+                    self.send_response(200)
+                    self.end_headers()
+                    with suppress(OSError):
+                        while not is_over.is_set():
+                            self.wfile.write(b" " * 4096)
+                case Trouble.HANGS_UP:
+                    self.close_connection = True
+                case Trouble.REDIRECTS:
+                    self.send_response(302)
+                    self.send_header("Location", "http://127.0.0.1:1/")
+                    self.end_headers()
             with metadata.changed:
                 metadata.asked.append(self.path)
                 metadata.changed.notify_all()
+
+        do_PUT = do_POST = do_GET
+
+        def _reply(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            with suppress(OSError):  # who asked may have gone
+                self.wfile.write(text.encode())
 
         def log_message(self, *arguments: Any) -> None:
             """Nobody reads it."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
         metadata.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, name="metadata", daemon=True)
         thread.start()
         try:
             yield metadata
         finally:
+            is_over.set()
             server.shutdown()
             thread.join()

@@ -74,6 +74,7 @@ class Parts:
     durable: bool = False  # PostgreSQL waits for the disk, as SQLite always does
     proxies: frozenset[str] = frozenset()  # before which of redis, database, s3 a fault proxy stands
     s3_faults_seed: int | None = None  # given: an HTTP server stands before S3 that misbehaves as it is told
+    of_role: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # settings of single processes
 
     def __str__(self) -> str:
         return f"{self.database}-{self.objects}"
@@ -306,7 +307,8 @@ def running(folder: Path, parts: Parts = Parts(), **settings: str) -> Iterator[S
         for role, command in _commands(service).items():
             grace_s = 40.0 if role.startswith("worker") else 10.0
             log_path = folder / "logs" / f"{role}.log"
-            environment = {**service.environment, ROLE: role}
+            own = {f"NIGHTSHIFT_{name}": word for name, word in parts.of_role.get(role, {}).items()}
+            environment = {**service.environment, ROLE: role, **own}
             kept = Kept(role, command, environment, log_path, grace_s, service.deaths.append)
             service.kept[role] = kept
             stack.callback(_end, service, role)

@@ -1,0 +1,138 @@
+"""What a worker makes of a notice: whether it leaves, and what it does when it is started under one."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from nightshift.fleet import Capacity, WorkerState
+from nightshift.settings import WorkerSettings
+from nightshift.store import Store
+from nightshift.testing import a_worker
+from workers.clouds import Notice, NoticeKind
+from workers.heartbeat import Heartbeat
+from workers.notices import Notices
+from workers.registration import Registration
+
+PATIENCE_S = 60.0
+REBALANCE = Notice("cloud", NoticeKind.REBALANCE, None)
+INTERRUPTION = Notice("cloud", NoticeKind.INTERRUPTION, None, event_id="event-1")
+
+
+@dataclass
+class Cloud:
+    """Stands for a provider."""
+
+    standing: Notice | None = None
+    name: str = "cloud"
+    interval_s: float = 0.01
+    acknowledged: list[str] = field(default_factory=list)
+    looks: int = 0
+    looked: threading.Condition = field(default_factory=threading.Condition)
+
+    def poll(self) -> Notice | None:
+        with self.looked:
+            self.looks += 1
+            self.looked.notify_all()
+        return self.standing
+
+    def acknowledge(self, event_id: str) -> None:
+        self.acknowledged.append(event_id)
+
+    def wait_for_looks(self, count: int) -> None:
+        with self.looked:
+            goal = self.looks + count
+            assert self.looked.wait_for(lambda: self.looks >= goal, PATIENCE_S)
+
+
+@dataclass
+class Machine:
+    """One worker, `wrk_1`, as far as notices go."""
+
+    store: Store
+    heartbeat: Heartbeat
+    cloud: Cloud
+    has_left: threading.Event = field(default_factory=threading.Event)
+
+    def notices(self, **settings: Any) -> Notices:
+        known = WorkerSettings(models=("/models/demo",), drain_s=0.0, **settings)
+        registration = Registration(self.store, "wrk_1", Capacity(known.capacity))
+        return Notices(self.cloud, known, registration, self.heartbeat, self.has_left.set)
+
+    def has_beside_it(self, **worker: Any) -> None:
+        with self.store.transaction() as tx:
+            now = tx.now()
+            tx.workers.register(a_worker(started_at=now, heartbeat_at=now, **worker))
+
+
+@pytest.fixture
+def machine(store: Store, heartbeat: Heartbeat) -> Machine:
+    return Machine(store, heartbeat, Cloud())
+
+
+def aside(act: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_an_interruption_is_followed_by_whatever_machine(machine: Machine) -> None:
+    machine.notices(capacity="on_demand").wait_out()
+    machine.cloud.standing = INTERRUPTION
+
+    assert machine.has_left.wait(PATIENCE_S)
+
+
+def test_a_recommendation_is_followed_once_another_worker_could_go_on(machine: Machine) -> None:
+    machine.notices(capacity="spot").wait_out()
+    machine.cloud.standing = REBALANCE
+    machine.has_beside_it(id="wrk_2", models=("another-model",))
+    machine.has_beside_it(id="wrk_3", models=("demo",), state=WorkerState.STARTING)
+    machine.cloud.wait_for_looks(3)
+    assert not machine.has_left.is_set()
+
+    machine.has_beside_it(id="wrk_4", models=("demo", "another-model"))
+    assert machine.has_left.wait(PATIENCE_S)
+
+
+def test_a_recommendation_is_not_for_a_machine_that_is_there_to_stay(machine: Machine) -> None:
+    machine.has_beside_it(id="wrk_4", models=("demo",))
+    machine.notices(capacity="on_demand").wait_out()
+    machine.cloud.standing = REBALANCE
+    machine.cloud.wait_for_looks(3)
+
+    assert not machine.has_left.is_set()
+
+
+def test_a_worker_started_under_a_notice_waits_until_it_is_withdrawn(machine: Machine) -> None:
+    machine.cloud.standing = INTERRUPTION
+    waiting = aside(machine.notices().wait_out)
+    machine.cloud.wait_for_looks(3)
+
+    assert waiting.is_alive()
+    assert machine.heartbeat.state is WorkerState.DRAINING
+    assert not machine.has_left.is_set(), "it has nothing to leave with"
+
+    machine.cloud.standing = None
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+    assert machine.heartbeat.state is WorkerState.STARTING
+
+
+def test_an_event_that_waits_for_it_is_acknowledged_once(machine: Machine) -> None:
+    machine.cloud.standing = INTERRUPTION
+    waiting = aside(machine.notices().wait_out)
+    machine.cloud.wait_for_looks(5)
+    machine.cloud.standing = None
+    waiting.join(PATIENCE_S)
+
+    assert machine.cloud.acknowledged == ["event-1"]
+
+
+def test_where_nobody_gives_notices_nothing_is_waited_for(store: Store, heartbeat: Heartbeat) -> None:
+    settings = WorkerSettings(models=("demo",))
+    registration = Registration(store, "wrk_1", Capacity.ON_DEMAND)
+
+    Notices(None, settings, registration, heartbeat, on_leave=lambda: None).wait_out()
