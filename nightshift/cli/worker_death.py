@@ -23,6 +23,7 @@ _BY_EXIT_CODE: Final = {
     SIGNAL_EXIT_BASE + signal.SIGKILL: DeathCause.OUT_OF_MEMORY,
 }
 _BY_SIGNAL: Final[dict[int, DeathCause]] = {
+    signal.SIGTERM: DeathCause.DRAINED,  # a worker answers this one itself as soon as it may hold anything
     signal.SIGABRT: DeathCause.ABORTED,
     signal.SIGSEGV: DeathCause.SIGNAL,
     signal.SIGBUS: DeathCause.SIGNAL,

@@ -186,7 +186,7 @@ def test_a_kill_for_want_of_memory_is_told_from_another(store, queue):
         (137, DeathCause.OUT_OF_MEMORY),
         (-signal.SIGABRT, DeathCause.ABORTED),
         (-signal.SIGSEGV, DeathCause.SIGNAL),
-        (-signal.SIGTERM, DeathCause.KILLED),
+        (-signal.SIGTERM, DeathCause.DRAINED),
     ],
 )
 def test_the_cause_of_a_death_is_read_from_how_the_process_ended(returncode, cause):
