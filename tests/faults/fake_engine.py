@@ -40,6 +40,7 @@ MEMORY_MAX_BYTES: Final = 256 * 1024 * 1024  # what !eat-memory may take before 
 STAMPS: Final = (
     "NIGHTSHIFT_FAKE_STAMPS"  # a file: a line "CLOCK_MONOTONIC in ns, added or done, id, tokens" each time
 )
+LOADING: Final = "NIGHTSHIFT_FAKE_LOADING"  # a file: models are being loaded for as long as it is there
 STEP_MS: Final = "NIGHTSHIFT_FAKE_STEP_MS"  # what a step lasts when no prompt says so
 
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz      "
@@ -212,11 +213,13 @@ def _eat_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used_bytes + MEMORY_MAX_BYTES, hard))
     eaten = []
     while True:
-        eaten.append(bytearray(16 * 1024 * 1024))
+        eaten.append(b"x" * (16 * 1024 * 1024))  # memory that is written to, so that it is really taken
 
 
 def load_fake(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
     """In place of `workers.model_loading.load_model`: any name is a model."""
+    while os.path.exists(os.environ.get(LOADING, "")):
+        time.sleep(0.02)
     model = Model(
         id=model_id(path_or_id),
         kind=ModelKind.DECODER,

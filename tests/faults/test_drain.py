@@ -1,30 +1,86 @@
 """Workers that are told to go: everything goes back, nothing is charged, and it does not take long."""
 
+import json
 import signal
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from nightshift.fleet import DeathCause
-from nightshift.store import Store
+from nightshift.fleet import DeathCause, Worker, WorkerState
+from nightshift.store.leases import ExpiredLease
 from tests.faults import oracle
-from tests.faults.processes import wait_for
+from tests.faults.oracle import Limits
+from tests.faults.processes import is_running, send, wait_for
 from tests.faults.proxy import Blackhole
-from tests.faults.service import Parts, Service
-from tests.faults.workload import some_rows, submit_bulk, submit_online
+from tests.faults.service import Parts, Service, running
+from tests.faults.workload import Row, some_rows, submit_bulk, submit_online
+from tests.integration.servers import RAM_DISK
 
 
-def leases(store: Store) -> int:
-    with store.snapshot() as tx:
-        return sum(len(tx.leases.of_worker(worker.id, 1000)) for worker in tx.workers.list())
+def long_rows(count: int) -> list[Row]:
+    """A second or two each."""
+    return some_rows(count, step_ms=20, tokens=(50, 80))
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Service]:
+    """Two workers, whose models load for as long as the file `loading` is there."""
+    with tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder:
+        place = Path(folder)
+        with running(place, Parts(workers=2), FAKE_LOADING=str(place / "loading")) as service:
+            yield service
+
+
+@pytest.fixture
+def service(shared: Service) -> Service:
+    shared.wait_until_ready()
+    return shared
+
+
+def known(service: Service) -> dict[str, Worker]:
+    with service.store.snapshot() as tx:
+        return {worker.id: worker for worker in tx.workers.list()}
+
+
+def worker_of(service: Service, role: str) -> Worker:
+    """As it is known by its process."""
+    pid = service.pid(role)
+    return next(worker for worker in known(service).values() if worker.pid == pid)
+
+
+def role_of(service: Service, worker: Worker) -> str:
+    return next(role for role in ("worker-1", "worker-2") if service.pid(role) == worker.pid)
+
+
+def leases(service: Service, *worker_ids: str) -> list[ExpiredLease]:
+    """Of these workers, or of all."""
+    with service.store.snapshot() as tx:
+        return [lease for id in worker_ids or known(service) for lease in tx.leases.of_worker(id, 1000)]
+
+
+def a_holder(service: Service) -> Worker:
+    """A worker with a lease; waited for."""
+    found: list[Worker] = []
+
+    def is_there() -> bool:
+        found[:] = [worker for worker in known(service).values() if leases(service, worker.id)]
+        return bool(found)
+
+    wait_for("somebody holds a lease", is_there)
+    return found[0]
 
 
 @pytest.mark.parametrize("is_redis_away", [False, True])
-def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service_of, is_redis_away):
-    service = service_of()
-    jobs = [submit_bulk(service, some_rows(60, step_ms=20, tokens=(50, 80)))]
-    jobs += [submit_online(service, row) for row in some_rows(20, seed=1, step_ms=20, tokens=(150, 900))]
-    wait_for("it has all it can take", lambda: leases(service.store) >= 10)
+def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service, is_redis_away):
+    leaving = worker_of(service, "worker-1")
+    jobs = [submit_bulk(service, long_rows(60))]
+    jobs += [submit_online(service, row) for row in some_rows(16, seed=1, step_ms=20, tokens=(100, 700))]
+    wait_for("it has a lot", lambda: len(leases(service, leaving.id)) >= 5)
     if is_redis_away:
         service.redis.kill()
 
@@ -32,10 +88,8 @@ def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service
     assert service.stop("worker-1") == 0
     print(f"drained in {time.monotonic() - began_s:.1f} s, Redis {'away' if is_redis_away else 'there'}")
 
-    with service.store.snapshot() as tx:
-        (gone,) = tx.workers.list()
-    assert gone.ended_cause is DeathCause.DRAINED
-    assert leases(service.store) == 0
+    assert known(service)[leaving.id].ended_cause is DeathCause.DRAINED
+    assert leases(service, leaving.id) == []
     if is_redis_away:
         service.redis.start()
     service.start("worker-1")
@@ -43,38 +97,100 @@ def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service
     assert oracle.check(service, jobs).attempts_most == 1, "leaving is no attempt"
 
 
+def test_who_is_told_again_while_it_drains_leaves_as_it_is(service):
+    """Somebody sends SIGTERM until it is gone: the first second's are one, the next ends it."""
+    job = submit_online(service, Row("long", "takes its time ms=20", max_tokens=800))
+    holder = a_holder(service)
+
+    wait_for("it has gone", lambda: not send(holder.pid, signal.SIGTERM))
+
+    wait_for("its end is known", lambda: known(service)[holder.id].ended_cause)
+    assert known(service)[holder.id].ended_cause is DeathCause.DRAIN_TOO_SLOW
+    oracle.quiesce(service, [job])
+    oracle.check(service, [job], Limits(attempts_max=2))
+
+
+def test_a_worker_that_still_loads_its_models_leaves_at_once(service):
+    service.stop("worker-1")
+    (service.folder / "loading").touch()
+    try:
+        service.start("worker-1")
+        loading = [WorkerState.STARTING, True]
+        wait_for(
+            "it loads",
+            lambda: loading in [[w.state, is_running(w.pid)] for w in known(service).values()],
+        )
+        assert service.stop("worker-1") == 0
+    finally:
+        (service.folder / "loading").unlink()
+        service.start("worker-1")
+
+
+def test_the_operator_drains_a_worker(service):
+    job = submit_bulk(service, long_rows(40))
+    drained = a_holder(service)
+    died_before = len(service.deaths)
+    command = (sys.executable, "-P", "-m", "nightshift.cli.main", "workers", "drain", drained.id)
+    subprocess.run(command, env=dict(service.environment), check=True)
+
+    wait_for("it has gone", lambda: known(service)[drained.id].ended_cause)
+    assert known(service)[drained.id].ended_cause is DeathCause.DRAINED
+    wait_for("its supervisor has ended, too", lambda: len(service.deaths) > died_before)
+    assert service.deaths[-1].returncode == 0
+    oracle.quiesce(service, [job])
+    assert oracle.check(service, [job]).attempts_most == 1
+
+
+def test_a_worker_whose_supervisor_is_killed_goes_with_it_and_its_leases_run_out(service):
+    job = submit_bulk(service, long_rows(60))
+    holder = a_holder(service)
+    service.kill(role_of(service, holder).replace("worker", "machine"))
+
+    wait_for("its worker has gone, too", lambda: not is_running(holder.pid))
+    oracle.quiesce(service, [job])
+    oracle.check(service, [job], Limits(attempts_max=2))
+    assert known(service)[holder.id].ended_cause is None, "nobody saw it"
+
+
 def test_a_shard_whose_upload_hangs_goes_back_without_it(service_of):
     parts = Parts(objects="moto", proxies=frozenset({"s3"}))
     service = service_of(parts, BULK_DRAIN_S="1", SEGMENT_INTERVAL_S="0.1")
-    job = submit_bulk(service, some_rows(40, step_ms=20, tokens=(40, 60)))
-    wait_for("shards are held", lambda: leases(service.store))
+    job = submit_bulk(service, long_rows(40))
+    a_holder(service)
     service.proxy["s3"].set(Blackhole())
 
     service.kill("worker-1", signal.SIGTERM)
-    wait_for("they are back", lambda: leases(service.store) == 0)
+    wait_for("its shards are back", lambda: not leases(service))
 
     service.proxy["s3"].heal()
     oracle.quiesce(service, [job])
     assert oracle.check(service, [job]).attempts_most == 1
 
 
-def test_the_operator_drains_a_worker(service_of):
-    service: Service = service_of(Parts(workers=2))
-    job = submit_bulk(service, some_rows(40, step_ms=20, tokens=(40, 60)))
-    wait_for("shards are held", lambda: leases(service.store))
-    with service.store.transaction() as tx:
-        drained = next(worker for worker in tx.workers.list() if tx.leases.of_worker(worker.id, 1))
-        assert tx.workers.request_drain(drained.id, tx.now())
+def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same(service_of):
+    """Our own engine with the demo model: rows leave in the middle, and go on on another worker."""
+    service = service_of(Parts(engine="demo", workers=2), DETERMINISTIC="true", SHARD_BYTES="1000000")
+    sampling = {"temperature": 1.0, "seed": 7, "ignore_eos": True}
+    rows = [Row(f"row-{n}", f"Tell me {n} stories", 200, sampling=sampling) for n in range(6)]
+    undisturbed = submit_bulk(service, rows)
+    oracle.quiesce(service, [undisturbed])
 
-    wait_for("it has gone", lambda: ended(service, drained.id))
-
-    assert ended(service, drained.id) is DeathCause.DRAINED
-    wait_for("its supervisor has ended, too", lambda: service.deaths)
-    assert service.deaths[0].returncode == 0
-    oracle.quiesce(service, [job])
-    assert oracle.check(service, [job]).attempts_most == 1
-
-
-def ended(service: Service, worker_id: str) -> DeathCause | None:
+    disturbed = submit_bulk(service, rows)
+    wait_for("tokens have been made", lambda: any(lease.tokens_in_flight for lease in leases(service)))
+    holder = a_holder(service)
+    assert service.stop(role_of(service, holder)) == 0
     with service.store.snapshot() as tx:
-        return next(worker.ended_cause for worker in tx.workers.list() if worker.id == worker_id)
+        (shard,) = tx.shards.of_job(disturbed.id, limit=2)
+    assert shard.carry_over_key is not None, "the rows left in the middle"
+    oracle.quiesce(service, [disturbed])
+
+    with service.store.snapshot() as tx:
+        assert tx.jobs.fetch(disturbed.id).tokens_redone == 0
+    assert texts(service, disturbed.output) == texts(service, undisturbed.output)
+
+
+def texts(service: Service, output: str) -> list[bytes]:
+    """What the model said in each row, as it stands there. Ids are the job's own."""
+    lines = service.read_file(f"{output}part-00000.jsonl").splitlines()
+    bodies = [json.loads(line)["response"]["body"] for line in lines]
+    return [json.dumps([body["choices"], body["usage"]]).encode() for body in bodies]

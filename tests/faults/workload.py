@@ -8,9 +8,9 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
@@ -34,10 +34,11 @@ class Row:
     prompt: str
     max_tokens: int = 16
     ends_as: str = "succeeded"  # the outcome it is to have
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # what else its body says
 
     def body(self, model: str) -> dict[str, Any]:
         message = {"role": "user", "content": self.prompt}
-        return {"model": model, "messages": [message], "max_tokens": self.max_tokens}
+        return {"model": model, "messages": [message], "max_tokens": self.max_tokens, **self.sampling}
 
     def line(self, model: str) -> dict[str, Any]:
         """As a line of an input."""
