@@ -35,7 +35,17 @@ from nightshift.store.database import Database
 from nightshift.supervisor import Death
 from nightshift.webhooks import DeliveryState
 from tests.faults.fake_engine import MODEL
-from tests.faults.processes import Footprint, Kept, children, is_running, pause, resume, send, wait_for
+from tests.faults.processes import (
+    PATIENCE_S,
+    Footprint,
+    Kept,
+    children,
+    is_running,
+    pause,
+    resume,
+    send,
+    wait_for,
+)
 from tests.faults.proxy import FaultProxy, proxied
 from tests.integration import servers
 from tests.integration.api.conftest import insert_key
@@ -273,9 +283,10 @@ class Service:
     def wait_until_ready(self) -> None:
         """The API answers, and every worker that is kept has its models."""
         workers = sum(kept.is_kept for role, kept in self.kept.items() if role.startswith("worker-"))
+        patience_s = PATIENCE_S if self.parts.engine == "fake" else 4 * PATIENCE_S  # torch takes its time
         with self.http() as http:
             wait_for("the API is ready", lambda: _status(http, "/readyz") == httpx.codes.OK)
-        wait_for(f"{workers} workers are ready", lambda: self.workers_ready() >= workers)
+        wait_for(f"{workers} workers are ready", lambda: self.workers_ready() >= workers, patience_s)
 
     def stamps(self) -> list[Stamp]:
         """What the fake engines have been given and have finished, in order."""

@@ -15,7 +15,7 @@ from nightshift.fleet import DeathCause, Worker, WorkerState
 from nightshift.store.leases import ExpiredLease
 from tests.faults import oracle
 from tests.faults.oracle import Limits
-from tests.faults.processes import is_running, send, wait_for
+from tests.faults.processes import PATIENCE_S, is_running, send, wait_for
 from tests.faults.proxy import Blackhole
 from tests.faults.service import Parts, Service, running
 from tests.faults.workload import Row, some_rows, submit_bulk, submit_online
@@ -169,11 +169,12 @@ def test_a_shard_whose_upload_hangs_goes_back_without_it(service_of):
 
 def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same(service_of):
     """Our own engine with the demo model: rows leave in the middle, and go on on another worker."""
-    service = service_of(Parts(engine="demo", workers=2), DETERMINISTIC="true", SHARD_BYTES="1000000")
+    slowly = {"ENGINE_MAX_NUM_SEQS": "4", "HEARTBEAT_S": "0.2", "SHARD_BYTES": "1000000"}
+    service = service_of(Parts(engine="demo", workers=2), DETERMINISTIC="true", **slowly)
     sampling = {"temperature": 1.0, "seed": 7, "ignore_eos": True}
-    rows = [Row(f"row-{n}", f"Tell me {n} stories", 200, sampling=sampling) for n in range(6)]
+    rows = [Row(f"row-{n}", f"Tell me {n} stories", 200, sampling=sampling) for n in range(24)]
     undisturbed = submit_bulk(service, rows)
-    oracle.quiesce(service, [undisturbed])
+    oracle.quiesce(service, [undisturbed], 4 * PATIENCE_S)
 
     disturbed = submit_bulk(service, rows)
     wait_for("tokens have been made", lambda: any(lease.tokens_in_flight for lease in leases(service)))
@@ -182,7 +183,7 @@ def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same
     with service.store.snapshot() as tx:
         (shard,) = tx.shards.of_job(disturbed.id, limit=2)
     assert shard.carry_over_key is not None, "the rows left in the middle"
-    oracle.quiesce(service, [disturbed])
+    oracle.quiesce(service, [disturbed], 4 * PATIENCE_S)
 
     with service.store.snapshot() as tx:
         assert tx.jobs.fetch(disturbed.id).tokens_redone == 0
