@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -137,14 +138,12 @@ def is_stopped(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """The processes a process has started."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            fields = _stat(int(entry.name))
-            if fields is not None and fields[0] != "Z" and int(fields[1]) == pid:
-                found.append(int(entry.name))
-    return found
+    """The processes a process has started: each of its threads has its own."""
+    started: list[int] = []
+    with suppress(OSError):  # it ends just now
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            started += map(int, (thread / "children").read_text().split())
+    return [child for child in started if is_running(child)]
 
 
 def _stat(pid: int) -> list[str] | None:
