@@ -56,16 +56,20 @@ class DeathCause(StrEnum):
     EXITED = "exited"  # with an exit code that says nothing
     KILLED = "killed"  # by a signal from outside, which nobody explains
     LEASE_EXPIRED = "lease_expired"  # nobody saw it: it stopped renewing
+    UNHEARD = "unheard"  # it may well live: the database was away, so nobody could renew
 
     @property
     def is_crash(self) -> bool:
         """Whether what was running may have had a part in it."""
-        return self not in (DeathCause.DRAINED, DeathCause.DRAIN_TOO_SLOW, DeathCause.DEAF)
+        return self not in _NO_CRASH
 
     @property
     def is_explained(self) -> bool:
         """Whether the process itself failed, which a row may be blamed for sooner than for a mere absence."""
         return self.is_crash and self not in (DeathCause.KILLED, DeathCause.LEASE_EXPIRED)
+
+
+_NO_CRASH: Final = (DeathCause.DRAINED, DeathCause.DRAIN_TOO_SLOW, DeathCause.DEAF, DeathCause.UNHEARD)
 
 
 class WorkerState(StrEnum):

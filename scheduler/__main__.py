@@ -146,7 +146,11 @@ def duties(parts: Parts, settings: SchedulerSettings, may_continue: MayContinue)
     planning = PlanningConfig(file=file, survey=survey, announced_models=ApiSettings().models)
     assembly = AssemblyConfig(line_bytes_max=settings.line_bytes_max)
     stopping = StoppingConfig(grace_s=worker.stop_grace_s, hearing_s=2 * worker.heartbeat_s)
-    recovery = RecoveryConfig(attempts_max=settings.attempts_max, worker_silent_s=3 * worker.lease_ttl_s)
+    recovery = RecoveryConfig(
+        attempts_max=settings.attempts_max,
+        lease_ttl_s=worker.lease_ttl_s,
+        worker_silent_s=3 * worker.lease_ttl_s,
+    )
     retention = RetentionConfig(settings.retention_interval_s, settings.orphan_age_s)
     egress = Egress(_egress_config(settings))
     return [

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nightshift.errors import NightshiftError
+from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.store import Store
 from scheduler.duty import Duty, HandsOut, Interrupted
 
@@ -28,11 +28,13 @@ class LoopConfig:
     standby_s: float = 0.5  # between two looks whether we lead: what a takeover costs on top of its detection
     retry_first_s: float = 1.0  # after the first failed pass in a row; doubled after each further one …
     retry_max_s: float = 60.0  # … up to this
+    away_max_s: float = 5.0  # … or this, while the database is away: everybody waits for what it missed
     stop_s: float = 5.0  # how long a pass under way is waited for at the end
 
-    def retry_s(self, failures: int) -> float:
-        """The pause after so many failed passes in a row."""
-        return min(self.retry_max_s, self.retry_first_s * 2.0 ** (failures - 1))
+    def retry_s(self, failures: int, error: Exception) -> float:
+        """The pause after so many failed passes in a row, the last one with this error."""
+        longest_s = self.away_max_s if isinstance(error, DatabaseUnavailable) else self.retry_max_s
+        return min(longest_s, self.retry_first_s * 2.0 ** min(failures - 1, 16))
 
 
 class Ticker:
@@ -87,7 +89,7 @@ class Ticker:
 
     def _failed(self, error: Exception) -> float:
         self._failures += 1
-        pause_s = self._config.retry_s(self._failures)
+        pause_s = self._config.retry_s(self._failures, error)
         log.error(
             "%s failed, next try in %.0f s: %s",
             self.duty.name,

@@ -12,6 +12,7 @@ from nightshift.fleet import DeathCause
 from nightshift.leases import LeaseConfig
 from nightshift.recovery import crash_counter, recover_lost
 from nightshift.store import Store
+from nightshift.store.leases import ExpiredLease
 from scheduler.duty import Every, Result
 
 
@@ -21,6 +22,7 @@ class RecoveryConfig:
     shards_per_pass_max: int = 200  # in one transaction: a fleet that died at once is rescued in slices
     attempts_max: int = 20  # leases of one shard that ended without it being done; then it is given up
     workers_interval_s: float = 10.0  # between two looks for silent workers: nothing waits for the outcome
+    lease_ttl_s: float = LeaseConfig.ttl_s  # from a renewal until a lease runs out
     worker_silent_s: float = 3 * LeaseConfig.ttl_s  # a worker not heard of for this long is listed as stopped
 
     def __post_init__(self) -> None:
@@ -47,6 +49,7 @@ class Recovery:
         self._store = store
         self._config = config
         self._counting_heads = Every(config.workers_interval_s)
+        self._outages = Outages(config.lease_ttl_s)
 
     @property
     def interval_s(self) -> float:
@@ -54,12 +57,14 @@ class Recovery:
 
     def run_once(self, now: datetime) -> Rescued:
         """One pass over expired leases and silent workers."""
+        self._outages.passed(now)
         if not self._anything_expired(now):
             return Rescued(workers_lost=self._mark_lost_workers(now))
         with self._store.transaction() as tx:
             expired = tx.leases.expired(now, self._config.shards_per_pass_max)
-            recovered = recover_lost(tx, expired, {}, self._config.attempts_max, now)
-            silent = {lease.worker_id for lease in expired}
+            causes = {lease.worker_id: self._outages.cause(lease) for lease in expired}
+            recovered = recover_lost(tx, expired, causes, self._config.attempts_max, now)
+            silent = [cause for cause in causes.values() if cause.is_crash]
             tx.counters.add(crash_counter(DeathCause.LEASE_EXPIRED), len(silent))
         return Rescued(
             retried=recovered.retried,
@@ -79,3 +84,27 @@ class Recovery:
             return 0
         with self._store.transaction() as tx:
             return tx.workers.mark_lost(now - timedelta(seconds=self._config.worker_silent_s))
+
+
+class Outages:
+    """Tells workers that died from workers that could not renew, by the gaps between passes."""
+
+    def __init__(self, lease_ttl_s: float) -> None:
+        self._ttl = timedelta(seconds=lease_ttl_s)
+        self._passed_at: datetime | None = None
+        self._over_at: datetime | None = None
+
+    def passed(self, now: datetime) -> None:
+        """The database has answered. That it has not for long is taken for its own doing: had this process
+        stood still instead, some worker that died meanwhile goes unblamed.
+        """
+        if self._passed_at is not None and now - self._passed_at > self._ttl / 2:
+            self._over_at = now
+        self._passed_at = now
+
+    def cause(self, expired: ExpiredLease) -> DeathCause:
+        """Why a lease ran out. One that was renewed since the database is back had its chance."""
+        last_renewed_at = expired.expired_at - self._ttl
+        if self._over_at is not None and last_renewed_at < self._over_at:
+            return DeathCause.UNHEARD
+        return DeathCause.LEASE_EXPIRED

@@ -58,6 +58,7 @@ class ExpiredLease:
     kind: JobKind
     term: Term
     worker_id: str
+    expired_at: datetime  # by the database's clock; in the future where the worker is known to be dead
     attempts: int
     crash_count: int  # workers lost with it since a row of it was last finished, this one not counted
     stop_reason: StopReason | None
@@ -416,6 +417,7 @@ def _to_expired(row: Row[Any]) -> ExpiredLease:
         kind=JobKind(row.kind),
         term=Term(row.term),
         worker_id=row.worker_id,
+        expired_at=row.lease_until,
         attempts=row.attempts,
         crash_count=row.crash_count,
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,

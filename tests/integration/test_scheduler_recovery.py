@@ -4,6 +4,7 @@ import pytest
 
 from nightshift.fleet import WorkerState
 from nightshift.jobs import Job, JobState, ShardState, StopReason
+from nightshift.leases import Lease
 from nightshift.lifecycle import Submitted, request_stop
 from nightshift.store import Store
 from nightshift.testing import (
@@ -48,6 +49,13 @@ def once_only(store: Store) -> Submitted:
     return asked(store, spec=wishes, id=a_new_request().id)
 
 
+def attempts(store: Store, lease: Lease) -> int:
+    with store.snapshot() as tx:
+        shard = tx.shards.get(lease.tenant_id, lease.shard_id)
+    assert shard is not None
+    return shard.attempts
+
+
 def test_a_live_workers_shard_is_left_alone(store: Store, clock: FakeClock, duty: Recovery) -> None:
     job = planned(store)
     claimed(store, ttl_s=30)
@@ -72,11 +80,54 @@ def test_a_shard_tried_often_enough_is_given_up(store: Store, clock: FakeClock, 
     job = planned(store)
     for _ in range(CONFIG.attempts_max - 1):
         claimed(store, ttl_s=30)
-        assert duty.run_once(clock.advance(seconds=30)).retried == 1
+        duty.run_once(clock.advance(seconds=15))
+        assert duty.run_once(clock.advance(seconds=15)).retried == 1
     claimed(store, ttl_s=30)
-    assert duty.run_once(clock.advance(seconds=30)).given_up == 1
+    duty.run_once(clock.advance(seconds=15))
+    assert duty.run_once(clock.advance(seconds=15)).given_up == 1
     assert shard_states(store, job) == [ShardState.FAILED]
     assert state_of(store, job) is JobState.RUNNING  # it goes on to be assembled with what it has
+
+
+def test_leases_that_ran_out_while_the_database_was_away_are_charged_to_nobody(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    """However often that happens. Their workers live, and no row has killed anybody."""
+    planned(store)
+    for _ in range(2 * CONFIG.attempts_max):
+        duty.run_once(clock.now)
+        lease = claimed(store, ttl_s=30).lease
+        assert duty.run_once(clock.advance(seconds=40)).retried == 1
+        assert attempts(store, lease) == 0
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {}
+
+
+def test_leases_that_could_not_be_renewed_in_time_after_an_outage_are_charged_to_nobody(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    planned(store)
+    duty.run_once(clock.now)
+    lease = claimed(store, ttl_s=30).lease
+    duty.run_once(clock.advance(seconds=29))  # the database is back, and the worker still waits for an answer
+    assert duty.run_once(clock.advance(seconds=2)).retried == 1
+
+    assert attempts(store, lease) == 0
+
+
+def test_a_worker_that_dies_after_an_outage_is_charged_as_any_other(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    planned(store)
+    duty.run_once(clock.now)
+    duty.run_once(clock.advance(seconds=40))
+    lease = claimed(store, ttl_s=30).lease
+    for _ in range(3):
+        duty.run_once(clock.advance(seconds=10))
+
+    assert attempts(store, lease) == 1
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {"crashes.lease_expired": 1}
 
 
 def test_a_shard_of_a_job_told_to_stop_is_not_retried(store: Store, clock: FakeClock, duty: Recovery) -> None:

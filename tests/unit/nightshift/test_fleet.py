@@ -10,11 +10,12 @@ def test_a_cause_fits_where_it_is_written_down(cause: DeathCause) -> None:
     assert len(cause) <= 24
 
 
-def test_a_worker_that_was_asked_to_go_or_grew_deaf_is_no_crash() -> None:
+def test_a_worker_that_was_asked_to_go_grew_deaf_or_could_not_be_heard_is_no_crash() -> None:
     assert [cause for cause in DeathCause if not cause.is_crash] == [
         DeathCause.DRAINED,
         DeathCause.DRAIN_TOO_SLOW,
         DeathCause.DEAF,
+        DeathCause.UNHEARD,
     ]
 
 

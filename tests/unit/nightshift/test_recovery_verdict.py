@@ -9,6 +9,7 @@ from nightshift.leases import FIRST_TERM
 from nightshift.poison import Judgement
 from nightshift.recovery import Verdict, verdict
 from nightshift.store.leases import ExpiredLease
+from nightshift.testing import STARTS_AT
 
 ATTEMPTS_MAX = 20
 ABANDONED = ExpiredLease(
@@ -18,6 +19,7 @@ ABANDONED = ExpiredLease(
     kind=JobKind.BULK,
     term=FIRST_TERM,
     worker_id="worker_1",
+    expired_at=STARTS_AT,
     attempts=1,
     crash_count=0,
     stop_reason=None,

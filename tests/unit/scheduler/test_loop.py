@@ -89,6 +89,13 @@ def test_a_database_that_is_away_is_a_failure_like_any_other() -> None:
     assert ticking.tick() == 3.0
 
 
+def test_a_database_that_was_away_for_long_is_not_kept_waiting() -> None:
+    """It was everybody's failure: what was missed is caught up with as soon as it is back."""
+    store = FakeStore(is_away=True)
+    ticking = ticker(FakeDuty(), store)
+    assert [ticking.tick() for _ in range(6)] == [1, 2, 4, 5, 5, 5]
+
+
 def test_one_good_pass_forgets_the_failures_before_it() -> None:
     duty = FakeDuty(raises(RuntimeError()))
     ticking = ticker(duty)
