@@ -1,12 +1,13 @@
 """How one lease of a shard may end, each as a transaction under its term. False: the lease was lost."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
 from nightshift import failpoints, lifecycle
 from nightshift.jobs import BulkClaim
 from nightshift.leases import retry_delay_s
-from nightshift.store import Store
+from nightshift.store import Store, Transaction
 
 BROKEN_MAX: Final = 5  # leases of a shard that nobody knows how to run; then it is given up
 
@@ -21,46 +22,41 @@ class Endings:
 
     def complete(self, rows_total: int) -> bool:
         """Every row is listed."""
-        with self._store.transaction() as tx:
-            return tx.shards.complete(self._lease, rows_total=rows_total)
+        return self._end(lambda tx: tx.shards.complete(self._lease, rows_total=rows_total))
 
     def stop(self) -> bool:
         """Its job wants no more rows."""
-        with self._store.transaction() as tx:
-            return tx.shards.stop_held(self._lease)
+        return self._end(lambda tx: tx.shards.stop_held(self._lease))
 
     def hand_back(self, tokens_lost: int) -> bool:
         """This worker has to go; another one goes on."""
-        with self._store.transaction() as tx:
-            handed_back = tx.leases.hand_back(self._lease)
-            if handed_back:
-                lifecycle.count_redone(tx, self._lease.job_id, tokens_lost)
+        handed_back = self._end(lambda tx: tx.leases.hand_back(self._lease), tokens_lost)
         if handed_back:
             failpoints.hit("worker.handed_back")
         return handed_back
 
     def postpone(self, tokens_lost: int) -> bool:
         """Something outside the shard is in the way: it is left alone for a while, longer each time."""
-        delay_s = retry_delay_s(self._shard.faults + 1, self._shard.id)
-        with self._store.transaction() as tx:
-            delayed = tx.leases.delay(self._lease, tx.now() + timedelta(seconds=delay_s))
-            if delayed:
-                lifecycle.count_redone(tx, self._lease.job_id, tokens_lost)
-        return delayed
+        delay = timedelta(seconds=retry_delay_s(self._shard.faults + 1, self._shard.id))
+        return self._end(lambda tx: tx.leases.delay(self._lease, tx.now() + delay), tokens_lost)
 
     def break_off(self, tokens_lost: int) -> bool:
         """A bug, most likely: somebody else may try, but not for ever."""
         attempts = self._shard.attempts
         if attempts >= BROKEN_MAX:
             return self.fail()
-        with self._store.transaction() as tx:
-            later = tx.now() + timedelta(seconds=retry_delay_s(attempts, self._shard.id))
-            returned = tx.leases.return_broken(self._lease, later)
-            if returned:
-                lifecycle.count_redone(tx, self._lease.job_id, tokens_lost)
-        return returned
+        delay = timedelta(seconds=retry_delay_s(attempts, self._shard.id))
+        return self._end(lambda tx: tx.leases.return_broken(self._lease, tx.now() + delay), tokens_lost)
 
     def fail(self) -> bool:
         """No retry can mend this: the input's location is not allowed, or it cannot be read at all."""
-        with self._store.transaction() as tx:
-            return tx.shards.fail_held(self._lease)
+        return self._end(lambda tx: tx.shards.fail_held(self._lease))
+
+    def _end(self, change: Callable[[Transaction], bool], tokens_lost: int = 0) -> bool:
+        def work(tx: Transaction) -> bool:
+            ended = change(tx)
+            if ended:
+                lifecycle.count_redone(tx, self._lease.job_id, tokens_lost)
+            return ended
+
+        return self._store.run(work)

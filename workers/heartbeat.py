@@ -11,7 +11,7 @@ second thread's, the fence, which only looks at the clock.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,7 +19,7 @@ from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet import WorkerState
 from nightshift.jobs import StopReason
 from nightshift.leases import Lease, LeaseConfig, Trust
-from nightshift.store import Store
+from nightshift.store import Store, Transaction
 from nightshift.store.leases import HeldLease
 
 log = logging.getLogger(__name__)
@@ -136,11 +136,14 @@ class Heartbeat:
             asked = list(self._held.values())
         at_risk = {held.lease.shard_id: held.tokens_at_risk() for held in asked}
         asked_at_s = self._clock_s()
+
+        def renew(tx: Transaction) -> tuple[Sequence[HeldLease], bool]:
+            now = tx.now()
+            kept = tx.leases.renew([held.lease for held in asked], now, self._config.ttl_s, at_risk)
+            return kept, tx.workers.heard(self._worker_id, self.state, now)
+
         try:
-            with self._store.transaction() as tx:
-                now = tx.now()
-                kept = tx.leases.renew([held.lease for held in asked], now, self._config.ttl_s, at_risk)
-                is_to_drain = tx.workers.heard(self._worker_id, self.state, now)
+            kept, is_to_drain = self._store.run(renew)
         except DatabaseUnavailable as error:
             log.warning("heartbeat failed", extra={"action": "heartbeat_failed", "reason": error.message})
             self.drop_untrusted()

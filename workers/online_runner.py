@@ -19,7 +19,7 @@ from nightshift.jobs import Answer, JsonObject, OnlineClaim, StopReason
 from nightshift.logprobs import num_tokens
 from nightshift.recovery import ONLINE_ROW
 from nightshift.schemas import parse_request
-from nightshift.store import Store
+from nightshift.store import Store, Transaction
 from nightshift.streams import Delta, End, StreamWriter
 from workers.heartbeat import Heartbeat
 from workers.inference import Identity, Progress, body_chars, breakdown, refusal
@@ -275,10 +275,13 @@ class OnlineRunner:
 
     def _hand_back(self, running: _Running) -> None:
         self._heartbeat.release(running.claim.lease)
+
+        def hand_back(tx: Transaction) -> None:
+            if tx.leases.hand_back(running.claim.lease):
+                lifecycle.count_redone(tx, running.claim.job.id, running.tokens)
+
         try:
-            with self._store.transaction() as tx:
-                if tx.leases.hand_back(running.claim.lease):
-                    lifecycle.count_redone(tx, running.claim.job.id, running.tokens)
+            self._store.run(hand_back)
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
 
@@ -319,7 +322,8 @@ class OnlineRunner:
 
     def _commit(self, ended: Sequence[_Answered | _Stopped]) -> None:
         """All in one transaction. One whose lease is gone changes nothing."""
-        with self._store.transaction() as tx:
+
+        def record(tx: Transaction) -> None:
             now = tx.now()
             for entry in ended:
                 claim = entry.running.claim
@@ -327,6 +331,8 @@ class OnlineRunner:
                     lifecycle.record_answer(tx, claim, entry.answer, now)
                 elif tx.shards.stop_held(claim.lease):
                     lifecycle.end_stopped_online(tx, tx.jobs.fetch(claim.job.id), now)
+
+        self._store.run(record)
         failpoints.hit("worker.answered")
 
     def _write(self, entries: Sequence[Delta | End]) -> None:

@@ -21,7 +21,7 @@ from nightshift.errors import DatabaseUnavailable, ObjectNotFound, StorageError
 from nightshift.jobs import BulkClaim, Segment, Usage, carry_over_key, segment_key
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.outputs import RowResult, encode_segment, read_segment
-from nightshift.store import Store
+from nightshift.store import Store, Transaction
 from nightshift.store.shards import AlreadyListed
 from workers.carry_over import CarryOver
 
@@ -153,20 +153,8 @@ class Checkpoints:
         return key
 
     def _list(self, stored: _Stored) -> None:
-        lease, checkpoint = self._claim.lease, stored.checkpoint
         try:
-            with self._store.transaction() as tx:
-                holds = lifecycle.commit_segment(
-                    tx,
-                    lease,
-                    stored.segment,
-                    tx.now(),
-                    rows_total=checkpoint.rows_total,
-                    carry_over_key=stored.carry_over_key,
-                    tokens_in_flight=checkpoint.tokens_left_out,
-                )
-                if holds:
-                    lifecycle.count_redone(tx, lease.job_id, checkpoint.tokens_redone)
+            holds = self._store.run(lambda tx: self._listed(tx, stored))
         except AlreadyListed:
             return  # the answer to the first try was lost
         if not holds:
@@ -174,6 +162,21 @@ class Checkpoints:
             raise LeaseLost
         if stored.segment is not None:
             failpoints.hit("worker.segment_listed")
+
+    def _listed(self, tx: Transaction, stored: _Stored) -> bool:
+        lease, checkpoint = self._claim.lease, stored.checkpoint
+        holds = lifecycle.commit_segment(
+            tx,
+            lease,
+            stored.segment,
+            tx.now(),
+            rows_total=checkpoint.rows_total,
+            carry_over_key=stored.carry_over_key,
+            tokens_in_flight=checkpoint.tokens_left_out,
+        )
+        if holds:
+            lifecycle.count_redone(tx, lease.job_id, checkpoint.tokens_redone)
+        return holds
 
     def _count_refusal(self) -> None:
         try:

@@ -73,19 +73,24 @@ def create_once(
     status_code: int,
 ) -> Created:
     """Create a job, or find the one this request made before. Raises IdempotencyKeyReused."""
+
+    def find_or_create(tx: Transaction) -> tuple[Created, bool]:
+        now = tx.now()
+        earlier = _earlier(tx, request, now, render, status_code)
+        if earlier is not None:
+            return earlier, False
+        first = _first(tx, request, now, create, render, status_code)
+        failpoints.hit("api.before_commit")
+        return first, True
+
     for _ in range(RACES_MAX):
         try:
-            with store.transaction() as tx:
-                now = tx.now()
-                earlier = _earlier(tx, request, now, render, status_code)
-                if earlier is not None:
-                    return earlier
-                first = _first(tx, request, now, create, render, status_code)
-                failpoints.hit("api.before_commit")
+            created, is_new = store.run(find_or_create)
         except _LostRace:
             continue
-        failpoints.hit("api.committed")
-        return first
+        if is_new:
+            failpoints.hit("api.committed")
+        return created
     raise DatabaseUnavailable("Requests with the same Idempotency-Key keep overtaking this one.")
 
 

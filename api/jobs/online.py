@@ -25,6 +25,7 @@ from nightshift import failpoints, lifecycle
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.jobs import Answer, Job, JobState, JsonObject, StopReason, Usage
 from nightshift.lifecycle import Submitted
+from nightshift.store import Transaction
 from nightshift.store.jobs import NewJob
 from nightshift.streams import Delta, StreamReader
 
@@ -56,9 +57,13 @@ def accept(services: Services, new: NewJob, body: JsonObject) -> Waiting:
 
     When it returns, the request will be run, whatever happens to Redis.
     """
-    with services.store.transaction() as tx:
+
+    def submit(tx: Transaction) -> Submitted:
         submitted = submit_online(tx, services.settings.api, new, body, tx.now())
         failpoints.hit("api.before_commit")
+        return submitted
+
+    submitted = services.store.run(submit)
     failpoints.hit("api.committed")
     services.doorbell.ring(submitted.rings)
     return Waiting.on(submitted)
@@ -150,8 +155,9 @@ async def stopping_if_abandoned(services: Services, waiting: Waiting) -> AsyncIt
 def stop(services: Services, job: Job) -> None:
     """Free a job's slot. One that has ended meanwhile stays as it is."""
     try:
-        with services.store.transaction() as tx:
-            stopped = lifecycle.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+        stopped = services.store.run(
+            lambda tx: lifecycle.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+        )
     except DatabaseUnavailable:
         # Its completion window is not much longer than the wait was; the scheduler ends it then.
         log.warning("an abandoned request was not stopped", extra={"action": "stop_failed", "job": job.id})

@@ -65,9 +65,11 @@ def get_batch(batch_id: str, services: ServicesDep, caller: CallerDep) -> Respon
 
 @router.post("/{batch_id}/cancel", summary="Cancel a batch; what is done stays")
 def cancel_batch(batch_id: str, services: ServicesDep, caller: CallerDep) -> Response:
-    with services.store.transaction() as tx:
+    def stop(tx: Transaction) -> JsonObject:
         job, now = _get(tx, caller, batch_id), tx.now()
-        shown = _render(tx, cancel(tx, job, batch_status(job), "batch", now), now)
+        return _render(tx, cancel(tx, job, batch_status(job), "batch", now), now)
+
+    shown = services.store.run(stop)
     services.doorbell.nudge()
     return JSONResponse(shown)
 

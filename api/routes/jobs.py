@@ -81,10 +81,12 @@ def describe_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Respo
 
 @router.post("/{job_id}/cancel", summary="Cancel a job; what is done stays")
 def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Response:
-    with services.store.transaction() as tx:
+    def stop(tx: Transaction) -> JsonObject:
         job, now = get_job(tx, caller, job_id), tx.now()
         stopped = cancel(tx, job, job.state, "job", now)
-        shown = job_json(tx, stopped, now, services.settings.api.base_url)
+        return job_json(tx, stopped, now, services.settings.api.base_url)
+
+    shown = services.store.run(stop)
     services.doorbell.nudge()
     return JSONResponse(shown)
 
