@@ -70,13 +70,15 @@ def recover_lost(
     nothing is known has let its leases expire.
     """
     suspects = {one.shard_id: _suspects(tx, one) for one in abandoned}
-    isolating = {one.worker_id for one in abandoned if _ran_alone(one, suspects[one.shard_id])}
+    alone = Counter(one.worker_id for one in abandoned if _ran_alone(one, suspects[one.shard_id]))
     verdicts: Counter[Verdict] = Counter()
     for one in abandoned:
         known = suspects[one.shard_id]
         cause = causes.get(one.worker_id, DeathCause.LEASE_EXPIRED)
-        if (one.worker_id in isolating and not _ran_alone(one, known)) or _waited_to_run_alone(one):
-            judged = Judgement(charge=False, isolate=one.is_isolating)  # it had nothing in the engine
+        was_it = alone[one.worker_id] == 1 and _ran_alone(one, known)
+        if (alone[one.worker_id] and not was_it) or _waited_to_run_alone(one):
+            # It had nothing in the engine; or two say that they were alone there, and neither is to pay.
+            judged = Judgement(charge=False, isolate=one.is_isolating)
         else:
             judged = judge(cause, one.crash_count, _under_way(one), known, one.is_isolating)
         decided = verdict(one, attempts_max, judged)

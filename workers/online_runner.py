@@ -153,13 +153,10 @@ class OnlineRunner:
             self._enter(running)
             self._submit(running)
         except InvalidRequest as error:
-            self._leave(running)
             self._outbox.put(_Answered(running, refusal(error)))
         except Busy:
-            self._leave(running)
             self._hand_back(running)
         except Exception as error:  # what nobody foresaw ends this request, which would be held for ever
-            self._leave(running)
             log.exception("request broke", extra={"action": "request_broke", "job": running.claim.job.id})
             self._outbox.put(_Answered(running, breakdown(f"{type(error).__name__}: {error}")))
 
@@ -175,7 +172,6 @@ class OnlineRunner:
         if may_begin:
             self._begin(running)
         else:
-            self._leave(running)
             self._hand_back(running)
 
     def stop_one(self, running: _Running) -> None:
@@ -187,6 +183,7 @@ class OnlineRunner:
         """The lease is lost: forget the request and say nothing."""
         self._suspects.withdraw(running)
         self._take_out(running)
+        self._leave(running)
 
     def drain(self, wait_s: float) -> None:
         """Let what can still finish do so, hand the rest back, and stop."""
@@ -255,7 +252,6 @@ class OnlineRunner:
             found = self._running.pop(running.inference_id, None)
             self._lock.notify_all()
         if found is not None:
-            self._leave(running)
             self._on_end()
         return found
 
@@ -266,6 +262,7 @@ class OnlineRunner:
         running.is_inside = True
 
     def _leave(self, running: _Running) -> None:
+        """Not before the database knows: who is written down as running alone must have been."""
         if running.is_inside:
             running.is_inside = False
             self._isolation.leave(running)
@@ -284,6 +281,7 @@ class OnlineRunner:
             self._store.run(hand_back)
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
+        self._leave(running)
 
     # -- the publisher ---------------------------------------------------------------------------------
 
@@ -307,6 +305,7 @@ class OnlineRunner:
             recorded = []
         for entry in ended:
             self._heartbeat.release(entry.running.claim.lease)  # one not recorded runs out and is run again
+            self._leave(entry.running)
         self._write([End(entry.running.claim.lease.shard_id) for entry in recorded])
 
     def _record(self, ended: Sequence[_Answered | _Stopped]) -> Sequence[_Answered | _Stopped]:

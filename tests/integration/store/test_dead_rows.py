@@ -184,6 +184,19 @@ def test_rows_there_while_machines_are_taken_away_are_innocent_for_long(store: S
     assert [(letter.row, letter.crashes) for letter in letters(store)] == [(4, 7)]
 
 
+def test_of_two_that_say_they_ran_alone_neither_is_dead(store: Store) -> None:
+    requests = [asked(store), asked(store)]
+    for is_alone in (False, False, True):
+        claims = [claimed_online(store, one.shard_id) for one in requests]
+        for claim in claims if is_alone else ():
+            with store.transaction() as tx:
+                assert tx.dead_rows.journal(claim.lease, [0])
+        dies(store)
+
+    assert letters(store) == []
+    assert [claimed_online(store, one.shard_id).runs_alone for one in requests] == [True, True]
+
+
 def test_tokens_that_died_with_a_worker_are_counted(store: Store) -> None:
     job = planned(store)
     claim = claimed(store)

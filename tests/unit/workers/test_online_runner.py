@@ -4,6 +4,7 @@ twice.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -331,6 +332,33 @@ def test_suspected_requests_run_one_after_the_other(
         model.answer(running.id)
         ended(streams)
     assert [job_of(store, claim).state for claim in claims] == [JobState.SUCCEEDED] * 2
+
+
+def test_a_suspected_request_has_the_worker_to_itself_until_its_answer_is_recorded(
+    store: Store,
+    careful: OnlineRunner,
+    isolation: Isolation,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it is written down as running alone when somebody else ends the process."""
+    others_got_in: list[bool] = []
+    record_answer = lifecycle.record_answer
+
+    def record(*arguments: Any) -> bool:
+        others_got_in.append(isolation.enter(object()))
+        return record_answer(*arguments)
+
+    monkeypatch.setattr(lifecycle, "record_answer", record)
+    careful.run(suspected(store, "suspect"), clock())
+    (running,) = model.wait_for(1)
+    model.answer(running.id)
+    ended(streams)
+
+    assert others_got_in == [False]
+    assert isolation.enter(object())
 
 
 def test_a_suspected_request_that_waits_can_be_stopped(
