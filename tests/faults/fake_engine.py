@@ -12,6 +12,8 @@ prompt says in its words is obeyed:
     !hang              the step never ends
     !eat-memory        allocate until the process may have no more (256 MiB on top of what it has)
     !fail              the engine gives this one request up; !fail 2: the first two times in this process
+
+Nothing is obeyed any more once the engine is mended: while the file that `MENDED` names is there.
 """
 
 import hashlib
@@ -41,6 +43,7 @@ STAMPS: Final = (
     "NIGHTSHIFT_FAKE_STAMPS"  # a file: a line "CLOCK_MONOTONIC in ns, added or done, id, tokens" each time
 )
 LOADING: Final = "NIGHTSHIFT_FAKE_LOADING"  # a file: models are being loaded for as long as it is there
+MENDED: Final = "NIGHTSHIFT_FAKE_MENDED"  # a file: magic words are not obeyed while it is there
 STEP_MS: Final = "NIGHTSHIFT_FAKE_STEP_MS"  # what a step lasts when no prompt says so
 
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz      "
@@ -107,6 +110,7 @@ class FakeEngine:
         self._failures: Counter[str] = Counter()
         self._step_s = float(os.environ.get(STEP_MS, "0")) / 1000
         self._stamps = os.environ.get(STAMPS)
+        self._mended = os.environ.get(MENDED)
 
     @property
     def has_work(self) -> bool:
@@ -166,6 +170,8 @@ class FakeEngine:
 
     def _obey(self, one: _Running, what: str, number: int | None) -> str | None:
         """Do what the prompt says. Returns why the engine gives this request up, if it does."""
+        if self._mended and os.path.exists(self._mended):
+            return None
         match what:
             case "abort":
                 os.abort()

@@ -1,0 +1,145 @@
+"""Rows that kill whoever runs them: each costs three workers at most, and nothing but itself."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from nightshift.errors import NightshiftError
+from nightshift.fleet import DeathCause
+from nightshift.jobs import JobState
+from nightshift.poison import CRASHES_TO_BURY, ERROR_CODE
+from nightshift.store import tables
+from tests.faults import oracle
+from tests.faults.oracle import Limits
+from tests.faults.processes import wait_for
+from tests.faults.service import Parts, Service, Stamp
+from tests.faults.workload import BulkJob, Job, Row, submit_bulk, submit_online
+
+PATIENCE_S = 180.0  # some workers die in turn, and each takes its time to start
+POISONS = 3  # at once, in any test
+LIMITS = Limits(
+    attempts_max=POISONS * CRASHES_TO_BURY + 2
+)  # every death may have been another's; one is ours
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def service(request, module_service_of) -> Service:
+    """Two workers; a job is one shard, all of which is in the engine at once."""
+    parts = Parts(database=request.param, workers=2)
+    return module_service_of(
+        parts, SHARD_BYTES="1000000", ROWS_IN_FLIGHT_MAX="128", ENGINE_MAX_NUM_SEQS="128"
+    )
+
+
+def rows(count: int, poison: Mapping[int, str] = {}) -> list[Row]:
+    """Short rows, some of which have such words in them."""
+    return [
+        poisonous(f"row-{number}", poison[number])
+        if number in poison
+        else Row(f"row-{number}", f"harmless {number}", max_tokens=4)
+        for number in range(count)
+    ]
+
+
+def poisonous(custom_id: str, words: str) -> Row:
+    return Row(custom_id, f"{custom_id} {words}", max_tokens=4, ends_as="errored")
+
+
+def run(service: Service, jobs: Sequence[Job]) -> None:
+    oracle.quiesce(service, jobs, PATIENCE_S)
+    oracle.check(service, jobs, LIMITS)
+
+
+def letters(service: Service, job: Job) -> dict[str | None, dict[str, Any]]:
+    """A job's dead letters, by the row's name."""
+    with service.client() as client:
+        return {letter["custom_id"]: letter for letter in client.dead_letters() if letter["job_id"] == job.id}
+
+
+def runs(service: Service, job: Job, row: int = 0) -> list[Stamp]:
+    """Each time a row of a job's one shard was given to an engine."""
+    with service.store.snapshot() as tx:
+        [shard] = tx.shards.of_job(job.id, limit=1)
+    name = f"{job.id}/0/{row}" if isinstance(job, BulkJob) else shard.id
+    return [stamp for stamp in service.stamps() if stamp.what == "added" and stamp.row == name]
+
+
+def beside(service: Service, run: Stamp) -> set[str]:
+    """What else of its shard was in the engine with a row that ended the engine's life."""
+    inside: set[str] = set()
+    ran = False
+    for stamp in service.stamps():
+        ran = ran or stamp == run
+        if stamp.lease == run.lease and stamp != run:
+            if stamp.what == "added":
+                inside.add(stamp.id)
+            elif not ran:
+                inside.discard(stamp.id)
+    return inside
+
+
+def lost(service: Service) -> dict[str, DeathCause]:
+    """Workers that somebody saw end, and why."""
+    worker = tables.worker
+    ended = select(worker.c.id, worker.c.ended_cause).where(worker.c.ended_cause.is_not(None))
+    with service.database.read() as connection:
+        return {row.id: DeathCause(row.ended_cause) for row in connection.execute(ended)}
+
+
+def replayed(service: Service, letter: Mapping[str, Any]) -> dict[str, Any]:
+    """The line of the job as which a dead letter ran again."""
+    with service.client() as client:
+        again = client.replay_dead_letter(letter["id"])["replay_job_id"]
+        wait_for("the replay has ended", lambda: client.get_job(again).state.is_terminal)
+        (line,) = client.results(again)
+        with pytest.raises(NightshiftError, match=f"replayed already, as {again}"):
+            client.replay_dead_letter(letter["id"])
+    return line
+
+
+def test_one_row_among_128_that_aborts_costs_three_workers_and_no_other_row(service: Service) -> None:
+    before = lost(service)
+    job = submit_bulk(service, rows(128, {40: "!abort@3 ms=50"}))
+
+    run(service, [job])
+
+    causes = [cause for id, cause in lost(service).items() if id not in before]
+    assert causes == [DeathCause.ABORTED] * CRASHES_TO_BURY
+    assert len(runs(service, job, 40)) == CRASHES_TO_BURY
+    assert beside(service, runs(service, job, 40)[-1]) == set()
+    with service.client() as client:
+        (line,) = [line for line in client.results(job.id) if line["custom_id"] == "row-40"]
+    assert line["response"]["body"]["error"]["code"] == ERROR_CODE
+    (letter,) = letters(service, job).values()
+    assert (letter["custom_id"], letter["cause"], letter["crashes"]) == ("row-40", "aborted", 3)
+    with service.mended():
+        assert replayed(service, letter)["outcome"] == "succeeded"
+
+
+def test_several_poisons_at_once_and_an_innocent_worker_killed_cost_nothing_but_the_poisons(
+    service: Service,
+) -> None:
+    before = lost(service)
+    bad = submit_bulk(service, rows(40, {5: "!exit 137", 30: "!raise"}))
+    good = submit_bulk(service, rows(40))
+    request = submit_online(service, poisonous("online", "!abort"))
+    others = [submit_online(service, row) for row in rows(5)]
+    wait_for("a first worker has died", lambda: lost(service).keys() - before.keys())
+    service.kill("worker-2")
+
+    run(service, [bad, good, request, *others])
+
+    assert set(letters(service, bad)) == {"row-5", "row-30"}
+    assert [letters(service, one) for one in (good, *others)] == [{}] * (1 + len(others))
+    for poison in (runs(service, bad, 5), runs(service, bad, 30), runs(service, request)):
+        assert len(poison) <= CRASHES_TO_BURY + 1, "once more for the kill"
+    (letter,) = letters(service, request).values()
+    with service.client() as client, service.mended():
+        ended = client.get_job(request.id)
+        assert (ended.state, ended.data["errors"][0]["code"]) == (JobState.FAILED, ERROR_CODE)
+        assert replayed(service, letter)["outcome"] == "succeeded"
+        discarded = client.discard_dead_letter(letters(service, bad)["row-5"]["id"])
+        waiting = {letter["id"] for letter in client.dead_letters(status="dead")}
+    assert waiting == {letters(service, bad)["row-30"]["id"]}, discarded["id"]
