@@ -1,8 +1,8 @@
-"""How long it takes until what a dead process held is in good hands again.
+"""How long it takes until what a dead process held is free, and until it is in good hands again.
 
-a worker      until everything it had a lease on is leased anew, or done
-a scheduler   until another one leads, if it led
-the API       until it answers
+a worker      free when nothing is leased to it any more; over when all that was is leased anew, or done
+a scheduler   over when another one leads, if it led
+the API       over when it answers
 
 And what the death cost: `lost` says by which fault each lease ended, so that a row that was finished twice
 can be laid at somebody's door.
@@ -33,6 +33,7 @@ class Missed:
     """What is to be true again, and which leases have been lost meanwhile: (job, number, term) of shards."""
 
     is_over: Callable[[], bool]
+    is_free: Callable[[], bool] | None = None
     leases: Sequence[tuple[str, int, int]] = ()
 
 
@@ -40,7 +41,8 @@ class Missed:
 class _Watched:
     kind: Kind
     died_at_s: float
-    is_over: Callable[[], bool]
+    is_true: Callable[[], bool]
+    seconds: dict[str, list[float]]  # where to note it
 
 
 @dataclass(eq=False)
@@ -48,7 +50,8 @@ class Recoveries:
     """Watches from a thread of its own, within `with`."""
 
     service: Service
-    seconds: dict[str, list[float]] = field(default_factory=dict)  # by fault
+    over_s: dict[str, list[float]] = field(default_factory=dict)  # by fault
+    free_s: dict[str, list[float]] = field(default_factory=dict)
     lost: dict[tuple[str, int, int], Kind] = field(default_factory=dict)
     _watched: list[_Watched] = field(default_factory=list)
     _is_over: threading.Event = field(default_factory=threading.Event)
@@ -75,19 +78,22 @@ class Recoveries:
     def died(self, kind: Kind, missed: Missed | None) -> None:
         if missed is not None:
             self.lost |= dict.fromkeys(missed.leases, kind)
-            self._watched.append(_Watched(kind, time.monotonic(), missed.is_over))
+            died_at_s = time.monotonic()
+            self._watched.append(_Watched(kind, died_at_s, missed.is_over, self.over_s))
+            if missed.is_free is not None:
+                self._watched.append(_Watched(kind, died_at_s, missed.is_free, self.free_s))
 
     def _run(self) -> None:
         while not self._is_over.wait(LOOK_S):
             for watched in list(self._watched):
                 try:
-                    is_over = watched.is_over()
+                    is_true = watched.is_true()
                 except DatabaseUnavailable:
                     continue
-                if is_over:
+                if is_true:
                     self._watched.remove(watched)
                     took_s = time.monotonic() - watched.died_at_s
-                    self.seconds.setdefault(watched.kind, []).append(took_s)
+                    watched.seconds.setdefault(watched.kind, []).append(round(took_s, 2))
 
     def _leases_of(self, pid: int) -> Missed | None:
         ids = select(tables.worker.c.id).where(tables.worker.c.pid == pid)
@@ -100,6 +106,10 @@ class Recoveries:
             return None
         terms = {row.id: row.term for row in held}
 
+        def is_free() -> bool:
+            with self.service.database.read() as connection:
+                return connection.execute(select(shard.c.id).where(*held_by_it)).first() is None
+
         def is_over() -> bool:
             with self.service.database.read() as connection:
                 waiting = connection.execute(
@@ -109,7 +119,7 @@ class Recoveries:
                 ).all()
             return all(row.state == ShardState.LEASED and row.term > terms[row.id] for row in waiting)
 
-        return Missed(is_over, [(row.job_id, row.shard_no, row.term) for row in held])
+        return Missed(is_over, is_free, [(row.job_id, row.shard_no, row.term) for row in held])
 
     def _lead_of(self, pid: int) -> Missed | None:
         leader = self._leader()

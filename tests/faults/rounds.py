@@ -4,7 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sqlalchemy import func, select
@@ -51,7 +51,8 @@ class Round:
     grown_bytes: int  # the most any process has grown since the first round it lived through
     grown_files: int
     faults: dict[str, int]
-    recovery_s: dict[str, list[float]]
+    recovery_s: dict[str, list[float]]  # until what the dead held was in good hands again, by fault
+    free_s: dict[str, list[float]] = field(default_factory=dict)  # … was to be had by others
 
 
 class Rounds:
@@ -94,7 +95,8 @@ class Rounds:
             grown_bytes=grown_bytes,
             grown_files=grown_files,
             faults={kind: count for kind, count in faults.items() if count},
-            recovery_s=recoveries.seconds,
+            recovery_s=recoveries.over_s,
+            free_s=recoveries.free_s,
         )
 
     def _come_to_rest(self, jobs: Sequence[Job]) -> None:
