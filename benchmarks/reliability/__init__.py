@@ -1,0 +1,1 @@
+"""What the service costs and how soon it recovers: the figures of docs/reliability.md."""

@@ -1,0 +1,72 @@
+"""The figures of docs/reliability.md, each by a command of its own.
+
+python -m benchmarks.reliability admission --database postgresql
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from benchmarks.reliability import admission, drain, ingest, recovery, throughput
+from benchmarks.reliability.figures import Figure, show
+
+Measure = Callable[[argparse.Namespace], Iterator[Figure]]
+
+COMMANDS: dict[str, tuple[str, Measure]] = {
+    "admission": (
+        "submit to engine admission, idle",
+        lambda chosen: admission.measure(chosen.database, chosen.count or 300),
+    ),
+    "kills": (
+        "SIGKILL of a worker, seen by its supervisor",
+        lambda chosen: recovery.measure_kills(chosen.database, chosen.count or 5),
+    ),
+    "machines": (
+        "SIGKILL of a worker and its supervisor: half a minute each",
+        lambda chosen: recovery.measure_machines(chosen.database, chosen.count or 2),
+    ),
+    "claims": (
+        "claim, list and complete, without the rows themselves",
+        lambda chosen: throughput.measure_claims(chosen.database, chosen.count or 200_000),
+    ),
+    "rows": (
+        "rows from input to output through the whole service",
+        lambda chosen: throughput.measure_rows(chosen.database, chosen.count or 20_000),
+    ),
+    "ingest": (
+        "input to rows that may run",
+        lambda chosen: ingest.measure(chosen.database, chosen.count or 200_000),
+    ),
+    "drain": (
+        "SIGTERM at full load",
+        lambda chosen: drain.measure(chosen.database, chosen.count or 2),
+    ),
+    "flush": (
+        "FLUSHALL while nobody has fetched what was rung",
+        lambda chosen: recovery.measure_flush(chosen.database, chosen.count or 3),
+    ),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    chosen = _parser().parse_args(arguments)
+    name = f"{chosen.command}-{chosen.database}"
+    show(name, list(COMMANDS[chosen.command][1](chosen)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reliability", description=__doc__)
+    commands: Any = parser.add_subparsers(dest="command", required=True)
+    for name, (about, _) in COMMANDS.items():
+        command = commands.add_parser(name, help=about)
+        command.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+        command.add_argument("--count", type=int, help="how many requests, rows or deaths")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""From a submitted job to rows that may run: how many rows of input a second the scheduler takes in.
+
+A native input is cut without being read: its rows are checked when they run. An OpenAI file is read whole,
+and every line of it is checked, before any row may run.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from benchmarks.reliability.databases import store_on
+from benchmarks.reliability.figures import Figure
+from benchmarks.reliability.services import Database
+from nightshift.files import file_key
+from nightshift.ids import new_id
+from nightshift.jobs import Face
+from nightshift.keys import DEFAULT_TENANT
+from nightshift.objectstore import Locations, open_store
+from nightshift.rows.validation import FileLimits
+from nightshift.settings import SchedulerSettings
+from nightshift.sources import Sources
+from nightshift.store import Store
+from nightshift.testing import MODEL, InMemoryQueue, a_spec, submit
+from scheduler.__main__ import SHARD_ROWS_MAX
+from scheduler.input.sharding import ShardLimits
+from scheduler.input.surveying import SurveyConfig
+from scheduler.planning import Planning, PlanningConfig
+from tests.faults.workload import ENDPOINT
+
+GOALS = {"sqlite": 30_000.0, "postgresql": 100_000.0}
+PATIENCE_S = 300.0
+
+
+def measure(database: Database, rows: int) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory(prefix="ns-bench-") as name, store_on(database) as store:
+        folder = Path(name)
+        objects = open_store((folder / "objects").as_uri())
+        locations = Locations((), (str(folder),))
+        with closing(objects), closing(locations):
+            planning = Planning(store, InMemoryQueue(), Sources(objects, locations), locations, _config(rows))
+            data = b"".join(_line(number) for number in range(rows))
+            (folder / "rows.jsonl").write_bytes(data)
+            file_id = new_id("file", "-")
+            objects.put(file_key(DEFAULT_TENANT, file_id), data)
+            native = _plan(store, planning, (folder / "rows.jsonl").as_uri(), Face.NATIVE)
+            openai = _plan(store, planning, file_id, Face.OPENAI)
+    megabytes = len(data) / 1e6
+    yield Figure(f"native input of {rows} rows, cut unread", rows / native, "rows/s", GOALS[database], "more")
+    yield Figure(
+        f"OpenAI file of {rows} rows, each checked", rows / openai, "rows/s", GOALS[database], "more"
+    )
+    yield Figure("  the same in bytes", megabytes / openai, "MB/s")
+
+
+def _plan(store: Store, planning: Planning, source: str, face: Face) -> float:
+    """Seconds until the job's shards may be claimed."""
+    spec = a_spec(input=source, output=None if face is Face.OPENAI else "file:///nowhere/")
+    job = submit(store, face=face, model=None, spec=spec)
+    started_s = time.monotonic()
+    planning.run_once(store.now())
+    assert planning.wait_until_idle(PATIENCE_S)
+    took_s = time.monotonic() - started_s
+    with store.snapshot() as tx:
+        planned = tx.jobs.fetch(job.id)
+    assert planned.planned_at is not None, planned.errors
+    return took_s
+
+
+def _config(rows: int) -> PlanningConfig:
+    settings = SchedulerSettings()
+    limits = ShardLimits(settings.shard_bytes, settings.shards_per_job_max)
+    return PlanningConfig(
+        file=FileLimits(rows, rows, settings.shard_bytes, SHARD_ROWS_MAX),
+        survey=SurveyConfig(limits=limits, line_bytes_max=settings.line_bytes_max),
+    )
+
+
+def _line(number: int) -> bytes:
+    message = {"role": "user", "content": f"Summarise document {number} in one sentence, please."}
+    body = {"model": MODEL, "messages": [message], "max_tokens": 64}
+    line = {"custom_id": f"doc-{number}", "method": "POST", "url": ENDPOINT, "body": body}
+    return json.dumps(line).encode() + b"\n"

@@ -1,0 +1,59 @@
+"""The whole service as it is in production, with the fake engine in it: real processes, on a real disk."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from nightshift.settings import SchedulerSettings, WorkerSettings
+from tests.faults.processes import wait_for
+from tests.faults.service import SCALED, Parts, Service, Stamp, running
+from workers.intake import POLL_S
+
+Database = Literal["sqlite", "postgresql"]
+POINTS = "points.log"
+
+_FIELDS = {**WorkerSettings.model_fields, **SchedulerSettings.model_fields}
+
+# The fault tests wait for a fraction of what everything takes in production; a figure does not.
+PRODUCTION = {name: str(_FIELDS[name.lower()].default) for name in SCALED if name.lower() in _FIELDS} | {
+    "FAKE_POLL_S": str(POLL_S)
+}
+
+
+@contextmanager
+def service_on(
+    database: Database, *, workers: int = 1, timed: bool = False, **settings: str
+) -> Iterator[Service]:
+    """A service whose commits wait for the disk. `settings` as in `tests.faults.service.running`.
+
+    `timed`: everybody who comes by a failpoint says when, in `points(service)`.
+    """
+    parts = Parts(database=database, workers=workers, durable=True)
+    with tempfile.TemporaryDirectory(prefix="ns-bench-") as name:
+        folder = Path(name)
+        logs = {"FAILPOINT_LOG": str(folder / POINTS)} if timed else {}
+        with running(folder, parts, **(PRODUCTION | logs | settings)) as service:
+            yield service
+
+
+def points(service: Service) -> Mapping[str, Sequence[int]]:
+    """When somebody came by, by failpoint, in ns of CLOCK_MONOTONIC, in order."""
+    found: dict[str, list[int]] = {}
+    for line in (service.folder / POINTS).read_text().splitlines():
+        at_ns, name = line.split()
+        found.setdefault(name, []).append(int(at_ns))
+    return {name: sorted(times) for name, times in found.items()}
+
+
+def admissions(service: Service) -> Sequence[Stamp]:
+    """Requests the engines were given, in order."""
+    return [stamp for stamp in service.stamps() if stamp.what == "added"]
+
+
+def wait_for_admissions(service: Service, count: int) -> None:
+    """Until the engines have been given so many requests."""
+    wait_for(f"{count} admissions", lambda: len(admissions(service)) >= count)
