@@ -35,6 +35,7 @@ LOG_CHECK_S: Final = 30.0
 SIGNAL_EXIT_BASE: Final = 128  # a shell's way to say "ended by signal n"
 HURRY_AFTER_S: Final = 1.0  # make and some shells repeat the terminal's signal; a person takes longer
 KILL_WAIT_S: Final = 5.0  # between one SIGKILL and the next, for a process the kernel is slow to let go
+UNAVAILABLE_EXIT: Final = 75  # EX_TEMPFAIL of sysexits.h: what it needs to start is away, and may come back
 CONFIGURATION_EXIT: Final = 78  # EX_CONFIG of sysexits.h: starting the same thing again cannot help
 
 
@@ -71,6 +72,11 @@ class Death:
     def is_configuration(self) -> bool:
         """Whether the child said that it cannot run as it is configured."""
         return self.returncode == CONFIGURATION_EXIT
+
+    @property
+    def is_for_want_of_others(self) -> bool:
+        """Whether the child said that it cannot start before something else is back."""
+        return self.returncode == UNAVAILABLE_EXIT
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid}) {describe_exit(self.returncode)} after {self.uptime_s:.1f} s"

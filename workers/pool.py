@@ -23,9 +23,9 @@ from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from nightshift import failpoints
-from nightshift.errors import ConfigurationError
+from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.queue import BULK_QUEUE, BULK_TASK, ONLINE_TASK
-from nightshift.supervisor import CONFIGURATION_EXIT
+from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from workers.composition import compose
 from workers.runtime import Runtime
 
@@ -53,6 +53,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
         except ConfigurationError as error:
             log.critical("cannot start: %s", error, extra={"action": "misconfigured"})
             raise SystemExit(CONFIGURATION_EXIT) from error
+        except DatabaseUnavailable as error:
+            log.critical("cannot start yet: %s", error, extra={"action": "start_postponed"})
+            raise SystemExit(UNAVAILABLE_EXIT) from error
         _runtimes.append(self._runtime)
         for refusal in (task_rejected, task_unknown):  # what Celery refuses never comes here
             refusal.connect(self._refused)

@@ -89,6 +89,8 @@ class Undertaker:
             return Sequel.GIVE_UP
         if buried.is_blameless:
             return Sequel.RESTART_SOON
+        if death.is_for_want_of_others:
+            return Sequel.RESTART
         if death.in_a_row >= DEATHS_IN_A_ROW_MAX:
             self.gave_up_on = death
             return Sequel.GIVE_UP

@@ -36,6 +36,13 @@ from tests.integration.s3_faults import (
 from tests.integration.servers import RAM_DISK
 
 SEED: Final = 20261121  # of what chance has a hand in
+SETTINGS: Final = {
+    "RETENTION_INTERVAL_S": "0.3",
+    "ORPHAN_AGE_S": "1",
+    # Long, so that no attempt is charged for a machine that is busy with other things.
+    "LEASE_TTL_S": "30",
+    "LEASE_TRUST_S": "20",
+}
 UNCHARGED: Final = Limits(attempts_max=1)
 KILLS: Final = 1
 READERS: Final = 48  # more than threads for everything else: 40, if nobody says otherwise
@@ -46,7 +53,7 @@ def everything() -> Iterator[Service]:
     print(f"seed {SEED}")
     parts = Parts(objects="moto", workers=2, s3_faults_seed=SEED)
     with tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder:
-        with running(Path(folder), parts, RETENTION_INTERVAL_S="0.3", ORPHAN_AGE_S="1") as service:
+        with running(Path(folder), parts, **SETTINGS) as service:
             yield service
 
 

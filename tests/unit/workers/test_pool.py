@@ -8,7 +8,9 @@ import pytest
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Reject
 
+from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.queue import BULK_TASK, ONLINE_TASK
+from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from workers.intake import Receipt
 from workers.pool import EnginePool
 
@@ -133,3 +135,17 @@ def test_a_pickled_message_is_dropped_unread(pool: EnginePool) -> None:
 
     assert told.done == 1
     assert pool._runtime.intake.online == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ConfigurationError(), CONFIGURATION_EXIT), (DatabaseUnavailable(), UNAVAILABLE_EXIT)]
+)
+def test_a_worker_that_cannot_start_says_whether_later_is_better(error: Exception, code: int) -> None:
+    class Unable(EnginePool):
+        def compose(self) -> Any:
+            raise error
+
+    with pytest.raises(SystemExit) as ended:
+        Unable().on_start()
+
+    assert ended.value.code == code

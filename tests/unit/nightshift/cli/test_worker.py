@@ -18,7 +18,7 @@ from nightshift.lifecycle import request_stop
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store, open_database
 from nightshift.store.migrate import upgrade
-from nightshift.supervisor import CONFIGURATION_EXIT, Death, Launch, Sequel
+from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT, Death, Launch, Sequel
 
 
 @pytest.fixture
@@ -141,6 +141,12 @@ def test_it_gives_up_on_a_worker_that_keeps_dying(undertaker):
 
 def test_it_gives_up_at_once_on_a_worker_that_cannot_run_as_configured(undertaker):
     assert undertaker(a_death(returncode=CONFIGURATION_EXIT)) is Sequel.GIVE_UP
+
+
+def test_a_worker_that_cannot_start_while_something_is_away_is_tried_again_for_as_long_as_it_takes(
+    undertaker,
+):
+    assert undertaker(a_death(returncode=UNAVAILABLE_EXIT, in_a_row=100)) is Sequel.RESTART
 
 
 @pytest.mark.parametrize("returncode", [-signal.SIGKILL, -signal.SIGTERM, 0, EXIT_DRAIN_TOO_SLOW])
