@@ -86,7 +86,7 @@ class Runtime:
         self._notices = Notices(provider, settings, self._registration, self._heartbeat, self._leave_once)
         self._lock = threading.Lock()
         self._shards: set[ShardRunner] = set()
-        self._isolation = Isolation()
+        self._isolation = Isolation(on_free=lambda: self.intake.bulk_place_freed())
         self._let_go: Callable[[], None] = lambda: None
         self._holds_work = threading.Event()  # from now on leaving means draining
         self._told_at_s: float | None = None

@@ -48,7 +48,7 @@ from workers.model_server import Busy, Inference
 from workers.models import Models
 from workers.segments import Checkpoint, Checkpoints, LeaseLost
 from workers.suspicion import Isolation, watch
-from workers.uploads import Uploads, may_pass
+from workers.uploads import UPLOADS_MAX, Uploads, may_pass
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,11 @@ class ShardConfig:
     flush_s: float  # whoever leaves waits so long for what is finished to be written
     stop_grace_s: float  # rows in flight may finish for so long after an order to stop
     line_bytes_max: int  # one input row
+
+    @property
+    def rows_at_risk_max(self) -> int:
+        """Rows begun and in no listed segment: being written, waiting for that, or in the engine."""
+        return (UPLOADS_MAX + 1) * self.segment_rows + 2 * self.rows_in_flight_max
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ class ShardRunner:
             name=self._name,
         )
         self._endings = Endings(claim, rooms.store)
-        self._watch = watch(claim, rooms.store, rooms.isolation)
+        self._watch = watch(claim, rooms.store, rooms.isolation, config.rows_at_risk_max)
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
         self._next: Row | BadRow | None = None  # read, and not given to the engine
         self._again: deque[InFlight] = deque()  # broken off by the engine, and to be given to it once more

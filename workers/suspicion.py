@@ -46,7 +46,9 @@ class Watch(Protocol):
 class Isolation:
     """Who has rows or requests in this worker's engines, and the right to be alone there. For any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_free: Callable[[], None] = lambda: None) -> None:
+        """`on_free` is called, from any thread, whenever nobody has that right any more."""
+        self._on_free = on_free
         self._changed = threading.Condition()
         self._holder: object | None = None
         self._inside: Counter[object] = Counter()
@@ -91,9 +93,12 @@ class Isolation:
     def give_up(self, holder: object) -> None:
         """Not to be alone any more. Nothing happens to somebody else's right."""
         with self._changed:
-            if self._holder is holder:
+            was_held = self._holder is holder
+            if was_held:
                 self._holder = None
             self._changed.notify_all()
+        if was_held:
+            self._on_free()
 
     def _enter_alone(self, holder: object) -> bool:
         if self._holder not in (None, holder):
@@ -140,10 +145,19 @@ class Unwatched:
 
 
 class Watched(Unwatched):
-    """A shard that lost workers: what is under way is written down first, and suspects run one by one."""
+    """A shard that lost workers: what is under way is written down first, and suspects run one by one.
 
-    def __init__(self, claim: BulkClaim, store: Store, isolation: Isolation) -> None:
+    Rows are given out in order, so those that were under way when workers were lost are among the first of
+    this lease. Once all of these have left the engine alive, nothing is written down any more.
+    """
+
+    def __init__(self, claim: BulkClaim, store: Store, isolation: Isolation, rows_at_risk: int) -> None:
+        """`rows_at_risk`: how many rows a worker may have begun that are in no listed segment."""
         super().__init__(isolation)
+        self._left = rows_at_risk  # of the first ones, those not begun
+        self._first: set[int] = set()  # those begun and not finished
+        self._furthest = -1  # row begun
+        self._is_acquitted = False
         self._lease = claim.lease
         self._store = store
         self._suspects = set(claim.suspicion.suspects)
@@ -175,12 +189,26 @@ class Watched(Unwatched):
         except BaseException:
             self._leave(row)
             raise
+        self._furthest = max(self._furthest, row)
+        if self._left:
+            self._left -= 1
+            self._first.add(row)
         return True
+
+    def withdraw(self, row: int) -> None:
+        super().withdraw(row)
+        if row in self._first:
+            self._first.discard(row)
+            self._left += 1
 
     def finished(self, row: int) -> None:
         if not self._leave(row):
             return
+        self._first.discard(row)
         try:
+            if self._is_above_suspicion:
+                self._acquit()
+                return
             if row in self._suspects:
                 with self._store.transaction() as tx:
                     tx.dead_rows.clear(self._lease, row)  # a lost lease shows at the next row
@@ -196,7 +224,23 @@ class Watched(Unwatched):
         super().close()
         self._isolation.give_up(self)
 
+    @property
+    def _is_above_suspicion(self) -> bool:
+        """A suspect further on has not run; one further back has, or its result was there already."""
+        if self._is_acquitted or self._dead or self._left or self._first:
+            return False
+        return all(suspect <= self._furthest for suspect in self._suspects)
+
+    def _acquit(self) -> None:
+        with self._store.transaction() as tx:
+            self._is_acquitted = tx.dead_rows.acquit(self._lease)
+        if self._is_acquitted:
+            self._suspects.clear()
+            self._isolation.give_up(self)
+
     def _journal(self) -> None:
+        if self._is_acquitted:
+            return
         with self._store.transaction() as tx:
             if not tx.dead_rows.journal(self._lease, sorted(self._inside)):
                 raise LeaseLost
@@ -208,8 +252,8 @@ def crashes_workers() -> Answer:
     return Answer(500, error_body(message, "server_error", code=ERROR_CODE), Usage())
 
 
-def watch(claim: BulkClaim, store: Store, isolation: Isolation) -> Watch:
+def watch(claim: BulkClaim, store: Store, isolation: Isolation, rows_at_risk: int) -> Watch:
     """How the rows of this lease are looked after."""
     if claim.suspicion.is_watched:
-        return Watched(claim, store, isolation)
+        return Watched(claim, store, isolation, rows_at_risk)
     return Unwatched(isolation)

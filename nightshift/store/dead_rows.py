@@ -54,6 +54,15 @@ class DeadRows:
             self._update_held(lease, is_isolating=False, **innocent)
         return True
 
+    def acquit(self, lease: Lease) -> bool:
+        """Every row that can have been under way when workers were lost has finished since. False: the lease
+        is gone. Not for a shard with a dead row, which whoever has it next must know of.
+        """
+        if not self._update_held(lease, suspects=None, is_isolating=False, crash_count=0):
+            return False
+        self._connection.execute(delete(row_crash).where(row_crash.c.shard_id == lease.shard_id))
+        return True
+
     def name(self, shard_id: str, row: int, custom_id: str) -> None:
         """A worker has read what a dead row is called."""
         self._connection.execute(

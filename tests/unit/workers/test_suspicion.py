@@ -8,6 +8,7 @@ import pytest
 
 from nightshift.fleet import DeathCause
 from nightshift.jobs import BulkClaim, Suspicion
+from nightshift.recovery import release_worker
 from nightshift.store import Store
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
 from workers.segments import LeaseLost
@@ -26,15 +27,28 @@ def watched(
     isolation: Isolation,
     suspects: Sequence[int] = (),
     dead: int | None = None,
+    rows_at_risk: int = 100,
 ) -> Watched:
     dead_rows = frozenset() if dead is None else frozenset({dead})
-    return Watched(replace(claim, suspicion=Suspicion(2, tuple(suspects), dead_rows)), store, isolation)
+    suspicion = Suspicion(2, tuple(suspects), dead_rows)
+    return Watched(replace(claim, suspicion=suspicion), store, isolation, rows_at_risk)
 
 
 def journal(store: Store, claim: BulkClaim) -> tuple[int, ...]:
     with store.snapshot() as tx:
         [held] = tx.leases.of_worker(claim.lease.worker_id, 10)
     return held.suspects
+
+
+def lose_a_worker(store: Store, claim: BulkClaim) -> None:
+    with store.transaction() as tx:
+        release_worker(tx, claim.lease.worker_id, 20, tx.now(), DeathCause.KILLED)
+
+
+def crash_count(store: Store, claim: BulkClaim) -> int:
+    with store.snapshot() as tx:
+        [held] = tx.leases.of_worker(claim.lease.worker_id, 10)
+    return held.crash_count
 
 
 def test_one_goes_in_alone_when_everybody_has_left_and_nobody_follows() -> None:
@@ -124,6 +138,65 @@ def test_a_suspect_the_engine_did_not_take_stays_one(claim: BulkClaim, store: St
 
     with store.snapshot() as tx:
         assert list(tx.dead_rows.suspects(claim.shard.id)) == [4]
+
+
+def test_a_shard_whose_first_rows_all_finish_is_not_watched_any_more(claim: BulkClaim, store: Store) -> None:
+    """The crash was nobody's whom it still has: a later one is a first one."""
+    lose_a_worker(store, claim)
+    claim = claim_bulk(store)
+    watch = watched(claim, store, Isolation(), rows_at_risk=2)
+    assert watch.admit(3)
+    watch.withdraw(3)  # the engine had no room: it was not begun
+    for row in (3, 4, 5):
+        assert watch.admit(row)
+    watch.finished(5)
+    watch.finished(4)
+    assert crash_count(store, claim) == 1, "row 3 was there, perhaps, and has not finished"
+
+    watch.finished(3)
+
+    assert crash_count(store, claim) == 0
+    assert watch.admit(6)
+    assert journal(store, claim) == ()
+
+
+def test_a_shard_with_a_suspect_further_on_is_watched(claim: BulkClaim, store: Store) -> None:
+    lose_a_worker(store, claim)
+    claim = claim_bulk(store)
+    watch = watched(claim, store, Isolation(), suspects=[2, 9], rows_at_risk=1)
+    assert watch.admit(3)
+    watch.finished(3)
+    assert crash_count(store, claim) == 1
+
+    assert watch.admit(9)
+    watch.finished(9)
+
+    assert crash_count(store, claim) == 0, "row 2 had its result before this lease"
+
+
+def test_a_shard_with_a_dead_row_is_watched_to_its_end(claim: BulkClaim, store: Store) -> None:
+    lose_a_worker(store, claim)
+    claim = claim_bulk(store)
+    watch = watched(claim, store, Isolation(), dead=9, rows_at_risk=1)
+    assert watch.admit(3)
+
+    watch.finished(3)
+
+    assert crash_count(store, claim) == 1
+    assert watch.admit(4)
+    assert journal(store, claim) == (4,)
+
+
+def test_whoever_waits_for_the_isolation_to_end_is_told(claim: BulkClaim, store: Store) -> None:
+    told: list[bool] = []
+    isolation = Isolation(on_free=lambda: told.append(not isolation.is_held))
+    watch = watched(claim, store, isolation, suspects=[4])
+    assert watch.admit(4)
+    assert told == []
+
+    watch.finished(4)
+
+    assert told == [True]
 
 
 def test_a_shard_that_ends_gives_up_what_it_held(claim: BulkClaim, store: Store) -> None:
