@@ -38,7 +38,7 @@ _UNDER_A_TERM: Final = re.compile(r"segments/[^/]+/(?P<job>[^/]+)/(?P<shard>[0-9
 class RetentionConfig:
     interval_s: float = 300.0  # between two rounds through all there is
     orphan_age_s: float = 3600.0  # younger objects are left alone, whatever they are
-    objects_per_pass_max: int = 500  # looked at; a round takes as many passes as it needs
+    objects_per_pass_max: int = 1000  # looked at: a page of S3's; a round takes as many as it needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +84,7 @@ class Retention:
         )
         self._kind = 0  # where the round is …
         self._last_key: str | None = None  # … and the last object it has looked at
+        self._began_at: datetime | None = None  # by the store's clock
 
     @property
     def interval_s(self) -> float:
@@ -102,12 +103,17 @@ class Retention:
         self._kind, self._last_key = (self._kind + 1) % len(self._kinds), None
         if self._kind:
             return Collected(collected=collected, has_more=True)
+        self._began_at = None
         swept = self._objects.forget_unfinished(timedelta(seconds=max(self._config.orphan_age_s, FILE_AGE_S)))
         return Collected(collected=collected, unfinished=swept)
 
     def _older_than(self, page: Sequence[ObjectInfo], age_s: float) -> list[ObjectInfo]:
-        """By the store's clock, which may not be ours."""
-        latest = self._objects.put(CLOCK_KEY, b"").modified_at - timedelta(seconds=age_s)
+        """By the store's clock, which may not be ours, as it was when the round came by its first object.
+        That is one write a round, and makes no object older than it is.
+        """
+        if self._began_at is None:
+            self._began_at = self._objects.put(CLOCK_KEY, b"").modified_at
+        latest = self._began_at - timedelta(seconds=age_s)
         return [info for info in page if info.modified_at <= latest]
 
     def _collect(self, old: Sequence[ObjectInfo], kind: _Kind) -> int:

@@ -91,7 +91,7 @@ def workers(service: Service) -> list[int]:
 def test_running_jobs_wait_for_a_store_that_comes_back(service: Service, fault: Fault) -> None:
     front, before = front_of(service), workers(service)
     jobs = [
-        submit_bulk(service, some_rows(80, step_ms=40)),
+        submit_bulk(service, some_rows(120, step_ms=50)),
         submit_bulk(service, some_rows(20, seed=1), face=Face.OPENAI),
     ]
     wait_until_under_way(service, jobs[0])
@@ -103,11 +103,13 @@ def test_running_jobs_wait_for_a_store_that_comes_back(service: Service, fault: 
         return len(puts) > len(set(puts)) > 0
 
     wait_for("a checkpoint is tried again", is_missed)
+    online = submit_online(service, Row("one", "hello"))
+    wait_for("who needs no objects has an answer", lambda: stored(service, online).state.is_terminal)
     assert not stored(service, jobs[0]).state.is_terminal
     front.heal()
 
-    oracle.quiesce(service, jobs)
-    oracle.check(service, jobs, UNCHARGED)
+    oracle.quiesce(service, [*jobs, online])
+    oracle.check(service, [*jobs, online], UNCHARGED)
     assert workers(service) == before
 
 
@@ -205,7 +207,7 @@ def test_what_a_job_named_and_may_not_use_ends_that_job_with_the_reason_and_no_o
     service: Service,
 ) -> None:
     front = front_of(service)
-    unreadable, changed = (submit_bulk(service, some_rows(600, step_ms=10)) for _ in range(2))
+    unreadable, changed = (submit_bulk(service, some_rows(300, step_ms=40)) for _ in range(2))
     unwritable, good = (submit_bulk(service, some_rows(20)) for _ in range(2))
     front.set(ANY, Refused(403, "AccessDenied"), path=f"/{unwritable.output}")
     wait_until_under_way(service, unreadable)

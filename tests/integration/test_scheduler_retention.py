@@ -9,7 +9,7 @@ import pytest
 
 from nightshift.jobs import BulkClaim, carry_over_key, segment_key
 from nightshift.leases import Lease
-from nightshift.objectstore import DirectoryStore, S3Store
+from nightshift.objectstore import DirectoryStore, ObjectInfo, ObjectStore, S3Store
 from nightshift.rows.outputs import encode_segment
 from nightshift.store import Store
 from nightshift.testing import FakeClock, claimed
@@ -181,6 +181,33 @@ def test_a_round_takes_as_many_passes_as_it_needs_and_no_pass_more_than_its_shar
     assert [done.collected for done in passes] == [3, 3, 1]
     assert all(done.has_more for done in passes)
     assert keys(place, "segments/") == []
+
+
+def test_a_round_asks_the_store_once_what_time_it_is(place: Place, clock: FakeClock) -> None:
+    for number in range(5):
+        place.objects.put(f"files/default/file-{number}", b"x")
+    asked = CountingStore(place.objects)
+    duty = Retention(place.store, asked, RetentionConfig(objects_per_pass_max=2))
+
+    for rounds in (1, 2):
+        while duty.run_once(clock.now).has_more:
+            continue
+        assert asked.puts == rounds
+
+
+class CountingStore:
+    """An object store that counts what is written."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.puts = 0
+
+    def put(self, key: str, data: bytes) -> ObjectInfo:
+        self.puts += 1
+        return self._objects.put(key, data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objects, name)
 
 
 def test_keys_that_nobody_here_has_made_are_left_alone(place: Place) -> None:
