@@ -159,6 +159,16 @@ def test_an_online_request_that_may_run_only_once_fails(
     assert ended.errors[0].code == "interrupted"
 
 
+def test_an_online_request_that_may_run_only_once_goes_on_when_its_worker_leaves_in_order(
+    store: Store,
+) -> None:
+    submitted = once_only(store)
+    lease = claimed_online(store, submitted.shard_id, "worker_1").lease
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(lease)
+    claimed_online(store, submitted.shard_id, "worker_2")
+
+
 def test_a_cancelled_online_request_whose_worker_died_is_cancelled(
     store: Store, clock: FakeClock, duty: Recovery
 ) -> None:

@@ -5,11 +5,12 @@ import pytest
 
 from api.services import AppSettings
 from nightshift import lifecycle
-from nightshift.jobs import NewShard, Segment, Usage
+from nightshift.jobs import Counts, InputError, JobState, NewShard, Segment, Usage
 from nightshift.objectstore import open_store
 from nightshift.rows.outputs import RowResult, encode_segment
 from nightshift.store import Store
-from tests.integration.api.fake_worker import CHAT_MODEL
+from tests.integration.api.asking import online
+from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 
 
 class TestResults:
@@ -70,6 +71,22 @@ class TestResults:
             answer = http.get(f"/v1/jobs/{job_id}/results", params={"after": after})
             assert answer.status_code == 404
             assert answer.json()["error"]["param"] == "after"
+
+
+def test_the_row_of_a_request_that_was_given_up_says_why(
+    http: httpx.Client, worker: FakeWorker, store: Store
+) -> None:
+    worker.behave = lambda worker, claim: None  # it is never answered
+    job_id = http.post("/v1/jobs", json=online()).json()["id"]
+    why = InputError("interrupted", "The worker was lost.")
+    with store.transaction() as tx:
+        job = tx.jobs.fetch(job_id)
+        assert lifecycle.finish(tx, job, JobState.FAILED, tx.now(), counts=Counts(1, 0, 1), errors=(why,))
+
+    (row,) = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
+
+    assert (row["outcome"], row["response"]) == ("errored", None)
+    assert row["error"] == {"code": "interrupted", "message": "The worker was lost."}
 
 
 def result(row: int, name: str) -> RowResult:
