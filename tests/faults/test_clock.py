@@ -1,0 +1,118 @@
+"""The clocks of the API, the scheduler and the workers are wrong by an hour, each in its own way, and jump.
+
+Only the database's clock counts, so the database is PostgreSQL, which has one of its own; SQLite's is that of
+the one machine there is.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import oracle
+from tests.faults.oracle import Limits
+from tests.faults.service import ROLE, Parts, Service, running
+from tests.faults.workload import Job, some_rows, submit_bulk, submit_online
+from tests.integration.servers import RAM_DISK
+
+HOUR_S = 3600
+SOURCE = Path(__file__).with_name("shifted_clock.c")
+ROLES = ("api", "scheduler-1", "worker-1", "worker-2")
+WRONG = dict(zip(ROLES, (HOUR_S, -HOUR_S, HOUR_S, -HOUR_S), strict=True))
+MINUTE_S = 60
+ASK = "import time; print(time.time())"
+
+
+class Clocks:
+    """What the wall clock of each role is wrong by."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.set(dict.fromkeys(ROLES, 0))
+
+    def set(self, shifts_s: dict[str, int]) -> None:
+        for role, shift_s in shifts_s.items():
+            with (self._folder / role).open("r+b" if (self._folder / role).exists() else "wb") as file:
+                file.write(struct.pack("q", shift_s))
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def clocks(folder: Path) -> Iterator[Clocks]:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("a C compiler makes what shifts a process's clock")
+    library, places = folder / "shifted_clock.so", folder / "clocks"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE], check=True)
+    places.mkdir()
+    clocks = Clocks(places)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(library))
+        patch.setenv("CLOCKS", str(places))
+        yield clocks
+
+
+@pytest.fixture(scope="module")
+def service(clocks: Clocks, folder: Path) -> Iterator[Service]:
+    place = folder / "service"
+    place.mkdir()
+    clocks.set(WRONG)
+    with running(place, Parts(database="postgresql", workers=2)) as service:
+        yield service
+
+
+def submit_some(service: Service, seed: int, **options: object) -> list[Job]:
+    online = [submit_online(service, row) for row in some_rows(3, seed=seed)]
+    return [submit_bulk(service, some_rows(60, seed=seed, step_ms=10), **options), *online]
+
+
+def judge(service: Service, jobs: list[Job]) -> None:
+    oracle.quiesce(service, jobs)
+    oracle.check(service, jobs, Limits(attempts_max=1))
+
+
+def test_the_clocks_are_wrong(service: Service) -> None:
+    """The rest would prove nothing otherwise."""
+    for role in ROLES:
+        seen = subprocess.check_output([sys.executable, "-c", ASK], env={**os.environ, ROLE: role})
+        assert abs(float(seen) - time.time() - WRONG[role]) < MINUTE_S
+        for pid in service.pids(role):
+            assert SOURCE.stem in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_processes_an_hour_apart_work_together(service: Service) -> None:
+    judge(service, submit_some(service, seed=1, max_runtime="30m"))
+
+
+def test_clocks_jump_while_jobs_run(service: Service, clocks: Clocks) -> None:
+    jobs = submit_some(service, seed=2, max_runtime="30m")
+    for shifts_s in ({role: -shift_s for role, shift_s in WRONG.items()}, dict.fromkeys(ROLES, 0), WRONG):
+        clocks.set(shifts_s)
+        jobs += submit_some(service, seed=3)
+
+    judge(service, jobs)
+
+
+def test_times_that_are_told_are_the_databases(service: Service) -> None:
+    """In answers, and in the signed headers of webhooks, whose receivers refuse what is minutes off."""
+    (job,) = [submit_online(service, row) for row in some_rows(1, seed=4)]
+    oracle.quiesce(service, [job])
+    now_s = service.store.now().timestamp()
+
+    with service.http() as http:
+        told = http.get(f"/v1/jobs/{job.id}").json()
+    stamps = [int(request.headers["webhook-timestamp"]) for request in service.receiver.requests[-1:]]
+    for moment_s in (told["created_at"], told["finished_at"], *stamps):
+        assert abs(now_s - moment_s) < MINUTE_S
