@@ -5,6 +5,9 @@ checkout. Two processes that upgrade the same database at once take turns.
 """
 
 import logging
+import random
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +17,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
-from nightshift.errors import ConfigurationError
+from nightshift.errors import ConfigurationError, Conflicted
 from nightshift.settings import DataSettings
 from nightshift.store import tables
 from nightshift.store.database import Database
@@ -23,21 +26,38 @@ log = logging.getLogger(__name__)
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PLACES: Final = (_PACKAGE / "_migrations", _PACKAGE.parent / "migrations")
+TRIES_MAX: Final = 10
+RETRY_S: Final = 0.5  # at most, between two tries
 _ADVISORY_LOCK: Final = 0x6E736869667401  # any number of our own
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
     """Apply every migration up to `revision`, in one transaction."""
-    with database.write_at_leisure() as connection:
-        _wait_for_turn(connection)
-        command.upgrade(_config(connection), revision)
+    change_schema(database, lambda connection: command.upgrade(_config(connection), revision))
 
 
 def downgrade(database: Database, revision: str) -> None:
     """Take migrations back down to `revision` (`base`: all of them), in one transaction."""
-    with database.write_at_leisure() as connection:
-        _wait_for_turn(connection)
-        command.downgrade(_config(connection), revision)
+    change_schema(database, lambda connection: command.downgrade(_config(connection), revision))
+
+
+def change_schema(database: Database, change: Callable[[Connection], None]) -> None:
+    """Carry a change out in one transaction, whoever works with the tables meanwhile.
+
+    Each table it changes is its own until it ends. So somebody who holds one and wants another is in its way,
+    and it in theirs: PostgreSQL breaks one of the two off, and if it is this one, it begins anew.
+    """
+    for tries_left in reversed(range(TRIES_MAX)):
+        try:
+            with database.write_at_leisure() as connection:
+                _wait_for_turn(connection)
+                change(connection)
+            return
+        except Conflicted:
+            if not tries_left:
+                raise
+            log.info("the service was in the way; once more")
+            time.sleep(random.uniform(0, RETRY_S))
 
 
 def is_current(database: Database) -> bool:

@@ -201,7 +201,6 @@ POSTGRESQL: Final[Mapping[str, Outage]] = {
     "PostgreSQL crashes": partial(stopped, mode="immediate"),
     "every connection is terminated, again and again": cut_off,
     "the network before PostgreSQL swallows everything": silent,
-    "nobody listens in PostgreSQL's place": refused,
     "PostgreSQL writes nothing any more": read_only,
     "PostgreSQL takes no more connections": crowded,
 }

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from sqlalchemy.engine.interfaces import ReflectedIndex
 from nightshift.fleet import Capacity
 from nightshift.store import Store, tables
 from nightshift.store.database import Database
-from nightshift.store.migrate import downgrade, is_current, serves, upgrade
+from nightshift.store.migrate import change_schema, downgrade, is_current, serves, upgrade
 from nightshift.testing import a_worker, claimed, planned
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import PATIENCE_S, at_once
 
 
 @pytest.fixture
@@ -232,6 +233,40 @@ def test_two_processes_that_upgrade_at_once_both_succeed(empty_database_url: str
     database = Database(empty_database_url)
     assert is_current(database)
     database.close()
+
+
+def test_a_migration_that_a_service_at_work_was_in_the_way_of_is_begun_anew(
+    postgresql_database: Database,
+) -> None:
+    """The service holds a shard and wants its job; the migration holds the jobs and wants the shards."""
+    tries: list[int] = []
+    both_hold_one = threading.Barrier(2)
+
+    def migrate(connection: Connection) -> None:
+        tries.append(1)
+        connection.exec_driver_sql("ALTER TABLE job ADD COLUMN colour TEXT")
+        if len(tries) == 1:
+            both_hold_one.wait(PATIENCE_S)
+        connection.exec_driver_sql("ALTER TABLE shard ADD COLUMN colour TEXT")
+
+    def work() -> None:
+        with postgresql_database.write_at_leisure() as connection:
+            connection.exec_driver_sql("SET LOCAL deadlock_timeout = '1h'")  # it is not the one to notice
+            connection.exec_driver_sql("LOCK TABLE shard IN ROW EXCLUSIVE MODE")
+            both_hold_one.wait(PATIENCE_S)
+            connection.exec_driver_sql("LOCK TABLE job IN ROW SHARE MODE")
+
+    def undo(connection: Connection) -> None:
+        for table in ("job", "shard"):
+            connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN IF EXISTS colour")
+
+    try:
+        at_once(lambda: change_schema(postgresql_database, migrate), work)
+        with postgresql_database.read() as connection:
+            assert "colour" in {column["name"] for column in inspect(connection).get_columns("shard")}
+    finally:
+        change_schema(postgresql_database, undo)
+    assert len(tries) == 2
 
 
 def test_a_migration_that_fails_leaves_the_schema_as_it_was(empty_database: Database) -> None:
