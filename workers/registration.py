@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
@@ -13,6 +14,7 @@ from nightshift.store import Store
 
 log = logging.getLogger(__name__)
 
+RETRY_S: Final = 1.0
 HEARD_OF_WITHIN: Final = timedelta(seconds=30)  # six heartbeats
 
 
@@ -25,7 +27,21 @@ class Registration:
         self._capacity = capacity
 
     def register(self) -> None:
-        """It exists, and loads its models."""
+        """It exists, and loads its models. A database that is away is waited for: a worker that ended for
+        that would be started again in vain, until its supervisor gave it up.
+        """
+        while True:
+            try:
+                self._insert()
+                return
+            except DatabaseUnavailable as error:
+                log.warning(
+                    "waiting for the database",
+                    extra={"action": "database_awaited", "reason": error.message},
+                )
+            time.sleep(RETRY_S)
+
+    def _insert(self) -> None:
         with self._store.transaction() as tx:
             now = tx.now()
             tx.workers.register(
