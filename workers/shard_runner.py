@@ -4,9 +4,9 @@ One thread a shard and one inbox: finished rows, orders and bad news all arrive 
 decided in `_work`, in order. Rows are read only as fast as the engine takes them and results leave the
 memory with every segment, so a shard costs the same however many rows it has.
 
-    input ──► _admit ──► engine ──► inbox ──► _checkpoint ──► uploads
-                 ▲                    │          (finished rows, and the tokens so far of the others)
-                 └── rows in flight ◄─┘
+    input ──► ShardRows ──► engine ──► inbox ──► _checkpoint ──► uploads
+                  ▲                      │          (finished rows, and the tokens so far of the others)
+                  └─── rows in flight ◄──┘
 
 Trouble with the database or our own store is waited for under the lease; trouble with the input, or a bug, is
 no reason to keep it: what is finished is written, and the shard goes back to the queue.
@@ -15,45 +15,37 @@ no reason to keep it: what is finished is written, and the shard goes back to th
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
-from nightshift import failpoints
 from nightshift.errors import (
     DatabaseUnavailable,
-    InvalidRequest,
     NightshiftError,
     ObjectNotFound,
     StorageError,
 )
-from nightshift.jobs import Answer, BulkClaim, StopReason
+from nightshift.jobs import BulkClaim, StopReason
 from nightshift.leases import retry_delay_s
 from nightshift.objectstore import ObjectDamaged, ObjectStore
 from nightshift.objectstore.verdicts import storage_verdict
-from nightshift.rows.inputs import BadRow, Row, iter_rows
-from nightshift.rows.outputs import CorruptSegment, RowResult
-from nightshift.rows.requests import RowRequest, to_request
-from nightshift.schemas import parse_request
+from nightshift.rows.outputs import CorruptSegment
 from nightshift.sources import Sources, is_file_id
 from nightshift.store import Store
 from workers.endings import Endings
 from workers.heartbeat import Heartbeat
-from workers.in_flight import InFlight
-from workers.inference import Identity, Progress, breakdown, refusal
+from workers.inference import Progress
 from workers.ledger import Ledger
-from workers.model_server import Busy, Inference
 from workers.models import Models
 from workers.segments import Checkpoint, Checkpoints, LeaseLost
+from workers.shard_rows import InputTrouble, ShardRows
 from workers.suspicion import Isolation, watch
 from workers.uploads import UPLOADS_MAX, Uploads, may_pass
 
 log = logging.getLogger(__name__)
 
 BUSY_RETRY_S: Final = 0.2  # how long to wait before offering a row again to a model that took none
-ROW_TRIES_MAX: Final = 3  # of a row that the engine breaks off, before that is its result
 
 T = TypeVar("T")
 
@@ -121,14 +113,6 @@ class _Lost:
 _Message = _Heard | _Stored | _Broken | _Drain | _Lost | StopReason
 
 
-class _InputTrouble(Exception):
-    """The rows cannot be read."""
-
-    def __init__(self, error: StorageError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
 class ShardRunner:
     """One lease of one shard, from claim to its end. Start it once."""
 
@@ -149,16 +133,21 @@ class ShardRunner:
             name=self._name,
         )
         self._endings = Endings(claim, rooms.store)
-        self._watch = watch(claim, rooms.store, rooms.isolation, config.rows_at_risk_max)
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
-        self._next: Row | BadRow | None = None  # read, and not given to the engine
-        self._again: deque[InFlight] = deque()  # broken off by the engine, and to be given to it once more
         self._ledger = Ledger(
             segment_rows=config.segment_rows,
             segment_interval_s=config.segment_interval_s,
             carry_over_interval_s=config.carry_over_interval_s,
         )
-        self._rows_total: int | None = None  # known once the input has been read to its end
+        self._rows = ShardRows(
+            claim,
+            rooms.sources,
+            rooms.models,
+            self._ledger,
+            watch(claim, rooms.store, rooms.isolation, config.rows_at_risk_max),
+            line_bytes_max=config.line_bytes_max,
+            on_progress=lambda inference_id, progress: self._inbox.put(_Heard(inference_id, progress)),
+        )
         self._is_draining = False
         self._stop_at_s: float | None = None  # when rows still in flight are given up
         self._leave_by_s = float("inf")  # when what is not written is given up
@@ -204,8 +193,7 @@ class ShardRunner:
             outcome = "abandoned until its lease expires"
         finally:
             self._uploads.abandon()
-            self._cancel_all()
-            self._watch.close()
+            self._rows.close()
             self._rooms.heartbeat.release(lease)
             self._on_end(self)
         log.info(
@@ -216,7 +204,7 @@ class ShardRunner:
                 "job": lease.job_id,
                 "shard_no": self.claim.shard.shard_no,
                 "term": lease.term,
-                "rows_total": self._rows_total,
+                "rows_total": self._rows.total,
                 "seconds": round(time.monotonic() - started_s, 3),
             },
         )
@@ -228,7 +216,7 @@ class ShardRunner:
             return self._end()
         except (LeaseLost, DatabaseUnavailable):
             raise
-        except _InputTrouble as trouble:
+        except InputTrouble as trouble:
             return self._leave_input(trouble.error)
         except (ObjectDamaged, CorruptSegment, ObjectNotFound) as error:
             return self._fail(error)  # listed results are lost: nobody else would find them either
@@ -245,36 +233,16 @@ class ShardRunner:
         done = self._insist(self._checkpoints.rows_done)
         left = self._insist(self._checkpoints.carry_over)
         self._ledger.left = {row: carry_over for row, carry_over in left.items() if row not in done}
-        rows = self._rows_to_run(done)
-        self._next = next(rows, None)
-        while self._has_waiting or self._ledger.in_flight:
-            while self._has_waiting and self._may_admit and self._admit_next():
-                if self._next is None:
-                    self._next = next(rows, None)
+        self._rows.open(done)
+        while self._rows.has_waiting or self._ledger.in_flight:
+            while self._rows.has_waiting and self._may_admit and self._rows.admit_next():
+                pass
             if self._must_leave:
                 break
-            self._listen(BUSY_RETRY_S if self._may_admit and self._has_waiting else None)
+            self._listen(BUSY_RETRY_S if self._may_admit and self._rows.has_waiting else None)
             if self._checkpoint_is_due:
                 self._checkpoint()
         self._flush()
-
-    def _rows_to_run(self, done: set[int]) -> Iterator[Row | BadRow]:
-        """The shard's rows that no listed segment has. At the end, the number of all rows is known."""
-        shard = self.claim.shard
-        count = 0
-        try:
-            source = self._rooms.sources.open(shard.uri, self.claim.lease.tenant_id)
-            for row in iter_rows(source.store, source.key, shard, line_bytes_max=self._config.line_bytes_max):
-                count += 1
-                if row.index not in done:
-                    yield row
-        except StorageError as error:
-            raise _InputTrouble(error) from error
-        self._rows_total = count
-
-    @property
-    def _has_waiting(self) -> bool:
-        return self._next is not None or bool(self._again)
 
     @property
     def _may_admit(self) -> bool:
@@ -288,115 +256,6 @@ class ShardRunner:
         return self._stop_at_s is not None and (
             not self._ledger.in_flight or time.monotonic() >= self._stop_at_s
         )
-
-    # -- rows ------------------------------------------------------------------------------------------
-
-    def _admit_next(self) -> bool:
-        """Give one row to the engine, or record at once why it cannot be run. False: not now."""
-        if self._again:
-            again = self._again[0]
-            admitted = self._try(again.row, again.request, again.tries + 1)
-            if admitted:
-                self._again.popleft()
-            return admitted
-        assert self._next is not None, "there is one waiting"
-        admitted = self._admit(self._next)
-        if admitted:
-            self._next = None
-        return admitted
-
-    def _admit(self, row: Row | BadRow) -> bool:
-        request = to_request(row, self.claim.job.spec, self.claim.shard)
-        if (refused := self._watch.refuses(row.index, request.custom_id)) is not None:
-            self._record(row.index, request.custom_id, refused)
-            return True
-        if not isinstance(request, RowRequest):
-            error = InvalidRequest(request.message, param=request.param, code=request.code)
-            self._record(row.index, request.custom_id, refusal(error))
-            return True
-        return self._try(row.index, request, tries=1)
-
-    def _try(self, row: int, request: RowRequest, tries: int) -> bool:
-        try:
-            return self._submit(row, request, tries)
-        except (Busy, DatabaseUnavailable):
-            return False
-        except InvalidRequest as error:
-            self._record(row, request.custom_id, refusal(error))
-            return True
-
-    def _submit(self, row: int, request: RowRequest, tries: int) -> bool:
-        job, shard = self.claim.job, self.claim.shard
-        parsed = parse_request(job.spec.endpoint, request.body)
-        if parsed.model != job.model:
-            raise InvalidRequest(
-                f"This job runs '{job.model}'; the row asks for '{parsed.model}'.",
-                param="model",
-                code="mismatched_model",
-            )
-        identity = self._identity(row)
-        inference_id = f"{identity.name}@{self.claim.lease.term}" + (f".{tries}" if tries > 1 else "")
-        so_far = self._ledger.left.get(row)
-        inference = Inference(
-            id=inference_id,
-            request=parsed,
-            identity=identity,
-            priority=job.priority,
-            listener=lambda progress: self._inbox.put(_Heard(inference_id, progress)),
-            carry_over=so_far,
-            group=job.id,
-        )
-        server = self._rooms.models.get(parsed.model)
-        if not self._watch.admit(row):
-            return False
-        try:
-            self._rooms.models.submit(inference)
-        except BaseException:
-            self._watch.withdraw(row)
-            raise
-        flight = InFlight(row, request, server, parsed.num_choices, so_far, tries)
-        self._ledger.begin(inference_id, flight)
-        log.debug("row admitted", extra={"action": "row_admitted", "shard_no": shard.shard_no, "row": row})
-        return True
-
-    def _identity(self, row: int) -> Identity:
-        return Identity(f"{self._name}/{row}", int(self.claim.job.created_at.timestamp()))
-
-    def _note(self, inference_id: str, progress: Progress) -> None:
-        failpoints.hit("worker.row_heard")
-        flight = self._ledger.in_flight.get(inference_id)
-        if flight is None:
-            return
-        self._ledger.hear(flight, progress)
-        if progress.failed is None and progress.answer is None:
-            return
-        del self._ledger.in_flight[inference_id]
-        self._watch.finished(flight.row)
-        if progress.answer is not None:
-            self._record(flight.row, flight.request.custom_id, progress.answer)
-        elif flight.tries < ROW_TRIES_MAX:
-            self._again.append(flight)
-        else:
-            assert progress.failed is not None, "it has ended"
-            self._record(flight.row, flight.request.custom_id, breakdown(progress.failed))
-
-    def _record(self, row: int, custom_id: str, answer: Answer) -> None:
-        identity = self._identity(row)
-        self._ledger.finish(
-            RowResult(
-                row=row,
-                custom_id=custom_id,
-                id=identity.id("batch_req_"),
-                request_id=identity.id("req_"),
-                status_code=answer.status_code,
-                body=answer.body,
-                usage=answer.usage,
-            )
-        )
-
-    def _cancel_all(self) -> None:
-        for inference_id, flight in self._ledger.in_flight.items():
-            flight.server.cancel(inference_id)
 
     # -- news ------------------------------------------------------------------------------------------
 
@@ -431,7 +290,7 @@ class ShardRunner:
                 self._stop_at_s = time.monotonic() + self._config.stop_grace_s
                 self._leave_by_s = min(self._leave_by_s, self._stop_at_s + self._config.flush_s)
         else:
-            self._note(message.inference_id, message.progress)
+            self._rows.hear(message.inference_id, message.progress)
 
     def _insist(self, act: Callable[[], T]) -> T:
         """Do what the database or our own store must do for us, however often it takes under this lease.
@@ -464,13 +323,13 @@ class ShardRunner:
         return self._ledger.is_due and not self._uploads.is_full
 
     def _checkpoint(self, *, of_everything: bool = False) -> None:
-        checkpoint = self._ledger.take(self._rows_total, of_everything=of_everything)
+        checkpoint = self._ledger.take(self._rows.total, of_everything=of_everything)
         if checkpoint is not None:
             self._uploads.put(checkpoint)
 
     def _flush(self) -> None:
         """Write all there is, rows under way included, and wait until that is done or it is time to leave."""
-        self._cancel_all()
+        self._rows.cancel_all()
         self._checkpoint(of_everything=self._stop_at_s is None)
         self._ledger.in_flight.clear()
         while self._uploads.pending and time.monotonic() < self._leave_by_s:
@@ -491,7 +350,7 @@ class ShardRunner:
         elif self._stop_at_s is not None:
             ended, outcome = self._insist(self._endings.stop), "stopped"
         else:
-            rows_total = self._rows_total
+            rows_total = self._rows.total
             assert rows_total is not None, "the input was read to its end"
             ended, outcome = self._insist(lambda: self._endings.complete(rows_total)), "done"
         if not ended:
