@@ -1,0 +1,47 @@
+"""A shard's input, and runners that end with the test."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from nightshift.files import file_key
+from nightshift.jobs import BulkClaim
+from nightshift.objectstore import ObjectStore
+from tests.unit.workers.scripted import TENANT, ManualClock
+from tests.unit.workers.shard.helpers import CONFIG, INPUT
+from workers import shard_runner, uploads
+from workers.heartbeat import Heartbeat
+from workers.shard_runner import Rooms, ShardConfig, ShardRunner
+
+
+@pytest.fixture
+def write_input(objects: ObjectStore) -> Callable[[Sequence[str]], None]:
+    def write(lines: Sequence[str]) -> None:
+        objects.put(file_key(TENANT, INPUT), "".join(line + "\n" for line in lines).encode())
+
+    return write
+
+
+@pytest.fixture
+def run(rooms: Rooms, heartbeat: Heartbeat, clock: ManualClock) -> Iterator[Callable[..., ShardRunner]]:
+    runners: list[ShardRunner] = []
+
+    def start(claim: BulkClaim, config: ShardConfig = CONFIG, in_rooms: Rooms = rooms) -> ShardRunner:
+        runner = ShardRunner(claim, in_rooms, config, on_end=lambda runner: None)
+        heartbeat.hold(claim.lease, runner, clock())
+        runner.start()
+        runners.append(runner)
+        return runner
+
+    yield start
+    for runner in runners:
+        runner.lease_lost()
+        assert runner.join(10)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has to wait before trying again does not wait long."""
+    monkeypatch.setattr(uploads, "LISTING_RETRY_S", 0.01)
+    for module in (uploads, shard_runner):
+        monkeypatch.setattr(module, "retry_delay_s", lambda faults, key: 0.01)

@@ -1,0 +1,210 @@
+"""Rows under way: their tokens so far are kept, and whoever is next goes on from them."""
+
+from dataclasses import replace
+
+from nightshift.jobs import Job, ShardState, carry_over_key
+from nightshift.objectstore import ObjectStore
+from nightshift.store import Store
+from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk
+from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
+from workers.carry_over import CarryOver, ChoiceSoFar
+from workers.inference import Progress
+from workers.shard_runner import ShardRunner
+
+
+def test_draining_saves_tokens_so_far_and_the_next_worker_continues_from_them(
+    store, objects, model, write_input, run
+) -> None:
+    write_input([batch_line(n) for n in range(3)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    done, half, untouched = model.wait_for(3)
+    model.answer(done.id)
+    model.say(half.id, "RO", [7, 8])
+    model.say(half.id, "W", [9])
+
+    runner.drain()
+    finished(runner)
+
+    shard = shard_of(store, job)
+    assert (shard.state, shard.attempts, shard.rows_done) == (ShardState.QUEUED, 0, 1)
+    assert set(model.cancelled) == {half.id, untouched.id}
+
+    model.submitted.clear()
+    run(claim_bulk(store, "worker-2"))
+    continued = {inference.identity.name: inference.carry_over for inference in model.wait_for(2)}
+    assert continued[half.identity.name] == CarryOver([ChoiceSoFar([7, 8, 9])], model.made_by)
+    assert continued[untouched.identity.name] is None
+
+
+def test_a_row_of_several_choices_is_carried_over_choice_by_choice(
+    store, objects, model, write_input, run
+) -> None:
+    write_input([batch_line(0, body=chat_body("row", n=3))])
+    plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    (inference,) = model.wait_for(1)
+    listener = inference.listener
+    listener(Progress("a", [1, 2], choice=2))
+    listener(Progress("b", [3], choice=0))
+    listener(Progress("c", [4], choice=2))
+
+    runner.drain()
+    finished(runner)
+    run(claim_bulk(store, "worker-2"))
+    (continued,) = model.wait_for(1)
+
+    choices = [ChoiceSoFar([3]), ChoiceSoFar(), ChoiceSoFar([1, 2, 4])]
+    assert continued.carry_over == CarryOver(choices, model.made_by)
+
+
+def test_a_carry_over_of_an_earlier_version_is_still_read(store, objects, model, write_input, run) -> None:
+    write_input([batch_line(0)])
+    plan_bulk(store, INPUT)
+    claim = claim_bulk(store)
+    key = carry_over_key(claim.lease, claim.shard.shard_no, 0)
+    objects.put(key, b'{"row": 0, "output_token_ids": [5, 6]}\n')
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(claim.lease, key)
+
+    run(claim_bulk(store, "worker-2"))
+    (continued,) = model.wait_for(1)
+
+    assert continued.carry_over == CarryOver([ChoiceSoFar([5, 6])])
+
+
+def test_rows_under_way_are_saved_without_notice_and_go_on_after_a_sudden_death(
+    store, model, write_input, run
+) -> None:
+    write_input([batch_line(n) for n in range(2)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store), replace(CONFIG, carry_over_interval_s=0.02))
+    half, untouched = model.wait_for(2)
+    model.say(half.id, "RO", [7, 8])
+    first = saved_after(store, job, None)
+    model.say(half.id, "W", [9])
+    saved_after(store, job, first)
+    died(store, runner)
+
+    model.submitted.clear()
+    run(claim_bulk(store, "worker-2"))
+    continued = {inference.identity.name: inference.carry_over for inference in model.wait_for(2)}
+    assert continued[half.identity.name] == CarryOver([ChoiceSoFar([7, 8, 9])], model.made_by)
+    assert continued[untouched.identity.name] is None
+
+
+def test_rows_without_new_tokens_are_not_saved_again(store, objects, model, write_input, run) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store), replace(CONFIG, carry_over_interval_s=0.01))
+    (half,) = model.wait_for(1)
+    model.say(half.id, "RO", [7, 8])
+    key = saved_after(store, job, None)
+    assert not runner.join(0.2)
+
+    assert shard_of(store, job).carry_over_key == key
+
+
+def test_only_the_last_carry_over_is_kept_and_none_of_a_shard_that_is_done(
+    store, objects, model, write_input, run
+) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store), replace(CONFIG, carry_over_interval_s=0.01))
+    (row,) = model.wait_for(1)
+    key = None
+    for token in range(3):
+        model.say(row.id, "x", [token])
+        key = saved_after(store, job, key)
+        wait_until(lambda key=key: carry_overs(objects) == [key])
+    model.answer(row.id)
+    finished(runner)
+
+    assert carry_overs(objects) == []
+
+
+def test_a_row_that_is_drained_twice_before_it_says_anything_keeps_its_tokens(
+    store, model, write_input, run
+) -> None:
+    write_input([batch_line(0)])
+    plan_bulk(store, INPUT)
+    first = run(claim_bulk(store))
+    (row,) = model.wait_for(1)
+    model.say(row.id, "RO", [7, 8])
+    first.drain()
+    finished(first)
+    second = run(claim_bulk(store, "worker-2"))
+    model.wait_for(1)
+    second.drain()
+    finished(second)
+
+    run(claim_bulk(store, "worker-3"))
+    (continued,) = model.wait_for(1)
+
+    assert continued.carry_over == CarryOver([ChoiceSoFar([7, 8])], model.made_by)
+
+
+def test_a_row_not_begun_yet_keeps_the_tokens_it_has_when_others_are_saved(
+    store, model, write_input, run
+) -> None:
+    write_input([batch_line(n) for n in range(2)])
+    job = plan_bulk(store, INPUT)
+    first = run(claim_bulk(store))
+    for row, tokens in zip(model.wait_for(2), ([1], [2, 3]), strict=True):
+        model.say(row.id, "x", tokens)
+    first.drain()
+    finished(first)
+    saved = shard_of(store, job).carry_over_key
+    second = run(
+        claim_bulk(store, "worker-2"), replace(CONFIG, rows_in_flight_max=1, carry_over_interval_s=0.01)
+    )
+    (begun,) = model.wait_for(1)
+    model.say(begun.id, "x", [1, 4])
+    saved_after(store, job, saved)
+    died(store, second)
+
+    run(claim_bulk(store, "worker-3"))
+
+    left = [inference.carry_over for inference in model.wait_for(2)]
+    assert left == [CarryOver([ChoiceSoFar(tokens)], model.made_by) for tokens in ([1, 4], [2, 3])]
+
+
+def test_tokens_that_the_engine_does_not_go_on_from_are_counted(
+    store, objects, model, write_input, run
+) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    first = run(claim_bulk(store))
+    (row,) = model.wait_for(1)
+    model.say(row.id, "RO", [7, 8])
+    first.drain()
+    finished(first)
+
+    second = run(claim_bulk(store, "worker-2"))
+    (row,) = model.wait_for(1)
+    model.say(row.id, "R", [5])  # an engine that goes on repeats 7, 8 first
+    model.answer(row.id)
+    finished(second)
+
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id).tokens_redone == 2
+        assert tx.counters.values()["tokens_redone"] == 2
+
+
+def saved_after(store: Store, job: Job, key: str | None) -> str | None:
+    """Wait until the job's only shard has another carry-over than this one. Returns its key."""
+    wait_until(lambda: shard_of(store, job).carry_over_key != key)
+    return shard_of(store, job).carry_over_key
+
+
+def carry_overs(objects: ObjectStore) -> list[str]:
+    return [found.key for found in objects.list("segments") if "-c" in found.key]
+
+
+def died(store: Store, runner: ShardRunner) -> None:
+    """The worker is gone from one moment to the next, and somebody has noticed."""
+    runner.lease_lost()
+    finished(runner)
+    with store.transaction() as tx:
+        for lost in tx.leases.of_worker(runner.claim.lease.worker_id, 10):
+            tx.leases.requeue(lost)

@@ -1,0 +1,357 @@
+"""A shard under its lease: whatever is ordered, refused or lost on the way, nothing finished is."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from nightshift import lifecycle
+from nightshift.errors import DatabaseUnavailable, StorageUnavailable
+from nightshift.jobs import ShardState, StopReason
+from nightshift.objectstore import ObjectStore
+from nightshift.store import Store, Transaction
+from tests.unit.workers.scripted import claim_bulk, plan_bulk
+from tests.unit.workers.shard.helpers import (
+    CONFIG,
+    INPUT,
+    batch_line,
+    by_id,
+    finished,
+    results_of,
+    shard_of,
+    wait_until,
+)
+from workers import endings
+from workers.model_server import Inference
+from workers.shard_runner import ShardRunner
+from workers.uploads import UPLOADS_MAX
+
+
+def test_a_stopped_job_starts_nothing_more_and_keeps_what_finishes_in_time(
+    store, objects, model, write_input, run, heartbeat
+) -> None:
+    write_input([batch_line(n) for n in range(20)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store), replace(CONFIG, rows_in_flight_max=2))
+    running = model.wait_for(2)
+    with store.transaction() as tx:
+        lifecycle.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+    heartbeat.beat()
+    for inference in running:
+        model.answer(inference.id)
+    finished(runner)
+
+    assert len(model.submitted) == 2
+    assert len(results_of(store, objects, job)) == 2
+    assert shard_of(store, job).state is ShardState.STOPPED
+
+
+def test_rows_that_outlast_the_grace_period_are_given_up(store, model, write_input, run) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store), replace(CONFIG, stop_grace_s=0.01))
+    (stuck,) = model.wait_for(1)
+
+    runner.stop_requested(StopReason.EXPIRED)
+    finished(runner)
+
+    assert model.cancelled == [stuck.id]
+    assert shard_of(store, job).state is ShardState.STOPPED
+
+
+def test_a_worker_that_does_not_trust_its_lease_writes_only_once_it_does_again(
+    store, objects, model, write_input, run, clock, heartbeat
+) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    (inference,) = model.wait_for(1)
+    clock.advance(21)  # nothing renewed the lease
+
+    model.answer(inference.id)
+    assert not runner.join(0.2)
+    assert results_of(store, objects, job) == []
+    heartbeat.beat()
+    finished(runner)
+
+    assert len(results_of(store, objects, job)) == 1
+
+
+def test_a_worker_that_lost_its_lease_writes_nothing(store, objects, model, write_input, run, clock) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    (inference,) = model.wait_for(1)
+    clock.advance(21)
+
+    model.answer(inference.id)
+    runner.lease_lost()
+    finished(runner)
+
+    assert results_of(store, objects, job) == []
+    assert shard_of(store, job).state is ShardState.LEASED, "recovery will find it"
+
+
+def test_the_database_refuses_a_segment_under_an_old_term(store, objects, model, write_input, run) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    (inference,) = model.wait_for(1)
+    with store.transaction() as tx:
+        (expired,) = tx.leases.of_worker("worker-1", 10)
+        tx.leases.requeue(expired)
+    second = claim_bulk(store, "worker-2")
+
+    model.answer(inference.id)  # the first worker still trusts itself
+    finished(runner)
+
+    assert results_of(store, objects, job) == []
+    shard = shard_of(store, job)
+    assert (shard.state, shard.term) == (ShardState.LEASED, second.lease.term)
+
+
+def test_a_shard_whose_storage_is_away_waits_and_is_not_lost(store, rooms, model, write_input, run) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+
+    class Away:
+        def __getattr__(self, name: str) -> object:
+            raise StorageUnavailable
+
+    finished(
+        started(ShardRunner(claim_bulk(store), replace(rooms, sources=Away()), CONFIG, on_end=lambda r: None))
+    )
+
+    assert shard_of(store, job).state is ShardState.QUEUED
+    with store.transaction() as tx:
+        assert tx.leases.claim_bulk("worker-2", ["demo"], tx.now(), 30) is None, "not before a while"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda objects, key: objects.put(key, b"{}"), lambda objects, key: objects.delete(key)],
+    ids=["damaged", "gone"],
+)
+def test_a_shard_whose_listed_results_are_lost_is_given_up_and_waits_for_nobody(
+    store, objects, model, write_input, run, spoil
+) -> None:
+    write_input([batch_line(n) for n in range(2)])
+    job = plan_bulk(store, INPUT)
+    first = run(claim_bulk(store), replace(CONFIG, segment_rows=1))
+    model.answer(model.wait_for(2)[0].id)
+    wait_until(lambda: shard_of(store, job).rows_done == 1)
+    first.drain()
+    finished(first)
+    with store.snapshot() as tx:
+        (segment,) = tx.shards.segments(shard_of(store, job).id)
+    spoil(objects, segment.key)
+
+    finished(run(claim_bulk(store)))
+
+    assert shard_of(store, job).state is ShardState.FAILED
+
+
+def test_a_database_that_is_away_for_a_while_costs_nothing_that_is_finished(
+    store, objects, model, write_input, run, rooms, at_once
+) -> None:
+    write_input([batch_line(n) for n in range(3)])
+    job = plan_bulk(store, INPUT)
+    claim = claim_bulk(store)
+    away = Away(store)
+    runner = run(claim, in_rooms=replace(rooms, store=away))
+    rows = model.wait_for(3)
+    away.is_away = True
+    for row in rows:
+        model.answer(row.id)
+    for _ in range(2):
+        assert away.refused.acquire(timeout=10)
+    stored = [found.key for found in objects.list("segments")]
+    away.is_away = False
+    finished(runner)
+
+    assert len(model.submitted) == 3, "no row is run again"
+    assert len(by_id(results_of(store, objects, job))) == 3
+    assert shard_of(store, job).state is ShardState.DONE
+    assert [found.key for found in objects.list("segments")] == stored, "nothing is stored twice"
+
+
+def test_a_listing_whose_answer_was_lost_is_not_counted_twice(
+    store, objects, model, write_input, run, rooms, at_once
+) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    away = Away(store)
+    runner = run(claim_bulk(store), in_rooms=replace(rooms, store=away))
+    (row,) = model.wait_for(1)
+    away.loses_answers = 1
+    model.answer(row.id)
+    finished(runner)
+
+    assert away.refused.acquire(timeout=0)
+    assert len(results_of(store, objects, job)) == 1
+    shard = shard_of(store, job)
+    assert (shard.state, shard.rows_done) == (ShardState.DONE, 1)
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id).counts.succeeded == 1
+
+
+def test_an_object_store_that_is_away_for_a_while_costs_nothing_that_is_finished(
+    store, objects, model, write_input, run, rooms, at_once
+) -> None:
+    write_input([batch_line(n) for n in range(3)])
+    job = plan_bulk(store, INPUT)
+    claim = claim_bulk(store)
+    away = AwayObjects(objects)
+    runner = run(claim, in_rooms=replace(rooms, objects=away))
+    rows = model.wait_for(3)
+    away.is_away = True
+    for row in rows:
+        model.answer(row.id)
+    for _ in range(2):
+        assert away.refused.acquire(timeout=10)
+    away.is_away = False
+    finished(runner)
+
+    assert len(model.submitted) == 3
+    assert len(by_id(results_of(store, objects, job))) == 3
+    shard = shard_of(store, job)
+    assert (shard.state, shard.attempts, shard.faults) == (ShardState.DONE, 1, 0)
+
+
+def test_a_slow_object_store_stops_the_rows_only_after_some_checkpoints(
+    store, objects, model, write_input, run, rooms
+) -> None:
+    model.echo = True
+    write_input([batch_line(n) for n in range(40)])
+    job = plan_bulk(store, INPUT)
+    slow = SlowObjects(objects)
+    config = replace(CONFIG, segment_rows=2, rows_in_flight_max=4)
+    runner = run(claim_bulk(store), config, in_rooms=replace(rooms, objects=slow))
+    assert slow.asked.acquire(timeout=10)
+    wait_until(lambda: len(model.submitted) >= 2 * UPLOADS_MAX)
+    assert not runner.join(0.1)
+    assert len(model.submitted) <= 2 * UPLOADS_MAX + config.rows_in_flight_max
+    slow.answers.set()
+    finished(runner)
+
+    assert len(by_id(results_of(store, objects, job))) == 40
+
+
+def test_whoever_drains_while_the_object_store_hangs_does_not_wait_for_it(
+    store, objects, model, write_input, run, rooms
+) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    slow = SlowObjects(objects)
+    runner = run(claim_bulk(store), replace(CONFIG, flush_s=0.05), in_rooms=replace(rooms, objects=slow))
+    (row,) = model.wait_for(1)
+    model.say(row.id, "RO", [7, 8])
+    runner.drain()
+    finished(runner)
+    slow.answers.set()
+
+    shard = shard_of(store, job)
+    assert (shard.state, shard.attempts, shard.carry_over_key) == (ShardState.QUEUED, 0, None)
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id).tokens_redone == 2
+
+
+def test_a_shard_that_breaks_is_given_back_at_once_with_what_is_finished(
+    store, objects, model, write_input, run, monkeypatch
+) -> None:
+    write_input([batch_line(0), batch_line(1)])
+    job = plan_bulk(store, INPUT)
+    broken = iter([False, True])
+    monkeypatch.setattr(model, "submit", breaking(model.submit, broken))
+
+    finished(run(claim_bulk(store)))
+
+    shard = shard_of(store, job)
+    assert (shard.state, shard.attempts, shard.faults) == (ShardState.QUEUED, 1, 0)
+    with store.transaction() as tx:
+        assert list(tx.leases.of_worker("worker-1", 10)) == []
+
+
+def test_a_shard_that_always_breaks_is_given_up(store, model, write_input, run, monkeypatch) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    monkeypatch.setattr(model, "submit", breaking(model.submit, itertools.repeat(True)))
+    monkeypatch.setattr(endings, "retry_delay_s", lambda faults, key: 0.0)
+
+    for _ in range(endings.BROKEN_MAX):
+        finished(run(claim_bulk(store)))
+
+    assert shard_of(store, job).state is ShardState.FAILED
+
+
+def breaking(submit: Callable[[Inference], None], when: Iterator[bool]) -> Callable[[Inference], None]:
+    def broken(inference: Inference) -> None:
+        if next(when):
+            raise RuntimeError("nobody foresaw this")
+        submit(inference)
+
+    return broken
+
+
+class Away(Store):
+    """A store whose database can be taken away, or can lose the answers to commits that it made."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.database)
+        self.is_away = False
+        self.loses_answers = 0
+        self.refused = threading.Semaphore(0)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        if self.is_away:
+            self._refuse()
+        with super().transaction() as tx:
+            yield tx
+        if self.loses_answers:
+            self.loses_answers -= 1
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self.refused.release()
+        raise DatabaseUnavailable
+
+
+class AwayObjects:
+    """An object store that can be taken away."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.is_away = False
+        self.refused = threading.Semaphore(0)
+
+    def __getattr__(self, name: str) -> object:
+        if self.is_away:
+            self.refused.release()
+            raise StorageUnavailable
+        return getattr(self._objects, name)
+
+
+class SlowObjects:
+    """An object store in which a put does not end before it is told to."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.asked = threading.Semaphore(0)
+        self.answers = threading.Event()
+
+    def put(self, key: str, data: bytes) -> None:
+        self.asked.release()
+        assert self.answers.wait(30)
+        self._objects.put(key, data)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._objects, name)
+
+
+def started(runner: ShardRunner) -> ShardRunner:
+    runner.start()
+    return runner
