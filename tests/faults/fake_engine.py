@@ -10,7 +10,8 @@ prompt says in its words is obeyed:
     !exit 137          os._exit(137)
     !raise             an exception escapes the step
     !hang              the step never ends
-    !eat-memory        allocate until the process may have no more (256 MiB on top of what it has)
+    !eat-memory        take memory until the process may have no more: 256 MiB on top of what it has;
+                       !eat-memory 512: that many MiB
     !fail              the engine gives this one request up; !fail 2: the first two times in this process
 
 Nothing is obeyed any more once the engine is mended: while the file that `MENDED` names is there.
@@ -182,7 +183,7 @@ class FakeEngine:
             case "hang":
                 threading.Event().wait()
             case "eat-memory":
-                _eat_memory()
+                _eat_memory(number * 1024 * 1024 if number else MEMORY_MAX_BYTES)
             case "fail":
                 prompt = self.tokenizer.decode(one.request.prompt_token_ids)
                 self._failures[prompt] += 1
@@ -212,11 +213,11 @@ class FakeEngine:
         )
 
 
-def _eat_memory() -> None:
+def _eat_memory(more_bytes: int) -> None:
     """Until there is no more; a limit of our own keeps the machine out of it. Raises MemoryError."""
     used_bytes = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + MEMORY_MAX_BYTES, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + more_bytes, hard))
     eaten = []
     while True:
         eaten.append(b"x" * (16 * 1024 * 1024))  # memory that is written to, so that it is really taken

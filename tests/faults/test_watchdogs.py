@@ -2,32 +2,34 @@
 given back at once, and it is started again."""
 
 import signal
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Collection
 
 import pytest
 
 from nightshift.fleet import DeathCause, Worker
 from tests.faults import oracle
+from tests.faults.conftest import ServiceOf
+from tests.faults.control_group import short_of_memory
 from tests.faults.oracle import Limits
 from tests.faults.processes import wait_for
 from tests.faults.proxy import Swallow
-from tests.faults.service import Parts, Service, running
+from tests.faults.service import Parts, Service
 from tests.faults.workload import Row, some_rows, submit_bulk, submit_online
-from tests.integration.servers import RAM_DISK
 
 IMPATIENT = {"STEP_TIMEOUT_S": "2", "DEAF_AFTER_S": "5"}
+MEMORY_BYTES = 512 * 1024 * 1024  # a worker takes a third of it
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
+def shared(module_service_of: ServiceOf) -> Service:
     """One worker, that dies again and again."""
-    with (
-        tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder,
-        running(Path(folder), Parts(), **IMPATIENT) as service,
-    ):
-        yield service
+    return module_service_of(Parts(proxies=frozenset({"redis"})), **IMPATIENT)
+
+
+@pytest.fixture
+def service(shared: Service) -> Service:
+    shared.wait_until_ready()
+    return shared
 
 
 def dead(service: Service) -> dict[str, Worker]:
@@ -40,6 +42,13 @@ def holders(service: Service) -> set[str]:
     """The workers with a lease, the dead ones included."""
     with service.store.snapshot() as tx:
         return {worker.id for worker in tx.workers.list() if tx.leases.of_worker(worker.id, 10)}
+
+
+def the_next_to_die(service: Service, known: Collection[str]) -> Worker:
+    """Waited for."""
+    wait_for("a worker has died", lambda: dead(service).keys() - known)
+    (died,) = [worker for id, worker in dead(service).items() if id not in known]
+    return died
 
 
 @pytest.mark.parametrize(
@@ -55,16 +64,14 @@ def holders(service: Service) -> set[str]:
 def test_an_engine_that_fails_takes_its_process_along_and_the_other_work_goes_on(
     service, prompt, cause, said
 ):
-    service.wait_until_ready()
     known = dead(service).keys()
-    rows = submit_bulk(service, some_rows(30, step_ms=20))
+    rows = submit_bulk(service, some_rows(24, step_ms=20))
     wait_for("a shard is held", lambda: holders(service))
 
     # Tried once, it ends as failed; what else the worker held is run again.
     submit_online(service, Row("bad", prompt), retry_on_interrupt=False)
-    wait_for("the worker has died", lambda: dead(service).keys() - known)
 
-    (died,) = [worker for id, worker in dead(service).items() if id not in known]
+    died = the_next_to_die(service, known)
     assert died.ended_cause is cause
     assert died.id not in holders(service)
     oracle.quiesce(service, [rows])
@@ -72,24 +79,43 @@ def test_an_engine_that_fails_takes_its_process_along_and_the_other_work_goes_on
     assert said in service.log("worker-1")
 
 
-def test_a_worker_ended_by_a_fault_in_its_own_code_is_told_from_one_that_was_killed(service):
-    for number, cause in ((signal.SIGSEGV, DeathCause.SIGNAL), (signal.SIGKILL, DeathCause.KILLED)):
+def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_told_from_one_that_was_killed(service):
+    """The kernel counts what it has killed in a control group; nobody else can know."""
+    service.stop("worker-1")
+    with short_of_memory(MEMORY_BYTES) as group:
+        with group.entered():
+            service.start("worker-1")
         service.wait_until_ready()
         known = dead(service).keys()
-        service.kill("worker-1", number)
-        wait_for("its death is known", lambda known=known: dead(service).keys() - known)
-        assert [worker.ended_cause for id, worker in dead(service).items() if id not in known] == [cause]
+        submit_online(service, Row("bad", "!eat-memory 1024"), retry_on_interrupt=False)
+        died = the_next_to_die(service, known)
+        assert died.ended_cause is DeathCause.OUT_OF_MEMORY
+
+        service.wait_until_ready()
+        known = dead(service).keys()
+        service.kill("worker-1", signal.SIGKILL)
+        assert the_next_to_die(service, known).ended_cause is DeathCause.KILLED
+        service.stop("worker-1")
+    service.start("worker-1")
 
 
-def test_a_consumer_that_hears_nothing_is_replaced(service_of):
+def test_a_worker_ended_by_a_fault_in_its_own_code_says_where_it_was(service):
+    known = dead(service).keys()
+    service.kill("worker-1", signal.SIGSEGV)
+
+    assert the_next_to_die(service, known).ended_cause is DeathCause.SIGNAL
+    assert "Segmentation fault" in service.log("worker-1")
+
+
+def test_a_consumer_that_hears_nothing_is_replaced(service):
     """Redis answers everybody, and takes messages off its lists; those that should arrive here do not."""
-    service = service_of(Parts(proxies=frozenset({"redis"})), **IMPATIENT)
+    known = dead(service).keys()
     service.proxy["redis"].set(Swallow(b"nightshift.online"))
 
     jobs = [submit_online(service, row) for row in some_rows(12)]
-    wait_for("the worker has left", lambda: dead(service))
+    died = the_next_to_die(service, known)
     service.proxy["redis"].heal()
 
-    assert [worker.ended_cause for worker in dead(service).values()] == [DeathCause.DEAF]
+    assert died.ended_cause is DeathCause.DEAF
     oracle.quiesce(service, jobs)
     assert oracle.check(service, jobs).attempts_most == 1, "whoever is deaf hands back what it has"
