@@ -24,7 +24,7 @@ LIMITS = Limits(
 )  # every death may have been another's; one is ours
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module")
 def service(request, module_service_of) -> Service:
     """Two workers; a job is one shard, all of which is in the engine at once."""
     parts = Parts(database=request.param, workers=2)
@@ -99,6 +99,7 @@ def replayed(service: Service, letter: Mapping[str, Any]) -> dict[str, Any]:
     return line
 
 
+@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
 def test_one_row_among_128_that_aborts_costs_three_workers_and_no_other_row(service: Service) -> None:
     before = lost(service)
     job = submit_bulk(service, rows(128, {40: "!abort@3 ms=50"}))
@@ -118,6 +119,7 @@ def test_one_row_among_128_that_aborts_costs_three_workers_and_no_other_row(serv
         assert replayed(service, letter)["outcome"] == "succeeded"
 
 
+@pytest.mark.parametrize("service", ["sqlite", "postgresql"], indirect=True)
 def test_several_poisons_at_once_and_an_innocent_worker_killed_cost_nothing_but_the_poisons(
     service: Service,
 ) -> None:
