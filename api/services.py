@@ -4,29 +4,21 @@ Opened once per process from the settings and closed with it. Handlers get them 
 and never make their own.
 """
 
-import logging
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
 
+from starlette.concurrency import run_in_threadpool
+
+from api.doorbell import Doorbell
 from api.storage_threads import StorageThreads
-from nightshift import failpoints
-from nightshift.errors import DatabaseUnavailable, QueueUnavailable
 from nightshift.nudges import Nudger
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.queue import Queue
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings, QueueSettings
 from nightshift.store import Store, open_database
-from nightshift.store.outbox import Ring
 from nightshift.streams import StreamReader
 from nightshift.vault import Vault, open_vault
-
-log = logging.getLogger(__name__)
-
-# After a failed ring nobody rings for so long: a dead Redis costs one request a wait, not every request.
-DOORBELL_REST_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -37,38 +29,6 @@ class AppSettings:
     queue: QueueSettings = field(default_factory=QueueSettings)
     locations: LocationSettings = field(default_factory=LocationSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
-
-
-class Doorbell:
-    """Tells the workers at once what the outbox would tell them later. It may fail; it may not delay."""
-
-    def __init__(self, queue: Queue, nudger: Nudger, store: Store) -> None:
-        self._queue = queue
-        self._nudger = nudger
-        self._store = store
-        self._rests_until_s = 0.0
-
-    def ring(self, rings: Sequence[Ring]) -> bool:
-        """Send committed rings and take them out of the outbox. False: the scheduler will send them."""
-        if not rings or time.monotonic() < self._rests_until_s:
-            return False
-        try:
-            self._queue.ring(rings)
-            failpoints.hit("api.rung")
-            with self._store.transaction() as tx:
-                tx.outbox.delete([ring.id for ring in rings])
-        except QueueUnavailable:
-            self._rests_until_s = time.monotonic() + DOORBELL_REST_S
-            log.warning("the queue is away; work waits in the outbox", extra={"action": "ring_failed"})
-            return False
-        except DatabaseUnavailable:
-            log.warning("rings were sent and stay in the outbox", extra={"action": "ring_kept"})
-        return True
-
-    def nudge(self) -> None:
-        """A job was told to stop, and that is committed: its workers need not wait for their next look."""
-        if time.monotonic() >= self._rests_until_s and not self._nudger.nudge():
-            self._rests_until_s = time.monotonic() + DOORBELL_REST_S
 
 
 @dataclass(frozen=True)
@@ -93,12 +53,13 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
     streams = StreamReader(settings.queue)
     objects = open_store(settings.data.resolved_storage_url)
     locations = Locations(settings.locations.s3_buckets, settings.locations.file_roots)
+    doorbell = Doorbell(queue, nudger, store)
     try:
         yield Services(
             settings=settings,
             store=store,
             queue=queue,
-            doorbell=Doorbell(queue, nudger, store),
+            doorbell=doorbell,
             streams=streams,
             objects=objects,
             storage_threads=StorageThreads(),
@@ -106,6 +67,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
             locations=locations,
         )
     finally:
+        await run_in_threadpool(doorbell.close)
         await streams.close()
         locations.close()
         objects.close()

@@ -14,7 +14,12 @@ SUFFIX_LENGTH: Final = 24  # 124 bits: never guessed, never repeated
 
 def new_id(prefix: str, separator: str = "_") -> str:
     """A fresh id such as `job_4k…` (or `file-4k…` with another separator)."""
-    return prefix + separator + "".join(secrets.choice(ALPHABET) for _ in range(SUFFIX_LENGTH))
+    number = secrets.randbelow(len(ALPHABET) ** SUFFIX_LENGTH)  # once: each draw asks the kernel
+    suffix = []
+    for _ in range(SUFFIX_LENGTH):
+        number, place = divmod(number, len(ALPHABET))
+        suffix.append(ALPHABET[place])
+    return prefix + separator + "".join(suffix)
 
 
 def derived_id(prefix: str, name: str) -> str:

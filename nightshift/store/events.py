@@ -12,6 +12,8 @@ from nightshift.store import tables
 event = tables.event
 job = tables.job
 
+_INSERT = insert(event)
+
 
 @dataclass(frozen=True)
 class Event:
@@ -40,7 +42,7 @@ class Events:
             .returning(job.c.event_seq)
         ).scalar_one()
         self._connection.execute(
-            insert(event).values(job_id=job_id, seq=seq, type=type, data=data, created_at=now)
+            _INSERT, {"job_id": job_id, "seq": seq, "type": type, "data": data, "created_at": now}
         )
         return seq
 

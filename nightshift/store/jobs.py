@@ -43,6 +43,9 @@ ACTIVE_STATES = tuple(state for state in JobState if not state.is_terminal)
 RUNNABLE_STATES = (JobState.QUEUED, JobState.RUNNING)
 
 
+_INSERT = insert(job).returning(job)  # made once: a request is under way while SQLAlchemy makes statements
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
     """A job as its creator describes it. The rest of the columns start out empty."""
@@ -91,8 +94,7 @@ class Jobs:
             "webhook_secret": new.webhook_secret,
             "capacity": new.spec.capacity,
         }
-        row = self._connection.execute(insert(job).values(values).returning(job)).one()
-        return to_job(row)
+        return to_job(self._connection.execute(_INSERT, values).one())
 
     def get(self, tenant_id: str, job_id: str) -> Job | None:
         row = self._connection.execute(

@@ -14,6 +14,8 @@ from nightshift.store import tables
 
 outbox = tables.outbox
 
+_INSERT = insert(outbox).returning(outbox.c.id)
+
 
 @dataclass(frozen=True)
 class Ring:
@@ -31,9 +33,8 @@ class Outbox:
 
     def add(self, kind: JobKind, priority_rank: int, now: datetime, *, shard_id: str | None = None) -> Ring:
         ring_id: int = self._connection.execute(
-            insert(outbox)
-            .values(kind=kind, shard_id=shard_id, priority_rank=priority_rank, created_at=now)
-            .returning(outbox.c.id)
+            _INSERT,
+            {"kind": kind, "shard_id": shard_id, "priority_rank": priority_rank, "created_at": now},
         ).scalar_one()
         return Ring(ring_id, kind, shard_id, priority_rank)
 
