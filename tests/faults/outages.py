@@ -3,7 +3,11 @@
     python -m tests.faults.outages --database postgresql --times 5 --seconds 20
 
 An outage lasts as long as its `with` block. The tests of faults do work in it; the command line measures,
-with the timeouts of production.
+with the timeouts of production and a fake engine:
+
+waiting   a request that had been accepted and rung for when the outage began: until its answer. With Redis
+          away it is found meanwhile; with the database away this counts from the outage's end
+prompt    from the outage's end until requests are answered at once again, and not found by looking
 """
 
 import argparse
@@ -22,7 +26,7 @@ import psycopg
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.keys import DEFAULT_TENANT
-from tests.faults.processes import wait_for
+from tests.faults.processes import TICK_S, wait_for
 from tests.faults.proxy import Blackhole, Refuse
 from tests.faults.service import Parts, Service, running
 from tests.faults.workload import Job, Row, submit_online
@@ -236,31 +240,48 @@ def _postgresql(service: Service) -> PostgresServer:
 
 @dataclass(frozen=True)
 class Recovery:
-    """Seconds from the end of an outage."""
+    """What a request waits for because of an outage, in seconds."""
 
-    waiting_s: float  # until a request made before it, which nobody could take up, was answered
-    prompt_s: float  # until requests were answered at once again
-
-    def __str__(self) -> str:
-        return f"a waiting request {self.waiting_s:.1f} s, requests at once {self.prompt_s:.1f} s"
+    waiting_s: (
+        float  # one that had rung and was not heard: until its answer, while the outage lasts or after it
+    )
+    prompt_s: float  # from the end of the outage until requests are answered at once again
 
 
 def recovery(service: Service, outage: Outage, seconds: float) -> Recovery:
-    """Let an outage come over an idle service for so long. The workers stand still meanwhile: they would take
-    up what waits before it begins, or by looking into the database.
+    """Let an outage of so long come over an idle service, at the moment in which a request has been accepted
+    and no worker has heard of it.
     """
     workers = [role for role in service.kept if role.startswith("worker-")]
-    for role in workers:
+    with ExitStack() as lasting:
+        with paused(service, *workers):
+            for role in workers:  # each has asked Redis for one message already, and has it when it wakes
+                submit_online(service, Row(role, "heard"))
+            waiting = submit_online(service, Row("waiting", "before the outage"))
+            lasting.enter_context(outage(service))
+        began_s = time.monotonic()
+        answered_s = None
+        while (now_s := time.monotonic()) < began_s + seconds:
+            if answered_s is None and have_ended(service, [waiting]):
+                answered_s = now_s - began_s
+            time.sleep(TICK_S)
+    over_s = time.monotonic()
+    if answered_s is None:
+        wait_until_ended(service, [waiting])
+        answered_s = time.monotonic() - over_s
+    return Recovery(answered_s, prompt_after_s(service, over_s))
+
+
+@contextmanager
+def paused(service: Service, *roles: str) -> Iterator[None]:
+    """They stand still: if all workers do, rings lie in Redis and nobody fetches them."""
+    for role in roles:
         service.pause(role)
-    waiting = submit_online(service, Row("waiting", "before the outage"))
-    with outage(service):
-        threading.Event().wait(seconds)
-    for role in workers:
-        service.resume(role)
-    ended_s = time.monotonic()
-    wait_until_ended(service, [waiting])
-    waiting_s = time.monotonic() - ended_s
-    return Recovery(waiting_s, prompt_after_s(service, ended_s))
+    try:
+        yield
+    finally:
+        for role in roles:
+            service.resume(role)
 
 
 def prompt_after_s(service: Service, since_s: float) -> float:
@@ -274,24 +295,25 @@ def prompt_after_s(service: Service, since_s: float) -> float:
 
 def wait_until_ended(service: Service, jobs: Sequence[Job]) -> None:
     """All jobs have, whatever is still owed."""
+    wait_for("the jobs have ended", lambda: have_ended(service, jobs))
 
-    def all_ended() -> bool:
-        try:
-            with service.store.snapshot() as tx:
-                found = [tx.jobs.get(DEFAULT_TENANT, job.id) for job in jobs]
-        except DatabaseUnavailable:
-            return False
-        return all(job is not None and job.state.is_terminal for job in found)
 
-    wait_for("the jobs have ended", all_ended)
+def have_ended(service: Service, jobs: Sequence[Job]) -> bool:
+    """False, too, while nobody can tell."""
+    try:
+        with service.store.snapshot() as tx:
+            found = [tx.jobs.get(DEFAULT_TENANT, job.id) for job in jobs]
+    except DatabaseUnavailable:
+        return False
+    return all(job is not None and job.state.is_terminal for job in found)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
     is_postgresql = asked.database == "postgresql"
     parts = Parts(asked.database, workers=2, proxies=frozenset({"database"} if is_postgresql else ()))
-    outages = {**REDIS, **(POSTGRESQL if is_postgresql else {})}
-    print(f"{'outage':55} {'times':>5}   waiting p50 / max s   prompt p50 / max s")
+    outages = POSTGRESQL if is_postgresql else REDIS
+    print(f"{'outage':50} {'times':>5} {'waiting p50':>12} {'max s':>6} {'prompt p50':>12} {'max s':>6}")
     with (
         tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder,
         running(Path(folder), parts, **PRODUCTION) as service,
@@ -299,15 +321,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, outage in outages.items():
             found = [recovery(service, outage, asked.seconds) for _ in range(asked.times)]
             columns = [[one.waiting_s for one in found], [one.prompt_s for one in found]]
-            shown = [f"{statistics.median(column):11.1f} / {max(column):5.1f}" for column in columns]
-            print(f"{name:55} {len(found):5} {shown[0]} {shown[1]}", flush=True)
+            shown = " ".join(f"{statistics.median(column):12.1f} {max(column):6.1f}" for column in columns)
+            print(f"{name:50} {len(found):5} {shown}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument(
+        "--database",
+        choices=("sqlite", "postgresql"),
+        default="sqlite",
+        help="postgresql: its outages; sqlite: those of Redis",
+    )
     parser.add_argument("--times", type=int, default=3, help="how often each outage is measured")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long it lasts")
     return parser

@@ -7,8 +7,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -18,7 +17,7 @@ from nightshift.jobs import Face
 from tests.faults import oracle
 from tests.faults.conftest import ServiceOf
 from tests.faults.oracle import Limits
-from tests.faults.outages import REDIS, wait_until_ended
+from tests.faults.outages import REDIS, paused, wait_until_ended
 from tests.faults.processes import PATIENCE_S, wait_for
 from tests.faults.service import Parts, Service
 from tests.faults.workload import Job, Row, some_rows, submit_bulk, submit_online
@@ -55,22 +54,10 @@ def judge(service: Service, jobs: list[Job]) -> None:
     oracle.check(service, jobs, UNCHARGED)
 
 
-@contextmanager
-def pausing(service: Service, *roles: str) -> Iterator[None]:
-    """They stand still: if all do, rings lie in Redis and nobody fetches them."""
-    for role in roles:
-        service.pause(role)
-    try:
-        yield
-    finally:
-        for role in roles:
-            service.resume(role)
-
-
 @pytest.mark.parametrize("name", REDIS)
 def test_work_is_accepted_and_done_without_redis(service: Service, name: str) -> None:
     with ExitStack() as outage:
-        with pausing(service, *WORKERS):
+        with paused(service, *WORKERS):
             jobs = submit_some(service, seed=1)
             outage.enter_context(REDIS[name](service))  # and what had rung is lost, or cannot be heard
         ends_at_s = time.monotonic() + LASTS_S
@@ -91,7 +78,7 @@ def test_a_worker_comes_and_goes_without_redis(service: Service) -> None:
         jobs = submit_some(service, seed=50)
         assert service.restart("worker-1") == 0
         service.wait_until_ready()
-        with pausing(service, "worker-2"):
+        with paused(service, "worker-2"):
             jobs += submit_some(service, seed=51)
             wait_until_ended(service, jobs)
     assert (ready.status_code, ready.json()["status"]) == (httpx.codes.OK, "degraded")
@@ -107,7 +94,7 @@ def rings(service: Service) -> dict[str, list[Any]]:
 
 
 def test_every_message_comes_ten_times(service: Service) -> None:
-    with pausing(service, *WORKERS):
+    with paused(service, *WORKERS):
         jobs = submit_some(service, seed=60)
         wait_for("rings of both kinds", lambda: all(rings(service).values()))
         for name, messages in rings(service).items():
@@ -119,7 +106,7 @@ def test_every_message_comes_ten_times(service: Service) -> None:
 
 def of_ours(service: Service) -> dict[str, Any]:
     """An online ring as the API sends it."""
-    with pausing(service, *WORKERS):
+    with paused(service, *WORKERS):
         submit_online(service, Row("one", "whose ring is borrowed"))
         wait_for("a ring", lambda: rings(service)[ONLINE_KEY])
         ring: dict[str, Any] = json.loads(rings(service)[ONLINE_KEY][0])
@@ -171,7 +158,7 @@ def dropped(service: Service) -> int:
 def test_what_a_later_release_says_besides_is_no_concern_of_ours(service: Service) -> None:
     """While a fleet is upgraded, its schedulers ring for today's workers."""
     before = dropped(service)
-    with pausing(service, *WORKERS):
+    with paused(service, *WORKERS):
         jobs = submit_some(service, seed=80)
         wait_for("rings of both kinds", lambda: all(rings(service).values()))
         for name, messages in rings(service).items():
