@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -27,12 +27,21 @@ class Registration:
         self._capacity = capacity
 
     def register(self) -> None:
-        """It exists, and loads its models. A database that is away is waited for: a worker that ended for
-        that would be started again in vain, until its supervisor gave it up.
+        """It exists, and loads its models."""
+        self._insist(self._insert)
+
+    def open(self, models: Iterable[Model]) -> None:
+        """It has loaded these and is ready."""
+        served = list(models)
+        self._insist(lambda: self._serve(served))
+
+    def _insist(self, act: Callable[[], None]) -> None:
+        """A database that is away is waited for: a worker that ended for that would be started again in vain,
+        until its supervisor gave it up.
         """
         while True:
             try:
-                self._insert()
+                act()
                 return
             except DatabaseUnavailable as error:
                 log.warning(
@@ -57,14 +66,12 @@ class Registration:
                 )
             )
 
-    def open(self, models: Iterable[Model]) -> None:
-        """It has loaded these and is ready."""
-        served = list(models)
+    def _serve(self, models: Sequence[Model]) -> None:
         with self._store.transaction() as tx:
             now = tx.now()
-            for model in served:
+            for model in models:
                 tx.workers.register_model(model, now)
-            tx.workers.serves(self._worker_id, [model.id for model in served], now)
+            tx.workers.serves(self._worker_id, [model.id for model in models], now)
 
     def mark(self, state: WorkerState) -> None:
         """A database that is away learns of it later, or from the silence."""
