@@ -4,6 +4,7 @@ given back at once, and it is started again."""
 import signal
 from collections.abc import Collection
 
+import httpx
 import pytest
 
 from nightshift.fleet import DeathCause, Worker
@@ -15,6 +16,7 @@ from tests.faults.processes import wait_for
 from tests.faults.proxy import Swallow
 from tests.faults.service import Parts, Service
 from tests.faults.workload import Row, some_rows, submit_bulk, submit_online
+from tests.integration.servers import HOST, free_port
 
 IMPATIENT = {"STEP_TIMEOUT_S": "2", "DEAF_AFTER_S": "5"}
 MEMORY_BYTES = 512 * 1024 * 1024  # a worker takes a third of it
@@ -23,7 +25,8 @@ MEMORY_BYTES = 512 * 1024 * 1024  # a worker takes a third of it
 @pytest.fixture(scope="module")
 def shared(module_service_of: ServiceOf) -> Service:
     """One worker, that dies again and again."""
-    return module_service_of(Parts(proxies=frozenset({"redis"})), **IMPATIENT)
+    parts = Parts(proxies=frozenset({"redis"}))
+    return module_service_of(parts, WORKER_METRICS_PORT=str(free_port()), **IMPATIENT)
 
 
 @pytest.fixture
@@ -97,6 +100,21 @@ def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_told_from_one_that_
         assert the_next_to_die(service, known).ended_cause is DeathCause.KILLED
         service.stop("worker-1")
     service.start("worker-1")
+
+
+def test_a_worker_tells_prometheus_what_it_holds_its_successor_too(service):
+    url = f"http://{HOST}:{service.environment['NIGHTSHIFT_WORKER_METRICS_PORT']}/metrics"
+    service.kill_and_wait("worker-1")
+    service.wait_until_ready()
+    job = submit_bulk(service, some_rows(24, step_ms=20))
+
+    def tells(sample: str) -> bool:
+        return sample in httpx.get(url, trust_env=False).text
+
+    wait_for("it holds a shard", lambda: tells('nightshift_worker_leases{kind="bulk"} 1.0'))
+    oracle.quiesce(service, [job])
+    assert tells('nightshift_worker_leases{kind="bulk"} 0.0')
+    assert not tells('nightshift_worker_steps_total{model="fake"} 0.0')
 
 
 def test_a_worker_ended_by_a_fault_in_its_own_code_says_where_it_was(service):
