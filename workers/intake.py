@@ -6,7 +6,8 @@ bulk tokens and gives back those it had fetched ahead, so that they wake somebod
 database is asked directly, whatever has rung: Redis may have lost any message, or all of one kind.
 
 An online ring names its request, which is claimed if there are places for all that have rung. If there are
-not, who is next is not the order of the queue, which one tenant alone may have filled: the database says who.
+not, who is next is not the order of the queue, which one tenant alone may have filled: the database says who,
+a number at a time, for where thousands wait the question costs more than a claim.
 
     Celery ──► heap (online before bulk, better class first) ──► claim ──► acknowledge ──► runner
 """
@@ -16,6 +17,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -30,6 +32,7 @@ from workers.heartbeat import Heartbeat
 log = logging.getLogger(__name__)
 
 CLAIM_MAX: Final = 64  # online requests claimed in one transaction
+NEXT_KEPT_S: Final = 0.25  # who is next is asked no more often than this, unless all of them are claimed
 POLL_S: Final = 5.0  # between two looks into the database: what a lost ring costs at most
 DATABASE_RETRY_S: Final = 1.0
 
@@ -106,6 +109,8 @@ class Intake:
         self.messages_heard = 0
         self.online_unheard = 0  # requests found by asking the database: nobody rang for them here
         self._arrivals = itertools.count()
+        self._next: deque[str] = deque()  # online requests that the database has called next …
+        self._next_until_s = 0.0  # … and until when that is good enough
         self._online_may_wait = False  # likewise online: taken by a ring that named another one
         self._dropped = 0  # messages that made no sense, not counted in the database yet
         self._bulk_may_wait = True  # there may be bulk work in the database that nobody rings for
@@ -212,12 +217,13 @@ class Intake:
             return
         claimed_at_s = self._heartbeat.clock_s()
         try:
-            claims = self._claim_online(self._next_online(count) if look else _named(messages))
+            wanted = self._next_online(count, poll=poll) if look else _named(messages)
+            claims = self._claim_online(wanted)
         except DatabaseUnavailable:
             self._put_back(messages)
             raise
         # A ring that found its request taken may have been meant, by whoever took it, for another one.
-        self._online_may_wait = bool(claims) if look else len(claims) < len(messages)
+        self._online_may_wait = bool(wanted) if look else len(claims) < len(messages)
         if claims:
             failpoints.hit("worker.claimed")
         rang = {message.shard_id for message in messages}
@@ -227,9 +233,13 @@ class Intake:
         for claim in claims:
             self._places.run_online(claim, claimed_at_s)
 
-    def _next_online(self, count: int) -> Sequence[str]:
-        with self._store.snapshot() as tx:
-            return tx.leases.queued_online(self._models, tx.now(), count, self._capacity)
+    def _next_online(self, count: int, *, poll: bool) -> Sequence[str]:
+        """At most so many online requests, the best first; what they are may be a moment old."""
+        if poll or not self._next or time.monotonic() >= self._next_until_s:
+            with self._store.snapshot() as tx:
+                self._next = deque(tx.leases.queued_online(self._models, tx.now(), CLAIM_MAX, self._capacity))
+            self._next_until_s = time.monotonic() + NEXT_KEPT_S
+        return [self._next.popleft() for _ in range(min(count, len(self._next)))]
 
     def _claim_online(self, shard_ids: Sequence[str]) -> Sequence[OnlineClaim]:
         if not shard_ids:

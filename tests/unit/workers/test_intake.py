@@ -11,6 +11,7 @@ from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.priorities import PriorityClass
 from nightshift.store import Store
 from nightshift.store.counters import Counters
+from nightshift.store.leases import Leases
 from tests.unit.workers.scripted import LEASE_TTL_S, plan_bulk, submit_online
 from workers.heartbeat import Heartbeat
 from workers.intake import Intake
@@ -206,6 +207,27 @@ def test_requests_whose_rings_were_spent_on_others_are_not_forgotten(
 
     places.wait_for(10)
     assert {claim.lease.shard_id for claim in places.claims} == {*rung, *unrung}
+
+
+def test_who_is_next_is_not_asked_anew_for_every_place_that_becomes_free(
+    store: Store, intake: Intake, places: Places, polls_never: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.intake.NEXT_KEPT_S", 3600)
+    looks = []
+    ask = Leases.queued_online
+    monkeypatch.setattr(Leases, "queued_online", lambda *asked: looks.append(asked) or ask(*asked))
+    for number in range(10):
+        intake.online_rang(submit_online(store, str(number)), 0, Ring())
+    places.online = 1
+    intake.start()
+    places.wait_for(1)
+
+    for count in range(2, 10):
+        places.online = count
+        intake.online_place_freed()
+        places.wait_for(count)
+
+    assert len(looks) == 1
 
 
 def test_a_ring_whose_request_somebody_else_has_taken_is_a_reason_to_look_for_another(
