@@ -1,37 +1,32 @@
 """Runs online requests under their leases: tokens to the stream as they come, the answer to the database.
 
-No thread per request: the engine's thread puts what it has into one outbox, and one publisher thread sends
-it on in batches. An answer is committed first and announced afterwards, so whoever is told "it is there"
-finds it.
+No thread per request: the engine's thread puts what it has into one outbox, and one publisher sends it on in
+batches.
 """
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 
-from nightshift import failpoints, lifecycle
+from nightshift import lifecycle
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
-from nightshift.jobs import Answer, JsonObject, OnlineClaim, StopReason
+from nightshift.jobs import Answer, OnlineClaim, StopReason
 from nightshift.logprobs import num_tokens
 from nightshift.recovery import ONLINE_ROW
 from nightshift.schemas import parse_request
 from nightshift.store import Store, Transaction
-from nightshift.streams import Delta, End, StreamWriter
+from nightshift.streams import StreamWriter
 from workers.heartbeat import Heartbeat
 from workers.inference import Identity, Progress, body_chars, breakdown, refusal
 from workers.model_server import Busy, Inference, ModelServer
 from workers.models import Models
 from workers.one_by_one import OneByOne
+from workers.publisher import Publisher, Text
 from workers.suspicion import Isolation
 
 log = logging.getLogger(__name__)
-
-PUBLISH_MAX = 512  # outbox entries sent in one go
-DATABASE_RETRY_S = 0.5
 
 # Making tokens of a long text takes a while; whoever claims for everybody must not wait for it.
 PREPARED_ASIDE_CHARS = 20_000
@@ -67,34 +62,6 @@ class _Running:
         self.runner.stop_one(self)
 
 
-@dataclass(frozen=True)
-class _Answered:
-    running: _Running
-    answer: Answer
-
-
-@dataclass(frozen=True)
-class _Stopped:
-    running: _Running
-
-
-@dataclass(frozen=True)
-class _Text:
-    shard_id: str
-    choice: int
-    offset: int  # where in the answer it begins, in characters
-    text: str
-    token_offset: int  # where its log-probabilities begin, in tokens
-    logprobs: JsonObject | None
-
-
-class _Close:
-    """No more entries will come."""
-
-
-_Entry = _Text | _Answered | _Stopped | _Close
-
-
 class OnlineRunner:
     """All online requests of this worker."""
 
@@ -113,12 +80,10 @@ class OnlineRunner:
         self._on_end = on_end
         self._store = store
         self._models = models
-        self._streams = streams
         self._heartbeat = heartbeat
         self._lock = threading.Condition()
         self._running: dict[str, tuple[_Running, ModelServer]] = {}  # by inference id
-        self._outbox: SimpleQueue[_Entry] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="online", daemon=True)
+        self._publisher = Publisher(store, streams, heartbeat)
         self._preparing = ThreadPoolExecutor(PREPARING_MAX, thread_name_prefix="prepare")
 
     @property
@@ -127,20 +92,20 @@ class OnlineRunner:
         return len(self._running) + len(self._suspects)
 
     def start(self) -> None:
-        self._thread.start()
+        self._publisher.start()
         self._suspects.start()
 
     @property
     def is_alive(self) -> bool:
         """Whether the thread runs that publishes answers."""
-        return self._thread.is_alive()
+        return self._publisher.is_alive
 
     def run(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         """Take a claimed request in. It ends with an answer, an error answer, or back in the queue."""
         running = _Running(claim, self)
         self._heartbeat.hold(claim.lease, running, claimed_at_s, lambda: running.tokens)
         if claim.job.stop_reason is not None:
-            self._outbox.put(_Stopped(running))
+            self._end(running, None)
         elif claim.runs_alone:
             self._suspects.put(running)
         elif body_chars(claim.body) > PREPARED_ASIDE_CHARS:
@@ -153,12 +118,12 @@ class OnlineRunner:
             self._enter(running)
             self._submit(running)
         except InvalidRequest as error:
-            self._outbox.put(_Answered(running, refusal(error)))
+            self._end(running, refusal(error))
         except Busy:
             self._hand_back(running)
         except Exception as error:  # what nobody foresaw ends this request, which would be held for ever
             log.exception("request broke", extra={"action": "request_broke", "job": running.claim.job.id})
-            self._outbox.put(_Answered(running, breakdown(f"{type(error).__name__}: {error}")))
+            self._end(running, breakdown(f"{type(error).__name__}: {error}"))
 
     def _begin_alone(self, running: _Running) -> None:
         """Workers died with this request, and nothing else is in this one: write that down, then begin."""
@@ -177,7 +142,7 @@ class OnlineRunner:
     def stop_one(self, running: _Running) -> None:
         """The request's job was told to stop."""
         if self._suspects.withdraw(running) or self._take_out(running):
-            self._outbox.put(_Stopped(running))
+            self._end(running, None)
 
     def drop(self, running: _Running) -> None:
         """The lease is lost: forget the request and say nothing."""
@@ -195,9 +160,7 @@ class OnlineRunner:
         for running in left:
             if self._take_out(running):
                 self._hand_back(running)
-        self._outbox.put(_Close())
-        if self._thread.is_alive():
-            self._thread.join()
+        self._publisher.stop()
 
     def _submit(self, running: _Running) -> None:
         claim = running.claim
@@ -225,13 +188,13 @@ class OnlineRunner:
             self._tell(running, progress)
         answer = breakdown(progress.failed) if progress.failed is not None else progress.answer
         if answer is not None and self._forget(running):
-            self._outbox.put(_Answered(running, answer))
+            self._end(running, answer)
 
     def _tell(self, running: _Running, progress: Progress) -> None:
         told = running.told.setdefault(progress.choice, _Told())
         shard_id, logprobs = running.claim.lease.shard_id, progress.logprobs
-        self._outbox.put(
-            _Text(shard_id, progress.choice, told.characters, progress.text, told.tokens, logprobs)
+        self._publisher.say(
+            Text(shard_id, progress.choice, told.characters, progress.text, told.tokens, logprobs)
         )
         told.characters += len(progress.text)
         told.tokens += num_tokens(logprobs) if logprobs is not None else 0
@@ -268,7 +231,11 @@ class OnlineRunner:
             self._isolation.leave(running)
         self._isolation.give_up(running)
 
-    # -- leases ----------------------------------------------------------------------------------------
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def _end(self, running: _Running, answer: Answer | None) -> None:
+        """Without an answer, its job was told to stop."""
+        self._publisher.end(running.claim, answer, lambda: self._leave(running))
 
     def _hand_back(self, running: _Running) -> None:
         self._heartbeat.release(running.claim.lease)
@@ -282,66 +249,3 @@ class OnlineRunner:
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
         self._leave(running)
-
-    # -- the publisher ---------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while True:
-            entries = [self._outbox.get()]
-            while len(entries) < PUBLISH_MAX and not self._outbox.empty():
-                entries.append(self._outbox.get())
-            self._publish(entries)
-            if any(isinstance(entry, _Close) for entry in entries):
-                return
-
-    def _publish(self, entries: Sequence[_Entry]) -> None:
-        """Live tokens first, then commit what has ended, then announce it."""
-        self._write([_delta(entry) for entry in entries if isinstance(entry, _Text)])
-        ended = [entry for entry in entries if isinstance(entry, _Answered | _Stopped)]
-        try:
-            recorded = self._record(ended)
-        except Exception:
-            log.exception("answers not recorded", extra={"action": "answers_lost", "count": len(ended)})
-            recorded = []
-        for entry in ended:
-            self._heartbeat.release(entry.running.claim.lease)  # one not recorded runs out and is run again
-            self._leave(entry.running)
-        self._write([End(entry.running.claim.lease.shard_id) for entry in recorded])
-
-    def _record(self, ended: Sequence[_Answered | _Stopped]) -> Sequence[_Answered | _Stopped]:
-        """Commit what has ended, for as long as its lease is trusted. Returns what was."""
-        while trusted := [entry for entry in ended if self._heartbeat.trusts(entry.running.claim.lease)]:
-            try:
-                self._commit(trusted)
-                break
-            except DatabaseUnavailable as error:
-                log.warning("answers wait", extra={"action": "answers_wait", "reason": error.message})
-                time.sleep(DATABASE_RETRY_S)
-        return trusted
-
-    def _commit(self, ended: Sequence[_Answered | _Stopped]) -> None:
-        """All in one transaction. One whose lease is gone changes nothing."""
-
-        def record(tx: Transaction) -> None:
-            now = tx.now()
-            for entry in ended:
-                claim = entry.running.claim
-                if isinstance(entry, _Answered):
-                    lifecycle.record_answer(tx, claim, entry.answer, now)
-                elif tx.shards.stop_held(claim.lease):
-                    lifecycle.end_stopped_online(tx, tx.jobs.fetch(claim.job.id), now)
-
-        self._store.run(record)
-        failpoints.hit("worker.answered")
-
-    def _write(self, entries: Sequence[Delta | End]) -> None:
-        if entries:
-            self._streams.write(entries)
-
-
-def _delta(entry: _Text) -> Delta:
-    """Says where it begins, so that a reader can tell a lost delta and a repeated one."""
-    data: JsonObject = {"index": entry.choice, "offset": entry.offset, "text": entry.text}
-    if entry.logprobs is not None:
-        data |= {"token_offset": entry.token_offset, "logprobs": entry.logprobs}
-    return Delta(entry.shard_id, data)

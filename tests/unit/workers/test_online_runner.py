@@ -189,7 +189,7 @@ def test_an_answer_waits_for_a_database_that_is_away_for_a_moment(
         return real()
 
     monkeypatch.setattr(store, "transaction", flaky)
-    monkeypatch.setattr("workers.online_runner.DATABASE_RETRY_S", 0)
+    monkeypatch.setattr("workers.publisher.DATABASE_RETRY_S", 0)
     model.answer(next(iter(model.running)), "HELLO")
     ended(streams)
 
@@ -215,7 +215,7 @@ def test_an_answer_that_cannot_be_recorded_in_time_leaves_its_lease_to_run_out(
         raise DatabaseUnavailable
 
     monkeypatch.setattr(store, "transaction", away)
-    monkeypatch.setattr("workers.online_runner.DATABASE_RETRY_S", 0)
+    monkeypatch.setattr("workers.publisher.DATABASE_RETRY_S", 0)
     model.answer(next(iter(model.running)), "HELLO")
     runner.drain(0)
 
