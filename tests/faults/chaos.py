@@ -75,28 +75,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = Parts(asked.database, asked.objects, workers=asked.workers, schedulers=2, proxies=_proxies(asked))
     notes = asked.notes / f"{parts}-{asked.seed}.jsonl"
     rounds = _noted(notes)
-    ends_at_s = time.monotonic() + asked.slice_s
-    with _service(parts) as service:
-        play = Rounds(service, asked.seed, say=lambda text: print(text, flush=True))
-        while sum(done.kills for done in rounds) < asked.kills and time.monotonic() < ends_at_s:
-            number = len(rounds)
-            left = asked.kills - sum(done.kills for done in rounds)
-            actions = schedule(asked.seed, number, min(KILLS_PER_ROUND, left), scene_of(parts))
-            try:
-                done = play.play(number, actions)
-            except (AssertionError, TimeoutError) as error:
-                print(service.logs())
-                print(f"FAILED: seed {asked.seed}, round {number}, {parts}: {error}", flush=True)
-                return 1
-            rounds.append(done)
-            with notes.open("a") as file:
-                file.write(json.dumps(asdict(done)) + "\n")
-            print(f"round {number} passed: {done.kills} kills in {done.seconds:.0f} s", flush=True)
+    print(f"seed {asked.seed}, from round {len(rounds)}", flush=True)
+    try:
+        if _kills_left(asked, rounds):
+            with _service(parts) as service:
+                _play(service, parts, asked, rounds, notes)
+    except (AssertionError, TimeoutError) as error:
+        print(*getattr(error, "__notes__", ()), sep="\n")
+        print(f"FAILED: seed {asked.seed}, round {len(rounds)}, {parts}: {error}", flush=True)
+        return 1
     if rounds:
         print(report(rounds))
-    if sum(done.kills for done in rounds) < asked.kills:
+    if _kills_left(asked, rounds):
         print(f"not all of {asked.kills} kills yet: the same command goes on")
     return 0
+
+
+def _play(
+    service: Service, parts: Parts, asked: argparse.Namespace, rounds: list[Round], notes: Path
+) -> None:
+    """Round after round, until there were kills enough or the time is over."""
+    ends_at_s = time.monotonic() + asked.slice_s
+    play = Rounds(service, asked.seed, say=lambda text: print(text, flush=True))
+    while (left := _kills_left(asked, rounds)) and time.monotonic() < ends_at_s:
+        number = len(rounds)
+        actions = schedule(asked.seed, number, min(KILLS_PER_ROUND, left), scene_of(parts))
+        done = play.play(number, actions)
+        rounds.append(done)
+        with notes.open("a") as file:
+            file.write(json.dumps(asdict(done)) + "\n")
+        print(f"round {number} passed: {done.kills} kills in {done.seconds:.0f} s", flush=True)
+
+
+def _kills_left(asked: argparse.Namespace, rounds: Sequence[Round]) -> int:
+    wanted: int = asked.kills
+    return max(0, wanted - sum(done.kills for done in rounds))
 
 
 @contextmanager

@@ -1,12 +1,17 @@
 """A short run of the chaos on each database; `make chaos` goes on for as long as it is told to."""
 
 import tempfile
+from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.faults import chaos
 from tests.faults.chaos import report, scene_of
-from tests.faults.rounds import Rounds
+from tests.faults.oracle import OracleFailure
+from tests.faults.rounds import Round, Rounds
 from tests.faults.schedule import Kind, Scene, schedule
 from tests.faults.service import Parts, running
 from tests.integration.servers import RAM_DISK
@@ -32,6 +37,55 @@ def short(parts, kills):
     """A round with every fault in it that is none of the deaths."""
     scene = scene_of(parts)
     return schedule(SEED, 0, kills, scene, interferences=len(scene.interferences))
+
+
+# -- the command ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """The rounds that were played, on no service at all; round 1 finds a row lost as often as told."""
+    played, failures = [], []
+
+    class FakeRounds:
+        def __init__(self, service, seed, say):
+            self.seed = seed
+
+        def play(self, number, actions):
+            if number == 1 and failures:
+                raise OracleFailure(failures.pop())
+            played.append(number)
+            kills = sum(action.kind.is_kill for action in actions)
+            return a_round(seed=self.seed, round_no=number, kills=kills)
+
+    monkeypatch.setattr(chaos, "Rounds", FakeRounds)
+    monkeypatch.setattr(chaos, "running", lambda folder, parts: nullcontext())
+    return SimpleNamespace(rounds=played, failures=failures)
+
+
+def a_round(**known):
+    nothing = {each.name: {} if "dict" in str(each.type) else 0 for each in fields(Round)}
+    return Round(**nothing | known)
+
+
+def test_a_run_that_was_stopped_goes_on_after_the_last_round_that_passed(played, tmp_path, capsys):
+    asked = ["--seed", "7", "--notes", str(tmp_path)]
+    assert chaos.main([*asked, "--kills", "60"]) == 0
+    assert chaos.main([*asked, "--kills", "90"]) == 0
+    assert chaos.main([*asked, "--kills", "90"]) == 0
+    assert played.rounds == [0, 1, 2]
+    assert "rounds 3, kills 90" in capsys.readouterr().out
+
+
+def test_a_round_that_fails_is_named_with_its_seed_and_played_again_by_the_same_command(
+    played, tmp_path, capsys
+):
+    played.failures.append("row-3 is missing")
+    asked = ["--seed", "7", "--kills", "100", "--notes", str(tmp_path)]
+    assert chaos.main(asked) == 1
+    assert "FAILED: seed 7, round 1, sqlite-directory: row-3 is missing" in capsys.readouterr().out
+    assert chaos.main(asked) == 0
+    assert played.rounds == [0, 1, 2]
 
 
 # -- the schedule itself --------------------------------------------------------------------------------
