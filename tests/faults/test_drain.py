@@ -170,7 +170,7 @@ def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same
     slowly = {"ENGINE_MAX_NUM_SEQS": "4", "HEARTBEAT_S": "0.2", "SHARD_BYTES": "1000000"}
     service = service_of(Parts(engine="demo", workers=2), DETERMINISTIC="true", **slowly)
     sampling = {"temperature": 1.0, "seed": 7, "ignore_eos": True}
-    rows = [Row(f"row-{n}", f"Tell me {n} stories", 200, sampling=sampling) for n in range(24)]
+    rows = [Row(f"row-{n}", f"Tell me {n} stories", 200, sampling=sampling) for n in range(12)]
     undisturbed = submit_bulk(service, rows)
     oracle.quiesce(service, [undisturbed], 4 * PATIENCE_S)
 
