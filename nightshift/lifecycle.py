@@ -43,17 +43,15 @@ class Submitted:
 
 def submit_bulk(tx: Transaction, new: NewJob, now: datetime) -> Submitted:
     """Accept a bulk job. It waits for the scheduler to read its input."""
-    job = tx.jobs.insert(new, now)
-    _say(tx, job, JobState.QUEUED, now)
+    job = _accept(tx, new, now)
     return Submitted(job, None, ())
 
 
 def submit_online(tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> Submitted:
     """Accept an online request. It can be claimed at once."""
     assert new.model is not None, "an online request names its model"
-    job = tx.jobs.insert(new, now)
+    job = _accept(tx, new, now)
     shard_id = tx.shards.insert_online(job, new.model, body, now)
-    _say(tx, job, JobState.QUEUED, now)
     ring = tx.outbox.add(JobKind.ONLINE, new.priority.rank, now, shard_id=shard_id)
     return Submitted(job, shard_id, (ring,))
 
@@ -185,8 +183,18 @@ def counts_json(job: Job) -> JsonObject:
     return {"total": job.counts.total, "succeeded": job.counts.succeeded, "failed": job.counts.failed}
 
 
+def _accept(tx: Transaction, new: NewJob, now: datetime) -> Job:
+    job = tx.jobs.insert(new, now)
+    tx.events.begin(job.id, f"job.{JobState.QUEUED}", _said(job, JobState.QUEUED), now)
+    return job
+
+
 def _say(tx: Transaction, job: Job, state: JobState, now: datetime) -> None:
-    tx.events.append(job.id, f"job.{state}", {"status": state, "counts": counts_json(job)}, now)
+    tx.events.append(job.id, f"job.{state}", _said(job, state), now)
+
+
+def _said(job: Job, state: JobState) -> JsonObject:
+    return {"status": state, "counts": counts_json(job)}
 
 
 def _owe_webhook(tx: Transaction, job: Job, now: datetime) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -13,6 +14,8 @@ event = tables.event
 job = tables.job
 
 _INSERT = insert(event)
+
+FIRST_SEQ: Final = 1
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,10 @@ class Events:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    def begin(self, job_id: str, type: str, data: JsonObject, now: datetime) -> None:
+        """Add the first event of a job that this transaction has inserted, which has its number already."""
+        self._insert(job_id, FIRST_SEQ, type, data, now)
+
     def append(self, job_id: str, type: str, data: JsonObject, now: datetime) -> int:
         """Add an event to a job's history and return its number.
 
@@ -41,9 +48,7 @@ class Events:
             .values(event_seq=job.c.event_seq + 1)
             .returning(job.c.event_seq)
         ).scalar_one()
-        self._connection.execute(
-            _INSERT, {"job_id": job_id, "seq": seq, "type": type, "data": data, "created_at": now}
-        )
+        self._insert(job_id, seq, type, data, now)
         return seq
 
     def after(self, tenant_id: str, job_id: str, seq: int, limit: int) -> Sequence[Event]:
@@ -56,3 +61,8 @@ class Events:
             .limit(limit)
         )
         return [Event(row.seq, row.type, row.data, row.created_at) for row in rows]
+
+    def _insert(self, job_id: str, seq: int, type: str, data: JsonObject, now: datetime) -> None:
+        self._connection.execute(
+            _INSERT, {"job_id": job_id, "seq": seq, "type": type, "data": data, "created_at": now}
+        )

@@ -34,6 +34,7 @@ from nightshift.jobs import (
 )
 from nightshift.priorities import PriorityClass
 from nightshift.store import tables
+from nightshift.store.events import FIRST_SEQ
 from nightshift.store.shards import OPEN_SHARD_STATES
 
 job = tables.job
@@ -77,7 +78,9 @@ class Jobs:
     # -- creation and look-up, on behalf of a tenant ---------------------------------------------------
 
     def insert(self, new: NewJob, now: datetime) -> Job:
-        """Record an accepted job. It is queued; a bulk job is not planned yet."""
+        """Record an accepted job. It is queued; a bulk job is not planned yet. Its first event is counted
+        already (`events.begin`).
+        """
         values: dict[str, Any] = {
             "id": new.id,
             "tenant_id": new.tenant_id,
@@ -93,6 +96,7 @@ class Jobs:
             "deadline_at": now + timedelta(seconds=new.spec.completion_window_s),
             "webhook_secret": new.webhook_secret,
             "capacity": new.spec.capacity,
+            "event_seq": FIRST_SEQ,
         }
         return to_job(self._connection.execute(_INSERT, values).one())
 

@@ -108,12 +108,12 @@ class Leases:
         capacity: Capacity = Capacity.ON_DEMAND,
     ) -> Sequence[OnlineClaim]:
         """Lease those of these online shards that are still to be had. At most 64 a call keeps it short."""
-        jobs = self._lock_jobs_of(shard_ids)
+        found = self._lock_jobs_of(shard_ids)
         taken = self._connection.execute(
             self._taking(worker_id, now, ttl_s)
             .where(
                 shard.c.id.in_(shard_ids),
-                shard.c.job_id.in_(jobs),
+                shard.c.job_id.in_(found),
                 shard.c.kind == JobKind.ONLINE,
                 shard.c.model.in_(models),
                 shard.c.capacity.in_((ANY_CAPACITY, capacity)),
@@ -121,12 +121,9 @@ class Leases:
             )
             .returning(shard)
         ).all()
-        bodies = self._bodies([row.id for row in taken])
         for row in taken:
-            self._start(jobs[row.job_id], now)
-        return [
-            OnlineClaim(_to_lease(row), jobs[row.job_id], bodies[row.id], row.is_isolating) for row in taken
-        ]
+            self._start(found[row.job_id][0], now)
+        return [OnlineClaim(_to_lease(row), *found[row.job_id], row.is_isolating) for row in taken]
 
     def queued_online(
         self,
@@ -342,19 +339,17 @@ class Leases:
     def _lock_job(self, queued: Job) -> None:
         self._connection.execute(select(job.c.id).where(job.c.id == queued.id).with_for_update())
 
-    def _lock_jobs_of(self, shard_ids: Sequence[str]) -> dict[str, Job]:
+    def _lock_jobs_of(self, shard_ids: Sequence[str]) -> dict[str, tuple[Job, JsonObject]]:
+        """The online jobs of those that wait, and what was asked: one look less than asking for it later."""
         rows = self._connection.execute(
-            select(job)
+            select(job, request.c.body)
             .join(shard, shard.c.job_id == job.c.id)
+            .join(request, request.c.shard_id == shard.c.id)
             .where(shard.c.id.in_(shard_ids), shard.c.state == ShardState.QUEUED)
             .order_by(job.c.id)
             .with_for_update(of=job)
         )
-        return {row.id: to_job(row) for row in rows}
-
-    def _bodies(self, shard_ids: Sequence[str]) -> dict[str, JsonObject]:
-        rows = self._connection.execute(select(request).where(request.c.shard_id.in_(shard_ids)))
-        return {row.shard_id: row.body for row in rows}
+        return {row.id: (to_job(row), row.body) for row in rows}
 
     def _taking(self, worker_id: str, now: datetime, ttl_s: float) -> Any:
         return update(shard).values(
