@@ -104,7 +104,8 @@ def _play(
         rounds.append(done)
         with notes.open("a") as file:
             file.write(json.dumps(asdict(done)) + "\n")
-        print(f"round {number} passed: {done.kills} kills in {done.seconds:.0f} s", flush=True)
+        took = f"{done.seconds:.0f} s, of which {done.rest_s:.0f} s to come to rest"
+        print(f"round {number} passed: {done.kills} kills in {took}", flush=True)
 
 
 def _kills_left(asked: argparse.Namespace, rounds: Sequence[Round]) -> int:

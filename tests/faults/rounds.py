@@ -53,6 +53,7 @@ class Round:
     faults: dict[str, int]
     recovery_s: dict[str, list[float]]  # until what the dead held was in good hands again, by fault
     free_s: dict[str, list[float]] = field(default_factory=dict)  # … was to be had by others
+    rest_s: float = 0.0  # from the last fault until nothing was left to do
 
 
 class Rounds:
@@ -78,7 +79,9 @@ class Rounds:
                 damage.over()
             faults = Counter(str(action.kind) for action in actions)
             faults[Kind.FAILPOINT] -= len(service.disarm())
+            last_s = time.monotonic()
             self._come_to_rest(feeder.jobs)
+            rest_s = time.monotonic() - last_s
         verdict = oracle.check(service, feeder.jobs, Limits(attempts_max=ATTEMPTS_MAX))
         grown_bytes, grown_files = self._check_growth()
         return Round(
@@ -97,6 +100,7 @@ class Rounds:
             faults={kind: count for kind, count in faults.items() if count},
             recovery_s=recoveries.over_s,
             free_s=recoveries.free_s,
+            rest_s=round(rest_s, 1),
         )
 
     def _come_to_rest(self, jobs: Sequence[Job]) -> None:
