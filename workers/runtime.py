@@ -17,7 +17,6 @@ from nightshift.checkpoints import check_distinct
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, Capacity, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
-from nightshift.leases import Lease
 from nightshift.nudges import NudgeListener
 from nightshift.objectstore import ObjectStore
 from nightshift.queue import Queue
@@ -27,6 +26,7 @@ from nightshift.store import Store
 from nightshift.streams import StreamWriter
 from nightshift.supervisor import HURRY_AFTER_S
 from workers.clouds import Provider
+from workers.endings import Endings
 from workers.exits import dump_stacks, engine_died, leave_process
 from workers.heartbeat import Heartbeat
 from workers.intake import Intake
@@ -222,15 +222,15 @@ class Runtime:
             runner.drain()
         for runner in runners:
             if not runner.join(max(0.0, until_s - time.monotonic())):
-                self._hand_back(runner.claim.lease)
+                self._hand_back(runner)
 
-    def _hand_back(self, lease: Lease) -> None:
+    def _hand_back(self, runner: ShardRunner) -> None:
         """Its thread waits for something, an upload most likely. What that would still write is refused."""
+        lease = runner.claim.lease
         log.warning("shard handed back in a hurry", extra={"action": "hurried", "shard": lease.shard_id})
         self._heartbeat.release(lease)
         try:
-            with self._connections.store.transaction() as tx:
-                tx.leases.hand_back(lease)
+            Endings(runner.claim, self._connections.store).hand_back(runner.tokens_at_risk())
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
 

@@ -150,19 +150,25 @@ def test_a_worker_whose_supervisor_is_killed_goes_with_it_and_its_leases_run_out
     assert known(service)[holder.id].ended_cause is None, "nobody saw it"
 
 
-def test_a_shard_whose_upload_hangs_goes_back_without_it(service_of):
+def test_a_shard_that_waits_for_a_store_that_hangs_goes_back_without_it(service_of):
     parts = Parts(objects="moto", proxies=frozenset({"s3"}))
     service = service_of(parts, BULK_DRAIN_S="1", SEGMENT_INTERVAL_S="0.1")
     job = submit_bulk(service, long_rows(40))
-    a_holder(service)
+    wait_for("tokens have been made", lambda: any(lease.tokens_in_flight for lease in leases(service)))
     service.proxy["s3"].set(Blackhole())
 
     service.kill("worker-1", signal.SIGTERM)
     wait_for("its shards are back", lambda: not leases(service))
 
+    # Its successor waits for the input, and cannot even hear that it is to leave.
+    send(a_holder(service).pid, signal.SIGTERM)
+    wait_for("they are back again", lambda: "in a hurry" in service.log("worker-1") and not leases(service))
+
     service.proxy["s3"].heal()
     oracle.quiesce(service, [job])
     assert oracle.check(service, [job]).attempts_most == 1
+    with service.store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id).tokens_redone > 0, "what it had made since its last checkpoint"
 
 
 def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same(service_of):
