@@ -6,6 +6,7 @@ what a dead one held can be told from what its successor holds.
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +18,7 @@ from nightshift.ids import new_id
 from nightshift.queue import Queue
 from nightshift.recovery import LEASES_PER_WORKER_MAX, release_worker
 from nightshift.settings import WorkerSettings
-from nightshift.store import Store
+from nightshift.store import Store, Transaction
 from nightshift.store.outbox import Ring
 from nightshift.supervisor import Child, Death, Launch, Sequel
 
@@ -29,6 +30,10 @@ POOL: Final = "workers.pool:EnginePool"
 DRAIN_MARGIN_S: Final = 5.0  # on top of the worker's own limit, which it keeps by itself
 DEATHS_IN_A_ROW_MAX: Final = 5  # then whoever supervises us decides: it may have another machine
 RINGS_MAX: Final = 500  # sent for one death; the scheduler sends what is more than that
+RELEASE_PATIENCE_S: Final = (
+    5.0  # with a database that is away just then; after that, leases run out by themselves
+)
+RELEASE_RETRY_S: Final = 0.5
 
 
 def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) -> Child:
@@ -72,11 +77,13 @@ class Undertaker:
         attempts_max: int,
         *,
         oom_kills: Callable[[], int] = count_oom_kills,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
         self._queue = queue
         self._attempts_max = attempts_max
         self._oom_kills = oom_kills
+        self._pause = pause
         self._oom_kills_before = oom_kills()
         self.gave_up_on: Death | None = None
 
@@ -103,30 +110,48 @@ class Undertaker:
         self._oom_kills_before = oom_kills
         worker_id = death.launch.environment[WORKER_ID]
         try:
-            with self._store.transaction() as tx:
-                now = tx.now()
-                held = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
-                was_asked = tx.workers.is_drain_requested(worker_id)
-                recovered = release_worker(tx, worker_id, self._attempts_max, now, cause)
-                tx.workers.ended(worker_id, cause, now)
-                rings = tx.outbox.waiting(now, RINGS_MAX) if recovered.retried else ()
+            released = self._patiently(lambda tx: self._release(tx, worker_id, cause))
         except DatabaseUnavailable as error:
             log.warning(
                 "leases of a dead worker not released; they will run out",
                 extra={"action": "release_failed", "worker": worker_id, "reason": error.message},
             )
             return Buried(cause)
-        self._ring(rings)
+        self._ring(released.rings)
         log.info(
             "leases of a dead worker released",
             extra={
                 "action": "worker_released",
                 "worker": worker_id,
                 "cause": cause,
-                "shards": recovered.shards,
+                "shards": released.shards,
             },
         )
-        return Buried(cause, was_asked, any(lease.is_isolating for lease in held))
+        return Buried(cause, released.was_asked_to_drain, released.was_isolating)
+
+    def _patiently(self, release: "Callable[[Transaction], _Released]") -> "_Released":
+        """Raises DatabaseUnavailable when that has lasted for too long."""
+        ends_at_s = time.monotonic() + RELEASE_PATIENCE_S
+        while True:
+            try:
+                return self._store.run(release)
+            except DatabaseUnavailable:
+                if time.monotonic() >= ends_at_s:
+                    raise
+            self._pause(RELEASE_RETRY_S)
+
+    def _release(self, tx: Transaction, worker_id: str, cause: DeathCause) -> "_Released":
+        now = tx.now()
+        held = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
+        was_asked = tx.workers.is_drain_requested(worker_id)
+        recovered = release_worker(tx, worker_id, self._attempts_max, now, cause)
+        tx.workers.ended(worker_id, cause, now)
+        return _Released(
+            recovered.shards,
+            tuple(tx.outbox.waiting(now, RINGS_MAX)) if recovered.retried else (),
+            was_asked,
+            any(lease.is_isolating for lease in held),
+        )
 
     def _ring(self, rings: Sequence[Ring]) -> None:
         """The outbox has them, and the scheduler would send them within two seconds: others need not wait."""
@@ -138,6 +163,16 @@ class Undertaker:
                 tx.outbox.delete([ring.id for ring in rings])
         except NightshiftError as error:
             log.warning("not rung", extra={"action": "ring_failed", "reason": error.message})
+
+
+@dataclass(frozen=True)
+class _Released:
+    """What a dead worker had, now anybody's."""
+
+    shards: int
+    rings: Sequence[Ring]
+    was_asked_to_drain: bool
+    was_isolating: bool
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,18 @@
 
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nightshift import testing
+from nightshift.cli import worker_child as undertaking
 from nightshift.cli.session import data_settings
 from nightshift.cli.worker_child import DEATHS_IN_A_ROW_MAX, WORKER_ID, Undertaker, worker_child
 from nightshift.cli.worker_death import cause_of, count_oom_kills
+from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, DeathCause, WorkerState
 from nightshift.jobs import JobKind, JobState, StopReason
 from nightshift.lifecycle import request_stop
@@ -42,6 +44,18 @@ def undertaker(store: Store, queue: testing.InMemoryQueue) -> Undertaker:
 def a_death(worker_id: str = "wrk_1", *, returncode: int = -9, in_a_row: int = 1) -> Death:
     launch = Launch((), {WORKER_ID: worker_id})
     return Death(name="worker", pid=1, launch=launch, returncode=returncode, uptime_s=5.0, in_a_row=in_a_row)
+
+
+def _unavailable(run: Callable[..., object], *, times: int) -> Callable[..., object]:
+    """The database is away for so many calls."""
+    left = iter(range(times))
+
+    def runs(work: object) -> object:
+        if next(left, None) is not None:
+            raise DatabaseUnavailable
+        return run(work)
+
+    return runs
 
 
 def test_a_dead_workers_shard_can_be_claimed_at_once(store, undertaker):
@@ -75,6 +89,26 @@ def test_with_redis_away_the_ring_stays_in_the_outbox(store, undertaker, queue):
 
     with store.snapshot() as tx:
         assert tx.outbox.length() > 0
+
+
+def test_a_database_that_is_away_just_then_is_asked_again(store, queue, monkeypatch):
+    testing.planned(store, shards=1)
+    held = testing.claimed(store, "wrk_1")
+    waits: list[float] = []
+    monkeypatch.setattr(store, "run", _unavailable(store.run, times=3))
+    undertaker = Undertaker(store, queue, attempts_max=20, oom_kills=lambda: 0, pause=waits.append)
+
+    undertaker(a_death())
+
+    assert len(waits) == 3
+    assert testing.claimed(store, "wrk_2").lease.term == held.lease.term + 1
+
+
+def test_a_database_that_stays_away_does_not_keep_the_supervisor(store, queue, monkeypatch):
+    monkeypatch.setattr(undertaking, "RELEASE_PATIENCE_S", 0.0)
+    monkeypatch.setattr(store, "run", _unavailable(store.run, times=99))
+
+    assert Undertaker(store, queue, attempts_max=20, oom_kills=lambda: 0)(a_death()) is Sequel.RESTART_SOON
 
 
 def test_what_another_worker_holds_is_left_alone(store, undertaker):
