@@ -26,7 +26,7 @@ AT_ONCE = 4  # requests its engine runs
 WAITING_MAX, WAITING_TOTAL_MAX = 8, 12  # per tenant, of all
 BULK_JOBS_MAX = 3
 SERVED_MIN = 4  # until the flood may end
-PADDING_BYTES = 400_000  # of every request of the flood: what keeps them, shows it
+PADDING_BYTES = 200_000  # of every request of the flood: what keeps them, shows it
 MIB = 1024 * 1024
 
 
