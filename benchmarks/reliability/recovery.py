@@ -49,8 +49,7 @@ def measure_flush(database: Database, rounds: int) -> Iterator[Figure]:
     took = []
     with service_on(database) as service:
         for number in range(rounds):
-            with service.store.transaction():  # so that it does not stop with SQLite's one lock in its hands
-                service.pause("worker-1")
+            service.pause("worker-1")
             for request in range(RINGS_LOST):
                 submit_online(service, Row(f"{number}-{request}", f"request {request}", max_tokens=1))
             service.redis.client.flushall()

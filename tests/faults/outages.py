@@ -11,13 +11,12 @@ prompt    from the outage's end until requests are answered at once again, and n
 """
 
 import argparse
-import sqlite3
 import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,6 @@ from tests.faults.workload import Job, Row, submit_online
 from tests.integration.servers import RAM_DISK, PostgresServer
 
 PROMPT_S: Final = 1.0  # an answer that takes longer was not rung for: somebody came by and looked
-WRITE_S: Final = 1.0  # nobody who runs keeps SQLite to himself for longer
 PRODUCTION: Final = {
     "LEASE_TTL_S": "30",
     "LEASE_TRUST_S": "20",
@@ -276,34 +274,14 @@ def recovery(service: Service, outage: Outage, seconds: float) -> Recovery:
 
 @contextmanager
 def paused(service: Service, *roles: str) -> Iterator[None]:
-    """They stand still: if all workers do, rings lie in Redis and nobody fetches them. None of them does so
-    in the middle of a write, which would keep everybody else from SQLite.
-    """
+    """They stand still: if all workers do, rings lie in Redis and nobody fetches them."""
     for role in roles:
         service.pause(role)
     try:
-        while not _can_be_written(service):
-            for role in roles:
-                service.resume(role)
-            time.sleep(WRITE_S / 10)  # for whoever writes to go on
-            for role in roles:
-                service.pause(role)
         yield
     finally:
         for role in roles:
             service.resume(role)
-
-
-def _can_be_written(service: Service) -> bool:
-    if not service.database.is_sqlite:
-        return True
-    file = service.folder / "data" / "nightshift.db"
-    with closing(sqlite3.connect(file, timeout=WRITE_S, isolation_level=None)) as connection:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return False
-    return True
 
 
 def prompt_after_s(service: Service, since_s: float) -> float:

@@ -125,6 +125,7 @@ def test_unpacking_does_not_depend_on_how_the_bytes_arrive(chunk_bytes: int) -> 
         b"this is not gzip",
         gzip.compress(b"a") + b"garbage",
     ],
+    ids=["last byte", "half", "second member", "never packed", "more after it"],
 )
 def test_gzip_that_is_cut_short_or_damaged_is_never_a_short_input(packed: bytes) -> None:
     with pytest.raises(UnreadableInput):
