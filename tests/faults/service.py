@@ -216,8 +216,8 @@ class Service:
         return pid
 
     def pause(self, role: str) -> int:
-        """SIGSTOP: it holds what it holds and says nothing. The one thing it does not hold is SQLite's only lock,
-        which would keep everybody else waiting too: that is ours just then.
+        """SIGSTOP: it holds what it holds and says nothing. All but SQLite's only lock, which would keep
+        everybody else waiting too: that is ours just then.
         """
         with self.store.transaction():
             pause(pid := self.pid(role))
