@@ -19,7 +19,9 @@ from api.metrics import HttpMetrics, QueueTruth
 from api.openai import batches, files, inference, models
 from api.routes import dead_letters, deliveries, events, health, jobs, results, webhooks, workers
 from api.services import AppSettings, open_services
+from nightshift.errors import InvalidSetting
 from nightshift.observability import set_up_logging
+from nightshift.supervisor import CONFIGURATION_EXIT
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +45,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     """The application. Without settings it is a process of its own: it reads them from the environment and
     sets up its logs."""
     if settings is None:
-        settings = AppSettings()
-        set_up_logging("api")
+        settings = _own_settings()
     app = FastAPI(
         title="Nightshift",
         summary="Queue-based batch inference: one job model behind /v1/jobs and the OpenAI routes.",
@@ -59,6 +60,16 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         app.include_router(router)
     document(app)
     return app
+
+
+def _own_settings() -> AppSettings:
+    """Of this process. Ends it where they make no sense."""
+    try:
+        set_up_logging("api")
+        return AppSettings()
+    except InvalidSetting as error:
+        log.critical("cannot start: %s", error, extra={"action": "misconfigured"})
+        raise SystemExit(CONFIGURATION_EXIT) from error
 
 
 def _lifespan(settings: AppSettings) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:

@@ -24,6 +24,7 @@ turns these into a status and a body, `nightshift/cli` into a line on stderr and
     ├── DatabaseUnavailable
     │   └── Conflicted                 nothing was changed; the same again may succeed at once
     └── ConfigurationError             the operator can mend it
+        └── InvalidSetting             a variable NIGHTSHIFT_… says what makes no sense
 """
 
 import inspect
@@ -160,3 +161,7 @@ class ConfigurationError(NightshiftError):
     """The installation is not configured as it must be."""
 
     default_code = "configuration_error"
+
+
+class InvalidSetting(ConfigurationError):
+    """A setting NIGHTSHIFT_… has a value that makes no sense."""

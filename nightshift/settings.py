@@ -6,14 +6,22 @@ nothing else.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import (
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from nightshift.errors import InvalidSetting
 from nightshift.leases import LeaseConfig
 
 MIB = 1024 * 1024
+PREFIX: Final = "NIGHTSHIFT_"
 
 
 def default_data_dir() -> Path:
@@ -21,9 +29,25 @@ def default_data_dir() -> Path:
 
 
 class _Settings(BaseSettings):
+    """Raises InvalidSetting, in one line that names the variables."""
+
     model_config = SettingsConfigDict(
-        env_prefix="NIGHTSHIFT_", env_file=".env", env_file_encoding="utf-8", extra="ignore", frozen=True
+        env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", extra="ignore", frozen=True
     )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _say_which(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return validate(data)
+        except ValidationError as error:
+            raise InvalidSetting("; ".join(_in_words(found) for found in error.errors())) from error
+
+
+def _in_words(found: Any) -> str:
+    """One of pydantic's errors: `NIGHTSHIFT_ONLINE_SLOTS is 'many': it should be a valid integer, …`."""
+    says = found["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+    return f"{PREFIX}{str(found['loc'][0]).upper()} is {found['input']!r}: {says}"
 
 
 def _split(value: object) -> object:
@@ -161,6 +185,36 @@ class WorkerSettings(_Settings):
 
     _split = field_validator("models", mode="before")(_split)
 
+    @model_validator(mode="after")
+    def _lease_can_be_kept(self) -> Self:
+        if not 0 < self.heartbeat_s < self.lease_trust_s < self.lease_ttl_s:
+            raise InvalidSetting(
+                f"{PREFIX}HEARTBEAT_S < {PREFIX}LEASE_TRUST_S < {PREFIX}LEASE_TTL_S must hold, and they are "
+                f"{self.heartbeat_s:g}, {self.lease_trust_s:g} and {self.lease_ttl_s:g}"
+            )
+        return self
+
     @property
     def lease(self) -> LeaseConfig:
         return LeaseConfig(ttl_s=self.lease_ttl_s, heartbeat_s=self.heartbeat_s, trust_s=self.lease_trust_s)
+
+
+EVERY_CONCERN: Final[tuple[type[_Settings], ...]] = (
+    DataSettings,
+    LogSettings,
+    QueueSettings,
+    LocationSettings,
+    ApiSettings,
+    ClientSettings,
+    SchedulerSettings,
+    WorkerSettings,
+)
+
+
+def check_settings() -> None:
+    """Read everything once, so that what makes no sense is said before anything is started.
+
+    Raises InvalidSetting.
+    """
+    for concern in EVERY_CONCERN:
+        concern()

@@ -71,13 +71,13 @@ class Parts:
 
 def main() -> int:
     """Run until told to stop. Returns the exit code."""
-    set_up_logging("scheduler")
     stop = _told_to_stop()
     try:
+        set_up_logging("scheduler")
         with opened() as parts:
             serve(parts, SchedulerSettings(), stop)
     except (ConfigurationError, InvalidRequest) as error:
-        log.error("%s", error, extra={"action": "misconfigured"})
+        log.critical("cannot start: %s", error, extra={"action": "misconfigured"})
         return CONFIGURATION_EXIT
     return 0
 

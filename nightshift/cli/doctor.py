@@ -11,10 +11,12 @@ from nightshift.cli.terminal import EXIT_FAILED, print_json
 def doctor(data_dir: DataDir = None, json: Json = False) -> None:
     """Try every part of this installation. Exits 1 if something is wrong.
 
-    Looks at the same settings the service reads: NIGHTSHIFT_* and .env.
+    Looks at the same settings the service reads: NIGHTSHIFT_* and .env. Exits 78 if they make no sense.
     """
     from nightshift.cli.checks import examine
+    from nightshift.settings import check_settings
 
+    check_settings()
     findings = []
     for finding in examine(data_settings(data_dir)):
         findings.append(finding)

@@ -22,7 +22,8 @@ from nightshift.cli import (
     workers,
 )
 from nightshift.cli.terminal import describe, fail
-from nightshift.errors import NightshiftError
+from nightshift.errors import InvalidSetting, NightshiftError
+from nightshift.supervisor import CONFIGURATION_EXIT
 
 app = typer.Typer(
     name="nightshift",
@@ -63,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. Always ends by raising SystemExit."""
     try:
         app(args=None if arguments is None else list(arguments), prog_name="nightshift")
+    except InvalidSetting as error:
+        fail(describe(error), CONFIGURATION_EXIT)
     except NightshiftError as error:
         fail(describe(error))
     except KeyboardInterrupt:

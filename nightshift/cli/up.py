@@ -52,8 +52,9 @@ def up(
     """
     from nightshift import checkpoints, demo
     from nightshift.cli import embedded
-    from nightshift.settings import WorkerSettings
+    from nightshift.settings import WorkerSettings, check_settings
 
+    check_settings()
     names = tuple(model or WorkerSettings().models) or (str(demo.demo_model_path()),)
     models = tuple(checkpoints.find(name) for name in names)
     checkpoints.check_distinct([found.reference for found in models])

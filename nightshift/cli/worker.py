@@ -37,8 +37,9 @@ def worker(
         _check()
         return
     from nightshift.cli.worker_child import worker_child
-    from nightshift.settings import WorkerSettings
+    from nightshift.settings import WorkerSettings, check_settings
 
+    check_settings()
     settings = WorkerSettings(models=tuple(model)) if model else WorkerSettings()
     if not settings.models:
         raise ConfigurationError("a worker needs a model: use --model or NIGHTSHIFT_MODELS", param="model")

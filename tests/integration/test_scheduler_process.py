@@ -106,7 +106,8 @@ def test_a_scheduler_leads_for_as_long_as_it_is_configured_to(
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("WEBHOOK_ALLOW_CIDRS", "not-a-network"), ("LEADER_TRUST_S", "20")]
+    ("setting", "value"),
+    [("WEBHOOK_ALLOW_CIDRS", "not-a-network"), ("LEADER_TRUST_S", "20"), ("LEASE_TTL_S", "10")],
 )
 def test_a_scheduler_that_is_configured_wrongly_says_what_and_is_not_to_be_restarted(
     environment: dict[str, str], setting: str, value: str
@@ -115,3 +116,16 @@ def test_a_scheduler_that_is_configured_wrongly_says_what_and_is_not_to_be_resta
     with scheduler(environment) as started:
         assert setting.partition("_")[0] in started.says("misconfigured")["message"]
         assert started.process.wait(END_S) == 78
+
+
+def test_a_scheduler_whose_very_log_is_configured_wrongly_says_so_in_one_line(
+    environment: dict[str, str],
+) -> None:
+    environment["NIGHTSHIFT_LOG_LEVEL"] = "loud"
+    command = [sys.executable, "-m", "scheduler"]
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=END_S
+    )
+
+    assert (ended.returncode, ended.stderr.count("\n")) == (78, 1)
+    assert ended.stderr.startswith("cannot start: NIGHTSHIFT_LOG_LEVEL is 'loud'")

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from nightshift.errors import InvalidSetting
 from nightshift.leases import LeaseConfig
 from nightshift.settings import (
+    EVERY_CONCERN,
     ApiSettings,
     ClientSettings,
     DataSettings,
@@ -15,6 +17,8 @@ from nightshift.settings import (
     QueueSettings,
     SchedulerSettings,
     WorkerSettings,
+    _Settings,
+    check_settings,
 )
 
 
@@ -81,7 +85,7 @@ def test_ports_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SchedulerSettings().webhook_ports == (443, 8443)
 
     monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_PORTS", "https")
-    with pytest.raises(ValidationError):
+    with pytest.raises(InvalidSetting, match="NIGHTSHIFT_WEBHOOK_PORTS is 'https'"):
         SchedulerSettings()
 
 
@@ -106,8 +110,41 @@ def test_settings_never_change_once_read() -> None:
 def test_a_setting_that_makes_no_sense_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTSHIFT_ONLINE_SLOTS", "many")
 
-    with pytest.raises(ValidationError, match="online_slots"):
+    monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", "ibm")
+
+    with pytest.raises(InvalidSetting) as refused:
         WorkerSettings()
+
+    assert refused.value.message == (
+        "NIGHTSHIFT_ONLINE_SLOTS is 'many': it should be a valid integer, unable to parse string as an "
+        "integer; NIGHTSHIFT_SPOT_PROVIDER is 'ibm': it should be 'auto', 'aws', 'gcp', 'azure' or 'none'"
+    )
+
+
+@pytest.mark.parametrize("setting", ["LEASE_TTL_S=20", "LEASE_TRUST_S=5", "HEARTBEAT_S=0", "HEARTBEAT_S=-1"])
+def test_times_by_which_no_lease_can_be_kept_are_refused(
+    monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    name, value = setting.split("=")
+    monkeypatch.setenv(f"NIGHTSHIFT_{name}", value)
+
+    with pytest.raises(InvalidSetting, match=f"NIGHTSHIFT_{name}.* must hold, and they are .*{value}"):
+        WorkerSettings()
+
+
+@pytest.mark.parametrize("name", ["LOG_LEVEL", "DATABASE_POOL_SIZE", "PUBLISH_TIMEOUT_S", "ATTEMPTS_MAX"])
+def test_settings_can_be_checked_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    check_settings()
+    monkeypatch.setenv(f"NIGHTSHIFT_{name}", "loud")
+
+    with pytest.raises(InvalidSetting, match=f"^NIGHTSHIFT_{name} is 'loud'"):
+        check_settings()
+
+
+def test_every_class_of_settings_is_checked() -> None:
+    assert set(EVERY_CONCERN) == set(_Settings.__subclasses__())
 
 
 def test_settings_can_be_logged_without_giving_secrets_away() -> None:

@@ -3,6 +3,8 @@ import sys
 
 import pytest
 
+from nightshift.supervisor import CONFIGURATION_EXIT
+
 COMMANDS = [
     ("up",),
     ("worker",),
@@ -58,3 +60,30 @@ def test_looking_at_the_help_loads_nothing_heavy():
     program = f"import sys, nightshift.cli.main; print([m for m in {heavy} if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", [("up",), ("worker",), ("worker", "--model", "demo"), ("doctor",)])
+def test_a_setting_that_makes_no_sense_is_one_line_and_nothing_is_started(
+    nightshift, monkeypatch, data_dir, command
+):
+    monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", "ibm")
+    monkeypatch.setattr("nightshift.supervisor.Supervisor.start", pytest.fail)
+
+    ended = nightshift(*command)
+
+    assert (ended.code, ended.out) == (CONFIGURATION_EXIT, "")
+    assert ended.err == (
+        "nightshift: NIGHTSHIFT_SPOT_PROVIDER is 'ibm': "
+        "it should be 'auto', 'aws', 'gcp', 'azure' or 'none'\n"
+    )
+    assert not data_dir.exists()
+
+
+@pytest.mark.parametrize("command", ["up", "worker", "doctor"])
+def test_leases_that_cannot_be_kept_are_one_line_too(nightshift, monkeypatch, command):
+    monkeypatch.setenv("NIGHTSHIFT_LEASE_TTL_S", "10")
+
+    ended = nightshift(command)
+
+    assert (ended.code, ended.err.count("\n")) == (CONFIGURATION_EXIT, 1)
+    assert "NIGHTSHIFT_LEASE_TTL_S must hold, and they are 5, 20 and 10" in ended.err
