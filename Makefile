@@ -43,7 +43,7 @@ up: $(READY) ## Run the whole service on this machine
 	@$(BIN)/nightshift up
 
 clean: ## Remove the environment and what tools leave behind
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo .chaos
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml requirements.txt infra/setup.sh

@@ -1,7 +1,7 @@
 """Hears that this machine is about to be taken away.
 
 One thread asks the cloud's metadata server every few seconds (`clouds.py`); what follows from a notice is
-somebody else's decision (`runtime.py`). Nothing depends on hearing one: a machine that goes without a word
+somebody else's decision (`notices.py`). Nothing depends on hearing one: a machine that goes without a word
 loses the same as one that is killed. And nothing fails of asking: whatever the server does, it costs this
 thread's time alone.
 """
