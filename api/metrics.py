@@ -28,6 +28,8 @@ SUMS: Final = {
     "tokens_redone": "Tokens generated and lost with a worker, as last told by it, and so generated again",
     "rows_dead": "Rows that are run no more because they kill workers",
     "writes_fenced": "Checkpoints that the database refused because the lease was somebody else's by then",
+    "messages_dropped": "Messages that workers found in the queues and that were none of ours",
+    "objects_collected": "Objects deleted because nothing referred to them any more",
 }
 
 

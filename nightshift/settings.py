@@ -107,6 +107,7 @@ class ApiSettings(_Settings):
     models: Words = ()  # names known before a worker has registered
     body_bytes_max: int = 4 * MIB  # of a JSON body
     file_bytes_max: int = 200 * MIB  # of an uploaded batch file
+    line_bytes_max: int = 4 * MIB  # one input row, of those that are replayed
     online_wait_s: float = 600.0  # how long a chat request is waited for
     online_queue_max: int = 1000  # unfinished online requests per tenant; more get 429
     online_queue_total_max: int = 10_000  # unfinished online requests of all tenants; more get 429

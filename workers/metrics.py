@@ -60,7 +60,9 @@ class WorkerMetrics(Collector):
             self._http, _ = start_http_server(port, registry=self.registry)
         except OSError as error:
             raise ConfigurationError(
-                f"metrics cannot be served on port {port}: {error.strerror}", param="WORKER_METRICS_PORT"
+                f"metrics cannot be served on port {port}: {error.strerror}; "
+                "set NIGHTSHIFT_WORKER_METRICS_PORT to a free one, or to 0",
+                param="WORKER_METRICS_PORT",
             ) from error
 
     @property

@@ -64,7 +64,8 @@ def _read(services: Services, row: DeadRow, job: Job, shard: Shard) -> JsonObjec
     """From the job's input, which must be what it was: the shard knows."""
     try:
         source = Sources(services.objects, services.locations).open(shard.uri, row.tenant_id)
-        rows = iter_rows(source.store, source.key, shard, line_bytes_max=services.settings.api.body_bytes_max)
+        line_bytes_max = services.settings.api.line_bytes_max
+        rows = iter_rows(source.store, source.key, shard, line_bytes_max=line_bytes_max)
         found = next((one for one in rows if one.index == row.row), None)
     except (ObjectNotFound, ObjectChanged, LocationNotAllowed) as error:
         raise Conflict(f"The input of this row's job cannot be read any more: {error.message}") from error

@@ -22,7 +22,7 @@ from nightshift.fleet import WorkerState
 from nightshift.objectstore import open_store
 from nightshift.queue import Queue
 from nightshift.settings import ClientSettings, DataSettings, QueueSettings, WorkerSettings
-from nightshift.store import open_database
+from nightshift.store import open_existing_database
 from nightshift.store.migrate import is_current
 
 DISK_FREE_MIN_BYTES: Final = 1024**3  # results, logs and the queue's log grow; a full disk stops all of it
@@ -81,7 +81,7 @@ def check_database(data: DataSettings) -> Finding:
     """It answers, and has the schema this version expects. Raises DatabaseUnavailable, ConfigurationError."""
     if not data.database_url and not (data.data_dir / "nightshift.db").exists():
         return Finding("database", "none yet; `nightshift up` makes it")
-    with closing(open_database(data)) as database:
+    with closing(open_existing_database(data)) as database:
         if not is_current(database):
             return Finding(
                 "database",

@@ -49,12 +49,12 @@ def open_client() -> "Client":
 def operator_store(data_dir: Path | None = None) -> "Iterator[Store]":
     """The installation's database, for commands that are the operator's and need no server.
 
-    Raises ConfigurationError when it has not been set up.
+    Raises ConfigurationError when it has not been set up, and leaves no trace of having looked.
     """
-    from nightshift.store import Store, open_database
+    from nightshift.store import Store, open_existing_database
     from nightshift.store.migrate import serves
 
-    database = open_database(data_settings(data_dir))
+    database = open_existing_database(data_settings(data_dir))
     try:
         if not serves(database):
             raise ConfigurationError(

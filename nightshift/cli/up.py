@@ -11,6 +11,7 @@ import typer
 
 from nightshift.cli.session import DataDir, data_settings
 from nightshift.cli.terminal import fail, is_interactive, say
+from nightshift.errors import ConfigurationError
 from nightshift.supervisor import Death, Sequel, Supervisor
 
 if TYPE_CHECKING:
@@ -55,7 +56,14 @@ def up(
     from nightshift.settings import WorkerSettings, check_settings
 
     check_settings()
-    names = tuple(model or WorkerSettings().models) or (str(demo.demo_model_path()),)
+    settings = WorkerSettings()
+    if workers > 1 and settings.worker_metrics_port:
+        raise ConfigurationError(
+            f"NIGHTSHIFT_WORKER_METRICS_PORT is {settings.worker_metrics_port}, and only one of {workers} "
+            "workers could serve its metrics there: set it to 0",
+            param="workers",
+        )
+    names = tuple(model or settings.models) or (str(demo.demo_model_path()),)
     models = tuple(checkpoints.find(name) for name in names)
     checkpoints.check_distinct([found.reference for found in models])
     for found in models:

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from nightshift.errors import Conflicted
+from nightshift.errors import ConfigurationError, Conflicted
 from nightshift.settings import DataSettings
 from nightshift.store.counters import Counters
 from nightshift.store.database import Database
@@ -38,7 +38,7 @@ from nightshift.store.references import References
 from nightshift.store.shards import Shards
 from nightshift.store.workers import Workers
 
-__all__ = ["Store", "Transaction", "open_database"]
+__all__ = ["Store", "Transaction", "open_database", "open_existing_database"]
 
 Clock = Callable[[], datetime]
 T = TypeVar("T")
@@ -165,8 +165,25 @@ def open_database(settings: DataSettings) -> Database:
     url = settings.resolved_database_url
     if url.startswith("sqlite:///") and not settings.database_url:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _database(settings)
+
+
+def open_existing_database(settings: DataSettings) -> Database:
+    """As `open_database`, and makes nothing. Raises ConfigurationError where there is none."""
+    database = _database(settings)
+    if not database.is_missing:
+        return database
+    database.close()
+    place = "NIGHTSHIFT_DATABASE_URL" if settings.database_url else str(settings.data_dir)
+    raise ConfigurationError(
+        f"no installation in {place}: `nightshift up` makes one; NIGHTSHIFT_DATA_DIR or "
+        "NIGHTSHIFT_DATABASE_URL say where another is"
+    )
+
+
+def _database(settings: DataSettings) -> Database:
     return Database(
-        url,
+        settings.resolved_database_url,
         pool_size=settings.database_pool_size,
         busy_timeout_s=settings.database_busy_timeout_s,
         timeout_s=settings.database_timeout_s,

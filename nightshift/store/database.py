@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
 
@@ -58,6 +59,12 @@ class Database:
     @property
     def is_sqlite(self) -> bool:
         return self.dialect == "sqlite"
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is an SQLite file that is not there yet; whoever connects to one makes it."""
+        path = self._engine.url.database
+        return self.is_sqlite and path is not None and not Path(path).exists()
 
     @contextmanager
     def write(self) -> Iterator[Connection]:

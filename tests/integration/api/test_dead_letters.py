@@ -1,11 +1,13 @@
 """/v1/dead_letters: rows that kill workers, seen and decided about by those whose rows they are."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from api.services import AppSettings
 from nightshift.fleet import DeathCause
 from nightshift.ids import new_id
 from nightshift.jobs import Endpoint
@@ -13,6 +15,7 @@ from nightshift.lifecycle import plan
 from nightshift.objectstore.directory import DirectoryStore
 from nightshift.poison import DeadRow
 from nightshift.priorities import PriorityClass
+from nightshift.settings import ApiSettings
 from nightshift.store import Store, Transaction
 from nightshift.testing import a_shard, a_spec, submit
 from tests.integration.api.conftest import KeyMaker
@@ -101,6 +104,20 @@ def test_a_row_is_replayed_as_an_online_job_that_asks_for_what_its_job_did(
     assert again["metadata"] == {"who": "me"}
     (line,) = http.get(f"/v1/jobs/{again['id']}/results").json()["data"]
     assert line["response"]["body"]["choices"][0]["message"]["content"] == "text 1"
+
+
+class TestWithShortBodiesAndLongRows:
+    @pytest.fixture
+    def settings(self, settings: AppSettings) -> AppSettings:
+        """A body may have less than a row of the letter's job, and a row more."""
+        return replace(settings, api=ApiSettings(body_bytes_max=100, line_bytes_max=1000))
+
+    def test_a_row_longer_than_a_body_may_be_is_replayed(
+        self, http: httpx.Client, worker: FakeWorker, letter: DeadRow
+    ) -> None:
+        replayed = http.post(f"/v1/dead_letters/{letter.id}/replay").json()
+
+        assert ended(http, replayed["replay_job_id"])["status"] == "succeeded"
 
 
 def test_an_online_request_is_replayed_from_the_database(

@@ -74,6 +74,8 @@ def test_metrics_count_requests_by_route_and_the_queue_by_the_database(
     assert 'nightshift_http_requests_total{method="GET",route="/v1/jobs/{job_id}",status="404"} 1.0' in text
     assert 'route="(no route)",status="404"} 1.0' in text
     assert "nightshift_database_up 1.0" in text
+    assert "nightshift_messages_dropped_total 0.0" in text
+    assert "nightshift_objects_collected_total 0.0" in text
     assert "job_unknown" not in text
     assert "no/such" not in text
 

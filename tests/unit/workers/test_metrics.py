@@ -49,7 +49,7 @@ def test_a_port_that_is_taken_is_said() -> None:
     taken = some_metrics(ScriptedServer("demo"))
     taken.serve(0)
     try:
-        with pytest.raises(ConfigurationError, match="metrics cannot be served"):
+        with pytest.raises(ConfigurationError, match="set NIGHTSHIFT_WORKER_METRICS_PORT to a free"):
             some_metrics(ScriptedServer("demo")).serve(taken.port or 0)
     finally:
         taken.close()

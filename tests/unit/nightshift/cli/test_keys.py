@@ -59,7 +59,10 @@ def test_revoking_what_is_not_there_fails(nightshift, store):
     assert (ended.code, ended.err) == (1, "nightshift: id: there is no key k3v9x1qz that could be revoked\n")
 
 
-def test_without_a_schema_the_operator_is_told_what_to_run(nightshift):
+def test_without_a_schema_the_operator_is_told_what_to_run(nightshift, data_dir):
+    data_dir.mkdir()
+    (data_dir / "nightshift.db").touch()
+
     ended = nightshift("keys", "list")
     assert ended.code == 1
     assert "python -m nightshift.store.migrate" in ended.err

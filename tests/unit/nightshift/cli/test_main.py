@@ -87,3 +87,33 @@ def test_leases_that_cannot_be_kept_are_one_line_too(nightshift, monkeypatch, co
 
     assert (ended.code, ended.err.count("\n")) == (CONFIGURATION_EXIT, 1)
     assert "NIGHTSHIFT_LEASE_TTL_S must hold, and they are 5, 20 and 10" in ended.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("workers", "list"),
+        ("workers", "drain", "wrk_1"),
+        ("worker", "--check"),
+        ("keys", "list"),
+        ("keys", "create"),
+    ],
+    ids=" ".join,
+)
+def test_looking_for_an_installation_makes_none(nightshift, data_dir, command):
+    ended = nightshift(*command)
+
+    assert ended.code == 1
+    assert ended.err.startswith(f"nightshift: no installation in {data_dir}: `nightshift up` makes one; ")
+    assert not data_dir.exists()
+
+
+def test_a_database_by_url_is_not_made_by_looking_either(nightshift, monkeypatch, tmp_path):
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE_URL", f"sqlite:///{tmp_path}/elsewhere.db")
+
+    ended = nightshift("workers", "list")
+
+    assert (ended.code, (tmp_path / "elsewhere.db").exists()) == (1, False)
+    assert "no installation in NIGHTSHIFT_DATABASE_URL" in ended.err
+    assert nightshift("doctor").code == 1
+    assert not (tmp_path / "elsewhere.db").exists()

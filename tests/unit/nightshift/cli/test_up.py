@@ -69,6 +69,19 @@ def test_a_port_in_use_is_said_before_anything_starts(nightshift, data_dir):
     assert not (data_dir / "logs").exists()
 
 
+def test_workers_that_would_want_the_same_port_are_refused(nightshift, monkeypatch, data_dir):
+    monkeypatch.setenv("NIGHTSHIFT_WORKER_METRICS_PORT", "19401")
+
+    ended = nightshift("up", "--workers", "2")
+
+    assert (ended.code, ended.err) == (
+        1,
+        "nightshift: workers: NIGHTSHIFT_WORKER_METRICS_PORT is 19401, and only one of 2 workers could serve "
+        "its metrics there: set it to 0\n",
+    )
+    assert not data_dir.exists()
+
+
 def test_a_second_up_in_the_same_directory_is_refused(nightshift, data_dir):
     with embedded.held(data_dir):
         ended = nightshift("up", "--port", "0")
