@@ -58,7 +58,7 @@ def admit_bulk(tx: Transaction, tenant_id: str, settings: ApiSettings, now: date
 def _objection(load: BulkLoad, settings: ApiSettings) -> tuple[str, int] | None:
     """What there is too much of, and how many rows must be done before there is not."""
     if load.jobs >= settings.bulk_jobs_max:
-        return f"{load.jobs} of your bulk jobs are unfinished.", load.rows // load.jobs
+        return f"{load.jobs} of your bulk jobs are unfinished.", load.rows // max(1, load.jobs)
     if load.rows >= settings.bulk_rows_max:
         return f"{load.rows} rows of yours are waiting.", load.rows - settings.bulk_rows_max + 1
     share = fair_share(settings.bulk_rows_total_max, load.tenants + (load.jobs == 0))

@@ -1,17 +1,21 @@
 """What is too large or too much: refused with a clear error, nothing accepted by halves."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
 
+from api.app import create_app
 from api.services import AppSettings
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.testing import asked, planned
-from tests.integration.api.conftest import batch_lines
+from tests.integration.api.conftest import KeyMaker, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL
+from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -165,3 +169,23 @@ def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http: httpx.Clie
 def test_announced_models_are_listed_before_a_worker_has_loaded_them(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["parrot", CHAT_MODEL]
     assert client.models.retrieve(CHAT_MODEL).id == CHAT_MODEL
+
+
+@pytest.mark.parametrize(
+    "limit",
+    ["bulk_jobs_max", "bulk_rows_max", "bulk_rows_total_max", "online_queue_max", "online_queue_total_max"],
+)
+def test_where_nothing_of_a_kind_is_accepted_that_is_what_is_said(
+    settings: AppSettings, bulk: dict[str, object], make_key: KeyMaker, tmp_path: Path, limit: str
+) -> None:
+    api = ApiSettings(models=(CHAT_MODEL,)).model_copy(update={limit: 0})
+    locations = LocationSettings(file_roots=(str(tmp_path / "allowed"),))
+    closed = replace(settings, api=api, locations=locations)
+    online = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
+    headers = {"authorization": f"Bearer {make_key()}"}
+    with serving(create_app(closed)) as url, httpx.Client(base_url=url, trust_env=False) as http:
+        answers = [http.post("/v1/jobs", json=body, headers=headers) for body in (bulk, online)]
+
+    wanted = [429, 202] if limit.startswith("bulk") else [202, 429]
+    assert [answer.status_code for answer in answers] == wanted
+    assert int(answers[wanted.index(429)].headers["retry-after"]) > 0
