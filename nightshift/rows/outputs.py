@@ -25,6 +25,10 @@ INTERRUPTED: Final = InputError(
     "interrupted", "The worker was lost while it had this request, which may be run only once."
 )
 
+SHARD_GIVEN_UP: Final = InputError(
+    "shard_given_up", "No worker could run the part of the input that this request is in."
+)
+
 SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024  # what a reader of a whole segment is prepared to hold
 
 
@@ -81,7 +85,7 @@ class RowResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotExecuted:
-    """A row that has no result, because its job ended first."""
+    """A row that has no result, because its job ended first or its shard was given up."""
 
     custom_id: str
     id: str

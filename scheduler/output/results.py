@@ -15,7 +15,7 @@ from nightshift.ids import derived_id
 from nightshift.jobs import Counts, Job, JsonObject, Shard, ShardState, StopReason
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.inputs import BadRow, Row, iter_rows
-from nightshift.rows.outputs import INTERRUPTED, NotExecuted, RowResult, json_line, read_segment
+from nightshift.rows.outputs import INTERRUPTED, SHARD_GIVEN_UP, NotExecuted, RowResult, json_line, read_segment
 from nightshift.rows.requests import custom_id_of, row_number
 from nightshift.sources import Sources
 from nightshift.store import Store
@@ -101,8 +101,9 @@ class Results:
 
     def _with_gaps(self, job: Job, shard: Shard, aside: "_Aside", to_line: ToLine) -> Iterator[ResultLine]:
         """Every row of the input: its result, or that it was not run."""
-        reason = job.stop_reason or StopReason.FAILED  # a shard that was given up
-        error = INTERRUPTED if job.stop_reason is None and not job.spec.retry_on_interrupt else None
+        reason, error = job.stop_reason or StopReason.FAILED, None
+        if job.stop_reason is None:  # the job goes on without this shard
+            error = SHARD_GIVEN_UP if job.spec.retry_on_interrupt else INTERRUPTED
         count = 0
         for row in self._rows(job, shard):
             count += 1

@@ -91,8 +91,23 @@ def test_a_shard_that_was_given_up_costs_its_rows_and_not_the_batch(place: Place
     ended = assembled(place, job, clock)
     missing = place.file_lines(ended, ended.error_file_id)
     assert ended.state is JobState.SUCCEEDED
-    assert {line["error"]["code"] for line in missing} == {"batch_failed"}
+    assert {line["error"]["code"] for line in missing} == {"shard_given_up"}
     assert ended.counts.succeeded + len(missing) == 12
+
+
+def test_rows_of_a_given_up_shard_share_the_fate_of_a_job_that_ended_before_its_rows(
+    place: Place, clock: FakeClock
+) -> None:
+    job = a_batch(place, clock, ["one row, one shard"])
+    lost = claimed(place.store)
+    stop(place, job, StopReason.CANCELLED)
+    with place.store.transaction() as tx:
+        [abandoned] = tx.leases.of_worker(lost.lease.worker_id, 10)
+        recover(tx, abandoned, Verdict.GIVE_UP, tx.now())
+
+    ended = assembled(place, job, clock)
+    [line] = place.file_lines(ended, ended.error_file_id)
+    assert line["error"]["code"] == "batch_cancelled"
 
 
 def test_rows_that_may_run_only_once_say_that_they_were_interrupted(place: Place, clock: FakeClock) -> None:
