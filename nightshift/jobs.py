@@ -269,10 +269,16 @@ class Shard(NewShard):
     state: ShardState
     term: Term
     attempts: int
+    attempts_before: int = 0  # of these, those that had ended when the one that made progress last began
     rows_total: int | None = None  # known once a worker has read to the end of it
     rows_done: int = 0
     carry_over_key: str | None = None  # object with the rows a drained worker left unfinished
     faults: int = 0  # how often in a row something outside it, storage for one, stood in its way
+
+    @property
+    def attempts_in_a_row(self) -> int:
+        """Attempts since a segment was last listed; the one that did counts."""
+        return self.attempts - self.attempts_before
 
 
 @dataclass(frozen=True, kw_only=True)

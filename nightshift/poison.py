@@ -46,8 +46,8 @@ def judge(
     known: Mapping[int, int],
     is_isolating: bool,
 ) -> Judgement:
-    """`crashes_before` are the shard's; `journalled`: rows under way, as far as they were written down;
-    `known`: crashes of those suspected before, by row.
+    """`crashes_before`: workers lost with the shard since it made progress; `journalled`: rows under way, as
+    far as they were written down; `known`: crashes of those suspected before, by row.
     """
     if not cause.is_crash:
         return Judgement(charge=False, isolate=is_isolating)

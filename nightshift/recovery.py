@@ -53,7 +53,7 @@ def verdict(abandoned: ExpiredLease, attempts_max: int, judged: Judgement) -> Ve
     if abandoned.stop_reason is not None:
         return Verdict.STOP
     is_dead = bool(judged.dead) and abandoned.kind is JobKind.ONLINE  # it has no other row
-    is_worn_out = judged.charge and abandoned.attempts >= attempts_max
+    is_worn_out = judged.charge and abandoned.attempts_in_a_row >= attempts_max
     if is_dead or judged.give_up or is_worn_out or not abandoned.retry_on_interrupt:
         return Verdict.GIVE_UP
     return Verdict.RETRY
@@ -80,7 +80,7 @@ def recover_lost(
             # It had nothing in the engine; or two say that they were alone there, and neither is to pay.
             judged = Judgement(charge=False, isolate=one.is_isolating)
         else:
-            judged = judge(cause, one.crash_count, _under_way(one), known, one.is_isolating)
+            judged = judge(cause, _crashes_in_a_row(one), _under_way(one), known, one.is_isolating)
         decided = verdict(one, attempts_max, judged)
         verdicts[decided] += recover(tx, one, decided, now, judged=judged, cause=cause, known=known)
     return Recovered.count(verdicts)
@@ -134,6 +134,11 @@ def crash_counter(cause: DeathCause) -> str:
 def _suspects(tx: Transaction, abandoned: ExpiredLease) -> Mapping[int, int]:
     """A shard that lost no worker before, as nearly all, costs no look."""
     return tx.dead_rows.suspects(abandoned.shard_id) if abandoned.crash_count else {}
+
+
+def _crashes_in_a_row(abandoned: ExpiredLease) -> int:
+    """Workers lost with it since it made progress, this one not counted: no more than it had attempts."""
+    return min(abandoned.crash_count, abandoned.attempts_in_a_row - 1)
 
 
 def _under_way(abandoned: ExpiredLease) -> Sequence[int]:

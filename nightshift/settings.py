@@ -132,7 +132,7 @@ class SchedulerSettings(_Settings):
     rows_per_file_max: int = 50_000  # OpenAI routes
     embedding_inputs_per_file_max: int = 50_000
     line_bytes_max: int = 4 * MIB  # one input row
-    attempts_max: int = 20  # leases of one shard that ended without it being done
+    attempts_max: int = 20  # leases of one shard in a row that ended without progress
     leader_ttl_s: float = 15.0  # of several schedulers one leads; a dead one is replaced after so long
     leader_trust_s: float = 10.0  # one that could not renew its lead for so long stops by itself
     leader_attempt_s: float = 3.0  # between two attempts to lead, or to go on leading

@@ -20,7 +20,7 @@ from scheduler.duty import Every, Result
 class RecoveryConfig:
     interval_s: float = 1.0  # between passes: what a rescue costs on top of the lease's own time
     shards_per_pass_max: int = 200  # in one transaction: a fleet that died at once is rescued in slices
-    attempts_max: int = 20  # leases of one shard that ended without it being done; then it is given up
+    attempts_max: int = 20  # leases of one shard in a row that ended without progress; then it is given up
     workers_interval_s: float = 10.0  # between two looks for silent workers: nothing waits for the outcome
     lease_ttl_s: float = LeaseConfig.ttl_s  # from a renewal until a lease runs out
     worker_silent_s: float = 3 * LeaseConfig.ttl_s  # a worker not heard of for this long is listed as stopped

@@ -42,7 +42,7 @@ class Endings:
 
     def break_off(self, tokens_lost: int) -> bool:
         """A bug, most likely: somebody else may try, but not for ever."""
-        attempts = self._shard.attempts
+        attempts = self._shard.attempts_in_a_row
         if attempts >= BROKEN_MAX:
             return self.fail()
         delay = timedelta(seconds=retry_delay_s(attempts, self._shard.id))

@@ -60,7 +60,8 @@ class ExpiredLease:
     worker_id: str
     expired_at: datetime  # by the database's clock; in the future where the worker is known to be dead
     attempts: int
-    crash_count: int  # workers lost with it since a row of it was last finished, this one not counted
+    attempts_in_a_row: int  # of these, those since a segment was last listed; the one that did counts
+    crash_count: int  # workers lost with it since it was last above suspicion, this one not counted
     stop_reason: StopReason | None
     retry_on_interrupt: bool
     suspects: tuple[int, ...] = ()  # rows written down as under way
@@ -414,6 +415,7 @@ def _to_expired(row: Row[Any]) -> ExpiredLease:
         worker_id=row.worker_id,
         expired_at=row.lease_until,
         attempts=row.attempts,
+        attempts_in_a_row=row.attempts - row.attempts_before,
         crash_count=row.crash_count,
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         retry_on_interrupt=row.spec.get("retry_on_interrupt", True),

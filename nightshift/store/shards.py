@@ -136,6 +136,7 @@ class Shards:
         if new is not None:
             # Crashes stay: a finished row is above suspicion itself, and says nothing of the others.
             values |= {"rows_done": shard.c.rows_done + new.rows, "faults": 0}
+            values["attempts_before"] = shard.c.attempts - 1  # it makes progress: nothing wears it out
         if rows_total is not None:
             values["rows_total"] = rows_total
         if carry_over_key is not None:
@@ -362,6 +363,7 @@ def to_shard(row: Row[Any]) -> Shard:
         state=ShardState(row.state),
         term=Term(row.term),
         attempts=row.attempts,
+        attempts_before=row.attempts_before,
         shard_no=row.shard_no,
         uri=row.uri,
         format=row.format,

@@ -165,6 +165,8 @@ shard = Table(
     Column("lease_until", UtcTimestamp),
     Column("not_before", UtcTimestamp),
     Column("attempts", Integer, nullable=False, default=0),
+    # Of these, those that had ended when the one that made progress last began.
+    Column("attempts_before", Integer, nullable=False, server_default=text("0")),
     Column("crash_count", Integer, nullable=False, default=0),
     Column("enqueued_at", UtcTimestamp, nullable=False),
     Column("signalled_at", UtcTimestamp),  # when a message was last sent about it

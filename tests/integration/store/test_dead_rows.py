@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from nightshift.fleet import DeathCause
-from nightshift.jobs import BulkClaim, Counts, Job, JobState, Suspicion
+from nightshift.jobs import BulkClaim, Counts, Job, JobState, ShardState, Suspicion
 from nightshift.poison import (
     ALONE_TO_BURY,
     CRASHES_WITHOUT_SUSPECT_MAX,
@@ -115,6 +115,38 @@ def test_what_else_the_worker_held_while_a_row_ran_alone_is_not_charged(store: S
     assert found[bystander.shard.id].suspicion == Suspicion()
     assert found[bystander.shard.id].shard.attempts == 1
     assert claimed_online(store, online.shard_id).runs_alone is False
+
+
+def test_a_shard_that_makes_progress_outlives_the_poison_of_others(store: Store) -> None:
+    """Each poison takes two workers from everybody before it runs alone: others are charged with both."""
+    planned(store)
+    for _ in range(2 * ATTEMPTS_MAX):
+        assert commit_rows(store, claimed(store).lease)
+        dies(store)
+
+    assert claimed(store).shard.attempts == 2 * ATTEMPTS_MAX + 1
+
+
+def test_a_shard_without_progress_is_worn_out_whatever_it_had_done_before(store: Store) -> None:
+    job = planned(store)
+    assert commit_rows(store, claimed(store).lease)
+    dies(store, DeathCause.KILLED)
+    for _ in range(ATTEMPTS_MAX - 1):
+        claimed(store)
+        dies(store, DeathCause.KILLED)
+
+    with store.snapshot() as tx:
+        assert tx.shards.of_job(job.id, limit=1)[0].state is ShardState.FAILED
+
+
+def test_attempts_in_a_row_of_a_shard_handed_back_begin_at_the_progress(store: Store) -> None:
+    planned(store)
+    assert commit_rows(store, (lease := claimed(store).lease))
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(lease)
+
+    shard = claimed(store).shard
+    assert (shard.attempts, shard.attempts_in_a_row) == (1, 1)
 
 
 def test_a_worker_that_was_too_slow_to_drain_makes_nobody_a_suspect(store: Store) -> None:
