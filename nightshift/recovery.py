@@ -71,12 +71,14 @@ def recover_lost(
     """
     suspects = {one.shard_id: _suspects(tx, one) for one in abandoned}
     alone = Counter(one.worker_id for one in abandoned if _ran_alone(one, suspects[one.shard_id]))
+    at_work = {one.worker_id for one in abandoned if _may_have_run(one)}
     verdicts: Counter[Verdict] = Counter()
     for one in abandoned:
         known = suspects[one.shard_id]
         cause = causes.get(one.worker_id, DeathCause.LEASE_EXPIRED)
         was_it = alone[one.worker_id] == 1 and _ran_alone(one, known)
-        if (alone[one.worker_id] and not was_it) or _waited_to_run_alone(one):
+        stood_by = one.worker_id in at_work and not _may_have_run(one)
+        if (alone[one.worker_id] and not was_it) or _waited_to_run_alone(one) or stood_by:
             # It had nothing in the engine; or two say that they were alone there, and neither is to pay.
             judged = Judgement(charge=False, isolate=one.is_isolating)
         else:
@@ -148,6 +150,11 @@ def _under_way(abandoned: ExpiredLease) -> Sequence[int]:
     if abandoned.kind is JobKind.ONLINE and abandoned.crash_count:
         return (ONLINE_ROW,)
     return abandoned.suspects
+
+
+def _may_have_run(abandoned: ExpiredLease) -> bool:
+    """Whether some row of it may have been in the engine: of a shard that is not watched nobody knows."""
+    return not abandoned.crash_count or bool(_under_way(abandoned))
 
 
 def _waited_to_run_alone(abandoned: ExpiredLease) -> bool:

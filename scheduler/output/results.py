@@ -15,7 +15,14 @@ from nightshift.ids import derived_id
 from nightshift.jobs import Counts, Job, JsonObject, Shard, ShardState, StopReason
 from nightshift.objectstore import ObjectStore
 from nightshift.rows.inputs import BadRow, Row, iter_rows
-from nightshift.rows.outputs import INTERRUPTED, SHARD_GIVEN_UP, NotExecuted, RowResult, json_line, read_segment
+from nightshift.rows.outputs import (
+    INTERRUPTED,
+    SHARD_GIVEN_UP,
+    NotExecuted,
+    RowResult,
+    json_line,
+    read_segment,
+)
 from nightshift.rows.requests import custom_id_of, row_number
 from nightshift.sources import Sources
 from nightshift.store import Store

@@ -18,7 +18,7 @@ from tests.faults.service import Parts, Service
 from tests.faults.workload import Row, some_rows, submit_bulk, submit_online
 from tests.integration.servers import HOST, free_port
 
-IMPATIENT = {"STEP_TIMEOUT_S": "2", "DEAF_AFTER_S": "5"}
+IMPATIENT = {"STEP_TIMEOUT_S": "6", "DEAF_AFTER_S": "5"}  # a busy machine takes seconds to fill memory
 MEMORY_BYTES = 512 * 1024 * 1024  # a worker takes a third of it
 
 

@@ -149,6 +149,21 @@ def test_attempts_in_a_row_of_a_shard_handed_back_begin_at_the_progress(store: S
     assert (shard.attempts, shard.attempts_in_a_row) == (1, 1)
 
 
+def test_a_shard_that_stood_by_while_others_killed_its_workers_is_not_charged(store: Store) -> None:
+    """It is watched, and waits for its turn: to have no row under way does not mean that reading it kills."""
+    planned(store)
+    claimed(store)
+    dies(store)
+    for _ in range(CRASHES_WITHOUT_SUSPECT_MAX):
+        waits = claimed(store)
+        claimed_online(store, asked(store).shard_id)
+        dies(store)
+
+    after = claimed(store)
+    assert after.shard.id == waits.shard.id
+    assert (after.shard.attempts, after.suspicion) == (2, Suspicion(crashes=1))
+
+
 def test_a_worker_that_was_too_slow_to_drain_makes_nobody_a_suspect(store: Store) -> None:
     planned(store)
     claimed(store)
