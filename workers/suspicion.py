@@ -169,8 +169,8 @@ class Watched(Unwatched):
         try:
             with self._store.transaction() as tx:
                 tx.dead_rows.name(self._lease.shard_id, row, custom_id)
-        except DatabaseUnavailable:
-            log.info("dead row not named", extra={"action": "dead_row_not_named", "row": row})
+        except Exception:  # a name is for people to read: whatever is wrong with it stops no shard
+            log.info("dead row not named", exc_info=True, extra={"action": "dead_row_not_named", "row": row})
         return crashes_workers()
 
     def admit(self, row: int) -> bool:

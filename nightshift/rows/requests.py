@@ -14,6 +14,7 @@ from nightshift.rows.templates import render
 
 CUSTOM_ID_CHARS_MAX: Final = 64  # OpenAI's
 RECORD_ID_CHARS_MAX: Final = 512  # of an id column: URLs and paths are in use as ids
+NUL: Final = "\0"  # no id has one: PostgreSQL keeps no text with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def custom_id_of(row: Row | BadRow, spec: JobSpec, number: str) -> str:
 
 def is_custom_id(value: Any) -> TypeGuard[str]:
     """Whether a line of a batch file may be called this."""
-    return isinstance(value, str) and 0 < len(value) <= CUSTOM_ID_CHARS_MAX
+    return isinstance(value, str) and 0 < len(value) <= CUSTOM_ID_CHARS_MAX and NUL not in value
 
 
 def row_number(row: Row | BadRow, shard: NewShard) -> str:
@@ -81,7 +82,7 @@ def _id_of_record(record: JsonObject, id_column: str | None, number: str) -> str
     if record_id is None:
         raise InvalidRequest(
             f"The row's id column '{id_column}' has no whole number and no text of 1 to "
-            f"{RECORD_ID_CHARS_MAX} characters.",
+            f"{RECORD_ID_CHARS_MAX} characters, none of them NUL.",
             param=id_column,
             code="missing_id",
         )
@@ -92,14 +93,17 @@ def _as_id(value: Any) -> str | None:
     """What an id column says, if it can be an id."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    return value if isinstance(value, str) and 0 < len(value) <= RECORD_ID_CHARS_MAX else None
+    if not isinstance(value, str) or not 0 < len(value) <= RECORD_ID_CHARS_MAX or NUL in value:
+        return None
+    return value
 
 
 def _batch_line(line: JsonObject, endpoint: Endpoint, number: str) -> RowRequest:
     custom_id = line.get("custom_id", number)
     if not is_custom_id(custom_id):
         raise InvalidRequest(
-            f"'custom_id' must be a text of 1 to {CUSTOM_ID_CHARS_MAX} characters.", param="custom_id"
+            f"'custom_id' must be a text of 1 to {CUSTOM_ID_CHARS_MAX} characters, none of them NUL.",
+            param="custom_id",
         )
     if line.get("method", "POST") != "POST":
         raise InvalidRequest("'method' must be POST.", param="method", code="invalid_method")

@@ -147,7 +147,9 @@ class _Validator:
 
     def _check_id(self, custom_id: Any) -> None:
         if not is_custom_id(custom_id):
-            message = f"'custom_id' must be a text of 1 to {CUSTOM_ID_CHARS_MAX} characters."
+            message = (
+                f"'custom_id' must be a text of 1 to {CUSTOM_ID_CHARS_MAX} characters, none of them NUL."
+            )
             raise _Problem("missing_required_parameter", message, "custom_id")
         digest = blake2b(custom_id.encode(errors="surrogatepass"), digest_size=ID_DIGEST_BYTES).digest()
         if digest in self.ids:

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from nightshift.fleet import DeathCause
+from nightshift.ids import new_id
 from nightshift.jobs import BulkClaim, Suspicion
+from nightshift.poison import DeadRow
 from nightshift.recovery import release_worker
 from nightshift.store import Store
+from nightshift.testing import STARTS_AT
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
 from workers.segments import LeaseLost
 from workers.suspicion import Isolation, Unwatched, Watched
@@ -38,6 +41,20 @@ def journal(store: Store, claim: BulkClaim) -> tuple[int, ...]:
     with store.snapshot() as tx:
         [held] = tx.leases.of_worker(claim.lease.worker_id, 10)
     return held.suspects
+
+
+def a_dead_row(claim: BulkClaim, row: int) -> DeadRow:
+    return DeadRow(
+        id=new_id("dlq"),
+        tenant_id=claim.lease.tenant_id,
+        job_id=claim.job.id,
+        shard_id=claim.shard.id,
+        row=row,
+        cause=DeathCause.ABORTED,
+        crashes=3,
+        worker_id=claim.lease.worker_id,
+        died_at=STARTS_AT,
+    )
 
 
 def lose_a_worker(store: Store, claim: BulkClaim) -> None:
@@ -217,6 +234,16 @@ def test_a_dead_row_is_refused_with_the_reason(claim: BulkClaim, store: Store) -
     assert refused is not None
     assert (refused.status_code, refused.body["error"]["code"]) == (500, "row_crashes_workers")
     assert watch.refuses(5, "r5") is None
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=["nul", "surrogate"])
+def test_a_dead_row_whose_name_no_database_keeps_is_refused_all_the_same(
+    claim: BulkClaim, store: Store, name: str
+) -> None:
+    with store.transaction() as tx:
+        tx.dead_rows.bury(a_dead_row(claim, 4))
+
+    assert watched(claim, store, Isolation(), dead=4).refuses(4, name) is not None
 
 
 def test_no_row_is_begun_under_a_lease_that_is_lost(claim: BulkClaim, store: Store) -> None:

@@ -46,6 +46,7 @@ def test_a_row_without_an_id_is_called_by_its_number() -> None:
     [
         ({"custom_id": ""}, "invalid_value", "custom_id"),
         ({"custom_id": "x" * 65}, "invalid_value", "custom_id"),
+        ({"custom_id": "a\0b"}, "invalid_value", "custom_id"),
         ({"custom_id": 7}, "invalid_value", "custom_id"),
         ({"method": "GET"}, "invalid_method", "method"),
         ({"url": "/v1/embeddings"}, "invalid_url", "url"),
@@ -61,7 +62,7 @@ def test_a_line_that_cannot_be_run_says_why(change: JsonObject, code: str, param
     assert (problem.code, problem.param) == (code, param)
 
 
-@pytest.mark.parametrize("value", [None, "", True, 1.5, ["a"], "x" * (RECORD_ID_CHARS_MAX + 1)])
+@pytest.mark.parametrize("value", [None, "", "a\0b", True, 1.5, ["a"], "x" * (RECORD_ID_CHARS_MAX + 1)])
 def test_an_id_column_must_hold_an_id(value: Any) -> None:
     problem = asked({"id": value, "text": "x"}, template=TEMPLATE, id_column="id")
 
@@ -82,7 +83,16 @@ def test_a_bad_row_stays_what_it_is() -> None:
 
 @pytest.mark.parametrize("spec", [{}, {"template": TEMPLATE}, {"template": TEMPLATE, "id_column": "id"}])
 @pytest.mark.parametrize(
-    "data", [{}, LINE, {"id": "a", "text": "x"}, {"id": "x" * 999}, {"custom_id": "x" * 65}]
+    "data",
+    [
+        {},
+        LINE,
+        {"id": "a", "text": "x"},
+        {"id": "x" * 999},
+        {"custom_id": "x" * 65},
+        {"id": "a\0"},
+        {"custom_id": "a\0"},
+    ],
 )
 def test_a_row_is_called_the_same_whether_it_was_run_or_not(spec: JsonObject, data: JsonObject) -> None:
     """Assembly names rows that were never run; it must come to the names a worker would have given."""

@@ -74,6 +74,7 @@ def test_a_good_file_has_rows_a_model_and_no_errors() -> None:
         (line(custom_id=""), "missing_required_parameter", "custom_id"),
         (line(custom_id=7), "missing_required_parameter", "custom_id"),
         (line(custom_id="x" * 65), "missing_required_parameter", "custom_id"),
+        (line(custom_id="a\0b"), "missing_required_parameter", "custom_id"),
         (less(line(), "method"), "missing_required_parameter", "method"),
         (line(method="GET"), "invalid_method", "method"),
         (less(line(), "url"), "missing_required_parameter", "url"),
