@@ -76,14 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     notes = asked.notes / f"{parts}-{asked.seed}.jsonl"
     rounds = _noted(notes)
     print(f"seed {asked.seed}, from round {len(rounds)}", flush=True)
+    left = _kills_left(asked, rounds)
     try:
-        if _kills_left(asked, rounds):
+        if left:
             with _service(parts) as service:
                 _play(service, parts, asked, rounds, notes)
     except (AssertionError, TimeoutError) as error:
         print(*getattr(error, "__notes__", ()), sep="\n")
         print(f"FAILED: seed {asked.seed}, round {len(rounds)}, {parts}: {error}", flush=True)
         return 1
+    if not left:
+        print(f"already done: delete {notes} to run it again, or ask for more kills or another seed")
     if rounds:
         print(report(rounds))
     if _kills_left(asked, rounds):

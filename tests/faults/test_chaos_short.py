@@ -72,9 +72,19 @@ def test_a_run_that_was_stopped_goes_on_after_the_last_round_that_passed(played,
     asked = ["--seed", "7", "--notes", str(tmp_path)]
     assert chaos.main([*asked, "--kills", "60"]) == 0
     assert chaos.main([*asked, "--kills", "90"]) == 0
-    assert chaos.main([*asked, "--kills", "90"]) == 0
     assert played.rounds == [0, 1, 2]
-    assert "rounds 3, kills 90" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "rounds 3, kills 90" in said
+    assert "already done" not in said
+
+
+def test_a_run_that_is_done_says_so_and_how_it_is_run_again(played, tmp_path, capsys):
+    asked = ["--seed", "7", "--kills", "40", "--notes", str(tmp_path)]
+    assert chaos.main(asked) == 0
+    assert chaos.main(asked) == 0
+    assert played.rounds == [0]
+    [notes] = tmp_path.iterdir()
+    assert f"already done: delete {notes} to run it again" in capsys.readouterr().out
 
 
 def test_a_round_that_fails_is_named_with_its_seed_and_played_again_by_the_same_command(
