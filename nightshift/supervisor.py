@@ -290,7 +290,10 @@ class Supervisor:
     def _bury(self, exit: "_Exit") -> None:
         running = exit.running
         death = self._death(exit)
-        log.warning("child died: %s", death, extra={"action": "child_died", "child": death.name})
+        if death.returncode == 0:  # it was asked to, by somebody else than us
+            log.info("child ended: %s", death, extra={"action": "child_ended", "child": death.name})
+        else:
+            log.warning("child died: %s", death, extra={"action": "child_died", "child": death.name})
         match self._on_death(death):
             case Sequel.RESTART:
                 running.deaths_in_a_row = death.in_a_row

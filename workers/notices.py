@@ -57,11 +57,17 @@ class Notices:
         while (notice := self._watcher.standing) is not None and self._must_go(notice):
             if self._heartbeat.state is not WorkerState.DRAINING:
                 self._heartbeat.state = WorkerState.DRAINING
-                log.warning("not started: this machine is about to be taken away", extra={"action": "waits"})
+                log.warning(
+                    "not started: this machine is about to be taken away; "
+                    "waiting until the notice is withdrawn",
+                    extra={"action": "waits"},
+                )
             if time.monotonic() >= began_s + self._settings.drain_s:
                 self._acknowledge(self._watcher, notice.event_id)
             self._watcher.has_looked.clear()
             self._watcher.has_looked.wait()
+        if self._heartbeat.state is WorkerState.DRAINING:
+            log.info("this machine is there to stay: starting", extra={"action": "waited_out"})
         self._heartbeat.state = WorkerState.STARTING
         self._is_waiting = False
 

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from nightshift import checkpoints, demo, valkey
-from nightshift.cli.session import KEY_FILE
+from nightshift.cli.session import KEY_FILE, advice_on_database
 from nightshift.client import check_api_key, check_base_url
-from nightshift.errors import NightshiftError, ObjectExists, QueueUnavailable
+from nightshift.errors import DatabaseUnavailable, NightshiftError, ObjectExists, QueueUnavailable
 from nightshift.fleet import WorkerState
 from nightshift.objectstore import open_store
 from nightshift.queue import Queue
@@ -27,6 +27,9 @@ from nightshift.store.migrate import is_current
 
 DISK_FREE_MIN_BYTES: Final = 1024**3  # results, logs and the queue's log grow; a full disk stops all of it
 ANSWER_TIMEOUT_S: Final = 3.0
+
+_ANOTHER_STORE: Final = "results cannot be kept there: name another store in NIGHTSHIFT_STORAGE_URL"
+_API_LOG: Final = "look into the log of the API (of `nightshift up`: logs/api.log)"
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,13 @@ def examine(data: DataSettings) -> Iterator[Finding]:
         *((f"model {name}", lambda name=name: check_model(name)) for name in names),
         ("API key", lambda: check_key(client, data.data_dir / KEY_FILE)),
         ("server", lambda: check_server(client.base_url)),
-        ("service", lambda: check_service(client, data.data_dir / KEY_FILE)),
+        ("service", lambda: check_service(client, data.data_dir / KEY_FILE, _start_a_worker(queue))),
     ]
     for name, check in checks:
         try:
             finding = check()
+        except DatabaseUnavailable as error:
+            finding = Finding(name, "does not work", f"{error.message}{advice_on_database()}")
         except NightshiftError as error:
             finding = Finding(name, "does not work", error.message)
         if finding is not None:
@@ -114,10 +119,10 @@ def check_storage(url: str) -> Finding:
         store.put(key, content, if_absent=True)
         try:
             if store.read(key) != content:
-                return Finding("storage", url, "what was read is not what was written")
+                return Finding("storage", f"{url}: what was read is not what was written", _ANOTHER_STORE)
             with suppress(ObjectExists):
                 store.put(key, b"something else", if_absent=True)
-                return Finding("storage", url, "an object that must not be replaced was replaced")
+                return Finding("storage", f"{url}: what must not be replaced was replaced", _ANOTHER_STORE)
         finally:
             store.delete(key)
         how = "by the server" if store.supports_conditional_put else "by looking first"
@@ -155,12 +160,13 @@ def check_server(base_url: str) -> Finding:
         return Finding("server", base_url, "something else than Nightshift answers there: use another port")
     if answer.status_code != httpx.codes.OK:
         reasons = "; ".join(ready.get("reasons", ()))
-        return Finding("server", f"{base_url} is not ready", reasons or "see its log")
+        return Finding("server", f"{base_url} is not ready", reasons or _API_LOG)
     return Finding("server", f"{base_url} is {ready.get('status', 'ready')}")
 
 
-def check_service(settings: ClientSettings, key_file: Path) -> Finding | None:
+def check_service(settings: ClientSettings, key_file: Path, start_a_worker: str) -> Finding | None:
     """The server that runs admits the key and has a worker for every model; None when none runs.
+    `start_a_worker` says how one is started.
 
     Raises ConfigurationError.
     """
@@ -181,7 +187,13 @@ def check_service(settings: ClientSettings, key_file: Path) -> Finding | None:
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return None  # the check of the server has said what is wrong with it
     ready = [worker["models"] for worker in workers_heard_of if worker["status"] == WorkerState.READY]
-    return _finding_about_models(served, frozenset().union(*ready))
+    return _finding_about_models(served, frozenset().union(*ready), start_a_worker)
+
+
+def _start_a_worker(queue: QueueSettings) -> str:
+    """With an embedded queue only `nightshift up` can, which has it."""
+    is_ours_alone = "redis_url" not in queue.model_fields_set
+    return "start `nightshift up` again" if is_ours_alone else "start one with `nightshift worker --model …`"
 
 
 def _advice_about_key(settings: ClientSettings, key_file: Path) -> str:
@@ -192,9 +204,9 @@ def _advice_about_key(settings: ClientSettings, key_file: Path) -> str:
     )
 
 
-def _finding_about_models(served: Sequence[str], ready: frozenset[str]) -> Finding:
+def _finding_about_models(served: Sequence[str], ready: frozenset[str], start_a_worker: str) -> Finding:
     if not served:
-        return Finding("service", "serves no model", "start a worker: `nightshift worker --model …`")
+        return Finding("service", "serves no model", f"there is no worker: {start_a_worker}")
     words = [name if name in ready else f"{name} (no worker is ready)" for name in served]
     detail = f"admits the key and serves {', '.join(words)}"
     if ready.issuperset(served):
@@ -202,7 +214,7 @@ def _finding_about_models(served: Sequence[str], ready: frozenset[str]) -> Findi
     return Finding(
         "service",
         detail,
-        "requests wait for a worker with their model: start one with `nightshift worker --model …`, "
+        f"requests wait for a worker with their model: {start_a_worker}, "
         "or see the log of the one that was started (of `nightshift up`: logs/worker-1.log)",
     )
 

@@ -1,13 +1,17 @@
 """`nightshift dlq`: rows that are run no more because they kill workers, and what is to become of them."""
 
 import json as json_module
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Annotated
 
 import typer
 
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.errors import NotFound
 from nightshift.jobs import JsonObject
 from nightshift.poison import DeadRowState
 
@@ -39,7 +43,7 @@ def list_dead_letters(
 @app.command()
 def replay(ids: Ids, json: Json = False) -> None:
     """Submit rows again, each as an online job of its own. Their lines in the old output stay."""
-    with open_client() as client:
+    with open_client() as client, _saying_where_ids_are():
         for id in ids:
             letter = client.replay_dead_letter(id)
             _tell(letter, f"{letter['id']} runs again as {letter['replay_job_id']}", json)
@@ -48,10 +52,24 @@ def replay(ids: Ids, json: Json = False) -> None:
 @app.command()
 def discard(ids: Ids, json: Json = False) -> None:
     """Take rows off the list of those that wait for a decision. Nothing else changes."""
-    with open_client() as client:
+    with open_client() as client, _saying_where_ids_are():
         for id in ids:
             letter = client.discard_dead_letter(id)
             _tell(letter, f"{letter['id']} is discarded", json)
+
+
+@contextmanager
+def _saying_where_ids_are() -> Iterator[None]:
+    from nightshift.client import ApiError
+
+    try:
+        yield
+    except ApiError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        raise NotFound(
+            f"{error.message}; `nightshift dlq list` shows those there are", param=error.param
+        ) from error
 
 
 def _tell(letter: JsonObject, message: str, json: bool) -> None:

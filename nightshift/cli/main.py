@@ -21,8 +21,9 @@ from nightshift.cli import (
     worker,
     workers,
 )
+from nightshift.cli.session import advice_on_database
 from nightshift.cli.terminal import describe, fail
-from nightshift.errors import InvalidSetting, NightshiftError
+from nightshift.errors import DatabaseUnavailable, InvalidSetting, NightshiftError
 from nightshift.supervisor import CONFIGURATION_EXIT
 
 app = typer.Typer(
@@ -66,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=None if arguments is None else list(arguments), prog_name="nightshift")
     except InvalidSetting as error:
         fail(describe(error), CONFIGURATION_EXIT)
+    except DatabaseUnavailable as error:
+        fail(f"{describe(error)}{advice_on_database()}")
     except NightshiftError as error:
         fail(describe(error))
     except KeyboardInterrupt:

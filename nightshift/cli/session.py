@@ -66,6 +66,14 @@ def operator_store(data_dir: Path | None = None) -> "Iterator[Store]":
         database.close()
 
 
+def advice_on_database() -> str:
+    """What to do about a database that cannot be used; of a server only, for a file says why by itself."""
+    from nightshift.settings import DataSettings
+
+    is_file = DataSettings().resolved_database_url.startswith("sqlite")
+    return "" if is_file else "; is it running? NIGHTSHIFT_DATABASE_URL says where"
+
+
 def _key_in_file(path: Path) -> str:
     try:
         return path.read_text().strip()

@@ -91,7 +91,7 @@ def _run(site: "Embedded", stack: contextlib.ExitStack) -> None:
 
     site.logs.mkdir(exist_ok=True)
     set_up_logging("up", site.log_settings, stack.enter_context((site.logs / "up.log").open("a")))
-    witness = Witness()
+    witness = Witness(site.workers)
     supervisor = Supervisor(site.stages(), on_death=witness)
     with supervisor.signals():
         try:
@@ -117,7 +117,8 @@ class Witness:
     Before the service has been ready once, a death means that it cannot start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
         self.is_ready = False
         self.fatal: Death | None = None
 
@@ -126,7 +127,9 @@ class Witness:
             self.fatal = death
             return Sequel.GIVE_UP
         if death.name.startswith("worker-") and death.returncode == 0:
-            say(f"{death.name} was drained and stays away; the others go on")
+            self._workers -= 1
+            rest = "the others go on" if self._workers else "no worker is left: start `nightshift up` again"
+            say(f"{death.name} was drained and stays away; {rest}")
             return Sequel.LEAVE
         say(f"{death}; starting it again")
         return Sequel.RESTART

@@ -113,13 +113,13 @@ class Undertaker:
             released = self._patiently(lambda tx: self._release(tx, worker_id, cause))
         except DatabaseUnavailable as error:
             log.warning(
-                "leases of a dead worker not released; they will run out",
+                "leases of a worker that has ended not released; they will run out",
                 extra={"action": "release_failed", "worker": worker_id, "reason": error.message},
             )
             return Buried(cause)
         self._ring(released.rings)
         log.info(
-            "leases of a dead worker released",
+            "a worker has left" if cause is DeathCause.DRAINED else "leases of a dead worker released",
             extra={
                 "action": "worker_released",
                 "worker": worker_id,

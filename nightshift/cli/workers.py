@@ -60,7 +60,11 @@ def drain(
     """
     with operator_store(data_dir) as store, store.transaction() as tx:
         if not tx.workers.request_drain(worker_id, tx.now()):
-            raise NotFound(f"there is no worker {worker_id} that could be drained", param="id")
+            raise NotFound(
+                f"there is no worker {worker_id} that could be drained; `nightshift workers list` "
+                "shows those there are",
+                param="id",
+            )
     say(f"{worker_id} will drain")
 
 

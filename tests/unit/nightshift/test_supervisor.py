@@ -86,6 +86,22 @@ def test_a_child_that_exits_is_reported_with_its_exit_code_and_started_again(sup
     assert len({death.pid for death in deaths.told}) == 3
 
 
+@pytest.mark.parametrize(("script", "level"), [("exit 0", "INFO"), ("exit 1", "WARNING")])
+def test_only_a_child_that_failed_is_warned_of(supervise, caplog, script, level):
+    caplog.set_level("INFO")
+    supervisor = supervise(shell(script), on_death=Deaths(give_up_after=1))
+
+    supervisor.start()
+    assert supervisor.watch(WAIT_S) is False
+
+    [(found, message)] = [
+        (record.levelname, record.message)
+        for record in caplog.records
+        if record.action in ("child_ended", "child_died")
+    ]
+    assert (found, message.startswith("child died")) == (level, level == "WARNING")
+
+
 def test_a_child_that_is_killed_is_reported_with_the_signal(supervise):
     deaths = Deaths(give_up_after=1)
     supervisor = supervise(shell("kill -9 $$"), on_death=deaths)

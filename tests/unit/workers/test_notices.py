@@ -1,5 +1,6 @@
 """What a worker makes of a notice: whether it leaves, and what it does when it is started under one."""
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -106,7 +107,10 @@ def test_a_recommendation_is_not_for_a_machine_that_is_there_to_stay(machine: Ma
     assert not machine.has_left.is_set()
 
 
-def test_a_worker_started_under_a_notice_waits_until_it_is_withdrawn(machine: Machine) -> None:
+def test_a_worker_started_under_a_notice_waits_until_it_is_withdrawn(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "workers.notices")
     machine.cloud.standing = INTERRUPTION
     waiting = aside(machine.notices().wait_out)
     machine.cloud.wait_for_looks(3)
@@ -119,6 +123,8 @@ def test_a_worker_started_under_a_notice_waits_until_it_is_withdrawn(machine: Ma
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     assert machine.heartbeat.state is WorkerState.STARTING
+    actions = [record.__dict__["action"] for record in caplog.records]
+    assert (actions[0], actions[-1], actions.count("waits")) == ("waits", "waited_out", 1)
 
 
 def test_an_event_that_waits_for_it_is_acknowledged_once(machine: Machine) -> None:

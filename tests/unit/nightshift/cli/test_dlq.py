@@ -89,4 +89,7 @@ def test_what_was_decided_before_a_refusal_is_said_all_the_same(nightshift, lett
     ended = nightshift("dlq", "replay", "dlq_1", "dlq_2")
 
     assert ended.code == 1
-    assert ended.err.splitlines() == ["dlq_1 runs again as job_2", "nightshift: No such DeadLetter object"]
+    assert ended.err.splitlines() == [
+        "dlq_1 runs again as job_2",
+        "nightshift: No such DeadLetter object; `nightshift dlq list` shows those there are",
+    ]

@@ -64,7 +64,7 @@ def test_storage_is_left_as_it_was(nightshift, healthy, data_dir):
             "DATABASE_URL",
             "postgresql://x@127.0.0.1:1/x?connect_timeout=2",
             "database",
-            "cannot be used right now",
+            "is it running? NIGHTSHIFT_DATABASE_URL says where",
         ),
         ("REDIS_URL", "redis://:hidden@127.0.0.1:1/0", "queue", "start Redis"),
         ("STORAGE_URL", "ftp://x/y", "storage", "use s3://bucket/key or file:///path"),
@@ -210,3 +210,50 @@ def test_a_key_that_no_request_can_carry_is_noticed(nightshift, service, monkeyp
 def test_too_little_room_is_noticed(nightshift, healthy, monkeypatch):
     monkeypatch.setattr(checks, "DISK_FREE_MIN_BYTES", 1 << 62)
     assert "make room" in json.dumps(nightshift("doctor", "--json").json)
+
+
+@pytest.mark.parametrize(
+    ("redis_url", "advice"),
+    [(None, "start `nightshift up` again"), ("redis://127.0.0.1:1/0", "`nightshift worker --model …`")],
+)
+def test_how_to_start_a_worker_depends_on_whose_the_queue_is(
+    nightshift, service, monkeypatch, redis_url, advice
+):
+    service.ready = ()
+    if redis_url is not None:
+        monkeypatch.setenv("NIGHTSHIFT_REDIS_URL", redis_url)
+
+    found = by_name(nightshift("doctor", "--json"))["service"]
+
+    assert advice in found["advice"]
+    assert ("nightshift worker" in found["advice"]) == (redis_url is not None)
+
+
+@pytest.mark.parametrize("broken", ["read", "put"])
+def test_a_store_that_cannot_be_trusted_is_named_with_what_to_do(nightshift, healthy, monkeypatch, broken):
+    monkeypatch.setattr(checks, "open_store", lambda url: UntrustyStore(broken))
+
+    found = by_name(nightshift("doctor", "--json"))["storage"]
+
+    assert found["detail"].endswith("written" if broken == "read" else "replaced")
+    assert "name another store in NIGHTSHIFT_STORAGE_URL" in found["advice"]
+
+
+class UntrustyStore:
+    """Gives back other bytes, or replaces what it was told not to."""
+
+    supports_conditional_put = True
+
+    def __init__(self, broken: str) -> None:
+        self._broken = broken
+        self._content = b""
+
+    def put(self, key: str, content: bytes, *, if_absent: bool) -> None:
+        self._content = self._content or content
+
+    def read(self, key: str) -> bytes:
+        return b"" if self._broken == "read" else self._content
+
+    def delete(self, key: str) -> None: ...
+
+    def close(self) -> None: ...

@@ -117,3 +117,13 @@ def test_a_database_by_url_is_not_made_by_looking_either(nightshift, monkeypatch
     assert "no installation in NIGHTSHIFT_DATABASE_URL" in ended.err
     assert nightshift("doctor").code == 1
     assert not (tmp_path / "elsewhere.db").exists()
+
+
+def test_of_a_database_server_that_is_away_it_is_said_where_it_is_named(nightshift, monkeypatch):
+    away = "postgresql://x@127.0.0.1:1/x?connect_timeout=2"
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE_URL", away)
+
+    ended = nightshift("workers", "list")
+
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert ended.err.endswith("; is it running? NIGHTSHIFT_DATABASE_URL says where\n")

@@ -266,29 +266,38 @@ def test_what_workers_held_when_the_machine_went_down_is_free_at_the_next_start(
 
 
 def test_before_it_was_ready_a_death_means_that_it_cannot_start():
-    witness = Witness()
+    witness = Witness(workers=2)
     assert witness(a_death()) is Sequel.GIVE_UP
     assert witness.fatal == a_death()
 
 
 def test_once_it_was_ready_what_dies_is_started_again(capsys):
-    witness = Witness()
+    witness = Witness(workers=2)
     witness.is_ready = True
     assert witness(a_death(-9)) is Sequel.RESTART
     assert "api (pid 1) was ended by SIGKILL after 1.0 s; starting it again" in capsys.readouterr().err
 
 
 def test_what_cannot_run_as_configured_is_not_started_again():
-    witness = Witness()
+    witness = Witness(workers=2)
     witness.is_ready = True
     assert witness(a_death(CONFIGURATION_EXIT)) is Sequel.GIVE_UP
 
 
 def test_a_worker_that_was_drained_stays_away_and_the_others_go_on(capsys):
-    witness = Witness()
+    witness = Witness(workers=2)
     witness.is_ready = True
     assert witness(replace(a_death(0), name="worker-2")) is Sequel.LEAVE
     assert capsys.readouterr().err == "worker-2 was drained and stays away; the others go on\n"
+
+
+def test_when_the_last_worker_was_drained_it_says_that_none_is_left(capsys):
+    witness = Witness(workers=1)
+    witness.is_ready = True
+    assert witness(replace(a_death(0), name="worker-1")) is Sequel.LEAVE
+    assert capsys.readouterr().err == (
+        "worker-1 was drained and stays away; no worker is left: start `nightshift up` again\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,19 @@ def test_a_database_that_is_away_does_not_keep_a_worker_from_its_successor(tmp_p
 
     assert Undertaker(away, queue, attempts_max=20)(a_death()) is Sequel.RESTART_SOON
 
-    assert "leases of a dead worker not released" in caplog.text
+    assert "leases of a worker that has ended not released" in caplog.text
     away.close()
+
+
+@pytest.mark.parametrize(
+    ("returncode", "says"), [(0, "a worker has left"), (-signal.SIGKILL, "leases of a dead worker released")]
+)
+def test_a_worker_that_was_drained_is_not_called_dead(undertaker, caplog, returncode, says):
+    caplog.set_level("INFO")
+
+    undertaker(a_death(returncode=returncode))
+
+    assert caplog.messages == [says]
 
 
 def test_it_gives_up_on_a_worker_that_keeps_dying(undertaker):
