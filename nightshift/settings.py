@@ -5,10 +5,14 @@ Read once, at a composition root (`api/app.py`, `scheduler/__main__.py`, `worker
 nothing else.
 """
 
+from ipaddress import ip_network
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
+import httpx
 from pydantic import (
+    AfterValidator,
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
@@ -50,6 +54,15 @@ def _in_words(found: Any) -> str:
     return f"{PREFIX}{str(found['loc'][0]).upper()} is {found['input']!r}: {says}"
 
 
+def _ascending(**times_s: float) -> None:
+    """Raises InvalidSetting unless each is shorter than the next."""
+    values = list(times_s.values())
+    if any(shorter >= longer for shorter, longer in pairwise(values)):
+        order = " < ".join(f"{PREFIX}{name}" for name in times_s)
+        found = " and ".join(", ".join(f"{value:g}" for value in values).rsplit(", ", 1))
+        raise InvalidSetting(f"{order} must hold, and they are {found}")
+
+
 def _split(value: object) -> object:
     """Lists are written `a,b,c`: JSON in an environment variable invites quoting mistakes."""
     if isinstance(value, str):
@@ -57,7 +70,41 @@ def _split(value: object) -> object:
     return value
 
 
+PORT_MAX: Final = 65535
+
+
+def _networks(value: tuple[str, ...]) -> tuple[str, ...]:
+    for cidr in value:
+        ip_network(cidr, strict=False)
+    return value
+
+
+def _http_url(value: str) -> str:
+    """Empty, or one that a client can be made of."""
+    try:
+        url = httpx.URL(value)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"it should be a URL: {error}") from error
+    if value and not (url.scheme in ("http", "https") and url.host and (url.port or 0) <= PORT_MAX):
+        raise ValueError("it should be http://HOST:PORT")
+    return value
+
+
 Words = Annotated[tuple[str, ...], NoDecode]
+Cidrs = Annotated[tuple[str, ...], NoDecode, AfterValidator(_networks)]
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
+PortOrNone = Annotated[int, Field(ge=0, le=PORT_MAX)]  # 0: none
+
+COUNT_MAX: Final = 2**63 - 1  # what databases count to
+Count = Annotated[int, Field(ge=1, le=COUNT_MAX)]
+Limit = Annotated[int, Field(ge=0, le=COUNT_MAX)]  # 0: nothing gets in
+
+SECONDS_MAX: Final = 24 * 86400  # what databases and sockets count as milliseconds in 32 bits
+YEARS: Final = 10 * 365 * 86400  # longer than anything here can be meant to take
+Seconds = Annotated[float, Field(ge=0.001, le=SECONDS_MAX, allow_inf_nan=False)]
+Milliseconds = Annotated[float, Field(gt=0, le=1000 * SECONDS_MAX, allow_inf_nan=False)]
+SecondsOrNone = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]  # 0: none, or not at all
 
 
 class DataSettings(_Settings):
@@ -69,9 +116,9 @@ class DataSettings(_Settings):
     storage_url: str = ""  # file:///… or s3://bucket/prefix; default: a directory in data_dir
     # Encrypts webhook secrets; default: a file in data_dir, made on first use.
     secret_key: str = Field(default="", repr=False)
-    database_pool_size: int = 10
-    database_busy_timeout_s: float = 15.0  # how long a writer waits for SQLite's lock
-    database_timeout_s: float = 10.0  # for a statement on PostgreSQL, and for a free connection to it
+    database_pool_size: Count = 10
+    database_busy_timeout_s: Seconds = 15.0  # how long a writer waits for SQLite's lock
+    database_timeout_s: Seconds = 10.0  # for a statement on PostgreSQL, and for a free connection to it
 
     @property
     def resolved_database_url(self) -> str:
@@ -90,7 +137,7 @@ class LogSettings(_Settings):
 class QueueSettings(_Settings):
     # Or redis+socket:///path for an embedded server. It may hold a password, too.
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
-    publish_timeout_s: float = 1.0  # a dead Redis may not hold up a submit for longer
+    publish_timeout_s: Seconds = 1.0  # a dead Redis may not hold up a submit for longer
 
 
 class LocationSettings(_Settings):
@@ -105,18 +152,18 @@ class LocationSettings(_Settings):
 class ApiSettings(_Settings):
     base_url: str = "http://127.0.0.1:8000"  # how clients reach us; in `links`
     models: Words = ()  # names known before a worker has registered
-    body_bytes_max: int = 4 * MIB  # of a JSON body
-    file_bytes_max: int = 200 * MIB  # of an uploaded batch file
-    line_bytes_max: int = 4 * MIB  # one input row, of those that are replayed
-    online_wait_s: float = 600.0  # how long a chat request is waited for
-    online_queue_max: int = 1000  # unfinished online requests per tenant; more get 429
-    online_queue_total_max: int = 10_000  # unfinished online requests of all tenants; more get 429
-    bulk_jobs_max: int = 1000  # unfinished bulk jobs per tenant; more get 429
-    bulk_rows_max: int = 100_000_000  # rows not done yet per tenant; more get 429
-    bulk_rows_total_max: int = 1_000_000_000  # … of all tenants
-    completion_window_max_s: int = 30 * 86400
+    body_bytes_max: Count = 4 * MIB  # of a JSON body
+    file_bytes_max: Count = 200 * MIB  # of an uploaded batch file
+    line_bytes_max: Count = 4 * MIB  # one input row, of those that are replayed
+    online_wait_s: Seconds = 600.0  # how long a chat request is waited for
+    online_queue_max: Limit = 1000  # unfinished online requests per tenant; more get 429
+    online_queue_total_max: Limit = 10_000  # unfinished online requests of all tenants; more get 429
+    bulk_jobs_max: Limit = 1000  # unfinished bulk jobs per tenant; more get 429
+    bulk_rows_max: Limit = 100_000_000  # rows not done yet per tenant; more get 429
+    bulk_rows_total_max: Limit = 1_000_000_000  # … of all tenants
+    completion_window_max_s: Annotated[int, Field(ge=1, le=YEARS)] = 30 * 86400
     ready_needs_worker: bool = False  # /readyz waits for a worker with its models loaded
-    webhook_allow_cidrs: Words = ()  # private networks webhooks may reach
+    webhook_allow_cidrs: Cidrs = ()  # private networks webhooks may reach
 
     _split = field_validator("models", "webhook_allow_cidrs", mode="before")(_split)
 
@@ -127,21 +174,22 @@ class ClientSettings(_Settings):
 
 
 class SchedulerSettings(_Settings):
-    shard_bytes: int = 256 * 1024  # of input per shard: the unit of leasing and of retry
-    shards_per_job_max: int = 100_000
-    rows_per_file_max: int = 50_000  # OpenAI routes
-    embedding_inputs_per_file_max: int = 50_000
-    line_bytes_max: int = 4 * MIB  # one input row
-    attempts_max: int = 20  # leases of one shard in a row that ended without progress
-    leader_ttl_s: float = 15.0  # of several schedulers one leads; a dead one is replaced after so long
-    leader_trust_s: float = 10.0  # one that could not renew its lead for so long stops by itself
-    leader_attempt_s: float = 3.0  # between two attempts to lead, or to go on leading
-    ring_after_s: float = 10.0  # queued work nobody has been told of for this long is rung again
-    retention_interval_s: float = 300.0  # between two passes over objects that nothing refers to
-    orphan_age_s: float = 3600.0  # an object nothing refers to is collected so long after it was written
-    scheduler_metrics_port: int = 0  # GET /metrics of the scheduler itself; 0: not served
-    webhook_allow_cidrs: Words = ()
-    webhook_ports: Annotated[tuple[int, ...], NoDecode] = ()  # empty: any port
+    shard_bytes: Count = 256 * 1024  # of input per shard: the unit of leasing and of retry
+    shards_per_job_max: Count = 100_000
+    rows_per_file_max: Count = 50_000  # OpenAI routes
+    embedding_inputs_per_file_max: Count = 50_000
+    line_bytes_max: Count = 4 * MIB  # one input row
+    attempts_max: Count = 20  # leases of one shard in a row that ended without progress
+    leader_ttl_s: Seconds = 15.0  # of several schedulers one leads; a dead one is replaced after so long
+    leader_trust_s: Seconds = 10.0  # one that could not renew its lead for so long stops by itself
+    leader_attempt_s: Seconds = 3.0  # between two attempts to lead, or to go on leading
+    ring_after_s: Seconds = 10.0  # queued work nobody has been told of for this long is rung again
+    retention_interval_s: Seconds = 300.0  # between two passes over objects that nothing refers to
+    # An object nothing refers to is collected so long after it was written.
+    orphan_age_s: Annotated[float, Field(ge=1, le=YEARS, allow_inf_nan=False)] = 3600.0
+    scheduler_metrics_port: PortOrNone = 0  # GET /metrics of the scheduler itself; 0: not served
+    webhook_allow_cidrs: Cidrs = ()
+    webhook_ports: Annotated[tuple[Port, ...], NoDecode] = ()  # empty: any port
 
     _split = field_validator("webhook_allow_cidrs", mode="before")(_split)
 
@@ -151,6 +199,15 @@ class SchedulerSettings(_Settings):
         words = _split(value)
         return tuple(int(word) for word in words) if isinstance(words, tuple) else value
 
+    @model_validator(mode="after")
+    def _lead_can_be_kept(self) -> Self:
+        _ascending(
+            LEADER_ATTEMPT_S=self.leader_attempt_s,
+            LEADER_TRUST_S=self.leader_trust_s,
+            LEADER_TTL_S=self.leader_ttl_s,
+        )
+        return self
+
 
 class WorkerSettings(_Settings):
     models: Words = ()  # local paths or hub ids
@@ -158,40 +215,49 @@ class WorkerSettings(_Settings):
     deterministic: bool = False  # the same bits however rows are batched and resumed; float32 on a CPU
     device: str = "auto"
     capacity: Literal["spot", "on_demand"] = "on_demand"  # the kind of machine this worker runs on
-    shards_max: int = 2  # bulk shards held at once
-    rows_in_flight_max: int = 128  # rows of one shard inside the engine
-    segment_rows: int = 64  # a segment is written after so many finished rows …
-    segment_interval_s: float = 2.0  # … or so long, whichever comes first
-    carry_over_interval_s: float = (
-        2.0  # unfinished rows are saved as their tokens so often; 0: only on leaving
-    )
-    online_slots: int = 256  # online requests held at once
-    engine_max_num_seqs: int = 128
-    engine_num_kv_blocks: int | None = None
+    shards_max: Count = 2  # bulk shards held at once
+    rows_in_flight_max: Count = 128  # rows of one shard inside the engine
+    segment_rows: Count = 64  # a segment is written after so many finished rows …
+    segment_interval_s: Seconds = 2.0  # … or so long, whichever comes first
+    # Unfinished rows are saved as their tokens so often; 0: only on leaving.
+    carry_over_interval_s: SecondsOrNone = 2.0
+    online_slots: Count = 256  # online requests held at once
+    engine_max_num_seqs: Count = 128
+    engine_num_kv_blocks: Count | None = None
     engine_weight_dtype: str = "auto"  # or int8
     engine_kv_cache_dtype: str = "auto"  # or float32, bfloat16, float16, int8
-    engine_interactive_step_budget_ms: float | None = 50.0  # bulk keeps steps so short; None: it does not
-    line_bytes_max: int = 4 * MIB  # one input row
-    stop_grace_s: float = 30.0  # rows in flight may finish this long after a cancel or the deadline
-    drain_s: float = 25.0  # from SIGTERM to exit, at most
-    bulk_drain_s: float = 5.0  # of that, until bulk shards are handed back
-    step_timeout_s: float = 60.0  # an engine step longer than this is stuck, and the worker ends itself
-    deaf_after_s: float = 30.0  # likewise, if it hears nothing for so long while Redis has messages for it
+    # Bulk keeps steps so short; None: it does not.
+    engine_interactive_step_budget_ms: Milliseconds | None = 50.0
+    line_bytes_max: Count = 4 * MIB  # one input row
+    stop_grace_s: SecondsOrNone = 30.0  # rows in flight may finish this long after a cancel or the deadline
+    drain_s: Seconds = 25.0  # from SIGTERM to exit, at most
+    bulk_drain_s: Seconds = 5.0  # of that, until bulk shards are handed back
+    # An engine step longer than this is stuck, and the worker ends itself; 0: no step is.
+    step_timeout_s: SecondsOrNone = 60.0
+    # Likewise, if it hears nothing for so long while Redis has messages for it; 0: never.
+    deaf_after_s: SecondsOrNone = 30.0
     spot_provider: Literal["auto", "aws", "gcp", "azure", "none"] = "auto"  # whose notices are listened for
-    spot_metadata_url: str = ""  # where they are asked for; default: the provider's own address
-    worker_metrics_port: int = 0  # GET /metrics of the worker itself; 0: not served
-    lease_ttl_s: float = LeaseConfig.ttl_s
-    heartbeat_s: float = LeaseConfig.heartbeat_s
-    lease_trust_s: float = LeaseConfig.trust_s
+    spot_metadata_url: HttpUrl = ""  # where they are asked for; default: the provider's own address
+    worker_metrics_port: PortOrNone = 0  # GET /metrics of the worker itself; 0: not served
+    lease_ttl_s: Seconds = LeaseConfig.ttl_s
+    heartbeat_s: Seconds = LeaseConfig.heartbeat_s
+    lease_trust_s: Seconds = LeaseConfig.trust_s
 
     _split = field_validator("models", mode="before")(_split)
 
     @model_validator(mode="after")
     def _lease_can_be_kept(self) -> Self:
-        if not 0 < self.heartbeat_s < self.lease_trust_s < self.lease_ttl_s:
+        _ascending(
+            HEARTBEAT_S=self.heartbeat_s, LEASE_TRUST_S=self.lease_trust_s, LEASE_TTL_S=self.lease_ttl_s
+        )
+        return self
+
+    @model_validator(mode="after")
+    def _bulk_leaves_first(self) -> Self:
+        if self.bulk_drain_s > self.drain_s:
             raise InvalidSetting(
-                f"{PREFIX}HEARTBEAT_S < {PREFIX}LEASE_TRUST_S < {PREFIX}LEASE_TTL_S must hold, and they are "
-                f"{self.heartbeat_s:g}, {self.lease_trust_s:g} and {self.lease_ttl_s:g}"
+                f"{PREFIX}BULK_DRAIN_S is part of {PREFIX}DRAIN_S, and they are "
+                f"{self.bulk_drain_s:g} and {self.drain_s:g}"
             )
         return self
 

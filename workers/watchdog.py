@@ -91,6 +91,7 @@ class StuckStep:
     """A step that lasts longer than any does."""
 
     def __init__(self, servers: Mapping[str, Stepping], limit_s: float) -> None:
+        """`limit_s` 0: however long a step lasts, it is not stuck."""
         self._servers = servers
         self._limit_s = limit_s
         self._watched: dict[
@@ -106,7 +107,7 @@ class StuckStep:
             known_began_s, seen_s = self._watched.get(model, (None, 0.0))
             seen_s = seen_s + passed_s if known_began_s == began_s else 0.0
             self._watched[model] = (began_s, seen_s)
-            if seen_s >= self._limit_s:
+            if 0 < self._limit_s <= seen_s:
                 return Finding(EXIT_STUCK_STEP, f"an engine step of {model} has not ended for {seen_s:.0f} s")
         return None
 
@@ -146,7 +147,7 @@ class Deaf:
         limit_s: float,
     ) -> None:
         """`heard`: how many messages so far; `unheard`: how many online requests were found without one.
-        `listens_to`: the queues there are free places for, now.
+        `listens_to`: the queues there are free places for, now. `limit_s` 0: it may hear nothing for ever.
         """
         self._queue = queue
         self._heard = heard
@@ -158,6 +159,8 @@ class Deaf:
         self._unasked_s = 0.0
 
     def look(self, passed_s: float) -> Finding | None:
+        if not self._limit_s:
+            return None
         heard = self._heard()
         if heard != self._heard_before:
             self._heard_before, self._unheard_before = heard, self._unheard()

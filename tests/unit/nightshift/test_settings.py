@@ -1,7 +1,10 @@
 """Settings: from the environment and a .env file, with defaults that work on one machine."""
 
 import os
+import re
 from pathlib import Path
+from types import UnionType
+from typing import Union, get_args, get_origin
 
 import pytest
 from pydantic import ValidationError
@@ -20,6 +23,8 @@ from nightshift.settings import (
     _Settings,
     check_settings,
 )
+
+OPERATIONS = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -121,15 +126,96 @@ def test_a_setting_that_makes_no_sense_names_itself(monkeypatch: pytest.MonkeyPa
     )
 
 
-@pytest.mark.parametrize("setting", ["LEASE_TTL_S=20", "LEASE_TRUST_S=5", "HEARTBEAT_S=0", "HEARTBEAT_S=-1"])
-def test_times_by_which_no_lease_can_be_kept_are_refused(
+@pytest.mark.parametrize(
+    "setting",
+    ["LEASE_TTL_S=20", "LEASE_TRUST_S=5", "HEARTBEAT_S=20", "LEADER_TTL_S=10", "LEADER_TRUST_S=3"],
+)
+def test_times_by_which_no_lease_and_no_lead_can_be_kept_are_refused(
     monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     name, value = setting.split("=")
     monkeypatch.setenv(f"NIGHTSHIFT_{name}", value)
 
     with pytest.raises(InvalidSetting, match=f"NIGHTSHIFT_{name}.* must hold, and they are .*{value}"):
+        check_settings()
+
+
+def test_what_is_left_for_bulk_when_a_worker_drains_is_part_of_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_DRAIN_S", "4")
+
+    with pytest.raises(InvalidSetting, match="NIGHTSHIFT_BULK_DRAIN_S is part of NIGHTSHIFT_DRAIN_S"):
         WorkerSettings()
+
+
+def _alternatives(annotation: object) -> set[object]:
+    """The types in `Annotated[int, …] | None`, without what is said of them; of anything else, itself."""
+    parts = (
+        get_args(annotation) if isinstance(annotation, UnionType) or get_origin(annotation) is Union else ()
+    )
+    return {getattr(part, "__origin__", part) for part in parts} or {annotation}
+
+
+NUMBERS = sorted(
+    {
+        name.upper()
+        for concern in EVERY_CONCERN
+        for name, field in concern.model_fields.items()
+        if {int, float} & _alternatives(field.annotation)
+    }
+)
+MAY_BE_0 = {
+    *("ONLINE_QUEUE_MAX", "ONLINE_QUEUE_TOTAL_MAX", "BULK_JOBS_MAX", "BULK_ROWS_MAX", "BULK_ROWS_TOTAL_MAX"),
+    *("SCHEDULER_METRICS_PORT", "WORKER_METRICS_PORT"),
+    *("CARRY_OVER_INTERVAL_S", "STOP_GRACE_S", "STEP_TIMEOUT_S", "DEAF_AFTER_S"),
+}
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e300", "9" * 30])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_no_number_may_be_less_than_nothing_or_without_end(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"NIGHTSHIFT_{name}", value)
+
+    with pytest.raises(InvalidSetting, match=f"^NIGHTSHIFT_{name} is '{value}': it should be "):
+        check_settings()
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_nothing_may_be_0_but_what_the_documentation_explains(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"NIGHTSHIFT_{name}", "0")
+
+    if name in MAY_BE_0:
+        check_settings()
+        (row,) = [line for line in OPERATIONS.splitlines() if re.match(rf"\| [^|]*`{name}`[^|]* \|", line)]
+        assert "0: " in row
+    else:
+        with pytest.raises(InvalidSetting, match=f"^NIGHTSHIFT_{name} is '0': it should be greater"):
+            check_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WORKER_METRICS_PORT", "70000"),
+        ("WEBHOOK_PORTS", "443,70000"),
+        ("WEBHOOK_ALLOW_CIDRS", "10.0.0.0/8,10.0.0.0/99"),
+        ("SPOT_METADATA_URL", "http://[::1"),
+        ("SPOT_METADATA_URL", "http://127.0.0.1:70000"),
+        ("SPOT_METADATA_URL", "169.254.169.254"),
+    ],
+)
+def test_ports_networks_and_addresses_that_cannot_be_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"NIGHTSHIFT_{name}", value)
+
+    with pytest.raises(InvalidSetting, match=f"^NIGHTSHIFT_{name} is "):
+        check_settings()
 
 
 @pytest.mark.parametrize("name", ["LOG_LEVEL", "DATABASE_POOL_SIZE", "PUBLISH_TIMEOUT_S", "ATTEMPTS_MAX"])

@@ -58,7 +58,7 @@ class Machine:
     has_left: threading.Event = field(default_factory=threading.Event)
 
     def notices(self, **settings: Any) -> Notices:
-        known = WorkerSettings(models=("/models/demo",), drain_s=0.0, **settings)
+        known = WorkerSettings(models=("/models/demo",), drain_s=0.001, bulk_drain_s=0.001, **settings)
         registration = Registration(self.store, "wrk_1", Capacity(known.capacity))
         return Notices(self.cloud, known, registration, self.heartbeat, self.has_left.set)
 

@@ -35,6 +35,12 @@ def test_many_short_steps_are_not_one_long_one() -> None:
         assert check.look(1.0) is None
 
 
+def test_without_a_limit_no_step_is_stuck() -> None:
+    check = StuckStep({"demo": Engine(stepping_since_s=100.0)}, limit_s=0)
+
+    assert codes([check.look(1.0) for _ in range(100)]) == [None] * 100
+
+
 def test_an_idle_engine_is_not_stuck() -> None:
     assert codes([StuckStep({"demo": Engine()}, limit_s=1).look(60.0)]) == [None]
 
@@ -84,6 +90,12 @@ def test_an_ear_that_hears_nothing_while_messages_wait_is_deaf() -> None:
     check = Ear(waiting={ONLINE_QUEUE: 1}).check(limit_s=10)
 
     assert codes([check.look(1.0) for _ in range(10)]) == [None] * 9 + [EXIT_DEAF]
+
+
+def test_without_a_limit_no_ear_is_deaf() -> None:
+    check = Ear(waiting={ONLINE_QUEUE: 1}).check(limit_s=0)
+
+    assert codes([check.look(5.0) for _ in range(100)]) == [None] * 100
 
 
 def test_requests_that_nobody_rang_for_are_as_telling_as_messages_that_wait() -> None:
