@@ -16,7 +16,7 @@ demo: $(READY) ## Start the service, run 500 rows and some chats through the off
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## Run every test: real Valkey, PostgreSQL and S3 servers, the whole service as processes
-	@$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile
+	@$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 N ?= 100
 SEED ?= $(shell date +%s)
