@@ -173,8 +173,8 @@ class Azure:
         )
         events = _object(reply.required()).get("Events", ())
         self._first_timeout_s = None
-        for event in events:
-            concerned = event.get("Resources", ())
+        for event in filter(_is_event, events):
+            concerned = event["Resources"]
             if event["EventType"] in self._ENDING and self._name_of_this_machine() in concerned:
                 # Acknowledged, it happens to all machines it names: the others have to be asked, too.
                 event_id = event.get("EventId") if len(concerned) == 1 else None
@@ -233,17 +233,27 @@ def _object(text: str) -> dict[str, Any]:
     return data
 
 
+def _is_event(event: object) -> bool:
+    """Whether it says what happens to whom: one that does not may stand beside one that does."""
+    return (
+        isinstance(event, dict)
+        and isinstance(event.get("EventType"), str)
+        and isinstance(event.get("Resources"), list)
+    )
+
+
 def _iso(text: object) -> datetime | None:
+    """None for what is no time, and for one that cannot be told in UTC."""
     try:
         return datetime.fromisoformat(str(text)).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
 def _http_date(text: object) -> datetime | None:
     try:
         return parsedate_to_datetime(str(text)).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -42,6 +42,9 @@ class Metadata:
     is_rebalanced: bool = False  # AWS alone
     concerns: str = MACHINE  # whom Azure's event is about
     event: str = "Preempt"  # of what kind it is
+    at: str = AT  # when AWS's interruption is due
+    at_azure: str = AT_AZURE
+    odd_events: list[object] = field(default_factory=list)  # what Azure lists before its event
     names_others: bool = False  # whether Azure's event is about more machines than this one
     trouble: Trouble | None = None
     acknowledged: list[str] = field(default_factory=list)  # events of Azure
@@ -61,7 +64,7 @@ class Metadata:
                 self.tokens.add(token := secrets.token_hex(8))
                 return 200, token
             case "GET", "/latest/meta-data/spot/instance-action":
-                action = json.dumps({"action": "terminate", "time": AT})
+                action = json.dumps({"action": "terminate", "time": self.at})
                 return self._aws(headers, action if self.is_interrupted else None)
             case "GET", "/latest/meta-data/events/recommendations/rebalance":
                 return self._aws(headers, json.dumps({"noticeTime": AT}) if self.is_rebalanced else None)
@@ -90,10 +93,10 @@ class Metadata:
             "ResourceType": "VirtualMachine",
             "Resources": ["another-vm", self.concerns] if self.names_others else [self.concerns],
             "EventStatus": "Scheduled",
-            "NotBefore": AT_AZURE,
+            "NotBefore": self.at_azure,
             "EventSource": "Platform",
         }
-        return {"DocumentIncarnation": 1, "Events": [event] if self.is_interrupted else []}
+        return {"DocumentIncarnation": 1, "Events": [*self.odd_events, event] if self.is_interrupted else []}
 
 
 @contextmanager

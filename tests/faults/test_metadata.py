@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import metadata
-from tests.faults.metadata import EVENT_ID, Metadata, Trouble
+from tests.faults.metadata import EVENT_ID, MACHINE, Metadata, Trouble
 from tests.unit.workers.scripted import ManualClock
 from workers.clouds import PROVIDERS, MetadataServer, Notice, NoticeKind, Provider, detected, open_provider
 from workers.spot import NOTICE_STANDS_S, SpotWatcher
@@ -55,6 +55,37 @@ def test_a_recommendation_to_rebalance_is_told_from_an_interruption(cloud):
 
     cloud.is_interrupted = True
     assert provider.poll() == Notice("aws", NoticeKind.INTERRUPTION, AT)
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("aws", "soon"),
+        ("aws", "9999-12-31T23:59:59-12:00"),  # a year 10000 in UTC
+        ("azure", ""),
+        ("azure", "Fri, 31 Dec 9999 23:59:59 -1200"),
+    ],
+)
+def test_a_notice_counts_although_its_time_cannot_be_told(cloud, name, at):
+    provider = a_provider(name, cloud)
+    cloud.is_interrupted = True
+    cloud.at = cloud.at_azure = at
+
+    notice = provider.poll()
+
+    assert notice is not None
+    assert (notice.kind, notice.at) == (NoticeKind.INTERRUPTION, None)
+
+
+@pytest.mark.parametrize(
+    "odd", [None, 7, {"EventId": "0"}, {"EventType": "Preempt", "Resources": None}, {"Resources": [MACHINE]}]
+)
+def test_an_event_that_makes_no_sense_does_not_hide_one_that_does(cloud, odd):
+    provider = a_provider("azure", cloud)
+    cloud.is_interrupted = True
+    cloud.odd_events = [odd]
+
+    assert provider.poll() == Notice("azure", NoticeKind.INTERRUPTION, AT, EVENT_ID)
 
 
 def test_a_token_that_aws_has_forgotten_is_asked_for_again(cloud):
