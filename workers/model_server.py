@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from nightshift.errors import InvalidRequest
 from nightshift.fleet import Model
@@ -53,6 +53,10 @@ log = logging.getLogger(__name__)
 
 OnFatal = Callable[[BaseException], None]
 
+# Ends of steps after which nothing cancelled before is in the engine: the step under way may have it, and the
+# next one takes it out.
+STEPS_TO_LET_GO: Final = 2
+
 
 class Busy(Exception):
     """The model takes nothing just now: its queue is full, or the worker is on its way out."""
@@ -79,6 +83,7 @@ class ModelServer(ABC):
         self._on_fatal = on_fatal
         self._changed = threading.Condition()
         self._is_stopping = False
+        self._letting_go: list[tuple[int, Callable[[], None]]] = []  # after so many steps, do that
         self.stepping_since_s: float | None = None  # monotonic; None: no step is under way
         self.steps = 0  # that have ended
         self.step_seconds = 0.0  # and how long they took together
@@ -106,6 +111,18 @@ class ModelServer(ABC):
     def cancel(self, inference_id: str) -> None:
         """Forget a request; its listener may still hear what was under way. Unknown ids are ignored."""
 
+    def let_go(self, then: Callable[[], None]) -> None:
+        """Call `then` once nothing that was cancelled before this is in the engine: a cancel only asks for
+        that, and a step that is stuck hears nobody. On the engine's thread; at once where that does not run.
+        """
+        with self._changed:
+            runs = self._thread.is_alive()
+            if runs:
+                self._letting_go.append((self.steps + STEPS_TO_LET_GO, then))
+                self._changed.notify()
+        if not runs:
+            then()
+
     @property
     def made_by(self) -> JsonObject | None:
         """What has a part in the tokens this model generates here, as a carry-over records it."""
@@ -126,12 +143,25 @@ class ModelServer(ABC):
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._has_work or self._is_stopping)
+                    self._changed.wait_for(
+                        lambda: self._has_work or self._is_stopping or bool(self._letting_go)
+                    )
                     if self._is_stopping:
                         return
-                self._timed_step()
+                if self._has_work:
+                    self._timed_step()
+                self._tell_what_is_gone()
         except BaseException as error:  # noqa: BLE001 the thread's edge: nothing may end it in silence
             self._on_fatal(error)
+
+    def _tell_what_is_gone(self) -> None:
+        """Between steps. Without work the engine has nothing."""
+        with self._changed:
+            is_empty, asked = not self._has_work, self._letting_go
+            gone = [then for step, then in asked if is_empty or step <= self.steps]
+            self._letting_go = [] if is_empty else [one for one in asked if one[0] > self.steps]
+        for then in gone:
+            then()
 
     def _timed_step(self) -> None:
         began_s = self.stepping_since_s = time.monotonic()

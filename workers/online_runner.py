@@ -50,6 +50,7 @@ class _Running:
     told: dict[int, "_Told"] = field(default_factory=dict)  # by choice; the engine's thread alone counts
     tokens: int = 0  # generated; likewise
     is_inside: bool = False  # it counts as being in an engine
+    cancelled_in: ModelServer | None = None  # which may still have it
 
     @property
     def inference_id(self) -> str:
@@ -203,6 +204,7 @@ class OnlineRunner:
         """Forget a request and free its place in the engine. False: it has ended already."""
         found = self._pop(running)
         if found is not None:
+            running.cancelled_in = found[1]
             found[1].cancel(running.inference_id)
         return found is not None
 
@@ -225,7 +227,15 @@ class OnlineRunner:
         running.is_inside = True
 
     def _leave(self, running: _Running) -> None:
-        """Not before the database knows: who is written down as running alone must have been."""
+        """Not before the database knows, nor before the engine has let go of it: who is written down as
+        running alone must have been.
+        """
+        if running.cancelled_in is None:
+            self._have_left(running)
+        else:
+            running.cancelled_in.let_go(lambda: self._have_left(running))
+
+    def _have_left(self, running: _Running) -> None:
         if running.is_inside:
             running.is_inside = False
             self._isolation.leave(running)

@@ -16,7 +16,7 @@ from nightshift.sources import Sources
 from workers.in_flight import InFlight
 from workers.inference import Identity, Progress, breakdown, refusal
 from workers.ledger import Ledger
-from workers.model_server import Busy, Inference
+from workers.model_server import Busy, Inference, ModelServer
 from workers.models import Models
 from workers.suspicion import Watch
 
@@ -58,6 +58,7 @@ class ShardRows:
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
         self._unread: Iterator[Row | BadRow] = iter(())
         self._next: Row | BadRow | None = None  # read, and not given to the engine
+        self._cancelled_in: ModelServer | None = None  # which may still have rows
         self._again: deque[InFlight] = deque()  # broken off by the engine, and to be given to it once more
 
     def open(self, done: Collection[int]) -> None:
@@ -104,12 +105,18 @@ class ShardRows:
 
     def cancel_all(self) -> None:
         for inference_id, flight in self._ledger.in_flight.items():
+            self._cancelled_in = flight.server  # a job has one model
             flight.server.cancel(inference_id)
 
     def close(self) -> None:
-        """Nothing of this shard is in the engine any more."""
+        """Nothing of this shard is to be in the engine any more. Whoever wants to be alone there waits until
+        nothing is.
+        """
         self.cancel_all()
-        self._watch.close()
+        if self._cancelled_in is None:
+            self._watch.close()
+        else:
+            self._cancelled_in.let_go(self._watch.close)
 
     def _read(self, done: Collection[int]) -> Iterator[Row | BadRow]:
         """The shard's rows that no listed segment has. At the end, the number of all rows is known."""

@@ -3,7 +3,7 @@ remembers.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,6 +82,8 @@ class ScriptedServer(ModelServer):
         self.cancelled: list[str] = []
         self.submitted: list[Inference] = []
         self.arrived = threading.Condition()
+        self.is_stuck = False  # in a step: it does not let go of what is cancelled
+        self.not_let_go: list[Callable[[], None]] = []
 
     def submit(self, inference: Inference) -> None:
         if self.is_busy:
@@ -98,6 +100,18 @@ class ScriptedServer(ModelServer):
     def cancel(self, inference_id: str) -> None:
         if self.running.pop(inference_id, None) is not None:
             self.cancelled.append(inference_id)
+
+    def let_go(self, then: Callable[[], None]) -> None:
+        if self.is_stuck:
+            self.not_let_go.append(then)
+        else:
+            then()
+
+    def step_ends(self) -> None:
+        """The step it was stuck in."""
+        self.is_stuck = False
+        while self.not_let_go:
+            self.not_let_go.pop()()
 
     def wait_for(self, count: int) -> list[Inference]:
         """Wait until so many requests are in the engine."""

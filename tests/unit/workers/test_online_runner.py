@@ -395,3 +395,37 @@ def test_a_suspected_request_that_waits_is_handed_back_by_a_drain(
 
     assert is_queued(store, claim)
     assert not isolation.is_held
+
+
+@pytest.mark.parametrize("how", ["stopped", "lease lost"])
+@pytest.mark.parametrize("is_suspect", [False, True], ids=["unsuspected", "suspected"])
+def test_a_cancelled_request_counts_as_being_there_until_the_engine_has_let_go_of_it(
+    store: Store,
+    careful: OnlineRunner,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    heartbeat: Heartbeat,
+    isolation: Isolation,
+    clock: ManualClock,
+    how: str,
+    is_suspect: bool,
+) -> None:
+    """In a step that hangs it stays: the next suspect would be taken to have hung alone."""
+    claim = suspected(store, "hangs") if is_suspect else claim_online(store, "hangs")
+    careful.run(claim, clock())
+    model.wait_for(1)
+    model.is_stuck = True
+    with store.transaction() as tx:
+        if how == "stopped":
+            assert lifecycle.request_stop(tx, claim.job, StopReason.CANCELLED, tx.now())
+        else:
+            [lost] = tx.leases.of_worker(claim.lease.worker_id, 10)
+            assert tx.leases.requeue(lost)
+    heartbeat.beat()
+    if how == "stopped":
+        ended(streams)
+
+    next_suspect = object()
+    assert not isolation.enter_alone(next_suspect)
+    model.step_ends()
+    assert isolation.enter_alone(next_suspect)

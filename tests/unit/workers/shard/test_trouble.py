@@ -95,6 +95,28 @@ def test_a_worker_that_lost_its_lease_writes_nothing(store, objects, model, writ
     assert shard_of(store, job).state is ShardState.LEASED, "recovery will find it"
 
 
+@pytest.mark.parametrize("how", ["lease lost", "drained"])
+def test_rows_count_as_being_there_until_the_engine_has_let_go_of_them(
+    store, model, write_input, run, rooms, how: str
+) -> None:
+    """In a step that hangs they stay: the next suspect would be taken to have hung alone."""
+    write_input([batch_line(0)])
+    plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    model.wait_for(1)
+    model.is_stuck = True
+    if how == "drained":
+        runner.drain()
+    else:
+        runner.lease_lost()
+    finished(runner)
+
+    suspect = object()
+    assert not rooms.isolation.enter_alone(suspect)
+    model.step_ends()
+    assert rooms.isolation.enter_alone(suspect)
+
+
 def test_the_database_refuses_a_segment_under_an_old_term(store, objects, model, write_input, run) -> None:
     write_input([batch_line(0)])
     job = plan_bulk(store, INPUT)
