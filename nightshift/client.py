@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 import httpx
 
 from nightshift.errors import ConfigurationError, NightshiftError
 from nightshift.ids import new_id
 from nightshift.jobs import Counts, JobState, JsonObject, Usage
+from nightshift.poison import DeadRowState
 
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
@@ -34,7 +36,12 @@ PAGE_MAX: Final = 100
 
 
 class ApiError(NightshiftError):
-    """The server refused or failed. `status` is the HTTP status; `code` and `param` are the server's."""
+    """The server refused or failed. `status` is the HTTP status; `code` and `param` are the server's.
+
+    `is_repeat`: it was asked before, and what became of that is not known.
+    """
+
+    is_repeat = False
 
     def __init__(
         self, status: int, message: str, *, code: str | None = None, param: str | None = None
@@ -156,7 +163,7 @@ class Client:
 
     def get_job(self, job_id: str) -> RemoteJob:
         """Raises ApiError (404: no such job), ServerUnreachable."""
-        return RemoteJob.from_json(self._call("GET", f"/v1/jobs/{job_id}"))
+        return RemoteJob.from_json(self._call("GET", f"/v1/jobs/{_segment(job_id)}"))
 
     def list_jobs(
         self, *, status: str | None = None, priority: str | None = None, limit: int | None = None
@@ -167,7 +174,7 @@ class Client:
 
     def cancel_job(self, job_id: str) -> RemoteJob:
         """Ask a job to stop; what is done stays. Raises ApiError (409: too late)."""
-        return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{job_id}/cancel"))
+        return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{_segment(job_id)}/cancel"))
 
     def events(self, job_id: str, *, after: str | None = None) -> Iterator[JobEvent]:
         """What happens to a job, from its beginning or after an event's id, until it has ended.
@@ -194,7 +201,7 @@ class Client:
         Rows that were never run are not among them; they are in the job's output. Raises ApiError,
         ServerUnreachable.
         """
-        yield from self._pages(f"/v1/jobs/{job_id}/results", {"after": after} if after else {})
+        yield from self._pages(f"/v1/jobs/{_segment(job_id)}/results", {"after": after} if after else {})
 
     def webhook_secret(self) -> str:
         """What signs the webhooks of this tenant's jobs."""
@@ -210,11 +217,24 @@ class Client:
 
     def replay_dead_letter(self, id: str) -> JsonObject:
         """Submit such a row again, as a job of its own. `replay_job_id` in the answer says which."""
-        return self._call("POST", f"/v1/dead_letters/{id}/replay")
+        return self._decide(id, "replay", DeadRowState.REPLAYED)
 
     def discard_dead_letter(self, id: str) -> JsonObject:
         """Take such a row off the list of those that wait for a decision."""
-        return self._call("POST", f"/v1/dead_letters/{id}/discard")
+        return self._decide(id, "discard", DeadRowState.DISCARDED)
+
+    def _decide(self, id: str, decision: str, wanted: DeadRowState) -> JsonObject:
+        """A letter can be decided about once: a repeat is refused where only the first answer was lost."""
+        path = f"/v1/dead_letters/{_segment(id)}"
+        try:
+            return self._call("POST", f"{path}/{decision}")
+        except ApiError as error:
+            if not error.is_repeat or error.status != httpx.codes.CONFLICT:
+                raise
+            letter = self._call("GET", path)
+            if letter["status"] != wanted:
+                raise
+            return letter
 
     def _pages(self, path: str, wanted: Mapping[str, str], limit: int | None = None) -> Iterator[JsonObject]:
         """The elements of a list, page by page; at most `limit` of them."""
@@ -232,7 +252,7 @@ class Client:
     def _event_stream(self, job_id: str, after: str | None) -> Iterator[JobEvent]:
         headers = {"last-event-id": after} if after else {}
         timeout = httpx.Timeout(SILENCE_MAX_S, connect=CONNECT_TIMEOUT_S)
-        path = f"/v1/jobs/{job_id}/events"
+        path = f"/v1/jobs/{_segment(job_id)}/events"
         with self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
             if answer.is_error:
                 answer.read()
@@ -264,7 +284,9 @@ class Client:
             if not answer.is_error:
                 return _json_object(answer)
             if answer.status_code not in RETRYABLE or attempt == TRIES_MAX:
-                raise _api_error(answer)
+                refused = _api_error(answer)
+                refused.is_repeat = attempt > 1
+                raise refused
             self._sleep(_retry_after_s(answer) or _backoff_s(attempt))
         raise AssertionError("the last attempt returns or raises")
 
@@ -297,6 +319,11 @@ def check_api_key(api_key: str) -> None:
             "`api_key` of the data directory",
             param="NIGHTSHIFT_API_KEY",
         )
+
+
+def _segment(id: str) -> str:
+    """An id as one part of a path, whatever somebody has typed."""
+    return quote(id, safe="")
 
 
 def _json_object(answer: httpx.Response) -> JsonObject:

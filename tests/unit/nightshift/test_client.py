@@ -156,6 +156,37 @@ def test_two_creates_have_different_keys(connect):
     assert len({request.headers["idempotency-key"] for request in server.asked}) == 2
 
 
+REPLAYED = {"id": "dlq_1", "status": "replayed", "replay_job_id": "job_2"}
+
+
+def test_a_replay_whose_answer_was_lost_has_succeeded_all_the_same(connect):
+    server = Server(httpx.ReadError("reset"), refusal(409), httpx.Response(200, json=REPLAYED))
+
+    assert connect(server).replay_dead_letter("dlq_1") == REPLAYED
+    assert [request.method for request in server.asked] == ["POST", "POST", "GET"]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [refusal(409)],  # nothing was lost: somebody decided before
+        [httpx.ReadError("reset"), refusal(409), httpx.Response(200, json=REPLAYED)],  # otherwise than asked
+    ],
+)
+def test_what_somebody_else_has_decided_stays_refused(connect, answers):
+    with pytest.raises(ApiError) as refused:
+        connect(Server(*answers)).discard_dead_letter("dlq_1")
+
+    assert refused.value.status == 409
+
+
+def test_an_id_cannot_lead_to_another_route(connect):
+    server = Server(httpx.Response(200, json=REPLAYED))
+    connect(server).discard_dead_letter("dlq_1/replay?")
+
+    assert server.asked[0].url.raw_path == b"/v1/dead_letters/dlq_1%2Freplay%3F/discard"
+
+
 def test_a_nightly_run_is_known_by_its_name_and_brings_no_key(connect):
     server = Server(httpx.Response(202, json=JOB))
     connect(server).submit_job({"name": "docs", "date": "2026-11-20"})
