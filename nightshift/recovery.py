@@ -175,7 +175,7 @@ def _remember(
     now: datetime,
 ) -> None:
     if judged.blamed:
-        tx.dead_rows.blame(abandoned.shard_id, judged.blamed, cause)
+        tx.dead_rows.blame(abandoned.shard_id, judged.blamed, cause, crashes_before=abandoned.crash_count)
     for row in judged.dead:
         tx.dead_rows.bury(
             DeadRow(

@@ -115,11 +115,14 @@ class DeadRows:
 
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
-    def blame(self, shard_id: str, rows: Sequence[int], cause: DeathCause) -> None:
+    def blame(
+        self, shard_id: str, rows: Sequence[int], cause: DeathCause, *, crashes_before: int = 1
+    ) -> None:
         """These were under way when their worker died. The first a shard has to blame are taken to have been
-        under way the time before as well, which is why they were written down.
+        under way the time before as well, which is why they were written down: if there was such a time
+        since it was last above suspicion.
         """
-        first = 1 if self._has_blamed(shard_id) else 2
+        first = 2 if crashes_before and not self._has_blamed(shard_id) else 1
         for row in rows:
             this = (row_crash.c.shard_id == shard_id) & (row_crash.c.row == row)
             explained = int(cause.is_explained)

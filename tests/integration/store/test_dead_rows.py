@@ -100,6 +100,23 @@ def test_the_last_suspect_to_finish_takes_the_shard_above_suspicion(store: Store
     assert claimed(store).suspicion == Suspicion()
 
 
+def test_a_row_begun_after_the_last_suspect_was_cleared_costs_three_workers_too(store: Store) -> None:
+    """Its shard still writes down what is under way, and nothing was before."""
+    planned(store)
+    lose_two_workers(store, [4])
+    third = claimed(store)
+    with store.transaction() as tx:
+        assert tx.dead_rows.clear(third.lease, 4)
+    begins(store, third, [9])
+    for lost in range(1, 4):
+        assert letters(store) == [], f"{lost - 1} lost"
+        dies(store)
+        if lost < 3:
+            begins(store, claimed(store), [9])
+
+    assert [(letter.row, letter.crashes) for letter in letters(store)] == [(9, 3)]
+
+
 def test_what_else_the_worker_held_while_a_row_ran_alone_is_not_charged(store: Store) -> None:
     planned(store)
     lose_two_workers(store, [4])
