@@ -44,7 +44,12 @@ def get_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep) ->
 def replay_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
         row = _undecided(tx, caller, letter_id)
-    replay(services, row)
+    try:
+        replay(services, row)
+    except Conflict:
+        with services.store.snapshot() as tx:
+            _undecided(tx, caller, letter_id)  # somebody was quicker: what has become of it is said
+        raise
     with services.store.snapshot() as tx:
         return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
 

@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from api.services import AppSettings
+from api.jobs.replaying import replay
+from api.routes import dead_letters
+from api.services import AppSettings, Services
 from nightshift.fleet import DeathCause
 from nightshift.ids import new_id
 from nightshift.jobs import Endpoint
@@ -149,6 +151,22 @@ def test_a_second_decision_is_refused_and_changes_nothing(
     assert f"is {decided['status']} already" in refused.json()["error"]["message"]
     assert http.get(f"/v1/dead_letters/{letter.id}").json() == decided
     assert len(http.get("/v1/jobs").json()["data"]) == len(jobs)
+
+
+def test_who_was_slower_is_told_as_which_job_the_row_runs(
+    http: httpx.Client, worker: FakeWorker, letter: DeadRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def after_somebody_else(services: Services, row: DeadRow) -> None:
+        replay(services, row)
+        replay(services, row)
+
+    monkeypatch.setattr(dead_letters, "replay", after_somebody_else)
+
+    refused = http.post(f"/v1/dead_letters/{letter.id}/replay")
+
+    (job_id,) = {job["id"] for job in http.get("/v1/jobs").json()["data"]} - {letter.job_id}
+    assert refused.status_code == 409
+    assert f"is replayed already, as {job_id}" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("what", ["deleted", "replaced"])
