@@ -103,6 +103,10 @@ class ShardRows:
             assert progress.failed is not None, "it has ended"
             self._record(flight.row, flight.request.custom_id, breakdown(progress.failed))
 
+    def stand_back(self) -> None:
+        """No row can be begun for now."""
+        self._watch.stand_back()
+
     def cancel_all(self) -> None:
         for inference_id, flight in self._ledger.in_flight.items():
             self._cancelled_in = flight.server  # a job has one model

@@ -236,9 +236,11 @@ class ShardRunner:
         self._rows.open(done)
         while self._rows.has_waiting or self._ledger.in_flight:
             while self._rows.has_waiting and self._may_admit and self._rows.admit_next():
-                pass
+                self._rows.stand_back()
             if self._must_leave:
                 break
+            if not self._may_admit:
+                self._rows.stand_back()
             self._listen(BUSY_RETRY_S if self._may_admit and self._rows.has_waiting else None)
             if self._checkpoint_is_due:
                 self._checkpoint()

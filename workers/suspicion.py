@@ -39,6 +39,9 @@ class Watch(Protocol):
     def finished(self, row: int) -> None:
         """A row has left the engine, alive. An unknown one is ignored."""
 
+    def stand_back(self) -> None:
+        """No row can be begun for now. Whoever has none in the engine does not keep others out meanwhile."""
+
     def close(self) -> None:
         """The lease has ended, however it did: what this shard held of the worker is given up."""
 
@@ -132,6 +135,9 @@ class Unwatched:
     def finished(self, row: int) -> None:
         self._leave(row)
 
+    def stand_back(self) -> None:
+        """It keeps nobody out."""
+
     def close(self) -> None:
         for row in list(self._inside):
             self._leave(row)
@@ -219,6 +225,10 @@ class Watched(Unwatched):
                 self._journal()
         except DatabaseUnavailable as error:
             log.info("row not cleared", extra={"action": "row_not_cleared", "reason": error.message})
+
+    def stand_back(self) -> None:
+        if not self._inside:
+            self._isolation.give_up(self)
 
     def close(self) -> None:
         super().close()

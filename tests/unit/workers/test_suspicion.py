@@ -216,6 +216,23 @@ def test_whoever_waits_for_the_isolation_to_end_is_told(claim: BulkClaim, store:
     assert told == [True]
 
 
+def test_a_shard_that_can_begin_nothing_keeps_nobody_out(claim: BulkClaim, store: Store) -> None:
+    isolation, other = Isolation(), object()
+    watch = watched(claim, store, isolation, suspects=[4, 5])
+    assert watch.admit(4)
+    watch.stand_back()
+    assert not isolation.enter(other), "a suspect is under way"
+    watch.finished(4)
+    assert not isolation.enter(other), "the next one's turn"
+
+    watch.stand_back()
+
+    assert isolation.enter(other)
+    assert not watch.admit(5)
+    isolation.leave(other)
+    assert watch.admit(5), "alone again when it can be begun"
+
+
 def test_a_shard_that_ends_gives_up_what_it_held(claim: BulkClaim, store: Store) -> None:
     isolation = Isolation()
     watch = watched(claim, store, isolation, suspects=[4, 5])

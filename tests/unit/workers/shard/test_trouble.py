@@ -10,7 +10,7 @@ import pytest
 
 from nightshift import lifecycle
 from nightshift.errors import DatabaseUnavailable, StorageUnavailable
-from nightshift.jobs import ShardState, StopReason
+from nightshift.jobs import ShardState, StopReason, Suspicion
 from nightshift.objectstore import ObjectStore
 from nightshift.store import Store, Transaction
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
@@ -115,6 +115,29 @@ def test_rows_count_as_being_there_until_the_engine_has_let_go_of_them(
     assert not rooms.isolation.enter_alone(suspect)
     model.step_ends()
     assert rooms.isolation.enter_alone(suspect)
+
+
+def test_a_shard_of_suspects_keeps_nobody_out_while_nothing_can_be_written(
+    store, objects, model, write_input, run, rooms
+) -> None:
+    model.echo = True
+    rows = 4 * UPLOADS_MAX
+    write_input([batch_line(n) for n in range(rows)])
+    plan_bulk(store, INPUT)
+    suspicion = Suspicion(crashes=2, suspects=tuple(range(rows)))
+    slow = SlowObjects(objects)
+    run(
+        replace(claim_bulk(store), suspicion=suspicion),
+        replace(CONFIG, segment_rows=1),
+        in_rooms=replace(rooms, objects=slow),
+    )
+    assert slow.asked.acquire(timeout=30)
+
+    other = object()
+    wait_until(lambda: rooms.isolation.enter(other))
+    assert len(model.submitted) < rows, "it waits for its uploads"
+    rooms.isolation.leave(other)
+    slow.answers.set()
 
 
 def test_the_database_refuses_a_segment_under_an_old_term(store, objects, model, write_input, run) -> None:
