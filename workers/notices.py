@@ -23,6 +23,7 @@ from workers.spot import SpotWatcher
 log = logging.getLogger(__name__)
 
 FIRST_LOOK_S: Final = 3.0  # a start waits so long to hear whether there is a point in it
+LOOK_MAX_S: Final = 10.0  # a look may hang; what was heard before grows old meanwhile
 
 
 class Notices:
@@ -65,7 +66,7 @@ class Notices:
             if time.monotonic() >= began_s + self._settings.drain_s:
                 self._acknowledge(self._watcher, notice.event_id)
             self._watcher.has_looked.clear()
-            self._watcher.has_looked.wait()
+            self._watcher.has_looked.wait(LOOK_MAX_S)
         if self._heartbeat.state is WorkerState.DRAINING:
             log.info("this machine is there to stay: starting", extra={"action": "waited_out"})
         self._heartbeat.state = WorkerState.STARTING

@@ -37,7 +37,7 @@ class SpotWatcher:
         self._is_failing = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spot", daemon=True)
-        self.standing: Notice | None = None  # as of the last look that had an answer
+        self._heard: Notice | None = None  # in the last answer
         self.has_looked = threading.Event()
 
     def start(self) -> None:
@@ -47,12 +47,16 @@ class SpotWatcher:
         """Look no more. A look under way is not waited for."""
         self._stopping.set()
 
+    @property
+    def standing(self) -> Notice | None:
+        """What the last answer said; after a while without one, nothing. A look that does not end is none."""
+        is_old = self._clock_s() >= self._answered_at_s + NOTICE_STANDS_S
+        return None if is_old else self._heard
+
     def look(self) -> Notice | None:
         """Ask once. If there is no answer, what was known stays for a while."""
         if self._try(self._poll):
             self._answered_at_s = self._clock_s()
-        elif self._clock_s() >= self._answered_at_s + NOTICE_STANDS_S:
-            self.standing = None
         self.has_looked.set()
         return self.standing
 
@@ -61,7 +65,7 @@ class SpotWatcher:
         return self._try(lambda: self._provider.acknowledge(event_id))
 
     def _poll(self) -> None:
-        self.standing = self._provider.poll()
+        self._heard = self._provider.poll()
 
     def _try(self, ask: Callable[[], None]) -> bool:
         """Whether there was an answer. Whatever there is instead is said once, and does no harm."""

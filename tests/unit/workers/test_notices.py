@@ -12,6 +12,7 @@ from nightshift.fleet import Capacity, WorkerState
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store
 from nightshift.testing import a_worker
+from workers import notices, spot
 from workers.clouds import Notice, NoticeKind
 from workers.heartbeat import Heartbeat
 from workers.notices import Notices
@@ -125,6 +126,21 @@ def test_a_worker_started_under_a_notice_waits_until_it_is_withdrawn(
     assert machine.heartbeat.state is WorkerState.STARTING
     actions = [record.__dict__["action"] for record in caplog.records]
     assert (actions[0], actions[-1], actions.count("waits")) == ("waits", "waited_out", 1)
+
+
+def test_a_worker_does_not_wait_for_ever_for_a_look_that_does_not_end(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A metadata server whose answers drip can hold a look for as long as it likes."""
+    monkeypatch.setattr(notices, "LOOK_MAX_S", 0.05)
+    monkeypatch.setattr(spot, "NOTICE_STANDS_S", 1.0)
+    machine.cloud.standing = INTERRUPTION
+    waiting = aside(machine.notices().wait_out)
+    machine.cloud.wait_for_looks(2)
+
+    with machine.cloud.looked:  # no look ends from here on
+        waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
 
 
 def test_an_event_that_waits_for_it_is_acknowledged_once(machine: Machine) -> None:
