@@ -89,7 +89,7 @@ class Undertaker:
 
     def __call__(self, death: Death) -> Sequel:
         buried = self.bury(death)
-        if buried.was_drained_on_request:
+        if buried.was_asked_to_drain:
             return Sequel.GIVE_UP  # whoever asked for it does not want it back at once
         if death.is_configuration:
             self.gave_up_on = death
@@ -180,12 +180,8 @@ class Buried:
     """What became known of a dead worker."""
 
     cause: DeathCause
-    was_asked_to_drain: bool = False  # by `nightshift workers drain`
+    was_asked_to_drain: bool = False  # by `nightshift workers drain`, whether or not it came to its end
     was_isolating: bool = False  # it ran a row alone that had cost workers before
-
-    @property
-    def was_drained_on_request(self) -> bool:
-        return self.was_asked_to_drain and self.cause is DeathCause.DRAINED
 
     @property
     def is_blameless(self) -> bool:

@@ -210,12 +210,13 @@ def test_a_worker_that_died_of_a_row_it_ran_alone_is_not_to_blame(store, underta
     assert undertaker(a_death(returncode=EXIT_ENGINE_DIED, in_a_row=100)) is Sequel.RESTART_SOON
 
 
-def test_a_worker_the_operator_drained_is_not_started_again(store, undertaker):
+@pytest.mark.parametrize("returncode", [0, EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, -signal.SIGKILL])
+def test_a_worker_the_operator_drained_is_not_started_again(store, undertaker, returncode):
     with store.transaction() as tx:
         tx.workers.register(testing.a_worker(id="wrk_1"))
         tx.workers.request_drain("wrk_1", tx.now())
 
-    assert undertaker(a_death(returncode=0)) is Sequel.GIVE_UP
+    assert undertaker(a_death(returncode=returncode)) is Sequel.GIVE_UP
     assert undertaker.gave_up_on is None, "it did as it was told"
 
 
