@@ -103,8 +103,10 @@ class Outages:
         self._passed_at = now
 
     def cause(self, expired: ExpiredLease) -> DeathCause:
-        """Why a lease ran out. One that was renewed since the database is back had its chance."""
+        """Why a lease ran out. One that was renewed for a while since the database is back had its chance; at
+        first a heartbeat that began in the outage may still be waiting for its end.
+        """
         last_renewed_at = expired.expired_at - self._ttl
-        if self._over_at is not None and last_renewed_at < self._over_at:
+        if self._over_at is not None and last_renewed_at < self._over_at + self._ttl / 2:
             return DeathCause.UNHEARD
         return DeathCause.LEASE_EXPIRED

@@ -115,12 +115,27 @@ def test_leases_that_could_not_be_renewed_in_time_after_an_outage_are_charged_to
     assert attempts(store, lease) == 0
 
 
-def test_a_worker_that_dies_after_an_outage_is_charged_as_any_other(
+def test_a_lease_taken_as_soon_as_the_database_is_back_may_lack_its_heartbeat_still(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    """The worker's last one began in the outage, and waits for an answer until its own limit."""
+    planned(store)
+    duty.run_once(clock.now)
+    duty.run_once(clock.advance(seconds=40))
+    lease = claimed(store, ttl_s=30).lease
+    for _ in range(3):
+        duty.run_once(clock.advance(seconds=10))
+
+    assert attempts(store, lease) == 0
+
+
+def test_a_worker_that_dies_some_time_after_an_outage_is_charged_as_any_other(
     store: Store, clock: FakeClock, duty: Recovery
 ) -> None:
     planned(store)
     duty.run_once(clock.now)
-    duty.run_once(clock.advance(seconds=40))
+    for seconds in (40, 10, 10):
+        duty.run_once(clock.advance(seconds=seconds))
     lease = claimed(store, ttl_s=30).lease
     for _ in range(3):
         duty.run_once(clock.advance(seconds=10))
