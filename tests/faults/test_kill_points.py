@@ -32,6 +32,7 @@ KILLED_ONCE = Limits(attempts_max=3)
 SHARDS_HELD_MAX = WorkerSettings().shards_max
 ROWS_UNLISTED_MAX = 2 * int(SCALED["SEGMENT_ROWS"])  # of a shard: a segment on its way, and one being filled
 LONG_ROWS = some_rows(60, step_ms=20, tokens=(40, 60))
+LONGER_ROWS = some_rows(60, step_ms=20, tokens=(150, 200))  # outlast a carry-over's interval on any machine
 SMALL = Parts(workers=2, schedulers=2)
 LARGE = Parts(database="postgresql", objects="moto", workers=2, schedulers=2)
 
@@ -210,7 +211,7 @@ def test_an_answer_that_was_recorded_and_told_to_nobody_is_found_by_whoever_asks
 @on_postgresql
 @pytest.mark.parametrize("point", ["worker.carry_over_stored", "worker.handed_back"])
 def test_a_worker_that_dies_while_it_leaves_loses_no_row(service, point):
-    job = submit_bulk(service, LONG_ROWS)
+    job = submit_bulk(service, LONGER_ROWS)
     role = holder(service, job)
     service.arm(point)
     service.kill(role, signal.SIGTERM)

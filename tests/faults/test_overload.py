@@ -189,8 +189,9 @@ def fill_with_bulk(client: Client) -> None:
 def test_a_tenant_that_comes_late_waits_for_its_share_and_not_for_the_queue(service: Service) -> None:
     early, late = service.as_tenant("early"), service.as_tenant("late")
     service.pause("worker-1")
-    large = [submit_online(early, Row(f"early-{n}", f"early {n} ms=5", 4)) for n in range(WAITING_MAX)]
-    small = [submit_online(late, Row(f"late-{n}", f"late {n} ms=5", 4)) for n in range(2)]
+    # They take so long that all have rung before the first places are free again.
+    large = [submit_online(early, Row(f"early-{n}", f"early {n} ms=200", 4)) for n in range(WAITING_MAX)]
+    small = [submit_online(late, Row(f"late-{n}", f"late {n} ms=200", 4)) for n in range(2)]
     service.resume("worker-1")
 
     oracle.wait_for_ends(early, large)
