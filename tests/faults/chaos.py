@@ -40,14 +40,15 @@ def report(rounds: Sequence[Round]) -> str:
     rows_redone: Counter[str] = Counter()
     for done in rounds:
         faults.update(done.faults)
-        rows_redone.update(done.rows_redone)
+        rows_redone.update(done.rows_redone or {})
+    are_stamped = any(done.rows_redone is not None for done in rounds)
     rows, kills = sum(done.rows for done in rounds), sum(done.kills for done in rounds)
     took_s = sum(done.seconds for done in rounds)
     seeds = sorted({done.seed for done in rounds})
     lines = [
         f"seeds {seeds}, rounds {len(rounds)}, kills {kills}, {took_s / max(kills, 1):.1f} s each",
         f"jobs {sum(done.jobs for done in rounds)}, rows {rows}: lost 0, doubled 0, changed 0",
-        f"finished twice {rows_redone.total()} rows, generated twice "
+        f"finished twice {rows_redone.total() if are_stamped else 'unknown'} rows, generated twice "
         f"{sum(done.tokens_redone for done in rounds)} tokens, most leases of a shard "
         f"{max(done.attempts_most for done in rounds)}, webhooks told twice under one id "
         f"{sum(done.repeated_webhooks for done in rounds)}",
@@ -58,7 +59,7 @@ def report(rounds: Sequence[Round]) -> str:
     ]
     for kind in Kind:
         free, over = (_times(kind, [getattr(done, name) for done in rounds]) for name in SECONDS)
-        redone = str(rows_redone[kind]) if kind.is_kill else "-"
+        redone = str(rows_redone[kind]) if kind.is_kill and are_stamped else "-"
         lines.append(f"{kind:50} {faults[kind]:6} {free:>15} {over:>17} {redone:>12}")
     lines.append(f"{'any other':50} {'':6} {'':15} {'':17} {rows_redone['another fault']:12}")
     lines.append("(times are p50 and longest)")
@@ -72,7 +73,14 @@ def _times(kind: Kind, noted: Sequence[Mapping[str, Sequence[float]]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
-    parts = Parts(asked.database, asked.objects, workers=asked.workers, schedulers=2, proxies=_proxies(asked))
+    parts = Parts(
+        asked.database,
+        asked.objects,
+        asked.engine,
+        workers=asked.workers,
+        schedulers=2,
+        proxies=_proxies(asked),
+    )
     notes = asked.notes / f"{parts}-{asked.seed}.jsonl"
     rounds = _noted(notes)
     print(f"seed {asked.seed}, from round {len(rounds)}", flush=True)
@@ -102,7 +110,8 @@ def _play(
     play = Rounds(service, asked.seed, say=lambda text: print(text, flush=True))
     while (left := _kills_left(asked, rounds)) and time.monotonic() < ends_at_s:
         number = len(rounds)
-        actions = schedule(asked.seed, number, min(KILLS_PER_ROUND, left), scene_of(parts))
+        kills = min(KILLS_PER_ROUND // parts.slower, left)
+        actions = schedule(asked.seed, number, kills, scene_of(parts))
         done = play.play(number, actions)
         rounds.append(done)
         with notes.open("a") as file:
@@ -144,6 +153,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="what is drawn from; printed")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--objects", choices=("directory", "moto", "rclone"), default="directory")
+    parser.add_argument(
+        "--engine", choices=("fake", "demo"), default="fake", help="demo: our own, with the demo model"
+    )
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--slice-s", type=float, default=float("inf"), help="begin no round after so long")
     parser.add_argument("--notes", type=Path, default=Path(".chaos"), help="a directory: what has passed")

@@ -81,7 +81,7 @@ class Damage:
         """A worker that has only just been started holds nothing yet. One that cannot get ready, because
         something else is broken, is killed as it is.
         """
-        ends_at_s = time.monotonic() + READY_S
+        ends_at_s = time.monotonic() + READY_S * self._service.parts.slower
         while not self._is_at_work(role) and time.monotonic() < ends_at_s:
             time.sleep(LOOK_S)
 

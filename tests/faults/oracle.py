@@ -1,7 +1,7 @@
 """Says whether anything was lost, doubled or changed, from the outside and from behind the scenes.
 
-Every answer of the fake engine is known beforehand, so the output of a job that was disturbed is compared
-byte for byte with what an undisturbed run would have written, without running one.
+Every answer is known (`answers.py`), so the output of a job that was disturbed is compared byte for byte with
+what an undisturbed run would have written, without running one.
 """
 
 import hashlib
@@ -21,12 +21,11 @@ from nightshift.rows.outputs import RowResult, json_line
 from nightshift.schemas import ChatRequest, parse_request
 from nightshift.store import tables
 from nightshift.webhooks import DeliveryState
-from tests.faults.fake_engine import FakeTokenizer, answer_tokens
+from tests.faults.answers import Asked, answers_of
 from tests.faults.processes import PATIENCE_S, wait_for
 from tests.faults.service import Service
 from tests.faults.workload import BulkJob, Job, OnlineJob, Row
-from workers.engine import Output
-from workers.inference import Identity, TextAnswer
+from workers.inference import Identity
 
 FAR_AHEAD: Final = timedelta(days=1000)
 SHARDS_PAGE: Final = 1000
@@ -86,13 +85,14 @@ def check(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> V
 
 
 def expected_lines(
-    model: str, job: BulkJob, stored: StoredJob, shards: Sequence[Shard]
+    service: Service, job: BulkJob, stored: StoredJob, shards: Sequence[Shard]
 ) -> Iterator[RowResult]:
     """What every row that succeeds is to give, in order."""
-    numbered = ((shard, index) for shard in shards for index in range(shard.rows_total or 0))
-    for row, (shard, index) in zip(job.rows, numbered, strict=True):
-        identity = Identity(f"{job.id}/{shard.shard_no}/{index}", int(stored.created_at.timestamp()))
-        answer = expected_answer(stored, row, model, identity)
+    created_s = int(stored.created_at.timestamp())
+    numbered = [(shard, index) for shard in shards for index in range(shard.rows_total or 0)]
+    identities = [Identity(f"{job.id}/{shard.shard_no}/{index}", created_s) for shard, index in numbered]
+    answers = expected_answers(service, stored, job.rows, identities)
+    for row, (_, index), identity, answer in zip(job.rows, numbered, identities, answers, strict=True):
         yield RowResult(
             row=index,
             custom_id=row.custom_id,
@@ -104,24 +104,16 @@ def expected_lines(
         )
 
 
-def expected_answer(stored: StoredJob, row: Row, model: str, identity: Identity) -> Answer:
-    request = parse_request(stored.spec.endpoint, row.body(model))
-    assert isinstance(request, ChatRequest)
-    tokenizer = FakeTokenizer()
-    prompt = tokenizer.render_chat(request.conversation)
-    tokens = answer_tokens(prompt, identity.seed, row.max_tokens)
-    whole = Output(
-        id="",
-        text=tokenizer.decode(tokens),
-        token_ids=tokens,
-        finish_reason="length",
-        num_prompt_tokens=len(prompt),
-        num_output_tokens=len(tokens),
-        num_cached_tokens=0,
-    )
-    answer = TextAnswer(request, identity, tokenizer).take(0, whole).answer
-    assert answer is not None
-    return answer
+def expected_answers(
+    service: Service, stored: StoredJob, rows: Sequence[Row], identities: Sequence[Identity]
+) -> list[Answer]:
+    """Of each row, with its identity, in order."""
+    asked: list[Asked] = []
+    for row, identity in zip(rows, identities, strict=True):
+        request = parse_request(stored.spec.endpoint, row.body(service.model))
+        assert isinstance(request, ChatRequest)
+        asked.append((request, identity))
+    return answers_of(service.parts.engine).of(asked)
 
 
 def _wait_for_nothing(unfinished: Callable[[], list[str]], timeout_s: float) -> None:
@@ -208,7 +200,7 @@ def _check_rows(
 ) -> None:
     """Every row exactly one line, in order, with exactly the bytes that were to be expected."""
     found = [json.loads(line)["custom_id"] for line in lines]
-    expected = list(expected_lines(service.model, job, stored, shards))
+    expected = list(expected_lines(service, job, stored, shards))
     order = _output_order(job)
     wanted = [job.rows[index].custom_id for index in order]
     if found != wanted:
@@ -277,7 +269,7 @@ def _check_online(service: Service, job: OnlineJob, stored: StoredJob) -> None:
     if stored.state is not JobState.SUCCEEDED:
         raise OracleFailure(f"{job.id} has ended as {stored.state}: {stored.errors}")
     identity = Identity(job.id, int(stored.created_at.timestamp()))
-    body = expected_answer(stored, job.row, service.model, identity).body
+    body = expected_answers(service, stored, [job.row], [identity])[0].body
     if line["response"]["body"] != body:
         raise OracleFailure(f"{job.id}: {line['response']['body']} is not {body}")
 

@@ -3,9 +3,9 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import func, select
 
@@ -24,14 +24,27 @@ from tests.faults.workload import BulkJob, Job, Row, some_rows, submit_bulk, sub
 JOBS_OPEN_MAX: Final = 6  # bulk jobs that have not ended: enough for everybody, and soon done
 FEED_S: Final = 0.25  # between two submissions
 ROWS: Final = 40  # of a bulk job; two or three shards of them
-STEP_MS: Final = 20
-TOKENS: Final = (10, 60)
-LONG_ROW_TOKENS: Final = 200  # outlasts a carry-over's interval: tokens are saved and gone on from
+STEP_MS: Final = 20  # of the fake engine
 
 ATTEMPTS_MAX: Final = 20  # the service's own limit: more, and a shard is given up
 REST_S: Final = 120.0  # after a round's last fault: leases run out, leaders are replaced, delays end
 GROWTH_MAX_BYTES: Final = 64 * 1024 * 1024  # of a process since the first round it lived through
 GROWTH_MAX_FILES: Final = 50
+
+
+@dataclass(frozen=True)
+class Length:
+    """Of what is generated, for an engine's speed."""
+
+    row_tokens: tuple[int, int]
+    long_row_tokens: int  # outlasts a carry-over's interval: tokens are saved and gone on from
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+
+LENGTHS: Final = {
+    "fake": Length((10, 60), 200),
+    "demo": Length((50, 150), 400, {"temperature": 1.0, "ignore_eos": True}),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +57,7 @@ class Round:
     kills: int  # processes of ours that died by SIGKILL, at failpoints too
     jobs: int
     rows: int
-    rows_redone: dict[str, int]  # finished more often than once, by the fault that cost the first time
+    rows_redone: dict[str, int] | None  # finished twice, by what cost the first time; our engine tells nobody
     tokens_redone: int  # as the service counts them
     attempts_most: int  # leases of one shard
     repeated_webhooks: int
@@ -105,11 +118,14 @@ class Rounds:
 
     def _come_to_rest(self, jobs: Sequence[Job]) -> None:
         """A sender that died has its webhooks to itself for a minute: that much is not waited for."""
-        oracle.wait_for_ends(self._service, jobs, REST_S)
+        patience_s = REST_S * self._service.parts.slower
+        oracle.wait_for_ends(self._service, jobs, patience_s)
         self._service.let_webhooks_be_due()
-        oracle.quiesce(self._service, jobs, REST_S)
+        oracle.quiesce(self._service, jobs, patience_s)
 
-    def _rows_redone(self, jobs: Sequence[Job], recoveries: Recoveries) -> dict[str, int]:
+    def _rows_redone(self, jobs: Sequence[Job], recoveries: Recoveries) -> dict[str, int] | None:
+        if self._service.parts.engine != "fake":
+            return None  # only the fake one stamps what it does
         ids = {job.id for job in jobs if isinstance(job, BulkJob)}
         redone: Counter[str] = Counter()
         before: dict[str, tuple[str, int, int]] = {}  # under which lease a row was last finished
@@ -142,6 +158,7 @@ class Feeder:
     def __init__(self, service: Service, round_no: int) -> None:
         self._service = service
         self._round_no = round_no
+        self._length = LENGTHS[service.parts.engine]
         self._is_over = threading.Event()
         self._error: BaseException | None = None
         self.jobs: list[Job] = []  # what was accepted
@@ -167,12 +184,13 @@ class Feeder:
             self._error = error
 
     def _feed(self, number: int) -> None:
-        service, name = self._service, f"{self._round_no}-{number}"
+        service, length, name = self._service, self._length, f"{self._round_no}-{number}"
         self.jobs.append(submit_online(service, Row(name, f"online {name} ms={STEP_MS}", 8)))
         if self._jobs_open() < JOBS_OPEN_MAX:
             face = Face.OPENAI if number % 3 == 2 else Face.NATIVE
-            rows = some_rows(ROWS, seed=self._round_no * 10_000 + number, step_ms=STEP_MS, tokens=TOKENS)
-            rows.append(Row("long", f"{name} ms={STEP_MS}", LONG_ROW_TOKENS))
+            seed, sampling = self._round_no * 10_000 + number, length.sampling
+            rows = some_rows(ROWS, seed=seed, step_ms=STEP_MS, tokens=length.row_tokens, sampling=sampling)
+            rows.append(Row("long", f"{name} ms={STEP_MS}", length.long_row_tokens, sampling=sampling))
             self.jobs.append(submit_bulk(service, rows, face=face))
 
     def _jobs_open(self) -> int:

@@ -87,7 +87,13 @@ class Parts:
     of_role: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # settings of single processes
 
     def __str__(self) -> str:
-        return f"{self.database}-{self.objects}"
+        words = (self.database, self.objects, *(["demo"] if self.engine == "demo" else []))
+        return "-".join(words)
+
+    @property
+    def slower(self) -> int:
+        """How many times longer things take than with the fake engine: torch and a model are to be loaded."""
+        return 1 if self.engine == "fake" else 4
 
 
 @dataclass(frozen=True, order=True)
@@ -296,10 +302,13 @@ class Service:
     def wait_until_ready(self) -> None:
         """The API answers, and every worker that is kept has its models."""
         workers = sum(kept.is_kept for role, kept in self.kept.items() if role.startswith("worker-"))
-        patience_s = PATIENCE_S if self.parts.engine == "fake" else 4 * PATIENCE_S  # torch takes its time
         with self.http() as http:
             wait_for("the API is ready", lambda: _status(http, "/readyz") == httpx.codes.OK)
-        wait_for(f"{workers} workers are ready", lambda: self.workers_ready() >= workers, patience_s)
+        wait_for(
+            f"{workers} workers are ready",
+            lambda: self.workers_ready() >= workers,
+            PATIENCE_S * self.parts.slower,
+        )
 
     def stamps(self) -> list[Stamp]:
         """What the fake engines have been given and have finished, in order."""
@@ -402,6 +411,7 @@ def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: Exi
         "REDIS_URL": redis_url,
         "BASE_URL": base_url,
         "MODELS": MODEL if parts.engine == "fake" else str(demo_model_path()),
+        "DETERMINISTIC": "false" if parts.engine == "fake" else "true",  # the oracle compares bytes
         "FILE_ROOTS": str(folder / "files"),
         "S3_BUCKETS": bucket or "",
         "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",

@@ -63,11 +63,23 @@ class OnlineJob:
 Job = BulkJob | OnlineJob
 
 
-def some_rows(count: int, *, seed: int = 0, step_ms: int = 5, tokens: tuple[int, int] = (4, 24)) -> list[Row]:
+def some_rows(
+    count: int,
+    *,
+    seed: int = 0,
+    step_ms: int = 5,
+    tokens: tuple[int, int] = (4, 24),
+    sampling: Mapping[str, Any] | None = None,
+) -> list[Row]:
     """Rows of different lengths, the same for the same seed."""
     draw = random.Random(seed)
     return [
-        Row(f"row-{number}", f"seed {seed} row {number} ms={step_ms}", draw.randint(*tokens))
+        Row(
+            f"row-{number}",
+            f"seed {seed} row {number} ms={step_ms}",
+            draw.randint(*tokens),
+            sampling=sampling or {},
+        )
         for number in range(count)
     ]
 

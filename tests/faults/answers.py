@@ -1,0 +1,93 @@
+"""What every request is to be answered with: by an engine that nothing happens to.
+
+The oracle compares with it byte for byte. What an answer depends on is the request and its identity alone, so
+it does not matter which attempt it comes from, nor what else was in the engine.
+"""
+
+import queue
+from collections.abc import Sequence
+from functools import cache
+from typing import Protocol
+
+from nightshift.demo import demo_model_path
+from nightshift.jobs import Answer
+from nightshift.priorities import PriorityClass
+from nightshift.schemas import ChatRequest
+from nightshift.settings import WorkerSettings
+from tests.faults.fake_engine import FakeTokenizer, answer_tokens
+from tests.faults.processes import PATIENCE_S
+from workers.engine import Output
+from workers.inference import Identity, Progress, TextAnswer
+from workers.model_server import Inference
+
+Asked = tuple[ChatRequest, Identity]
+
+
+class KnownAnswers(Protocol):
+    """An undisturbed run of the engine that a service has."""
+
+    def of(self, asked: Sequence[Asked]) -> list[Answer]:
+        """An answer to each, in order."""
+        ...
+
+
+class FakeAnswers:
+    """The fake engine's, computed: its tokens are a hash."""
+
+    def of(self, asked: Sequence[Asked]) -> list[Answer]:
+        return [self._answer(request, identity) for request, identity in asked]
+
+    def _answer(self, request: ChatRequest, identity: Identity) -> Answer:
+        tokenizer = FakeTokenizer()
+        prompt = tokenizer.render_chat(request.conversation)
+        tokens = answer_tokens(prompt, identity.seed, request.output_tokens_max)
+        whole = Output(
+            id="",
+            text=tokenizer.decode(tokens),
+            token_ids=tokens,
+            finish_reason="length",
+            num_prompt_tokens=len(prompt),
+            num_output_tokens=len(tokens),
+            num_cached_tokens=0,
+        )
+        answer = TextAnswer(request, identity, tokenizer).take(0, whole).answer
+        assert answer is not None
+        return answer
+
+
+class ModelAnswers:
+    """The demo model's, from an engine of our own here, in deterministic mode."""
+
+    def __init__(self) -> None:
+        from workers.model_loading import load_model  # torch: only who asks for a model pays for it
+
+        self._heard: queue.SimpleQueue[tuple[int, Answer] | BaseException] = queue.SimpleQueue()
+        settings = WorkerSettings(deterministic=True)
+        self._server = load_model(str(demo_model_path()), 0, settings, self._heard.put)
+        self._server.start()
+
+    def of(self, asked: Sequence[Asked]) -> list[Answer]:
+        for number, (request, identity) in enumerate(asked):
+            self._submit(number, request, identity)
+        answers: dict[int, Answer] = {}
+        while len(answers) < len(asked):
+            heard = self._heard.get(timeout=PATIENCE_S)
+            if isinstance(heard, BaseException):
+                raise heard
+            answers[heard[0]] = heard[1]
+        return [answers[number] for number in range(len(asked))]
+
+    def _submit(self, number: int, request: ChatRequest, identity: Identity) -> None:
+        def listen(progress: Progress) -> None:
+            if progress.failed is not None:
+                self._heard.put(AssertionError(f"{identity.name}: {progress.failed}"))
+            if progress.answer is not None:
+                self._heard.put((number, progress.answer))
+
+        self._server.submit(Inference(identity.name, request, identity, PriorityClass.STANDARD, listen))
+
+
+@cache
+def answers_of(engine: str) -> KnownAnswers:
+    """`engine` as in `Parts`. A model is loaded once for all services."""
+    return FakeAnswers() if engine == "fake" else ModelAnswers()
