@@ -5,9 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Several processes beside one another: two threads of torch in each would fight over the same cores.
-demo test chaos: export OMP_NUM_THREADS ?= 1
+demo test chaos outages: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test chaos bench check format up clean
+.PHONY: help demo test chaos outages bench check format up clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -22,8 +22,12 @@ N ?= 100
 SEED ?= $(shell date +%s)
 DATABASE ?= sqlite
 OBJECTS ?= directory
-chaos: $(READY) ## Kill the service's processes N times while it works, let an oracle judge every byte (N=1000 SEED=7 DATABASE=postgresql OBJECTS=moto; the same command goes on where it was stopped)
-	@$(BIN)/python -m tests.faults.chaos --kills $(N) --seed $(SEED) --database $(DATABASE) --objects $(OBJECTS) $(ARGS)
+ENGINE ?= fake
+chaos: $(READY) ## Kill the service's processes N times while it works, let an oracle judge every byte (N=1000 SEED=7 DATABASE=postgresql OBJECTS=moto ENGINE=demo; the same command goes on where it was stopped)
+	@$(BIN)/python -m tests.faults.chaos --kills $(N) --seed $(SEED) --database $(DATABASE) --objects $(OBJECTS) --engine $(ENGINE) $(ARGS)
+
+outages: $(READY) ## Keep Redis and PostgreSQL away for five minutes, in every way there is (an hour)
+	@LONG=1 $(BIN)/python -m pytest --verbose --capture=no tests/faults/test_redis.py tests/faults/test_database.py
 
 bench: $(READY) ## Measure our engine beside its peers on this machine (ARGS="--help" shows the choices; peers go to .bench/)
 	@$(BIN)/python -m benchmarks.run $(ARGS)

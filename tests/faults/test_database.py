@@ -1,7 +1,7 @@
 """The database restarts, falls silent, refuses, loses its answers or is locked while jobs run.
 
-One service for all that happens to PostgreSQL: each test leaves it well behind. LONG=1 makes its outages last
-five minutes, and SQLite's lock ten seconds.
+One service for all that happens to PostgreSQL: each test leaves it well behind. `make outages` (LONG=1) makes its
+outages last five minutes, and SQLite's lock ten seconds.
 """
 
 import os
@@ -28,6 +28,7 @@ from tests.faults.workload import Job, OnlineJob, Row, some_rows, submit_bulk, s
 TIMEOUT_S = 2.0
 PARTS = Parts(database="postgresql", workers=2, proxies=frozenset({"database"}))
 LONG = bool(os.environ.get("LONG"))
+pytestmark = pytest.mark.timeout(600.0 if LONG else 300.0)
 LEASE_S = float(SCALED["LEASE_TTL_S"])
 UNCHARGED = Limits(attempts_max=1)
 

@@ -1,6 +1,7 @@
 """Redis forgets, dies, freezes, fills up and repeats itself while jobs run: it rings, and no more than that.
 
-One service for all of it: each test leaves Redis well behind. LONG=1 keeps Redis away for five minutes.
+One service for all of it: each test leaves Redis well behind. `make outages` (LONG=1) keeps it away for
+five minutes.
 """
 
 import base64
@@ -23,6 +24,7 @@ from tests.faults.service import Parts, Service
 from tests.faults.workload import Job, Row, some_rows, submit_bulk, submit_online
 
 LASTS_S = 300.0 if os.environ.get("LONG") else 0.0  # at least until everything has been done without Redis
+pytestmark = pytest.mark.timeout(300.0 + LASTS_S)
 JOBS = 5  # submitted at a time
 UNCHARGED = Limits(attempts_max=1)
 WORKERS = ("worker-1", "worker-2")
