@@ -1,7 +1,7 @@
 """The database restarts, falls silent, refuses, loses its answers or is locked while jobs run.
 
-One service for all that happens to PostgreSQL: each test leaves it well behind. `make outages` (LONG=1) makes its
-outages last five minutes, and SQLite's lock ten seconds.
+One service for all that happens to PostgreSQL: each test leaves it well behind. `make outages` (LONG=1) makes
+its outages last five minutes, and SQLite's lock ten seconds.
 """
 
 import os
