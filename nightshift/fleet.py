@@ -54,6 +54,7 @@ class DeathCause(StrEnum):
     ABORTED = "aborted"  # SIGABRT
     SIGNAL = "signal"  # another signal that a process brings upon itself: SIGSEGV, SIGBUS, SIGILL, SIGFPE
     EXITED = "exited"  # with an exit code that says nothing
+    LEFT_UNASKED = "left_unasked"  # with what it held, and as one that was told to leave: nobody had told it
     KILLED = "killed"  # by a signal from outside, which nobody explains
     LEASE_EXPIRED = "lease_expired"  # nobody saw it: it stopped renewing
     UNHEARD = "unheard"  # it may well live: the database was away, so nobody could renew
@@ -66,10 +67,11 @@ class DeathCause(StrEnum):
     @property
     def is_explained(self) -> bool:
         """Whether the process itself failed, which a row may be blamed for sooner than for a mere absence."""
-        return self.is_crash and self not in (DeathCause.KILLED, DeathCause.LEASE_EXPIRED)
+        return self.is_crash and self not in _UNEXPLAINED
 
 
 _NO_CRASH: Final = (DeathCause.DRAINED, DeathCause.DRAIN_TOO_SLOW, DeathCause.DEAF, DeathCause.UNHEARD)
+_UNEXPLAINED: Final = (DeathCause.LEFT_UNASKED, DeathCause.KILLED, DeathCause.LEASE_EXPIRED)
 
 
 class WorkerState(StrEnum):

@@ -65,7 +65,7 @@ def keep_running(child: Child) -> None:
             supervisor.start()
             supervisor.watch()
         finally:
-            ended = [undertaker.bury(death) for death in supervisor.stop()]
+            ended = [undertaker.bury(death, was_told=True) for death in supervisor.stop()]
             queue.close()
             store.close()
     if (death := undertaker.gave_up_on) is not None:

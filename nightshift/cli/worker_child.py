@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nightshift.cli.worker_death import cause_of, count_oom_kills
+from nightshift.cli.worker_death import cause_of, count_oom_kills, unasked
 from nightshift.errors import DatabaseUnavailable, NightshiftError
-from nightshift.fleet import DeathCause
+from nightshift.fleet import DeathCause, WorkerState
 from nightshift.ids import new_id
 from nightshift.queue import Queue
 from nightshift.recovery import LEASES_PER_WORKER_MAX, release_worker
@@ -103,14 +103,16 @@ class Undertaker:
             return Sequel.GIVE_UP
         return Sequel.RESTART
 
-    def bury(self, death: Death) -> "Buried":
-        """Write down why it ended, give back what it held, and ring for that."""
+    def bury(self, death: Death, *, was_told: bool = False) -> "Buried":
+        """Write down why it ended, give back what it held, and ring for that. `was_told`: its supervisor had
+        told it to leave.
+        """
         oom_kills = self._oom_kills()
         cause = cause_of(death.returncode, oom_kills - self._oom_kills_before)
         self._oom_kills_before = oom_kills
         worker_id = death.launch.environment[WORKER_ID]
         try:
-            released = self._patiently(lambda tx: self._release(tx, worker_id, cause))
+            released = self._patiently(lambda tx: self._release(tx, worker_id, cause, was_told))
         except DatabaseUnavailable as error:
             log.warning(
                 "leases of a worker that has ended not released; they will run out",
@@ -118,16 +120,17 @@ class Undertaker:
             )
             return Buried(cause)
         self._ring(released.rings)
+        has_left = released.cause is DeathCause.DRAINED
         log.info(
-            "a worker has left" if cause is DeathCause.DRAINED else "leases of a dead worker released",
+            "a worker has left" if has_left else "leases of a dead worker released",
             extra={
                 "action": "worker_released",
                 "worker": worker_id,
-                "cause": cause,
+                "cause": released.cause,
                 "shards": released.shards,
             },
         )
-        return Buried(cause, released.was_asked_to_drain, released.was_isolating)
+        return Buried(released.cause, released.was_asked_to_drain, released.was_isolating)
 
     def _patiently(self, release: "Callable[[Transaction], _Released]") -> "_Released":
         """Raises DatabaseUnavailable when that has lasted for too long."""
@@ -140,13 +143,16 @@ class Undertaker:
                     raise
             self._pause(RELEASE_RETRY_S)
 
-    def _release(self, tx: Transaction, worker_id: str, cause: DeathCause) -> "_Released":
+    def _release(self, tx: Transaction, worker_id: str, cause: DeathCause, was_told: bool) -> "_Released":
         now = tx.now()
         held = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
         was_asked = tx.workers.is_drain_requested(worker_id)
+        if held and not (was_told or was_asked or tx.workers.state(worker_id) in _LEAVING):
+            cause = unasked(cause)
         recovered = release_worker(tx, worker_id, self._attempts_max, now, cause)
         tx.workers.ended(worker_id, cause, now)
         return _Released(
+            cause,
             recovered.shards,
             tuple(tx.outbox.waiting(now, RINGS_MAX)) if recovered.retried else (),
             was_asked,
@@ -169,6 +175,7 @@ class Undertaker:
 class _Released:
     """What a dead worker had, now anybody's."""
 
+    cause: DeathCause
     shards: int
     rings: Sequence[Ring]
     was_asked_to_drain: bool
@@ -189,4 +196,6 @@ class Buried:
         return self.was_isolating or self.cause in _FROM_OUTSIDE
 
 
+# What a worker that was told to leave says of itself before it does.
+_LEAVING: Final = (WorkerState.DRAINING, WorkerState.STOPPED)
 _FROM_OUTSIDE: Final = frozenset({DeathCause.DRAINED, DeathCause.DRAIN_TOO_SLOW, DeathCause.KILLED})

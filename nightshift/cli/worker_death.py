@@ -30,6 +30,7 @@ _BY_SIGNAL: Final[dict[int, DeathCause]] = {
     signal.SIGILL: DeathCause.SIGNAL,
     signal.SIGFPE: DeathCause.SIGNAL,
 }  # any other comes from outside
+_ON_LEAVING: Final = (DeathCause.DRAINED, DeathCause.DRAIN_TOO_SLOW, DeathCause.DEAF)
 
 
 def cause_of(returncode: int, oom_kills: int) -> DeathCause:
@@ -39,6 +40,13 @@ def cause_of(returncode: int, oom_kills: int) -> DeathCause:
     if returncode == -signal.SIGKILL and oom_kills > 0:
         return DeathCause.OUT_OF_MEMORY
     return _BY_SIGNAL.get(-returncode, DeathCause.KILLED)
+
+
+def unasked(cause: DeathCause) -> DeathCause:
+    """The cause where nobody had told the worker to leave, and it held leases: then a row may have ended it
+    with the exit code of one that leaves. Pure.
+    """
+    return DeathCause.LEFT_UNASKED if cause in _ON_LEAVING else cause
 
 
 def count_oom_kills(root: Path = Path("/")) -> int:

@@ -68,6 +68,12 @@ class Workers:
         wanted = select(worker.c.id).where(worker.c.id == worker_id, worker.c.drain_requested_at.is_not(None))
         return self._connection.execute(wanted).one_or_none() is not None
 
+    def state(self, worker_id: str) -> WorkerState | None:
+        """As it was last told. None: there is no such worker."""
+        found = select(worker.c.state).where(worker.c.id == worker_id)
+        state = self._connection.execute(found).scalar_one_or_none()
+        return None if state is None else WorkerState(state)
+
     def mark_lost(self, heard_before: datetime) -> int:
         """Workers nobody has heard of since then are stopped. Returns how many; when they were last heard
         of stays as it is."""

@@ -177,7 +177,7 @@ class FakeEngine:
             case "abort":
                 os.abort()
             case "exit":
-                os._exit(number or 1)
+                os._exit(1 if number is None else number)
             case "raise":
                 raise RuntimeError("a prompt told the engine to die")
             case "hang":

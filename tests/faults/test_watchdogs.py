@@ -62,6 +62,7 @@ def the_next_to_die(service: Service, known: Collection[str]) -> Worker:
         ("!hang", DeathCause.STUCK_STEP, "has not ended"),
         ("!abort", DeathCause.ABORTED, "Fatal Python error"),
         ("!exit 137", DeathCause.OUT_OF_MEMORY, "exited with 137"),
+        ("!exit 71", DeathCause.LEFT_UNASKED, "exited with 71"),
     ],
 )
 def test_an_engine_that_fails_takes_its_process_along_and_the_other_work_goes_on(

@@ -22,6 +22,7 @@ def test_a_worker_that_was_asked_to_go_grew_deaf_or_could_not_be_heard_is_no_cra
 def test_a_crash_is_explained_where_the_process_itself_failed() -> None:
     crashes = [cause for cause in DeathCause if cause.is_crash]
     assert [cause for cause in crashes if not cause.is_explained] == [
+        DeathCause.LEFT_UNASKED,
         DeathCause.KILLED,
         DeathCause.LEASE_EXPIRED,
     ]

@@ -53,7 +53,7 @@ def test_a_row_beside_others_is_never_dead() -> None:
     assert judge(DeathCause.ABORTED, 9, (4,), {5: 9}, is_isolating=True).dead == ()
 
 
-@pytest.mark.parametrize("cause", [DeathCause.KILLED, DeathCause.LEASE_EXPIRED])
+@pytest.mark.parametrize("cause", [DeathCause.KILLED, DeathCause.LEASE_EXPIRED, DeathCause.LEFT_UNASKED])
 def test_a_row_dies_of_deaths_nobody_explains_only_after_many_while_it_ran_alone(cause: DeathCause) -> None:
     alone, judged = 0, Judgement(charge=True)
     while not judged.dead:

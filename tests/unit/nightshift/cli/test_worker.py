@@ -220,6 +220,57 @@ def test_a_worker_the_operator_drained_is_not_started_again(store, undertaker, r
     assert undertaker.gave_up_on is None, "it did as it was told"
 
 
+LEAVES_WITH = [0, EXIT_DRAIN_TOO_SLOW, EXIT_DEAF, -signal.SIGTERM]
+
+
+def a_holder(store: Store, state: WorkerState, *, is_asked: bool = False) -> None:
+    """The worker `wrk_1`, in this state, with the only shard there is."""
+    testing.planned(store, shards=1)
+    with store.transaction() as tx:
+        tx.workers.register(testing.a_worker(id="wrk_1", state=state))
+        if is_asked:
+            tx.workers.request_drain("wrk_1", tx.now())
+    testing.claimed(store, "wrk_1")
+
+
+def crashes(store: Store) -> int:
+    """Workers the only shard has cost, as its next holder hears."""
+    return testing.claimed(store, "wrk_2").suspicion.crashes
+
+
+@pytest.mark.parametrize("returncode", LEAVES_WITH)
+def test_a_worker_that_leaves_with_work_and_was_not_asked_to_may_have_died_of_a_row(
+    store, undertaker, returncode
+):
+    a_holder(store, WorkerState.READY)
+
+    assert undertaker(a_death(returncode=returncode)) is Sequel.RESTART, "after a wait, and counted"
+
+    assert crashes(store) == 1
+    with store.snapshot() as tx:
+        [listed] = tx.workers.list()
+    assert listed.ended_cause is DeathCause.LEFT_UNASKED
+
+
+@pytest.mark.parametrize("returncode", LEAVES_WITH)
+@pytest.mark.parametrize(
+    ("state", "is_asked", "was_told"),
+    [
+        pytest.param(WorkerState.DRAINING, False, False, id="by a notice or a signal from elsewhere"),
+        pytest.param(WorkerState.READY, True, False, id="by the operator"),
+        pytest.param(WorkerState.READY, False, True, id="by its supervisor, while the database was away"),
+    ],
+)
+def test_a_worker_that_was_asked_to_leave_and_did_not_hand_everything_back_costs_no_attempt(
+    store, undertaker, returncode, state, is_asked, was_told
+):
+    a_holder(store, state, is_asked=is_asked)
+
+    undertaker.bury(a_death(returncode=returncode), was_told=was_told)
+
+    assert crashes(store) == 0
+
+
 def test_a_kill_for_want_of_memory_is_told_from_another(store, queue):
     kills = iter([3, 3, 4])  # at the start, at the first death, at the second
     undertaker = Undertaker(store, queue, attempts_max=20, oom_kills=lambda: next(kills))
