@@ -67,11 +67,12 @@ def recover_lost(
     now: datetime,
 ) -> Recovered:
     """Decide about shards that were lost together, and carry it out. `causes` by worker; one of whose end
-    nothing is known has let its leases expire.
+    nothing is known has let its leases expire. What else such a worker holds says what it was at.
     """
-    suspects = {one.shard_id: _suspects(tx, one) for one in abandoned}
-    alone = Counter(one.worker_id for one in abandoned if _ran_alone(one, suspects[one.shard_id]))
-    at_work = {one.worker_id for one in abandoned if _may_have_run(one)}
+    there = [*abandoned, *tx.leases.beside(abandoned, LEASES_PER_WORKER_MAX)]
+    suspects = {one.shard_id: _suspects(tx, one) for one in there}
+    alone = Counter(one.worker_id for one in there if _ran_alone(one, suspects[one.shard_id]))
+    at_work = {one.worker_id for one in there if _may_have_run(one)}
     verdicts: Counter[Verdict] = Counter()
     for one in abandoned:
         known = suspects[one.shard_id]
@@ -86,6 +87,23 @@ def recover_lost(
         decided = verdict(one, attempts_max, judged)
         verdicts[decided] += recover(tx, one, decided, now, judged=judged, cause=cause, known=known)
     return Recovered.count(verdicts)
+
+
+def gone_with(
+    tx: Transaction, expired: Sequence[ExpiredLease], causes: Mapping[str, DeathCause]
+) -> Sequence[ExpiredLease]:
+    """What else those workers hold that ran a row alone, and let its lease run out although they had written
+    that down. They are gone, and it stood by: found later, nobody would know that any more.
+    """
+    alone = {one.worker_id for one in expired if _ran_alone(one, _suspects(tx, one))}
+    known = {one.shard_id for one in expired}
+    return [
+        one
+        for worker_id in sorted(alone)
+        if causes[worker_id].is_crash
+        for one in tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
+        if one.shard_id not in known
+    ]
 
 
 def recover(

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from nightshift.fleet import DeathCause
 from nightshift.leases import LeaseConfig
-from nightshift.recovery import crash_counter, recover_lost
+from nightshift.recovery import crash_counter, gone_with, recover_lost
 from nightshift.store import Store
 from nightshift.store.leases import ExpiredLease
 from scheduler.duty import Every, Result
@@ -63,7 +63,8 @@ class Recovery:
         with self._store.transaction() as tx:
             expired = tx.leases.expired(now, self._config.shards_per_pass_max)
             causes = {lease.worker_id: self._outages.cause(lease) for lease in expired}
-            recovered = recover_lost(tx, expired, causes, self._config.attempts_max, now)
+            lost = [*expired, *gone_with(tx, expired, causes)]
+            recovered = recover_lost(tx, lost, causes, self._config.attempts_max, now)
             silent = [cause for cause in causes.values() if cause.is_crash]
             tx.counters.add(crash_counter(DeathCause.LEASE_EXPIRED), len(silent))
         return Rescued(

@@ -238,6 +238,14 @@ class Leases:
         """Leases of a worker that is known to be dead."""
         return self._abandoned(shard.c.worker_id == worker_id, limit)
 
+    def beside(self, abandoned: Sequence[ExpiredLease], limit: int) -> Sequence[ExpiredLease]:
+        """What else the workers of these hold. Looked at only: they may be alive and renew it."""
+        if not abandoned:
+            return []
+        workers = {one.worker_id for one in abandoned}
+        others = shard.c.id.not_in([one.shard_id for one in abandoned])
+        return self._abandoned(shard.c.worker_id.in_(workers) & others, limit, is_locked=False)
+
     def of_job(self, job_id: str, limit: int) -> Sequence[ExpiredLease]:
         """Leases of a job that was told to stop and is not waited for any longer."""
         return self._abandoned(shard.c.job_id == job_id, limit)
@@ -270,17 +278,20 @@ class Leases:
         """Stop or fail an abandoned shard for good."""
         return self._release(expired.shard_id, expired.term, state=state)
 
-    def _abandoned(self, condition: ColumnElement[bool], limit: int) -> Sequence[ExpiredLease]:
-        rows = self._connection.execute(
+    def _abandoned(
+        self, condition: ColumnElement[bool], limit: int, *, is_locked: bool = True
+    ) -> Sequence[ExpiredLease]:
+        found = (
             select(shard, job.c.stop_reason, job.c.spec)
             .join(job, job.c.id == shard.c.job_id)
             .where(shard.c.state == ShardState.LEASED, condition)
             .order_by(shard.c.lease_until)
             .limit(limit)
-            # A worker that renews at this very moment keeps its shard. SQLite's writers take turns anyway.
-            .with_for_update(of=shard, skip_locked=True)
         )
-        return [_to_expired(row) for row in rows]
+        if is_locked:
+            # A worker that renews at this very moment keeps its shard. SQLite's writers take turns anyway.
+            found = found.with_for_update(of=shard, skip_locked=True)
+        return [_to_expired(row) for row in self._connection.execute(found)]
 
     def _best_jobs(
         self, models: Sequence[str], now: datetime, priorities: PriorityConfig, capacity: Capacity

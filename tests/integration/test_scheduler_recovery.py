@@ -2,12 +2,14 @@
 
 import pytest
 
-from nightshift.fleet import WorkerState
+from nightshift.fleet import DeathCause, WorkerState
 from nightshift.jobs import Job, JobState, ShardState, StopReason
 from nightshift.leases import Lease
 from nightshift.lifecycle import Submitted, request_stop
+from nightshift.recovery import release_worker
 from nightshift.store import Store
 from nightshift.testing import (
+    WORKER,
     FakeClock,
     a_new_request,
     a_spec,
@@ -203,6 +205,32 @@ def test_a_fleet_that_died_at_once_is_rescued_in_slices(store: Store, clock: Fak
     passes = [duty.run_once(clock.now) for _ in range(3)]
     assert [(one.retried, one.has_more) for one in passes] == [(2, True), (2, True), (1, False)]
     assert claim(store) is not None
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_row_that_ran_alone_answers_for_its_worker_whichever_lease_runs_out_first(
+    store: Store, clock: FakeClock, duty: Recovery, is_first: bool
+) -> None:
+    """What stood by was not in the engine. One beat renews all leases, but they are not claimed at once."""
+    alone, bystander = asked(store).shard_id, asked(store).shard_id
+    for _ in range(2):
+        claimed_online(store, alone)
+        with store.transaction() as tx:
+            release_worker(tx, WORKER, CONFIG.attempts_max, tx.now(), DeathCause.ABORTED)
+    in_order = (alone, bystander) if is_first else (bystander, alone)
+    leases = {}
+    for shard_id in in_order:
+        leases[shard_id] = claimed_online(store, shard_id).lease
+        clock.advance(seconds=3)
+    with store.transaction() as tx:
+        assert tx.dead_rows.journal(leases[alone], [0])
+    for _ in range(7):
+        duty.run_once(clock.advance(seconds=5))
+
+    assert attempts(store, leases[bystander]) == 0
+    with store.snapshot() as tx:
+        assert tx.dead_rows.suspects(alone) == {0: 3}
+        assert tx.dead_rows.suspects(bystander) == {}
 
 
 def test_a_silent_worker_is_listed_as_stopped_with_the_time_it_was_last_heard_of(
