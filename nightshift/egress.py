@@ -23,11 +23,11 @@ import httpcore
 import httpx
 
 from nightshift.errors import InvalidRequest, NightshiftError
+from nightshift.http_deadline import BoundedStream, Clock, Deadline
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolver = Callable[[str, int], Sequence[str]]  # a host's addresses, as text. Raises OSError.
-Clock = Callable[[], float]  # monotonic seconds
 
 HOST_CHARS_MAX: Final = 253  # of a name (RFC 1035)
 
@@ -112,7 +112,7 @@ class Egress:
     def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> EgressResponse:
         """One request, one answer, whatever its status. Raises BlockedUrl and NoAnswer."""
         target = _parsed(url, self._config.ports)
-        deadline = _Deadline(self._clock() + self._config.deadline_s, self._clock)
+        deadline = Deadline(self._clock() + self._config.deadline_s, self._clock)
         backend = _GuardedBackend(self._config, self._allowed, self._resolve, deadline)
         sent = {"accept-encoding": "identity", "user-agent": "nightshift", "connection": "close"}
         sent |= {name.lower(): value for name, value in headers.items()}
@@ -141,21 +141,6 @@ _UNANSWERED: Final = (
 )
 
 
-@dataclass(frozen=True)
-class _Deadline:
-    """A moment after which nothing is waited for any more."""
-
-    at_s: float
-    clock: Clock
-
-    def bounded(self, timeout_s: float | None = None) -> float:
-        """The given timeout, or less if the deadline is nearer. Raises httpcore.ReadTimeout past it."""
-        left_s = self.at_s - self.clock()
-        if left_s <= 0:
-            raise httpcore.ReadTimeout("the deadline for the whole request has passed")
-        return left_s if timeout_s is None else min(timeout_s, left_s)
-
-
 class _GuardedBackend(httpcore.NetworkBackend):
     """Opens connections to addresses it has looked at, for one request."""
 
@@ -164,7 +149,7 @@ class _GuardedBackend(httpcore.NetworkBackend):
         config: EgressConfig,
         allowed: Sequence[Network],
         resolve: Resolver,
-        deadline: _Deadline,
+        deadline: Deadline,
     ) -> None:
         self._config = config
         self._allowed = allowed
@@ -187,7 +172,7 @@ class _GuardedBackend(httpcore.NetworkBackend):
         for address in addresses:
             timeout_s = self._deadline.bounded(self._config.connect_timeout_s)
             try:
-                return _BoundedStream(
+                return BoundedStream(
                     self._sockets.connect_tcp(str(address), port, timeout_s, local_address, socket_options),
                     self._deadline,
                 )
@@ -200,32 +185,6 @@ class _GuardedBackend(httpcore.NetworkBackend):
         if isinstance(found, OSError):
             raise httpcore.ConnectError(f"{host} cannot be looked up: {found}") from found
         return [ipaddress.ip_address(text) for text in dict.fromkeys(found)]
-
-
-class _BoundedStream(httpcore.NetworkStream):
-    """A connection on which every read and write ends by the deadline of the whole request."""
-
-    def __init__(self, stream: httpcore.NetworkStream, deadline: _Deadline) -> None:
-        self._stream = stream
-        self._deadline = deadline
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, self._deadline.bounded(timeout))
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._stream.write(buffer, self._deadline.bounded(timeout))
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        encrypted = self._stream.start_tls(ssl_context, server_hostname, self._deadline.bounded(timeout))
-        return _BoundedStream(encrypted, self._deadline)
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
 
 
 def is_public(address: Address) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 
+from nightshift.clouds import open_provider
 from nightshift.errors import ConfigurationError
 from nightshift.ids import new_id
 from nightshift.objectstore import Locations, open_store
@@ -10,7 +11,6 @@ from nightshift.settings import DataSettings, LocationSettings, QueueSettings, W
 from nightshift.sources import Sources
 from nightshift.store import Store, open_database
 from nightshift.streams import StreamWriter
-from workers.clouds import open_provider
 from workers.model_server import ModelServer, OnFatal
 from workers.models import LoadModel
 from workers.runtime import Connections, Runtime

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Final
 
 from nightshift.checkpoints import model_id
+from nightshift.clouds import Notice, NoticeKind, Provider
 from nightshift.fleet import Capacity, WorkerState
 from nightshift.settings import WorkerSettings
-from workers.clouds import Notice, NoticeKind, Provider
 from workers.heartbeat import Heartbeat
 from workers.registration import Registration
 from workers.spot import SpotWatcher

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nightshift.checkpoints import check_distinct
+from nightshift.clouds import Provider
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, Capacity, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
@@ -25,7 +26,6 @@ from nightshift.sources import Sources
 from nightshift.store import Store
 from nightshift.streams import StreamWriter
 from nightshift.supervisor import HURRY_AFTER_S
-from workers.clouds import Provider
 from workers.endings import Endings
 from workers.exits import dump_stacks, engine_died, leave_process
 from workers.heartbeat import Heartbeat

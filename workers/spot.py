@@ -1,9 +1,9 @@
 """Hears that this machine is about to be taken away.
 
-One thread asks the cloud's metadata server every few seconds (`clouds.py`); what follows from a notice is
-somebody else's decision (`notices.py`). Nothing depends on hearing one: a machine that goes without a word
-loses the same as one that is killed. And nothing fails of asking: whatever the server does, it costs this
-thread's time alone.
+One thread asks the cloud's metadata server every few seconds (`nightshift/clouds.py`); what follows from a
+notice is somebody else's decision (`notices.py`). Nothing depends on hearing one: a machine that goes without
+a word loses the same as one that is killed. And nothing fails of asking: whatever the server does, it costs
+this thread's time alone.
 """
 
 import logging
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from workers.clouds import Notice, Provider
+from nightshift.clouds import Notice, Provider
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
+DRIP_S: Final = 0.02  # from one byte to the next
 MACHINE: Final = "spot-vm-1"  # what Azure calls this machine
 AT: Final = "2026-11-21T18:00:00Z"
 AT_AZURE: Final = "Sat, 21 Nov 2026 18:00:00 GMT"
@@ -29,6 +30,7 @@ class Trouble(Enum):
     HANGS = auto()
     BABBLES = auto()  # 200, and nothing that makes sense
     NEVER_ENDS = auto()  # nor does what it says
+    DRIPS = auto()  # the head of an answer that does not end
     HANGS_UP = auto()
     REDIRECTS = auto()
 
@@ -122,6 +124,11 @@ def serving() -> Iterator[Metadata]:
                     with suppress(OSError):
                         while not is_over.is_set():
                             self.wfile.write(b" " * 4096)
+                case Trouble.DRIPS:
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\nServer: ")
+                    with suppress(OSError):
+                        while not is_over.wait(DRIP_S):
+                            self.wfile.write(b"s")
                 case Trouble.HANGS_UP:
                     self.close_connection = True
                 case Trouble.REDIRECTS:

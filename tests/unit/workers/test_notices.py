@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from nightshift.clouds import Notice, NoticeKind
 from nightshift.fleet import Capacity, WorkerState
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store
 from nightshift.testing import a_worker
 from workers import notices, spot
-from workers.clouds import Notice, NoticeKind
 from workers.heartbeat import Heartbeat
 from workers.notices import Notices
 from workers.registration import Registration

@@ -18,7 +18,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import httpcore
 import httpx
+
+from nightshift.http_deadline import BoundedBackend, Deadline
 
 METADATA_URL: Final = "http://169.254.169.254"  # the same address in all three
 ANSWER_TIMEOUT_S: Final = 2.0
@@ -58,7 +61,7 @@ class MetadataServer:
 
     def __init__(self, url: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """`timeout_s` is the longest wait for a byte, and half of what a whole answer may take."""
-        self._http = httpx.Client(base_url=url, headers={"accept-encoding": "identity"}, trust_env=False)
+        self._url = url.rstrip("/")
         self._timeout_s = timeout_s
 
     def ask(
@@ -71,18 +74,41 @@ class MetadataServer:
         json: object = None,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Raises httpx.HTTPError, and ValueError for an answer that is none."""
+        """Raises whatever the connection does, and ValueError for an answer that is none."""
         timeout_s = timeout_s or self._timeout_s
-        ends_at_s = time.monotonic() + 2 * timeout_s
-        body = bytearray()
-        with self._http.stream(
-            method, path, headers=headers, params=params, json=json, timeout=timeout_s
-        ) as answer:
-            for chunk in answer.iter_raw():
-                body += chunk
-                if len(body) > ANSWER_BYTES_MAX or time.monotonic() > ends_at_s:
-                    raise ValueError("the metadata server does not come to an end")
-        return Reply(answer.status_code, body.decode())
+        asked = httpx.Request(
+            method,
+            self._url + path,
+            params=params,
+            headers={"accept-encoding": "identity", **headers},
+            json=json,
+        )
+        waits = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
+        in_time = BoundedBackend(Deadline(time.monotonic() + 2 * timeout_s))
+        with (
+            httpcore.ConnectionPool(network_backend=in_time) as pool,
+            pool.stream(
+                method,
+                _whole(asked.url),
+                headers=asked.headers.raw,
+                content=asked.read(),
+                extensions={"timeout": waits},
+            ) as answer,
+        ):
+            return Reply(answer.status, _text(answer))
+
+
+def _whole(url: httpx.URL) -> httpcore.URL:
+    return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+
+
+def _text(answer: httpcore.Response) -> str:
+    body = bytearray()
+    for chunk in answer.iter_stream():
+        body += chunk
+        if len(body) > ANSWER_BYTES_MAX:
+            raise ValueError("the metadata server does not come to an end")
+    return body.decode()
 
 
 class Provider(Protocol):
