@@ -59,7 +59,8 @@ def discard_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep
     with services.store.transaction() as tx:
         row = _undecided(tx, caller, letter_id)
         if not tx.dead_rows.discard(row.tenant_id, row.id, tx.now()):
-            raise Conflict("Somebody has decided about this dead letter meanwhile.")
+            _undecided(tx, caller, letter_id)  # somebody was quicker: what has become of it is said
+            raise Conflict(f"Somebody has decided about dead letter {row.id} meanwhile.")
         return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
 
 
@@ -74,7 +75,7 @@ def _undecided(tx: Transaction, caller: Caller, letter_id: str) -> DeadRow:
     row = _get(tx, caller, letter_id)
     if row.state is not DeadRowState.DEAD:
         replayed_as = f", as {row.replay_job_id}" if row.replay_job_id else ""
-        raise Conflict(f"This dead letter is {row.state} already{replayed_as}.")
+        raise Conflict(f"Dead letter {row.id} is {row.state} already{replayed_as}.")
     return row
 
 

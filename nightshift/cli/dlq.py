@@ -1,19 +1,20 @@
 """`nightshift dlq`: rows that are run no more because they kill workers, and what is to become of them."""
 
 import json as json_module
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import print_json, print_table, say
-from nightshift.errors import NotFound
+from nightshift.cli.terminal import EXIT_FAILED, complain, print_json, print_table, say
 from nightshift.jobs import JsonObject
 from nightshift.poison import DeadRowState
+
+if TYPE_CHECKING:
+    from nightshift.client import ApiError
 
 app = typer.Typer(help="List, replay and discard rows that killed their workers.", no_args_is_help=True)
 
@@ -43,33 +44,41 @@ def list_dead_letters(
 @app.command()
 def replay(ids: Ids, json: Json = False) -> None:
     """Submit rows again, each as an online job of its own. Their lines in the old output stay."""
-    with open_client() as client, _saying_where_ids_are():
-        for id in ids:
-            letter = client.replay_dead_letter(id)
-            _tell(letter, f"{letter['id']} runs again as {letter['replay_job_id']}", json)
+    with open_client() as client:
+        _decide(ids, client.replay_dead_letter, "{id} runs again as {replay_job_id}", json)
 
 
 @app.command()
 def discard(ids: Ids, json: Json = False) -> None:
     """Take rows off the list of those that wait for a decision. Nothing else changes."""
-    with open_client() as client, _saying_where_ids_are():
-        for id in ids:
-            letter = client.discard_dead_letter(id)
-            _tell(letter, f"{letter['id']} is discarded", json)
+    with open_client() as client:
+        _decide(ids, client.discard_dead_letter, "{id} is discarded", json)
 
 
-@contextmanager
-def _saying_where_ids_are() -> Iterator[None]:
+def _decide(ids: Sequence[str], decide: Callable[[str], JsonObject], done: str, json: bool) -> None:
+    """About each, whatever becomes of the others. A key that is refused is so for all of them."""
     from nightshift.client import ApiError
 
-    try:
-        yield
-    except ApiError as error:
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise
-        raise NotFound(
-            f"{error.message}; `nightshift dlq list` shows those there are", param=error.param
-        ) from error
+    refusals = 0
+    for id in ids:
+        try:
+            letter = decide(id)
+        except ApiError as error:
+            if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise
+            refusals += 1
+            complain(_why(id, error))
+        else:
+            _tell(letter, done.format_map(letter), json)
+    if refusals:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _why(id: str, error: "ApiError") -> str:
+    """Why nothing was done about this one, in one line."""
+    about = "" if id in error.message else f"{id}: "
+    advice = "; `nightshift dlq list` shows those there are" if error.status == HTTPStatus.NOT_FOUND else ""
+    return f"{about}{error.message}{advice}"
 
 
 def _tell(letter: JsonObject, message: str, json: bool) -> None:

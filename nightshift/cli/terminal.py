@@ -36,9 +36,14 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
         typer.echo(line.rstrip())
 
 
+def complain(message: str) -> None:
+    """What went wrong, as one line on standard error."""
+    say(f"nightshift: {' '.join(message.split())}")
+
+
 def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
     """One line on standard error, and out."""
-    say(f"nightshift: {' '.join(message.split())}")
+    complain(message)
     raise SystemExit(code)
 
 

@@ -1,6 +1,7 @@
 """/v1/dead_letters: rows that kill workers, seen and decided about by those whose rows they are."""
 
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from nightshift.poison import DeadRow
 from nightshift.priorities import PriorityClass
 from nightshift.settings import ApiSettings
 from nightshift.store import Store, Transaction
+from nightshift.store.dead_rows import DeadRows
 from nightshift.testing import a_shard, a_spec, submit
 from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
@@ -167,6 +169,21 @@ def test_who_was_slower_is_told_as_which_job_the_row_runs(
     (job_id,) = {job["id"] for job in http.get("/v1/jobs").json()["data"]} - {letter.job_id}
     assert refused.status_code == 409
     assert f"is replayed already, as {job_id}" in refused.json()["error"]["message"]
+
+
+def test_who_was_slower_to_discard_is_told_what_somebody_else_decided(
+    http: httpx.Client, letter: DeadRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def after_somebody_else(rows: DeadRows, tenant_id: str, id: str, now: datetime) -> bool:
+        assert rows.replay(tenant_id, id, "job_of_theirs", now)
+        return False
+
+    monkeypatch.setattr(DeadRows, "discard", after_somebody_else)
+
+    refused = http.post(f"/v1/dead_letters/{letter.id}/discard")
+
+    assert refused.status_code == 409
+    assert f"{letter.id} is replayed already, as job_of_theirs" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("what", ["deleted", "replaced"])

@@ -21,15 +21,18 @@ class DeadLetters:
     def __init__(self) -> None:
         self.letter = dict(LETTER)
         self.asked: list[str] = []
+        self.key_is_good = True
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(f"{request.method} {request.url.raw_path.decode()}")
+        if not self.key_is_good:
+            return refused(401, "Incorrect API key provided.")
         if request.method == "GET":
             return httpx.Response(200, json={"data": [self.letter], "has_more": False, "last_id": "dlq_1"})
         if not request.url.path.startswith("/v1/dead_letters/dlq_1/"):
             return refused(404, "No such DeadLetter object")
         if self.letter["status"] != "dead":
-            return refused(409, "This dead letter is replayed already, as job_2.")
+            return refused(409, f"Dead letter dlq_1 is {self.letter['status']} already.")
         is_replay = request.url.path.endswith("/replay")
         self.letter["status"] = "replayed" if is_replay else "discarded"
         self.letter["replay_job_id"] = "job_2" if is_replay else None
@@ -82,14 +85,26 @@ def test_a_second_decision_is_one_line_and_exit_code_1(nightshift, letters):
     ended = nightshift("dlq", "discard", "dlq_1")
 
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == "nightshift: This dead letter is replayed already, as job_2.\n"
+    assert ended.err == "nightshift: Dead letter dlq_1 is replayed already.\n"
 
 
-def test_what_was_decided_before_a_refusal_is_said_all_the_same(nightshift, letters):
-    ended = nightshift("dlq", "replay", "dlq_1", "dlq_2")
+@pytest.mark.parametrize(
+    ("command", "done"), [("replay", "dlq_1 runs again as job_2"), ("discard", "dlq_1 is discarded")]
+)
+def test_a_refusal_does_not_keep_the_others_from_being_decided(nightshift, letters, command, done):
+    ended = nightshift("dlq", command, "dlq_2", "dlq_1", "dlq_1")
 
     assert ended.code == 1
     assert ended.err.splitlines() == [
-        "dlq_1 runs again as job_2",
-        "nightshift: No such DeadLetter object; `nightshift dlq list` shows those there are",
+        "nightshift: dlq_2: No such DeadLetter object; `nightshift dlq list` shows those there are",
+        done,
+        f"nightshift: Dead letter dlq_1 is {letters.letter['status']} already.",
     ]
+
+
+def test_a_key_that_is_refused_is_not_tried_on_every_letter(nightshift, letters, monkeypatch):
+    monkeypatch.setattr(letters, "key_is_good", False)
+    ended = nightshift("dlq", "discard", "dlq_1", "dlq_2")
+
+    assert (ended.code, ended.err) == (1, "nightshift: Incorrect API key provided.\n")
+    assert len(letters.asked) == 1
