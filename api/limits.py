@@ -7,6 +7,8 @@ is ever in memory. It knows no routes but one: uploads stream and have a cap of 
 import asyncio
 import json
 import math
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
@@ -24,6 +26,10 @@ BODY_S: Final = 30.0
 BODY_BYTES_PER_S_MIN: Final = 16 * 1024
 
 JSON_DEPTH_MAX: Final = 64  # containers inside containers; a chat request needs about eight
+PLACE_CHARS_MAX: Final = 100  # of a field's name in a message
+
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+_NUL: Final = re.compile(r"\0")
 
 
 class BodyLimit:
@@ -90,7 +96,8 @@ class _LimitedBody:
 def parse_json_object(raw: bytes) -> JsonObject:
     """A request body. Raises InvalidRequest for anything but one JSON object that can be kept as it is."""
     try:
-        value = json.loads(raw, parse_constant=_refuse_constant, parse_float=_finite)
+        # Of bytes, json.loads would take UTF-16, too, and halves of surrogate pairs as if they were UTF-8.
+        value = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant, parse_float=_finite)
     except UnicodeDecodeError as error:
         raise _unreadable("it is not UTF-8") from error
     except json.JSONDecodeError as error:
@@ -127,9 +134,31 @@ def _check_text(value: JsonObject) -> None:
     try:
         text = json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise _unreadable("a text holds half of a surrogate pair") from error
+        raise _not_kept(value, "half of a surrogate pair", _SURROGATE) from error
     if b"\\u0000" in text.replace(rb"\\", b""):
-        raise _unreadable("a text holds a NUL character")
+        raise _not_kept(value, "a NUL character", _NUL)
+
+
+def _not_kept(value: JsonObject, what: str, pattern: re.Pattern[str]) -> InvalidRequest:
+    """Says where it is: in a field, or in the name of one, which could not be said as it is."""
+    place = next(_places(value, "", pattern))[:PLACE_CHARS_MAX]
+    where = f"the text of '{place}'" if place else "the name of a field"
+    return _unreadable(f"{where} holds {what}", param=place or None)
+
+
+def _places(value: Any, place: str, pattern: re.Pattern[str]) -> Iterator[str]:
+    """Fields whose text has such a character, as `messages[0].content`; empty for a name that has."""
+    if isinstance(value, str):
+        yield from [place] if pattern.search(value) else []
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from _places(child, f"{place}[{index}]", pattern)
+    elif isinstance(value, dict):
+        for name, child in value.items():
+            if pattern.search(name):
+                yield ""
+            else:
+                yield from _places(child, f"{place}.{name}" if place else name, pattern)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -144,8 +173,8 @@ def _finite(digits: str) -> float:
     return value
 
 
-def _unreadable(why: str) -> InvalidRequest:
-    return InvalidRequest(f"The request body is not valid JSON: {why}.", code="invalid_json")
+def _unreadable(why: str, param: str | None = None) -> InvalidRequest:
+    return InvalidRequest(f"The request body is not valid JSON: {why}.", code="invalid_json", param=param)
 
 
 def _too_deep() -> InvalidRequest:

@@ -57,7 +57,7 @@ def _opened(store: ObjectStore, key: str, size_bytes: int, etag: str | None) -> 
     try:
         with pq.ParquetFile(_ObjectFile(store, key, size_bytes, etag), buffer_size=BUFFER_BYTES) as file:
             yield file
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of a column's name
         raise UnreadableInput(f"{key} cannot be read as Parquet: {error}.") from error
 
 

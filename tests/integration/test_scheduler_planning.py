@@ -88,6 +88,22 @@ def test_every_bad_line_is_told_and_no_row_runs(place: Place, clock: FakeClock) 
     assert failed.counts.total == 0
 
 
+def test_texts_no_database_can_keep_are_told_by_their_lines(place: Place, clock: FakeClock) -> None:
+    half = [a_line("a \ud800"), a_line("b", model="\udfff"), a_line("c") | {"\ud800": 1}]
+    job = place.batch(jsonl([*half, a_line("d\0"), a_line("e", model="\0")]))
+    failed = plan(place, job, clock)
+    assert failed.state is JobState.FAILED
+    assert codes(failed) == [
+        ("invalid_json_line", 1),
+        ("invalid_json_line", 2),
+        ("invalid_json_line", 3),
+        ("missing_required_parameter", 4),
+        ("model_not_found", 5),
+    ]
+    assert "surrogate" in failed.errors[0].message
+    assert "NUL" in failed.errors[3].message
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [

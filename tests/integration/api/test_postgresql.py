@@ -62,3 +62,10 @@ def test_text_no_database_can_keep_is_refused_rather_than_broken(http: httpx.Cli
         assert http.get(path).status_code == 400, path
     asked = {"endpoint": "chat", "input": "file:///a\0b", "output": "file:///x/"}
     assert http.post("/v1/jobs", json=asked).status_code == 400
+    for text in (b"\\ud800", b"\xed\xa0\x80"):  # half of a surrogate pair, escaped and as bytes
+        online = b'{"model": "%s", "messages": [{"role": "user", "content": "x"}]}' % text
+        batch = (
+            b'{"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "metadata": {"a": "%s"}}' % text
+        )
+        for path, body in (("/v1/chat/completions", online), ("/v1/batches", batch), ("/v1/jobs", batch)):
+            assert http.post(path, content=body).status_code == 400, (path, body)

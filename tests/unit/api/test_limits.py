@@ -47,6 +47,8 @@ def test_depth_is_allowed_up_to_the_limit() -> None:
         b'{"a": "\\udc00"}',
         b'{"\\u0000": 1}',
         b"\xff",
+        b'{"a": "\xed\xa0\x80"}',  # half of a surrogate pair as it would be in UTF-8
+        '{"a": "\\u0000"}'.encode("utf-16"),
         b'{"a": ' + b"9" * 4301 + b"}",
         b'{"a": 1e999}',
         b'{"a": [-' + b"9" * 100_000 + b"]}",
@@ -70,6 +72,29 @@ def read_body(path: str, pieces: list[bytes]) -> tuple[bytes, int]:
 
     body = asyncio.run(read_all(receive, path))
     return body, len(pieces) - sent
+
+
+@pytest.mark.parametrize(
+    ("raw", "param"),
+    [
+        (rb'{"model": "m", "metadata": {"who": "\ud800"}}', "metadata.who"),
+        (
+            rb'{"messages": [{"content": "fine"}, {"content": [{"text": "\u0000"}]}]}',
+            "messages[1].content[0].text",
+        ),
+        (rb'{"metadata": {"\udfff": "x"}}', None),
+        (b'{"' + b"x" * 500 + rb'": "\u0000"}', "x" * 100),
+    ],
+)
+def test_a_text_no_database_can_keep_is_refused_by_the_name_of_its_field(
+    raw: bytes, param: str | None
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_json_object(raw)
+
+    assert refused.value.param == param
+    assert (param or "the name of a field") in refused.value.message
+    refused.value.message.encode()
 
 
 def test_a_body_at_the_limit_is_read() -> None:

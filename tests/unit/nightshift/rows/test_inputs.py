@@ -39,9 +39,9 @@ def rows_of(store: ObjectStore, content: bytes, format: str = "jsonl", **place: 
     return list(iter_rows(store, "k", shard(format, **place), line_bytes_max=200))
 
 
-def parquet_of(table: pa.Table, row_group_size: int = 1000) -> bytes:
+def parquet_of(table: pa.Table, row_group_size: int = 1000, **options: Any) -> bytes:
     sink = io.BytesIO()
-    pq.write_table(table, sink, row_group_size=row_group_size)
+    pq.write_table(table, sink, row_group_size=row_group_size, **options)
     return sink.getvalue()
 
 
@@ -279,7 +279,14 @@ def test_nanoseconds_are_cut_to_microseconds(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"PAR1", b"not parquet at all", parquet_of(pa.table({"a": [1]}))[:-20]]
+    "content",
+    [
+        b"",
+        b"PAR1",
+        b"not parquet at all",
+        parquet_of(pa.table({"a": [1]}))[:-20],
+        parquet_of(pa.table({"zz": [1]}), store_schema=False).replace(b"zz", b"z\xff"),
+    ],
 )
 def test_what_is_not_parquet_is_unreadable(store: ObjectStore, content: bytes) -> None:
     with pytest.raises(UnreadableInput):
