@@ -18,10 +18,9 @@ from api.limits import BodyLimit
 from api.metrics import HttpMetrics, QueueTruth
 from api.openai import batches, files, inference, models
 from api.routes import dead_letters, deliveries, events, health, jobs, results, webhooks, workers
-from api.services import AppSettings, open_services
-from nightshift.errors import InvalidSetting
+from api.services import AppSettings, open_services, try_settings
 from nightshift.observability import set_up_logging
-from nightshift.supervisor import CONFIGURATION_EXIT
+from nightshift.starting import starting
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +62,12 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
 
 
 def _own_settings() -> AppSettings:
-    """Of this process. Ends it where they make no sense."""
-    try:
+    """Of this process. Ends it where they make no sense: later, the server would only show a traceback."""
+    with starting():
         set_up_logging("api")
-        return AppSettings()
-    except InvalidSetting as error:
-        log.critical("cannot start: %s", error, extra={"action": "misconfigured"})
-        raise SystemExit(CONFIGURATION_EXIT) from error
+        settings = AppSettings()
+        try_settings(settings)
+    return settings
 
 
 def _lifespan(settings: AppSettings) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:

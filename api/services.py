@@ -44,6 +44,16 @@ class Services:
     locations: Locations
 
 
+def try_settings(settings: AppSettings) -> None:
+    """Open what they name and close it again. Connects to nothing. Raises ConfigurationError, InvalidRequest
+    and OSError where that is not possible.
+    """
+    open_database(settings.data).close()
+    open_store(settings.data.resolved_storage_url).close()
+    Locations(settings.locations.s3_buckets, settings.locations.file_roots).close()
+    open_vault(settings.data)
+
+
 @asynccontextmanager
 async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
     """Everything open; closed in the end. Connections are made when they are first needed."""

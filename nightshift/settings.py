@@ -9,6 +9,7 @@ from ipaddress import ip_network
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 import httpx
 from pydantic import (
@@ -26,6 +27,7 @@ from nightshift.leases import LeaseConfig
 
 MIB = 1024 * 1024
 PREFIX: Final = "NIGHTSHIFT_"
+HOLD_PASSWORDS: Final = frozenset({"database_url", "redis_url", "secret_key", "api_key"})
 
 
 def default_data_dir() -> Path:
@@ -51,7 +53,9 @@ class _Settings(BaseSettings):
 def _in_words(found: Any) -> str:
     """One of pydantic's errors: `NIGHTSHIFT_ONLINE_SLOTS is 'many': it should be a valid integer, …`."""
     says = found["msg"].removeprefix("Value error, ").replace("Input should", "it should")
-    return f"{PREFIX}{str(found['loc'][0]).upper()} is {found['input']!r}: {says}"
+    name = str(found["loc"][0])
+    value = "not shown here" if name in HOLD_PASSWORDS else repr(found["input"])
+    return f"{PREFIX}{name.upper()} is {value}: {says}"
 
 
 def _ascending(**times_s: float) -> None:
@@ -90,9 +94,23 @@ def _http_url(value: str) -> str:
     return value
 
 
+def _redis_url(value: str) -> str:
+    """One that every client of Redis here can be made of."""
+    says = "it should be redis://HOST:PORT/0, rediss://HOST:PORT/0 or redis+socket:///PATH"
+    try:
+        url = urlsplit(value)
+        has_place = bool(url.hostname) and url.port != 0
+    except ValueError:  # which may quote a part of the password
+        raise ValueError(says) from None
+    if value.startswith("redis+socket:///") or (url.scheme in ("redis", "rediss") and has_place):
+        return value
+    raise ValueError(says)
+
+
 Words = Annotated[tuple[str, ...], NoDecode]
 Cidrs = Annotated[tuple[str, ...], NoDecode, AfterValidator(_networks)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
+RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
 PortOrNone = Annotated[int, Field(ge=0, le=PORT_MAX)]  # 0: none
 
@@ -136,7 +154,7 @@ class LogSettings(_Settings):
 
 class QueueSettings(_Settings):
     # Or redis+socket:///path for an embedded server. It may hold a password, too.
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    redis_url: RedisUrl = Field(default="redis://127.0.0.1:6379/0", repr=False)
     publish_timeout_s: Seconds = 1.0  # a dead Redis may not hold up a submit for longer
 
 

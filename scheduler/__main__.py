@@ -13,13 +13,13 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
 from nightshift.egress import Egress, EgressConfig
-from nightshift.errors import ConfigurationError, InvalidRequest
+from nightshift.errors import ConfigurationError
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.observability import set_up_logging
 from nightshift.queue import Queue
@@ -33,6 +33,7 @@ from nightshift.settings import (
     WorkerSettings,
 )
 from nightshift.sources import Sources
+from nightshift.starting import starting
 from nightshift.store import Store, open_database
 from nightshift.vault import Vault, open_vault
 from scheduler import loop
@@ -53,7 +54,6 @@ from scheduler.webhook_delivery import WebhookDelivery
 
 log = logging.getLogger(__name__)
 
-CONFIGURATION_EXIT: Final = 78  # EX_CONFIG of sysexits.h: starting the same thing again cannot help
 SHARD_ROWS_MAX: Final = 2000  # of short rows, a shard has no more than these, however few bytes they are
 
 
@@ -72,13 +72,14 @@ class Parts:
 def main() -> int:
     """Run until told to stop. Returns the exit code."""
     stop = _told_to_stop()
-    try:
-        set_up_logging("scheduler")
-        with opened() as parts:
-            serve(parts, SchedulerSettings(), stop)
-    except (ConfigurationError, InvalidRequest) as error:
-        log.critical("cannot start: %s", error, extra={"action": "misconfigured"})
-        return CONFIGURATION_EXIT
+    with ExitStack() as stack:
+        with starting():
+            set_up_logging("scheduler")
+            settings = SchedulerSettings()
+            service = Service(stack.enter_context(opened()), settings, stop)
+            if settings.scheduler_metrics_port:
+                stack.enter_context(service.metrics.served(settings.scheduler_metrics_port))
+        service.run()
     return 0
 
 
@@ -98,25 +99,30 @@ def opened() -> Iterator[Parts]:
         yield Parts(store, queue, objects, locations, Sources(objects, locations), open_vault(data))
 
 
-def serve(parts: Parts, settings: SchedulerSettings, stop: threading.Event) -> None:
-    """Lead when it is our turn, do the duties while we lead. Returns within seconds of `stop`."""
-    leader_id = f"{socket.gethostname()[:20]}-{os.getpid()}-{secrets.token_hex(4)}"
-    elector = Elector(parts.store, leader_id, _leadership(settings))
-    metrics = DutyMetrics(lambda: elector.is_leading)
-    tickers = [
-        Ticker(duty, parts.store, lambda: elector.is_leading, observe=metrics.observe)
-        for duty in duties(parts, settings, lambda: elector.is_leading and not stop.is_set())
-    ]
-    log.info("scheduler started", extra={"action": "scheduler_started", "leader": leader_id})
-    retired = threading.Event()  # leadership is given up after the work, not before
-    electing = threading.Thread(target=elector.run, args=(retired,), name="elector", daemon=True)
-    electing.start()
-    port = settings.scheduler_metrics_port
-    with metrics.served(port) if port else nullcontext():
-        loop.run(tickers, stop)
-    retired.set()
-    electing.join(loop.LoopConfig.stop_s)
-    log.info("scheduler stopped", extra={"action": "scheduler_stopped"})
+class Service:
+    """The duties, done for as long as it is our turn to lead."""
+
+    def __init__(self, parts: Parts, settings: SchedulerSettings, stop: threading.Event) -> None:
+        """Raises ConfigurationError."""
+        self._stop = stop
+        self._leader_id = f"{socket.gethostname()[:20]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._elector = elector = Elector(parts.store, self._leader_id, _leadership(settings))
+        self.metrics = DutyMetrics(lambda: elector.is_leading)
+        self._tickers = [
+            Ticker(duty, parts.store, lambda: elector.is_leading, observe=self.metrics.observe)
+            for duty in duties(parts, settings, lambda: elector.is_leading and not stop.is_set())
+        ]
+
+    def run(self) -> None:
+        """Lead when it is our turn, do the duties while we lead. Returns within seconds of `stop`."""
+        log.info("scheduler started", extra={"action": "scheduler_started", "leader": self._leader_id})
+        retired = threading.Event()  # leadership is given up after the work, not before
+        electing = threading.Thread(target=self._elector.run, args=(retired,), name="elector", daemon=True)
+        electing.start()
+        loop.run(self._tickers, self._stop)
+        retired.set()
+        electing.join(loop.LoopConfig.stop_s)
+        log.info("scheduler stopped", extra={"action": "scheduler_stopped"})
 
 
 def _leadership(settings: SchedulerSettings) -> LeadershipConfig:

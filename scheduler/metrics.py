@@ -13,6 +13,8 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from nightshift.errors import ConfigurationError
+
 log = logging.getLogger(__name__)
 
 # From a pass that finds nothing to the validation of a large file.
@@ -55,10 +57,19 @@ class DutyMetrics:
 
     @contextmanager
     def served(self, port: int) -> Iterator[int]:
-        """Answer `GET /metrics` on this port (0: any free one) meanwhile. Yields the port. Raises OSError."""
+        """Answer `GET /metrics` on this port (0: any free one) meanwhile. Yields the port. Raises
+        ConfigurationError if it is taken.
+        """
         server: WSGIServer
         thread: threading.Thread
-        server, thread = start_http_server(port, registry=self.registry)
+        try:
+            server, thread = start_http_server(port, registry=self.registry)
+        except OSError as error:
+            raise ConfigurationError(
+                f"metrics cannot be served on port {port}: {error.strerror}; "
+                "set NIGHTSHIFT_SCHEDULER_METRICS_PORT to a free one, or to 0",
+                param="SCHEDULER_METRICS_PORT",
+            ) from error
         log.info("metrics served", extra={"action": "metrics_served", "port": server.server_port})
         try:
             yield server.server_port

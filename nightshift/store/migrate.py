@@ -8,6 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +16,12 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Connection, inspect, text
 
 from nightshift.errors import ConfigurationError, Conflicted
 from nightshift.settings import DataSettings
+from nightshift.starting import starting
 from nightshift.store import tables
 from nightshift.store.database import Database
 
@@ -32,8 +35,13 @@ _ADVISORY_LOCK: Final = 0x6E736869667401  # any number of our own
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
-    """Apply every migration up to `revision`, in one transaction."""
-    change_schema(database, lambda connection: command.upgrade(_config(connection), revision))
+    """Apply every migration up to `revision`, in one transaction. Raises ConfigurationError for a database
+    that a later release has been at.
+    """
+    try:
+        change_schema(database, lambda connection: command.upgrade(_config(connection), revision))
+    except CommandError as error:
+        raise ConfigurationError(f"The database has a schema of another release: {error}") from error
 
 
 def downgrade(database: Database, revision: str) -> None:
@@ -121,10 +129,9 @@ def main() -> None:
     from nightshift.store import open_database
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    database = open_database(DataSettings())
-    upgrade(database)
-    log.info("the database has the current schema")
-    database.close()
+    with starting(), closing(open_database(DataSettings())) as database:
+        upgrade(database)
+        log.info("the database has the current schema")
 
 
 if __name__ == "__main__":

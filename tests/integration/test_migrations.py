@@ -1,5 +1,6 @@
 """Migrations: up, down, up again, by several at once; and what they make is what the code expects."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -12,10 +13,12 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Inspector, MetaData, inspect, select
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
+from nightshift.errors import ConfigurationError
 from nightshift.fleet import Capacity
 from nightshift.store import Store, tables
 from nightshift.store.database import Database
 from nightshift.store.migrate import change_schema, downgrade, is_current, serves, upgrade
+from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.testing import a_worker, claimed, planned
 from tests.integration.store.racing import PATIENCE_S, at_once
 
@@ -117,6 +120,38 @@ def claimed_after_planning(database: Database) -> bool:
     store = Store(database)
     planned(store)
     return claimed(store).lease.term == 1
+
+
+def test_a_schema_of_a_later_release_is_not_upgraded(empty_database: Database) -> None:
+    upgrade(empty_database)
+    make_later(empty_database)
+
+    with pytest.raises(ConfigurationError, match=r"a schema of another release: .*9999"):
+        upgrade(empty_database)
+
+
+@pytest.mark.parametrize(
+    ("url", "exit_code", "says"),
+    [
+        ("mysql://nowhere", CONFIGURATION_EXIT, "NIGHTSHIFT_DATABASE_URL names 'mysql'"),
+        ("sqlite:////dev/null/nowhere.db", UNAVAILABLE_EXIT, "unable to open database file"),
+        ("postgresql://:hush@127.0.0.1:1/nowhere", UNAVAILABLE_EXIT, "The database cannot be used right now"),
+    ],
+)
+def test_what_keeps_it_from_migrating_is_one_line(url: str, exit_code: int, says: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "nightshift.store.migrate"],
+        env={**os.environ, "NIGHTSHIFT_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+    assert (ended.returncode, ended.stderr.count("\n")) == (exit_code, 1), ended.stderr
+    assert ended.stderr.startswith("cannot start: ")
+    assert says in ended.stderr
+    assert "hush" not in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,31 @@ def test_times_by_which_no_lease_and_no_lead_can_be_kept_are_refused(
         check_settings()
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["", "queue:6379", "http://:hush@queue", "redis://", "redis://:hu/sh@queue:1", "redis://queue:hush"],
+)
+def test_an_address_of_redis_that_cannot_be_is_refused_without_its_password(value: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        QueueSettings(redis_url=value)
+
+    assert refused.value.message.startswith("NIGHTSHIFT_REDIS_URL is not shown here: it should be redis://")
+    assert "hu" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "redis://queue",
+        "redis://:p@queue:6379/1",
+        "rediss://u:p@[::1]:1/0?x=y",
+        "redis+socket:///tmp/s?virtual_host=1",
+    ],
+)
+def test_an_address_of_redis_is_taken_as_it_is(value: str) -> None:
+    assert QueueSettings(redis_url=value).redis_url == value
+
+
 def test_what_is_left_for_bulk_when_a_worker_drains_is_part_of_what_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,7 +1,9 @@
 """What the scheduler tells Prometheus."""
 
 import httpx
+import pytest
 
+from nightshift.errors import ConfigurationError
 from scheduler.metrics import DutyMetrics
 
 
@@ -14,3 +16,10 @@ def test_passes_failures_and_leadership_are_told_over_http() -> None:
     assert 'nightshift_duty_failures_total{duty="ringing"} 1.0' in text
     assert 'nightshift_duty_pass_seconds_count{duty="ringing"} 2.0' in text
     assert "nightshift_scheduler_leading 1.0" in text
+
+
+def test_a_port_that_is_taken_is_named_with_its_setting() -> None:
+    with DutyMetrics(lambda: True).served(0) as port:
+        with pytest.raises(ConfigurationError, match=rf"port {port}: .*NIGHTSHIFT_SCHEDULER_METRICS_PORT"):
+            with DutyMetrics(lambda: True).served(port):
+                raise AssertionError("both cannot have it")
