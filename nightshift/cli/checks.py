@@ -17,6 +17,7 @@ import httpx
 from nightshift import checkpoints, demo, valkey
 from nightshift.cli.session import KEY_FILE, advice_on_database
 from nightshift.client import check_api_key, check_base_url
+from nightshift.clouds import NoticeKind, open_provider
 from nightshift.errors import DatabaseUnavailable, NightshiftError, ObjectExists, QueueUnavailable
 from nightshift.fleet import WorkerState
 from nightshift.objectstore import open_store
@@ -29,6 +30,10 @@ DISK_FREE_MIN_BYTES: Final = 1024**3  # results, logs and the queue's log grow; 
 ANSWER_TIMEOUT_S: Final = 3.0
 
 _ANOTHER_STORE: Final = "results cannot be kept there: name another store in NIGHTSHIFT_STORAGE_URL"
+_NO_NOTICE: Final = (
+    "workers run, and lose more when the machine goes: correct NIGHTSHIFT_SPOT_PROVIDER or "
+    "NIGHTSHIFT_SPOT_METADATA_URL; in a container on AWS the metadata hop limit must be 2"
+)
 _API_LOG: Final = "look into the log of the API (of `nightshift up`: logs/api.log)"
 
 
@@ -55,6 +60,7 @@ def examine(data: DataSettings) -> Iterator[Finding]:
         ("queue", lambda: check_queue(queue)),
         ("storage", lambda: check_storage(data.resolved_storage_url)),
         *((f"model {name}", lambda name=name: check_model(name)) for name in names),
+        ("spot notices", lambda: check_spot(worker)),
         ("API key", lambda: check_key(client, data.data_dir / KEY_FILE)),
         ("server", lambda: check_server(client.base_url)),
         ("service", lambda: check_service(client, data.data_dir / KEY_FILE, _start_a_worker(queue))),
@@ -135,6 +141,30 @@ def check_model(name: str) -> Finding:
     if found.directory is None:
         return Finding(f"model {found.id}", "not downloaded yet; the worker will try to")
     return Finding(f"model {found.id}", str(found.directory))
+
+
+def check_spot(settings: WorkerSettings) -> Finding:
+    """Whoever gives notice before this machine is taken away can be heard; or nobody does."""
+    provider = open_provider(settings.spot_provider, settings.spot_metadata_url)
+    if provider is None:
+        is_chosen = settings.spot_provider == "none"
+        why = "NIGHTSHIFT_SPOT_PROVIDER is none" if is_chosen else "this is no machine of a cloud known here"
+        return Finding("spot notices", f"does not apply: {why}")
+    try:
+        notice = provider.poll()
+    except Exception as error:  # noqa: BLE001 nobody knows what may answer at that address
+        return Finding(
+            "spot notices", f"no answer from the metadata server of {provider.name}: {error!r}", _NO_NOTICE
+        )
+    if notice is None:
+        return Finding("spot notices", f"the metadata server of {provider.name} answers: no notice stands")
+    if notice.kind is NoticeKind.REBALANCE:
+        return Finding("spot notices", f"{provider.name} recommends to leave this machine")
+    return Finding(
+        "spot notices",
+        f"{provider.name} is about to take this machine away",
+        "workers here wait until that is withdrawn: start them on another machine",
+    )
 
 
 def check_key(settings: ClientSettings, path: Path) -> Finding:

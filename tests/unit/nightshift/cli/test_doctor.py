@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from nightshift.cli import checks
+from tests.faults import metadata
+from tests.faults.metadata import Trouble
 
 
 @pytest.fixture
@@ -23,6 +25,7 @@ def a_model(tmp_path: Path) -> Path:
 def healthy(monkeypatch: pytest.MonkeyPatch, a_model: Path) -> None:
     """An installation in which nothing is wrong: nothing started yet, and a port that is free."""
     monkeypatch.setenv("NIGHTSHIFT_MODELS", str(a_model))
+    monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", "none")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -46,6 +49,7 @@ def test_every_part_is_looked_at(nightshift, healthy):
         "queue",
         "storage",
         "model a_model",
+        "spot notices",
         "API key",
         "server",
     }
@@ -83,6 +87,28 @@ def test_what_is_wrong_is_named_with_what_to_do(
     assert [name for name, finding in found.items() if not finding["ok"]] == [part]
     assert advice in found[part]["advice"]
     assert "hidden" not in ended.out
+
+
+@pytest.mark.parametrize("provider", ["aws", "gcp", "azure"])
+def test_whoever_gives_notice_of_an_interruption_is_asked(nightshift, healthy, monkeypatch, provider):
+    def found() -> dict[str, object]:
+        return by_name(nightshift("doctor", "--json"))["spot notices"]
+
+    assert found()["detail"] == "does not apply: NIGHTSHIFT_SPOT_PROVIDER is none"
+    with metadata.serving() as cloud:
+        monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", provider)
+        monkeypatch.setenv("NIGHTSHIFT_SPOT_METADATA_URL", cloud.url)
+        assert found() == {
+            "name": "spot notices",
+            "detail": f"the metadata server of {provider} answers: no notice stands",
+            "advice": "",
+            "ok": True,
+        }
+        cloud.is_interrupted = True
+        assert found()["detail"] == f"{provider} is about to take this machine away"
+        cloud.trouble = Trouble.FAILS
+        assert "answers 500" in str(found()["detail"])
+    assert "NIGHTSHIFT_SPOT_METADATA_URL" in str(found()["advice"]), "nobody listens there any more"
 
 
 def test_for_a_person_the_advice_stands_below(nightshift, healthy, monkeypatch):
