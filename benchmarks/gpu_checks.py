@@ -20,7 +20,11 @@ from benchmarks.vocabularies import save_made_up_tokenizer
 from workers.engine import Completion, Engine, EngineConfig, Request, SamplingParams
 from workers.engine.batching.batcher import Chunk
 from workers.engine.batching.sequence import Sequence
-from workers.engine.execution.attention_backends import has_transposed_keys, make_attention
+from workers.engine.execution.attention_backends import (
+    FP8_CAPABILITY_MIN,
+    has_transposed_keys,
+    make_attention,
+)
 from workers.engine.execution.kv_memory import KvMemory
 from workers.engine.execution.model_runner import ModelRunner
 from workers.engine.kernels.reference import Inputs, attend_reference, random_inputs, write_reference
@@ -247,4 +251,4 @@ def _largest_difference(got: Tensor, wanted: Tensor) -> float:
 
 
 def _has_fp8(device: torch.device) -> bool:
-    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 9)
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY_MIN

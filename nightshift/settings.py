@@ -243,7 +243,7 @@ class WorkerSettings(_Settings):
     engine_max_num_seqs: Count = 128
     engine_num_kv_blocks: Count | None = None
     engine_weight_dtype: str = "auto"  # or int8
-    engine_kv_cache_dtype: str = "auto"  # or float32, bfloat16, float16, int8
+    engine_kv_cache_dtype: str = "auto"  # or float32, bfloat16, float16, int8, fp8 (CUDA)
     # Bulk keeps steps so short; None: it does not.
     engine_interactive_step_budget_ms: Milliseconds | None = 50.0
     line_bytes_max: Count = 4 * MIB  # one input row

@@ -11,9 +11,12 @@ import pytest
 import torch
 
 from benchmarks.gpu_checks import check_bfloat16, check_greedy
+from tests.unit.workers.engine.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
 from tests.unit.workers.engine.test_overlap import CRAMPED, random_request, told
-from tests.unit.workers.engine.tiny_models import complete, load_engine, save_model
-from workers.engine import Engine
+from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine, save_model
+from workers.engine import Engine, Request
+from workers.engine.execution.attention_backends import FP8_CAPABILITY_MIN
+from workers.engine.kernels.quantised import QUANTISED_DTYPES
 
 pytestmark = [
     pytest.mark.gpu,
@@ -54,6 +57,35 @@ def test_graphs_and_overlap_change_no_answer(
     engine = on_device(llama, cuda_graphs=cuda_graphs, overlap_steps=overlap_steps, **CRAMPED)
 
     assert [told(completion) for completion in complete(engine, *requests)] == wanted
+
+
+@pytest.mark.parametrize("kv_dtype", QUANTISED_DTYPES)
+def test_kv_in_eight_bits_moves_logits_a_little(llama: Path, kv_dtype: torch.dtype) -> None:
+    _skip_without(kv_dtype)
+    cuda = torch.device("cuda")
+    exact = logits(llama, "triton", torch.float32, cuda)
+
+    error = (logits(llama, "triton", kv_dtype, cuda) - exact).square().mean().sqrt() / exact.std()
+
+    print(f"{error=}")
+    assert 0 < error < RELATIVE_ERROR_MAX[kv_dtype]
+
+
+def test_an_engine_with_fp8_kv_completes_through_graphs(llama: Path) -> None:
+    _skip_without(torch.float8_e4m3fn)
+    engine = on_device(llama, kv_cache_dtype="fp8", max_num_seqs=8)
+
+    [first] = complete(engine, Request("1", PROMPT, greedy(30)))
+    [again] = complete(engine, Request("2", PROMPT, greedy(30)))
+
+    assert len(first.token_ids) == len(again.token_ids) == 30
+    assert again.num_cached_tokens > 0
+    assert (engine.made_by.attention_backend, engine.made_by.kv_cache_dtype) == ("triton", "float8_e4m3fn")
+
+
+def _skip_without(kv_dtype: torch.dtype) -> None:
+    if kv_dtype == torch.float8_e4m3fn and torch.cuda.get_device_capability() < FP8_CAPABILITY_MIN:
+        pytest.skip("this device does not convert fp8")
 
 
 def test_a_llama_can_be_recorded(llama: Path, caplog: pytest.LogCaptureFixture) -> None:

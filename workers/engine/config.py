@@ -14,9 +14,9 @@ WeightDTypeName = Literal["auto", "int8"]
 WEIGHT_DTYPE_NAMES = ("auto", "int8")
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
 
-KvCacheDTypeName = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+KvCacheDTypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 
-KV_CACHE_DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16", "int8")
+KV_CACHE_DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16", "int8", "fp8")
 
 AttentionBackendName = Literal["auto", "torch", "native", "triton", "varlen"]
 
@@ -42,8 +42,9 @@ class EngineConfig:
     """auto: the fastest that runs on the device. torch runs everywhere, native on CPU, triton on CUDA;
     varlen is torch's own kernel on CUDA, from torch 2.12 on, and needs blocks of a multiple of 256 tokens."""
     kv_cache_dtype: KvCacheDTypeName = "auto"
-    """auto: that of the computation. Narrower ones hold more tokens and change outputs a little; int8 has a
-    scale per token and head. On CUDA triton keeps int8 or the computation's, and torch any of them."""
+    """auto: that of the computation. Narrower ones hold more tokens and change outputs a little; int8 and
+    fp8 (e4m3) have a scale per token and head. On CUDA triton keeps those two or the computation's, and torch
+    any but fp8."""
     block_size: int = 32
     """Tokens per KV block: the unit of allocation and of prefix reuse."""
     num_kv_blocks: int | None = None

@@ -30,7 +30,7 @@ DIGESTED_BYTES = 1 << 16
 CONTEXT_LENGTH_MIN = 2
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-KV_DTYPES = DTYPES | {"int8": torch.int8}
+KV_DTYPES = DTYPES | {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 
 def resolve_device(name: str) -> torch.device:

@@ -38,7 +38,8 @@ def test_precision_and_determinism_are_the_operators_to_set() -> None:
     [
         ({"deterministic": True, "dtype": "bfloat16"}, "dtype"),
         ({"engine_weight_dtype": "int3"}, "weight_dtype"),
-        ({"engine_kv_cache_dtype": "fp8"}, "kv_cache_dtype"),
+        ({"engine_kv_cache_dtype": "int3"}, "kv_cache_dtype"),
+        ({"engine_kv_cache_dtype": "fp8"}, "kv_cache_dtype 'fp8' needs triton and a CUDA device"),
     ],
 )
 def test_what_the_engine_cannot_be_is_said_with_the_settings_name(

@@ -19,20 +19,28 @@ BACKENDS = ("torch", "native", "triton", "varlen")
 TRITON_CAPABILITY_MIN = (8, 0)
 """The oldest architecture whose matrix units take bfloat16, and the oldest the tests compile for."""
 
+FP8_CAPABILITY_MIN = (8, 9)
+"""The oldest architecture that converts e4m3."""
+FP8_NEEDS = (
+    "kv_cache_dtype 'fp8' needs triton and a CUDA device of compute capability "
+    f"{FP8_CAPABILITY_MIN} or newer; 'int8' is as small and runs everywhere"
+)
+
 
 def resolve_attention_backend(
     name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype | None = None
 ) -> str:
     """The back end behind "auto": the fastest that computes `dtype` over KV of `kv_dtype` on `device`.
 
-    Raises `InvalidConfig` for one that was asked for by name and does not run here.
+    Raises `InvalidConfig` for one that was asked for by name and does not run here, and if none does.
     """
     kv_dtype = kv_dtype or dtype
     if name != "auto" and name not in BACKENDS:
         raise InvalidConfig(f"attention_backend must be one of {', '.join(BACKENDS)} here, got {name!r}")
     if name == "auto":
-        name = "triton" if device.type == "cuda" else "native"
-        return name if _why_not(name, device, dtype, kv_dtype) is None else "torch"
+        fastest = "triton" if device.type == "cuda" else "native"
+        able = (each for each in (fastest, "torch") if _why_not(each, device, dtype, kv_dtype) is None)
+        name = next(able, fastest)
     reason = _why_not(name, device, dtype, kv_dtype)
     if reason is not None:
         raise InvalidConfig(f"attention_backend {name!r} does not run here: {reason}")
@@ -70,12 +78,14 @@ def make_attention(name: str, kv: KvMemory, context_length: int | None = None) -
 
 def _why_not(name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype) -> str | None:
     """What keeps this back end from running here; None if nothing does."""
+    if kv_dtype == torch.float8_e4m3fn and name != "triton":
+        return FP8_NEEDS
     if name == "native":
         return _why_no_native(device, dtype, kv_dtype)
     if name == "torch":
         return None
     if name == "triton":
-        return _why_no_triton(device)
+        return _why_no_triton(device, kv_dtype)
     if kv_dtype != dtype:
         return f"it keeps KV in the dtype of the model, {dtype}, not in {kv_dtype}"
     return _why_no_varlen(device, dtype)
@@ -91,7 +101,7 @@ def _why_no_native(device: torch.device, dtype: torch.dtype, kv_dtype: torch.dty
     return None
 
 
-def _why_no_triton(device: torch.device) -> str | None:
+def _why_no_triton(device: torch.device, kv_dtype: torch.dtype) -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if device.type != "cuda":
@@ -100,6 +110,8 @@ def _why_no_triton(device: torch.device) -> str | None:
     capability = torch.cuda.get_device_capability(device)
     if capability < TRITON_CAPABILITY_MIN:
         return f"the device has compute capability {capability}, {TRITON_CAPABILITY_MIN} is needed"
+    if kv_dtype == torch.float8_e4m3fn and capability < FP8_CAPABILITY_MIN:
+        return f"the device has compute capability {capability}; {FP8_NEEDS}"
     return None
 
 

@@ -1,8 +1,8 @@
 """The tensors behind the block numbers, and how many blocks a machine can afford.
 
 Layout per layer: `[blocks, kv_heads, block_size, head_dim]`, keys and values apart, because their head dims
-may differ, and so may those of two layers. In int8 each head's key and each value of a token has a scale of
-its own. Does not know who owns a block.
+may differ, and so may those of two layers. In int8 and fp8 each head's key and each value of a token has
+a scale of its own. Does not know who owns a block.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..config import EngineConfig
 from ..errors import InvalidConfig
+from ..kernels.quantised import QUANTISED_DTYPES, as_indexable
 
 CPU_MEMORY_FRACTION = 0.25
 """Of the memory free at load. A worker shares its machine with the service and with other workers."""
@@ -41,7 +42,7 @@ class KvShape:
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         """Of KV memory in `dtype`, scales included."""
-        scales = 2 * SCALE_DTYPE.itemsize if dtype == torch.int8 else 0
+        scales = 2 * SCALE_DTYPE.itemsize if dtype in QUANTISED_DTYPES else 0
         return self.num_heads * ((self.key_dim + self.value_dim) * dtype.itemsize + scales)
 
 
@@ -49,7 +50,9 @@ class KvShape:
 class LayerKv:
     keys: Tensor  # [blocks, kv_heads, block_size, key_dim], or a view of that shape
     values: Tensor  # [blocks, kv_heads, block_size, value_dim]
-    key_scales: Tensor | None = None  # [blocks, kv_heads, block_size], only in int8: what one unit is worth
+    key_scales: Tensor | None = (
+        None  # [blocks, kv_heads, block_size], only if quantised: what one unit is worth
+    )
     value_scales: Tensor | None = None
 
     @property
@@ -86,13 +89,13 @@ class KvMemory:
         """Zero blocks that hold values no arithmetic survives (NaN, infinity)."""
         for layer in self.layers.values():
             for tensor in layer.tensors:
-                tensor[blocks] = 0
+                as_indexable(tensor)[blocks] = 0  # no bit is set in a zero of any dtype
 
     def _allocate(self, shape: KvShape, dtype: torch.dtype, device: torch.device) -> LayerKv:
         size = (self.num_blocks, shape.num_heads, self.block_size)
         keys = self._allocate_keys(shape, dtype, device)
         values = _zeros((*size, shape.value_dim), dtype, device)
-        if dtype != torch.int8:
+        if dtype not in QUANTISED_DTYPES:
             return LayerKv(keys, values)
         return LayerKv(keys, values, _zeros(size, SCALE_DTYPE, device), _zeros(size, SCALE_DTYPE, device))
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-QUANTISED_DTYPES = (torch.int8, torch.float8_e4m3fn)
+from .quantised import QUANTISED_DTYPES, as_indexable
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,11 @@ def random_inputs(problem: Problem, seed: int, device: torch.device) -> Inputs:
 def quantise(numbers: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Elements of `dtype`, and a float32 scale per row: the largest of a row becomes the dtype's largest."""
     numbers = numbers.float()
+    scales = numbers.abs().amax(-1) / QUANTISED_DTYPES[dtype]
+    rows = numbers / torch.where(scales == 0, 1.0, scales)[..., None]
     if dtype == torch.int8:
-        scales = numbers.abs().amax(-1) / 127
-        rows = numbers / torch.where(scales == 0, 1.0, scales)[..., None]
-        return torch.floor(rows.nan_to_num() + 0.5).to(dtype), scales
-    scales = numbers.abs().amax(-1) / torch.finfo(dtype).max
-    return (numbers / torch.where(scales == 0, 1.0, scales)[..., None]).to(dtype), scales
+        rows = torch.floor(rows.nan_to_num() + 0.5)
+    return rows.to(dtype), scales
 
 
 def write_reference(inputs: Inputs) -> Inputs:
@@ -130,8 +129,7 @@ def write_reference(inputs: Inputs) -> Inputs:
             memory[blocks, :, offsets] = new.to(memory.dtype)
         else:
             stored, row_scales = quantise(new, memory.dtype)
-            raw = memory.view(torch.int8)  # fp8 has no scatter of its own
-            raw[blocks, :, offsets] = stored.view(torch.int8)
+            as_indexable(memory)[blocks, :, offsets] = as_indexable(stored)
             scales = scales.clone()
             scales[blocks, :, offsets] = row_scales
         memories |= {f"{name}s": memory, f"{name}_scales": scales}
@@ -168,8 +166,7 @@ def attend_reference(inputs: Inputs) -> Tensor:
 def _gather(memory: Tensor, scales: Tensor | None, table: Tensor, length: int) -> Tensor:
     """One sequence's keys or values `[kv_heads, tokens, dim]`, float64."""
     blocks = table[: -(-length // memory.shape[2])].long()
-    numbers = memory.view(torch.int8) if memory.dtype == torch.float8_e4m3fn else memory
-    numbers = numbers[blocks].view(memory.dtype).to(torch.float64)
+    numbers = as_indexable(memory)[blocks].view(memory.dtype).to(torch.float64)
     if scales is not None:
         numbers = numbers * scales[blocks].double()[..., None]
     return numbers.transpose(0, 1).flatten(1, 2)[:, :length]

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .quantised import QUANTISED_DTYPES
 from .triton_launch import PagedKv
 from .triton_tile import kv_rows, load_rows, store_rows
 
@@ -26,11 +27,6 @@ def write_kv(
     """Store each token's keys and values in its slot of `kv`; quantised if `kv` has scales."""
     for source, memory, scales in ((key, kv.keys, kv.key_scales), (value, kv.values, kv.value_scales)):
         _write(source, memory, scales, slots)
-
-
-def largest_value(dtype: torch.dtype) -> float:
-    """The number that the largest element of a quantised row is mapped to."""
-    return 127.0 if dtype == torch.int8 else float(torch.finfo(dtype).max)
 
 
 def _write(source: Tensor, memory: Tensor, scales: Tensor | None, slots: Tensor) -> None:
@@ -52,7 +48,7 @@ def _write(source: Tensor, memory: Tensor, scales: Tensor | None, slots: Tensor)
         DIM_PADDED=triton.next_power_of_2(dim),
         TOKENS=TOKENS_PER_PROGRAM,
         IS_INTEGER=memory.dtype == torch.int8,
-        LARGEST=largest_value(memory.dtype) if scales is not None else 0.0,
+        LARGEST=QUANTISED_DTYPES[memory.dtype] if scales is not None else 0.0,
         num_warps=4,
     )
 
