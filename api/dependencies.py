@@ -24,7 +24,11 @@ LIST_LIMIT_MAX: Final = 100
 PARSE_INLINE_BYTES_MAX: Final = 64 * 1024  # larger bodies are parsed in a thread, not in the event loop
 
 
-def _services(request: Request) -> Services:
+# What does not block is asynchronous here: FastAPI sends everything else to a thread, and each way there and
+# back takes longer than the look-up.
+
+
+async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
@@ -60,7 +64,7 @@ class Page:
     after: str | None
 
 
-def _page(
+async def _page(
     limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = LIST_LIMIT, after: str | None = None
 ) -> Page:
     return Page(limit, after)

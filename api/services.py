@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from starlette.concurrency import run_in_threadpool
 
 from api.doorbell import Doorbell
+from api.jobs.catalogue import Catalogue
 from api.storage_threads import StorageThreads
 from nightshift.nudges import Nudger
 from nightshift.objectstore import Locations, ObjectStore, open_store
@@ -41,6 +42,7 @@ class Services:
     objects: ObjectStore
     storage_threads: StorageThreads  # whatever asks `objects` does so there
     vault: Vault
+    catalogue: Catalogue
     locations: Locations
 
 
@@ -74,6 +76,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
             objects=objects,
             storage_threads=StorageThreads(),
             vault=open_vault(settings.data),
+            catalogue=Catalogue(settings.api.models),
             locations=locations,
         )
     finally:

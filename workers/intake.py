@@ -1,15 +1,16 @@
 """What this worker takes on: messages wake it, the database decides, free places limit it.
 
-A message is acknowledged right after its claim has committed, whether or not there was anything to claim:
-from then on the lease keeps the work, not Redis. When the bulk places are full the worker stops listening for
-bulk tokens and gives back those it had fetched ahead, so that they wake somebody else. Every few seconds the
-database is asked directly, whatever has rung: Redis may have lost any message, or all of one kind.
+A message is acknowledged once its claim has committed, whether or not there was anything to claim: from then
+on the lease keeps the work, not Redis. What was claimed goes to its engine first, since somebody waits.
+When the bulk places are full the worker stops listening for bulk tokens and gives back those it had fetched
+ahead, so that they wake somebody else. Every few seconds the database is asked directly, whatever has rung:
+Redis may have lost any message, or all of one kind.
 
 An online ring names its request, which is claimed if there are places for all that have rung. If there are
 not, who is next is not the order of the queue, which one tenant alone may have filled: the database says who,
 a number at a time, for where thousands wait the question costs more than a claim.
 
-    Celery ──► heap (online before bulk, better class first) ──► claim ──► acknowledge ──► runner
+    Celery ──► heap (online before bulk, better class first) ──► claim ──► runner, acknowledge
 """
 
 import heapq
@@ -228,10 +229,10 @@ class Intake:
             failpoints.hit("worker.claimed")
         rang = {message.shard_id for message in messages}
         self.online_unheard += sum(claim.lease.shard_id not in rang for claim in claims)
-        for message in messages:
-            message.receipt.acknowledge()
         for claim in claims:
             self._places.run_online(claim, claimed_at_s)
+        for message in messages:
+            message.receipt.acknowledge()
 
     def _next_online(self, count: int, *, poll: bool) -> Sequence[str]:
         """At most so many online requests, the best first; what they are may be a moment old."""

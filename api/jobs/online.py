@@ -59,7 +59,7 @@ def accept(services: Services, new: NewJob, body: JsonObject) -> Waiting:
     """
 
     def submit(tx: Transaction) -> Submitted:
-        submitted = submit_online(tx, services.settings.api, new, body, tx.now())
+        submitted = submit_online(tx, services, new, body, tx.now())
         failpoints.hit("api.before_commit")
         return submitted
 

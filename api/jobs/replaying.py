@@ -24,7 +24,7 @@ def replay(services: Services, row: DeadRow) -> None:
     with services.store.transaction() as tx:
         now = tx.now()
         new = _job_like(tx.jobs.fetch(row.job_id), row)
-        submitted = submit_online(tx, services.settings.api, new, body, now)
+        submitted = submit_online(tx, services, new, body, now)
         if not tx.dead_rows.replay(row.tenant_id, row.id, submitted.job.id, now):
             raise Conflict("Somebody has decided about this dead letter meanwhile.")
     services.doorbell.ring(submitted.rings)

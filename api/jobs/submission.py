@@ -9,7 +9,6 @@ from typing import Final
 
 from api.admission import admit_bulk, admit_online
 from api.jobs.bodies import BatchCreate, JobCreate, Options, WebhookBody
-from api.jobs.catalogue import check_model
 from api.jobs.fingerprints import fingerprint
 from api.services import Services
 from api.times import parse_window
@@ -23,7 +22,6 @@ from nightshift.lifecycle import Submitted
 from nightshift.objectstore import ObjectUri
 from nightshift.priorities import PriorityClass
 from nightshift.schemas import parse_request
-from nightshift.settings import ApiSettings
 from nightshift.sources import is_file_id
 from nightshift.store import Transaction
 from nightshift.store.jobs import NewJob
@@ -110,23 +108,23 @@ def bulk_from_batch(services: Services, tenant_id: str, asked: BatchCreate, raw:
 
 
 def submit_online(
-    tx: Transaction, settings: ApiSettings, new: NewJob, body: JsonObject, now: datetime
+    tx: Transaction, services: Services, new: NewJob, body: JsonObject, now: datetime
 ) -> Submitted:
     """Accept an online job. Raises UnknownModel, TooManyRequests."""
     assert new.model is not None, "an online request names its model"
-    check_model(tx, settings, new.model, new.spec.endpoint)
-    admit_online(tx, new.tenant_id, settings, now)
+    services.catalogue.check(tx, new.model, new.spec.endpoint)
+    admit_online(tx, new.tenant_id, services.settings.api, now)
     return lifecycle.submit_online(tx, new, body, now)
 
 
-def submit_bulk(tx: Transaction, settings: ApiSettings, new: NewJob, now: datetime) -> Submitted:
+def submit_bulk(tx: Transaction, services: Services, new: NewJob, now: datetime) -> Submitted:
     """Accept a bulk job. Raises InvalidRequest, UnknownModel, TooManyRequests."""
     assert new.spec.input is not None, "a bulk job names its input"
     if is_file_id(new.spec.input):
         _check_file(tx, new, new.spec.input, now)
     if new.model is not None:
-        check_model(tx, settings, new.model, new.spec.endpoint)
-    admit_bulk(tx, new.tenant_id, settings, now)
+        services.catalogue.check(tx, new.model, new.spec.endpoint)
+    admit_bulk(tx, new.tenant_id, services.settings.api, now)
     return lifecycle.submit_bulk(tx, new, now)
 
 

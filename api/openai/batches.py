@@ -35,7 +35,7 @@ def create_batch(
     created = create_once(
         services.store,
         request,
-        lambda tx, now: submit_bulk(tx, services.settings.api, new, now),
+        lambda tx, now: submit_bulk(tx, services, new, now),
         _render,
         200,
     )

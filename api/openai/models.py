@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
 from api.dependencies import CallerDep, ServicesDep
-from api.jobs.catalogue import ServedModel, served_models
+from api.jobs.catalogue import ServedModel
 from api.times import seconds
 from nightshift.errors import UnknownModel
 from nightshift.jobs import JsonObject
@@ -17,14 +17,14 @@ OWNER = "nightshift"
 @router.get("/v1/models", summary="List the models that are served")
 def list_models(services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
-        models = served_models(tx, services.settings.api)
+        models = services.catalogue.served(tx)
     return JSONResponse({"object": "list", "data": [_model_json(model) for model in models]})
 
 
 @router.get("/v1/models/{model_id:path}", summary="Describe a model")
 def get_model(model_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
-        models = served_models(tx, services.settings.api)
+        models = services.catalogue.served(tx)
     for model in models:
         if model.id == model_id:
             return JSONResponse(_model_json(model))

@@ -100,8 +100,8 @@ def _create(
 
     def submit(tx: Transaction, now: datetime) -> Submitted:
         if asked.body is not None:
-            return submit_online(tx, services.settings.api, new, asked.body, now)
-        return submit_bulk(tx, services.settings.api, new, now)
+            return submit_online(tx, services, new, asked.body, now)
+        return submit_bulk(tx, services, new, now)
 
     def render(tx: Transaction, job: Job, now: datetime) -> JsonObject:
         return accepted_json(tx, job, services.settings.api.base_url)

@@ -43,8 +43,24 @@ shard = tables.shard
 ACTIVE_STATES = tuple(state for state in JobState if not state.is_terminal)
 RUNNABLE_STATES = (JobState.QUEUED, JobState.RUNNING)
 
+# Made once: a request is under way while SQLAlchemy makes statements.
 
-_INSERT = insert(job).returning(job)  # made once: a request is under way while SQLAlchemy makes statements
+_INSERT = insert(job)
+
+_AHEAD = select(func.count()).where(
+    job.c.kind == bindparam("of_kind"),
+    job.c.state.in_(RUNNABLE_STATES),
+    or_(
+        job.c.priority_rank < bindparam("rank"),
+        and_(job.c.priority_rank == bindparam("rank"), job.c.created_at < bindparam("since")),
+    ),
+)
+
+_START = (
+    update(job)
+    .where(job.c.id == bindparam("of"), job.c.state == JobState.QUEUED)
+    .values(state=JobState.RUNNING, started_at=bindparam("since"), runtime_deadline_at=bindparam("until"))
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +76,23 @@ class NewJob:
     spec: JobSpec
     fingerprint: str
     webhook_secret: bytes | None = None  # encrypted
+
+    def accepted(self, now: datetime) -> Job:
+        """The job that this becomes."""
+        return Job(
+            id=self.id,
+            tenant_id=self.tenant_id,
+            kind=self.kind,
+            face=self.face,
+            state=JobState.QUEUED,
+            priority=self.priority,
+            model=self.model,
+            spec=self.spec,
+            counts=Counts(None, 0, 0),
+            usage=Usage(),
+            created_at=now,
+            deadline_at=now + timedelta(seconds=self.spec.completion_window_s),
+        )
 
 
 @dataclass(frozen=True)
@@ -81,24 +114,26 @@ class Jobs:
         """Record an accepted job. It is queued; a bulk job is not planned yet. Its first event is counted
         already (`events.begin`).
         """
+        accepted = new.accepted(now)
         values: dict[str, Any] = {
             "id": new.id,
             "tenant_id": new.tenant_id,
             "kind": new.kind,
             "face": new.face,
-            "state": JobState.QUEUED,
+            "state": accepted.state,
             "priority": new.priority,
             "priority_rank": new.priority.rank,
             "model": new.model,
             "spec": new.spec.to_json(),
             "fingerprint": new.fingerprint,
-            "created_at": now,
-            "deadline_at": now + timedelta(seconds=new.spec.completion_window_s),
+            "created_at": accepted.created_at,
+            "deadline_at": accepted.deadline_at,
             "webhook_secret": new.webhook_secret,
             "capacity": new.spec.capacity,
             "event_seq": FIRST_SEQ,
         }
-        return to_job(self._connection.execute(_INSERT, values).one())
+        self._connection.execute(_INSERT, values)
+        return accepted
 
     def get(self, tenant_id: str, job_id: str) -> Job | None:
         row = self._connection.execute(
@@ -160,15 +195,8 @@ class Jobs:
 
     def queue_position(self, of: Job) -> int:
         """How many runnable jobs of the same kind sort before this one, over all tenants, plus one."""
-        ahead = self._connection.execute(
-            select(func.count()).where(
-                job.c.kind == of.kind,
-                job.c.state.in_(RUNNABLE_STATES),
-                or_(
-                    job.c.priority_rank < of.priority.rank,
-                    and_(job.c.priority_rank == of.priority.rank, job.c.created_at < of.created_at),
-                ),
-            )
+        ahead: int = self._connection.execute(
+            _AHEAD, {"of_kind": of.kind, "rank": of.priority.rank, "since": of.created_at}
         ).scalar_one()
         return ahead + 1
 
@@ -221,13 +249,8 @@ class Jobs:
     def mark_started(self, job_id: str, now: datetime, max_runtime_s: int | None) -> bool:
         """A shard of the job has been claimed for the first time. False: not the first time."""
         ends = None if max_runtime_s is None else now + timedelta(seconds=max_runtime_s)
-        return self._update(
-            job.c.id == job_id,
-            job.c.state == JobState.QUEUED,
-            state=JobState.RUNNING,
-            started_at=now,
-            runtime_deadline_at=ends,
-        )
+        found = self._connection.execute(_START, {"of": job_id, "since": now, "until": ends})
+        return found.rowcount == 1
 
     def add_progress(self, job_id: str, counts: Counts, usage: Usage) -> None:
         """Count rows that a listed segment or a recorded result has just added."""

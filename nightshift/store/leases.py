@@ -9,7 +9,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Subquery, case, func, or_, select, tuple_, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Row,
+    Subquery,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from nightshift.fleet import Capacity
 from nightshift.jobs import (
@@ -110,17 +123,18 @@ class Leases:
     ) -> Sequence[OnlineClaim]:
         """Lease those of these online shards that are still to be had. At most 64 a call keeps it short."""
         found = self._lock_jobs_of(shard_ids)
+        if not found:
+            return []
         taken = self._connection.execute(
-            self._taking(worker_id, now, ttl_s)
-            .where(
-                shard.c.id.in_(shard_ids),
-                shard.c.job_id.in_(found),
-                shard.c.kind == JobKind.ONLINE,
-                shard.c.model.in_(models),
-                shard.c.capacity.in_((ANY_CAPACITY, capacity)),
-                *_claimable(now),
-            )
-            .returning(shard)
+            _TAKE_ONLINE,
+            {
+                "shards": shard_ids,
+                "jobs": list(found),
+                "served": models,
+                "machines": (ANY_CAPACITY, capacity),
+                "moment": now,
+                **_taker(worker_id, now, ttl_s),
+            },
         ).all()
         for row in taken:
             self._start(found[row.job_id][0], now)
@@ -330,18 +344,8 @@ class Leases:
         )
 
     def _take_next_shard(self, of: Job, worker_id: str, now: datetime, ttl_s: float) -> Row[Any] | None:
-        next_id = (
-            select(shard.c.id)
-            .where(shard.c.job_id == of.id, *_claimable(now))
-            .order_by(shard.c.shard_no)
-            .limit(1)
-            .with_for_update(skip_locked=True)  # SQLite, which has one writer at a time, leaves it out
-            .scalar_subquery()
-        )
         return self._connection.execute(
-            self._taking(worker_id, now, ttl_s)
-            .where(shard.c.id == next_id, shard.c.state == ShardState.QUEUED)
-            .returning(shard)
+            _TAKE_NEXT, {"of": of.id, "moment": now, **_taker(worker_id, now, ttl_s)}
         ).one_or_none()
 
     # A first claim changes a shard and its job, and so does a stop. Both lock the job first: in opposite
@@ -353,30 +357,16 @@ class Leases:
 
     def _lock_jobs_of(self, shard_ids: Sequence[str]) -> dict[str, tuple[Job, JsonObject]]:
         """The online jobs of those that wait, and what was asked: one look less than asking for it later."""
-        rows = self._connection.execute(
-            select(job, request.c.body)
-            .join(shard, shard.c.job_id == job.c.id)
-            .join(request, request.c.shard_id == shard.c.id)
-            .where(shard.c.id.in_(shard_ids), shard.c.state == ShardState.QUEUED)
-            .order_by(job.c.id)
-            .with_for_update(of=job)
-        )
+        rows = self._connection.execute(_LOCK_JOBS, {"shards": shard_ids})
         return {row.id: (to_job(row), row.body) for row in rows}
-
-    def _taking(self, worker_id: str, now: datetime, ttl_s: float) -> Any:
-        return update(shard).values(
-            state=ShardState.LEASED,
-            term=shard.c.term + 1,
-            attempts=shard.c.attempts + 1,
-            worker_id=worker_id,
-            lease_until=now + timedelta(seconds=ttl_s),
-        )
 
     def _suspicion(self, claimed: Row[Any]) -> Suspicion:
         """Shards that lost no worker, which are nearly all, cost no look."""
         return DeadRows(self._connection).suspicion(claimed.id, claimed.crash_count)
 
     def _start(self, claimed: Job, now: datetime) -> None:
+        if claimed.state is not JobState.QUEUED:
+            return  # another shard was claimed before, or this one
         Jobs(self._connection).mark_started(claimed.id, now, claimed.spec.max_runtime_s)
 
     def _stop_orders(self, job_ids: Sequence[str]) -> dict[str, tuple[StopReason, datetime]]:
@@ -398,11 +388,63 @@ class Leases:
         )
 
 
-def _claimable(now: datetime) -> tuple[ColumnElement[bool], ...]:
+def _claimable(now: datetime | BindParameter[datetime]) -> tuple[ColumnElement[bool], ...]:
     return (
         shard.c.state == ShardState.QUEUED,
         or_(shard.c.not_before.is_(None), shard.c.not_before <= now),
     )
+
+
+# Claims, made once: somebody waits while SQLAlchemy makes a statement.
+
+_LOCK_JOBS = (
+    select(job, request.c.body)
+    .join(shard, shard.c.job_id == job.c.id)
+    .join(request, request.c.shard_id == shard.c.id)
+    .where(shard.c.id.in_(bindparam("shards", expanding=True)), shard.c.state == ShardState.QUEUED)
+    .order_by(job.c.id)
+    .with_for_update(of=job)
+)
+
+_TAKE = update(shard).values(
+    state=ShardState.LEASED,
+    term=shard.c.term + 1,
+    attempts=shard.c.attempts + 1,
+    worker_id=bindparam("taker"),
+    lease_until=bindparam("until"),
+)
+
+_TAKE_ONLINE = _TAKE.where(
+    shard.c.id.in_(bindparam("shards", expanding=True)),
+    shard.c.job_id.in_(bindparam("jobs", expanding=True)),
+    shard.c.kind == JobKind.ONLINE,
+    shard.c.model.in_(bindparam("served", expanding=True)),
+    shard.c.capacity.in_(bindparam("machines", expanding=True)),
+    *_claimable(bindparam("moment")),
+).returning(
+    shard.c.id,
+    shard.c.job_id,
+    shard.c.tenant_id,
+    shard.c.term,
+    shard.c.worker_id,
+    shard.c.lease_until,
+    shard.c.is_isolating,
+)
+
+_TAKE_NEXT = _TAKE.where(
+    shard.c.id
+    == select(shard.c.id)
+    .where(shard.c.job_id == bindparam("of"), *_claimable(bindparam("moment")))
+    .order_by(shard.c.shard_no)
+    .limit(1)
+    .with_for_update(skip_locked=True)  # SQLite, which has one writer at a time, leaves it out
+    .scalar_subquery(),
+    shard.c.state == ShardState.QUEUED,
+).returning(shard)
+
+
+def _taker(worker_id: str, now: datetime, ttl_s: float) -> dict[str, Any]:
+    return {"taker": worker_id, "until": now + timedelta(seconds=ttl_s)}
 
 
 def _to_lease(row: Row[Any]) -> Lease:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from nightshift.jobs import JobKind, JobState, ShardState
 from nightshift.store import tables
@@ -12,6 +12,12 @@ job = tables.job
 shard = tables.shard
 
 _UNFINISHED = tuple(state for state in JobState if not state.is_terminal)
+
+_ONLINE = select(  # made once: a request is under way while SQLAlchemy makes statements
+    func.count().filter(shard.c.tenant_id == bindparam("tenant")),
+    func.count(),
+    func.count(shard.c.tenant_id.distinct()),
+).where(shard.c.state.in_((ShardState.QUEUED, ShardState.LEASED)), shard.c.kind == JobKind.ONLINE)
 
 
 @dataclass(frozen=True)
@@ -43,13 +49,7 @@ class Load:
 
     def online(self, tenant_id: str) -> OnlineLoad:
         """Counted in an index alone, however many there are."""
-        own, total, tenants = self._connection.execute(
-            select(
-                func.count().filter(shard.c.tenant_id == tenant_id),
-                func.count(),
-                func.count(shard.c.tenant_id.distinct()),
-            ).where(shard.c.state.in_((ShardState.QUEUED, ShardState.LEASED)), shard.c.kind == JobKind.ONLINE)
-        ).one()
+        own, total, tenants = self._connection.execute(_ONLINE, {"tenant": tenant_id}).one()
         return OnlineLoad(own, total, tenants)
 
     def oldest_online(self) -> datetime | None:
