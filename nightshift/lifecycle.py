@@ -43,17 +43,17 @@ class Submitted:
 
 def submit_bulk(tx: Transaction, new: NewJob, now: datetime) -> Submitted:
     """Accept a bulk job. It waits for the scheduler to read its input."""
-    job = _accept(tx, new, now)
+    job = tx.jobs.insert(new, now)
+    tx.events.begin(job.id, *_accepted(job), now)
     return Submitted(job, None, ())
 
 
 def submit_online(tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> Submitted:
     """Accept an online request. It can be claimed at once."""
     assert new.model is not None, "an online request names its model"
-    job = _accept(tx, new, now)
-    shard_id = tx.shards.insert_online(job, new.model, body, now)
-    ring = tx.outbox.add(JobKind.ONLINE, new.priority.rank, now, shard_id=shard_id)
-    return Submitted(job, shard_id, (ring,))
+    job = new.accepted(now)
+    ring = tx.online.insert(new, body, _accepted(job), now)
+    return Submitted(job, ring.shard_id, (ring,))
 
 
 def plan(
@@ -183,10 +183,9 @@ def counts_json(job: Job) -> JsonObject:
     return {"total": job.counts.total, "succeeded": job.counts.succeeded, "failed": job.counts.failed}
 
 
-def _accept(tx: Transaction, new: NewJob, now: datetime) -> Job:
-    job = tx.jobs.insert(new, now)
-    tx.events.begin(job.id, f"job.{JobState.QUEUED}", _said(job, JobState.QUEUED), now)
-    return job
+def _accepted(job: Job) -> tuple[str, JsonObject]:
+    """The first event of a job."""
+    return f"job.{job.state}", _said(job, job.state)
 
 
 def _say(tx: Transaction, job: Job, state: JobState, now: datetime) -> None:

@@ -33,6 +33,7 @@ from nightshift.store.keys import Keys
 from nightshift.store.leadership import Leadership
 from nightshift.store.leases import Leases
 from nightshift.store.load import Load
+from nightshift.store.online import Online
 from nightshift.store.outbox import Outbox
 from nightshift.store.references import References
 from nightshift.store.shards import Shards
@@ -74,6 +75,10 @@ class Transaction:
     @cached_property
     def events(self) -> Events:
         return Events(self._connection)
+
+    @cached_property
+    def online(self) -> Online:
+        return Online(self._connection)
 
     @cached_property
     def outbox(self) -> Outbox:

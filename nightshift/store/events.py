@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -34,7 +34,7 @@ class Events:
 
     def begin(self, job_id: str, type: str, data: JsonObject, now: datetime) -> None:
         """Add the first event of a job that this transaction has inserted, which has its number already."""
-        self._insert(job_id, FIRST_SEQ, type, data, now)
+        self._connection.execute(_INSERT, first_row(job_id, type, data, now))
 
     def append(self, job_id: str, type: str, data: JsonObject, now: datetime) -> int:
         """Add an event to a job's history and return its number.
@@ -48,7 +48,7 @@ class Events:
             .values(event_seq=job.c.event_seq + 1)
             .returning(job.c.event_seq)
         ).scalar_one()
-        self._insert(job_id, seq, type, data, now)
+        self._connection.execute(_INSERT, _row(job_id, seq, type, data, now))
         return seq
 
     def after(self, tenant_id: str, job_id: str, seq: int, limit: int) -> Sequence[Event]:
@@ -62,7 +62,11 @@ class Events:
         )
         return [Event(row.seq, row.type, row.data, row.created_at) for row in rows]
 
-    def _insert(self, job_id: str, seq: int, type: str, data: JsonObject, now: datetime) -> None:
-        self._connection.execute(
-            _INSERT, {"job_id": job_id, "seq": seq, "type": type, "data": data, "created_at": now}
-        )
+
+def first_row(job_id: str, type: str, data: JsonObject, now: datetime) -> dict[str, Any]:
+    """The first event of a job, as a row of the event table."""
+    return _row(job_id, FIRST_SEQ, type, data, now)
+
+
+def _row(job_id: str, seq: int, type: str, data: JsonObject, now: datetime) -> dict[str, Any]:
+    return {"job_id": job_id, "seq": seq, "type": type, "data": data, "created_at": now}

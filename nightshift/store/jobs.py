@@ -94,6 +94,27 @@ class NewJob:
             deadline_at=now + timedelta(seconds=self.spec.completion_window_s),
         )
 
+    def row(self, now: datetime) -> dict[str, Any]:
+        """The same as a row of the job table. Its first event is counted already (`events.first_row`)."""
+        accepted = self.accepted(now)
+        return {
+            "id": self.id,
+            "tenant_id": self.tenant_id,
+            "kind": self.kind,
+            "face": self.face,
+            "state": accepted.state,
+            "priority": self.priority,
+            "priority_rank": self.priority.rank,
+            "model": self.model,
+            "spec": self.spec.to_json(),
+            "fingerprint": self.fingerprint,
+            "created_at": accepted.created_at,
+            "deadline_at": accepted.deadline_at,
+            "webhook_secret": self.webhook_secret,
+            "capacity": self.spec.capacity,
+            "event_seq": FIRST_SEQ,
+        }
+
 
 @dataclass(frozen=True)
 class Backlog:
@@ -111,29 +132,9 @@ class Jobs:
     # -- creation and look-up, on behalf of a tenant ---------------------------------------------------
 
     def insert(self, new: NewJob, now: datetime) -> Job:
-        """Record an accepted job. It is queued; a bulk job is not planned yet. Its first event is counted
-        already (`events.begin`).
-        """
-        accepted = new.accepted(now)
-        values: dict[str, Any] = {
-            "id": new.id,
-            "tenant_id": new.tenant_id,
-            "kind": new.kind,
-            "face": new.face,
-            "state": accepted.state,
-            "priority": new.priority,
-            "priority_rank": new.priority.rank,
-            "model": new.model,
-            "spec": new.spec.to_json(),
-            "fingerprint": new.fingerprint,
-            "created_at": accepted.created_at,
-            "deadline_at": accepted.deadline_at,
-            "webhook_secret": new.webhook_secret,
-            "capacity": new.spec.capacity,
-            "event_seq": FIRST_SEQ,
-        }
-        self._connection.execute(_INSERT, values)
-        return accepted
+        """Record an accepted bulk job. It is queued and not planned yet."""
+        self._connection.execute(_INSERT, new.row(now))
+        return new.accepted(now)
 
     def get(self, tenant_id: str, job_id: str) -> Job | None:
         row = self._connection.execute(

@@ -6,6 +6,7 @@ A ring is idempotent. Whoever sends it deletes it afterwards; a crash between th
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select
 
@@ -33,8 +34,7 @@ class Outbox:
 
     def add(self, kind: JobKind, priority_rank: int, now: datetime, *, shard_id: str | None = None) -> Ring:
         ring_id: int = self._connection.execute(
-            _INSERT,
-            {"kind": kind, "shard_id": shard_id, "priority_rank": priority_rank, "created_at": now},
+            _INSERT, ring_row(kind, shard_id, priority_rank, now)
         ).scalar_one()
         return Ring(ring_id, kind, shard_id, priority_rank)
 
@@ -51,3 +51,8 @@ class Outbox:
 
     def length(self) -> int:
         return self._connection.execute(select(func.count()).select_from(outbox)).scalar_one()
+
+
+def ring_row(kind: JobKind, shard_id: str | None, priority_rank: int, now: datetime) -> dict[str, Any]:
+    """A ring that is owed, as a row of the outbox."""
+    return {"kind": kind, "shard_id": shard_id, "priority_rank": priority_rank, "created_at": now}

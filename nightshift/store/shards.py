@@ -34,7 +34,6 @@ request = tables.request
 result = tables.result
 
 OPEN_SHARD_STATES = tuple(state for state in ShardState if not state.is_terminal)
-_INSERT, _INSERT_REQUEST = insert(shard), insert(request)
 INSERT_ROWS_MAX = 500  # rows per INSERT: SQLite allows 32,766 bound values in a statement
 
 
@@ -90,30 +89,6 @@ class Shards:
         ]
         for first in range(0, len(rows), INSERT_ROWS_MAX):
             self._connection.execute(insert(shard), rows[first : first + INSERT_ROWS_MAX])
-
-    def insert_online(self, job: Job, model: str, body: JsonObject, now: datetime) -> str:
-        """Record an online job's one shard and its request body. Returns the shard's id."""
-        shard_id = new_id("shard")
-        self._connection.execute(
-            _INSERT,
-            {
-                "id": shard_id,
-                "job_id": job.id,
-                "tenant_id": job.tenant_id,
-                "kind": JobKind.ONLINE,
-                "model": model,
-                "shard_no": 0,
-                "state": ShardState.QUEUED,
-                "enqueued_at": now,
-                "rows_total": 1,
-                "uri": "",
-                "format": "request",
-                "start": 0,
-                "capacity": job.spec.capacity,
-            },
-        )
-        self._connection.execute(_INSERT_REQUEST, {"shard_id": shard_id, "body": body})
-        return shard_id
 
     # -- writes under a lease --------------------------------------------------------------------------
 

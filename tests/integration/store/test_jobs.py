@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.jobs import Counts, Face, Job, JobKind, JobState, StopReason, Usage
+from nightshift.jobs import Counts, Face, Job, JobKind, JobState, StopReason, Usage, Webhook
 from nightshift.priorities import PriorityClass
 from nightshift.store import Store
 from nightshift.store.jobs import Backlog
@@ -72,6 +72,16 @@ def test_jobs_are_listed_by_what_they_are(
 
     with store.snapshot() as tx:
         assert ids(tx.jobs.list("default", limit=10, **wanted)) == [made[name] for name in found]
+
+
+def test_an_accepted_job_is_what_is_read_back(store: Store) -> None:
+    """It is not read back when it is accepted: somebody waits."""
+    webhook = Webhook("https://example.com/hook", ("job.succeeded",))
+    spec = a_spec(max_runtime_s=60, capacity="spot", max_error_rate=0.5, webhook=webhook, metadata={"a": "b"})
+    accepted = [submit(store, spec=spec), submit(store, face=Face.OPENAI), asked(store).job]
+
+    with store.snapshot() as tx:
+        assert [tx.jobs.get("default", job.id) for job in accepted] == accepted
 
 
 def test_a_request_made_again_is_recognised_while_it_is_recent(store: Store, clock: FakeClock) -> None:
