@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -76,6 +77,16 @@ def window_of(text: str) -> str:
     if _WINDOW.fullmatch(text) is None:
         raise InvalidOption("--window", f"{text!r} is no time such as 90m, 8h or 7d")
     return text
+
+
+def date_of(name: str | None, date: str | None) -> str | None:
+    """The day of a recurring run. Today by this machine's calendar: the day its operator sees.
+
+    Raises InvalidOption for a date without a name.
+    """
+    if name is None and date is not None:
+        raise InvalidOption("--date", "it belongs to a --name")
+    return date or (datetime.now().astimezone().date().isoformat() if name else None)
 
 
 def _from_file(path: Path, model: str | None) -> JsonObject:

@@ -5,7 +5,8 @@ exit code that says how it went (docs/cli.md).
 """
 
 from collections import Counter
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -31,54 +32,62 @@ class OutputFormat(StrEnum):
     PARQUET = "parquet"
 
 
+Input = Annotated[
+    str,
+    typer.Argument(
+        metavar="INPUT",
+        help="The rows: a local path, file:///…, s3://… or file-…. A glob or a directory: all it holds.",
+    ),
+]
+Output = Annotated[
+    str,
+    typer.Option("--output", "-o", metavar="URI", help="Where part files go: s3://…/, file:///…/ or a path."),
+]
+EndpointName = Annotated[
+    str, typer.Option(metavar="NAME", help="chat, completions or embeddings; or the route.")
+]
+ModelId = Annotated[
+    str | None, typer.Option(metavar="ID", help="The model; only with --input-column or --template.")
+]
+TemplateFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="JSON file with the request made of each row; {{column}} is replaced."),
+]
+InputColumn = Annotated[
+    str | None, typer.Option(metavar="C", help="Instead of a template: the column with the text or prompt.")
+]
+IdColumn = Annotated[
+    str | None, typer.Option(metavar="C", help="The column that identifies a row in the output.")
+]
+Format = Annotated[OutputFormat, typer.Option(help="Of the part files.")]
+Priority = Annotated[PriorityClass, typer.Option(help="Who goes first.")]
+Window = Annotated[str, typer.Option(metavar="TIME", help="How long it may take from now: 90m, 8h, 2d.")]
+Webhook = Annotated[str | None, typer.Option(metavar="URL", help="Told when the job has ended.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")]
+Name = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Of a recurring run: the same name and date is the same job."),
+]
+Date = Annotated[
+    str | None, typer.Option(metavar="D", help="With --name.  [default: today]", show_default=False)
+]
+
+
 def run(
-    input: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="The rows: a local path, file:///…, s3://… or file-…. A glob or a directory: all it holds.",
-        ),
-    ],
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output", "-o", metavar="URI", help="Where part files go: s3://…/, file:///…/ or a path."
-        ),
-    ],
-    endpoint: Annotated[
-        str, typer.Option(metavar="NAME", help="chat, completions or embeddings; or the route.")
-    ],
-    model: Annotated[
-        str | None, typer.Option(metavar="ID", help="The model; only with --input-column or --template.")
-    ] = None,
-    template: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="JSON file with the request made of each row; {{column}} is replaced."
-        ),
-    ] = None,
-    input_column: Annotated[
-        str | None,
-        typer.Option(metavar="C", help="Instead of a template: the column with the text or prompt."),
-    ] = None,
-    id_column: Annotated[
-        str | None, typer.Option(metavar="C", help="The column that identifies a row in the output.")
-    ] = None,
-    format: Annotated[OutputFormat, typer.Option(help="Of the part files.")] = OutputFormat.JSONL,
-    priority: Annotated[PriorityClass, typer.Option(help="Who goes first.")] = PriorityClass.STANDARD,
-    window: Annotated[
-        str, typer.Option(metavar="TIME", help="How long it may take from now: 90m, 8h, 2d.")
-    ] = "24h",
-    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Told when the job has ended.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")] = False,
-    name: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Of a recurring run: the same name and date is the same job."),
-    ] = None,
-    date: Annotated[
-        str | None,
-        typer.Option(metavar="D", help="With --name.  [default: today]", show_default=False),
-    ] = None,
+    input: Input,
+    output: Output,
+    endpoint: EndpointName,
+    model: ModelId = None,
+    template: TemplateFile = None,
+    input_column: InputColumn = None,
+    id_column: IdColumn = None,
+    format: Format = OutputFormat.JSONL,
+    priority: Priority = PriorityClass.STANDARD,
+    window: Window = "24h",
+    webhook: Webhook = None,
+    wait: Wait = False,
+    name: Name = None,
+    date: Date = None,
     json: Json = False,
 ) -> None:
     """Submit a bulk job.
@@ -87,11 +96,10 @@ def run(
     5 it was cancelled, 6 its window ended first. Otherwise 0 means accepted. 1 is any other trouble, 2 a
     mistake in the options.
     """
-    from nightshift.cli.requests_of_rows import InvalidOption, endpoint_of, location, template_of, window_of
+    from nightshift.cli.requests_of_rows import date_of, endpoint_of, location, template_of, window_of
 
-    if date is not None and name is None:
-        raise typer.BadParameter("it belongs to a --name", param_hint="--date")
-    try:
+    with _told_as_usage():
+        day = date_of(name, date)
         body = {
             "input": location(input, must_exist=True),
             "output": location(output, is_directory=True),
@@ -103,10 +111,8 @@ def run(
             "completion_window": window_of(window),
             "webhook": {"url": webhook} if webhook else None,
             "name": name,
-            "date": date or (_today() if name else None),
+            "date": day,
         }
-    except InvalidOption as error:
-        raise typer.BadParameter(str(error), param_hint=error.option) from error
     with open_client() as client:
         job = _submit(client, {field: value for field, value in body.items() if value is not None})
         if wait:
@@ -162,6 +168,17 @@ def _error_of(row: dict[str, Any]) -> str | None:
     return error.get("message")
 
 
+@contextmanager
+def _told_as_usage() -> Iterator[None]:
+    """An option that makes no sense ends the command as one of typer's own does."""
+    from nightshift.cli.requests_of_rows import InvalidOption
+
+    try:
+        yield
+    except InvalidOption as error:
+        raise typer.BadParameter(str(error), param_hint=error.option) from error
+
+
 def _submit(client: "Client", body: dict[str, object]) -> "RemoteJob":
     from nightshift.client import ApiError
 
@@ -209,8 +226,3 @@ def _explain(client: "Client", job: "RemoteJob", *, has_template: bool) -> None:
             "nightshift: rows were taken for requests in OpenAI's batch-line form; records need --model "
             "and --input-column or --template"
         )
-
-
-def _today() -> str:
-    """By this machine's calendar: a nightly run belongs to the day its operator sees."""
-    return datetime.now().astimezone().date().isoformat()
