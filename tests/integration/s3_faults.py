@@ -157,8 +157,7 @@ def faulty_s3(behind: S3Server, seed: int = 0) -> Iterator[FaultyS3]:
     """A faulty way to a server, without faults so far."""
     front = FaultyS3(behind, seed)
     with httpx.Client(base_url=behind.endpoint, trust_env=False, timeout=30) as client:
-        server = ThreadingHTTPServer((HOST, 0), _handler(front, client))
-        server.daemon_threads = True
+        server = _FrontServer(front, client)
         front.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
@@ -171,96 +170,107 @@ def faulty_s3(behind: S3Server, seed: int = 0) -> Iterator[FaultyS3]:
             thread.join()
 
 
-def _handler(front: FaultyS3, client: httpx.Client) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # a header and a body are two writes
+class _FrontServer(ThreadingHTTPServer):
+    """Answers in the place of the server behind `front`, which `client` asks."""
 
-        def handle_any(self) -> None:
-            fault, healed = front.fault_for(self.command, self.path)
-            length = int(self.headers.get("content-length") or 0)
-            with suppress(ConnectionError):  # whoever asked has given up
-                self._meet(fault, healed, length)
+    daemon_threads = True
 
-        def _meet(self, fault: Fault | None, healed: threading.Event, length: int) -> None:
-            if isinstance(fault, Unreachable):
-                self._hang_up()
-                return
-            if isinstance(fault, Swallowed):
-                self._swallow(length, fault.bytes_per_s, healed)
-                return
-            body = self.rfile.read(length)
-            if isinstance(fault, Refused):
-                self._answer(fault.status, {}, _error(fault.code))
-                return
-            answer = self._passed_on(body)
-            match fault:
-                case AnswerLost():
-                    self._hang_up()
-                case Damaged() if answer.is_success and answer.content:
-                    damaged = bytes([answer.content[0] ^ 1]) + answer.content[1:]
-                    self._answer(answer.status_code, answer.headers, damaged)
-                case Mistaken() if answer.is_success:
-                    headers = {**answer.headers, "etag": f'"{"0" * 32}"'}
-                    self._answer(answer.status_code, headers, answer.content)
-                case CutShort(is_reset):
-                    self._answer(answer.status_code, answer.headers, answer.content, cut=True)
-                    self._hang_up(reset=is_reset)
-                case Slow(delay_s, bytes_per_s):
-                    healed.wait(delay_s)
-                    self._answer(answer.status_code, answer.headers, answer.content, bytes_per_s=bytes_per_s)
-                case _:
-                    self._answer(answer.status_code, answer.headers, answer.content)
+    def __init__(self, front: FaultyS3, client: httpx.Client) -> None:
+        super().__init__((HOST, 0), _Handler)
+        self.front = front
+        self.client = client
 
-        def _passed_on(self, body: bytes) -> httpx.Response:
-            headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
-            return client.request(self.command, self.path, content=body, headers=headers)
 
-        def _answer(
-            self,
-            status: int,
-            headers: Mapping[str, str],
-            data: bytes,
-            *,
-            cut: bool = False,
-            bytes_per_s: int = 0,
-        ) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                if name.lower() in PASSED_ON:
-                    self.send_header(name, value)
-            is_head = self.command == "HEAD" and status == 200
-            self.send_header("content-length", headers["content-length"] if is_head else str(len(data)))
-            self.end_headers()
-            if self.command == "HEAD":
-                return
-            data = data[: len(data) // 2] if cut else data
-            step = max(1, round(bytes_per_s * TICK_S)) if bytes_per_s else max(1, len(data))
-            for begin in range(0, len(data), step):
-                self.wfile.write(data[begin : begin + step])
-                if bytes_per_s:
-                    time.sleep(TICK_S)  # its pace is what this is about
+class _Handler(BaseHTTPRequestHandler):
+    """One connection: what its requests meet, and what is answered."""
 
-        def _swallow(self, length: int, bytes_per_s: int, healed: threading.Event) -> None:
-            while length > 0 and bytes_per_s and not healed.wait(TICK_S):
-                step = min(length, max(1, round(bytes_per_s * TICK_S)))
-                length -= len(self.rfile.read(step)) or length
-            healed.wait()
+    server: _FrontServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a header and a body are two writes
+
+    def _handle(self) -> None:
+        fault, healed = self.server.front.fault_for(self.command, self.path)
+        length = int(self.headers.get("content-length") or 0)
+        with suppress(ConnectionError):  # whoever asked has given up
+            self._meet(fault, healed, length)
+
+    def _meet(self, fault: Fault | None, healed: threading.Event, length: int) -> None:
+        if isinstance(fault, Unreachable):
             self._hang_up()
+            return
+        if isinstance(fault, Swallowed):
+            self._swallow(length, fault.bytes_per_s, healed)
+            return
+        body = self.rfile.read(length)
+        if isinstance(fault, Refused):
+            self._answer(fault.status, {}, _error(fault.code))
+            return
+        answer = self._passed_on(body)
+        match fault:
+            case AnswerLost():
+                self._hang_up()
+            case Damaged() if answer.is_success and answer.content:
+                damaged = bytes([answer.content[0] ^ 1]) + answer.content[1:]
+                self._answer(answer.status_code, answer.headers, damaged)
+            case Mistaken() if answer.is_success:
+                headers = {**answer.headers, "etag": f'"{"0" * 32}"'}
+                self._answer(answer.status_code, headers, answer.content)
+            case CutShort(is_reset):
+                self._answer(answer.status_code, answer.headers, answer.content, cut=True)
+                self._hang_up(reset=is_reset)
+            case Slow(delay_s, bytes_per_s):
+                healed.wait(delay_s)
+                self._answer(answer.status_code, answer.headers, answer.content, bytes_per_s=bytes_per_s)
+            case _:
+                self._answer(answer.status_code, answer.headers, answer.content)
 
-        def _hang_up(self, *, reset: bool = False) -> None:
-            self.close_connection = True
-            if reset:  # a close without lingering sends RST; whoever still reads keeps it from being one
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.rfile.close()
-                self.connection.close()
+    def _passed_on(self, body: bytes) -> httpx.Response:
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        return self.server.client.request(self.command, self.path, content=body, headers=headers)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: what was asked stands in `seen`."""
+    def _answer(
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        data: bytes,
+        *,
+        cut: bool = False,
+        bytes_per_s: int = 0,
+    ) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            if name.lower() in PASSED_ON:
+                self.send_header(name, value)
+        is_head = self.command == "HEAD" and status == 200
+        self.send_header("content-length", headers["content-length"] if is_head else str(len(data)))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        data = data[: len(data) // 2] if cut else data
+        step = max(1, round(bytes_per_s * TICK_S)) if bytes_per_s else max(1, len(data))
+        for begin in range(0, len(data), step):
+            self.wfile.write(data[begin : begin + step])
+            if bytes_per_s:
+                time.sleep(TICK_S)  # its pace is what this is about
 
-    for method in ("GET", "PUT", "HEAD", "POST", "DELETE"):
-        setattr(Handler, f"do_{method}", Handler.handle_any)
-    return Handler
+    def _swallow(self, length: int, bytes_per_s: int, healed: threading.Event) -> None:
+        while length > 0 and bytes_per_s and not healed.wait(TICK_S):
+            step = min(length, max(1, round(bytes_per_s * TICK_S)))
+            length -= len(self.rfile.read(step)) or length
+        healed.wait()
+        self._hang_up()
+
+    def _hang_up(self, *, reset: bool = False) -> None:
+        self.close_connection = True
+        if reset:  # a close without lingering sends RST; whoever still reads keeps it from being one
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.rfile.close()
+            self.connection.close()
+
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _handle
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: what was asked stands in `seen`."""
 
 
 def _error(code: str) -> bytes:
