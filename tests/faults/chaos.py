@@ -21,9 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from tests.faults.launch import running
 from tests.faults.rounds import Round, Rounds
 from tests.faults.schedule import Kind, Scene, schedule
-from tests.faults.service import Parts, Service, running
+from tests.faults.service import Parts, Service
 from tests.integration.servers import RAM_DISK
 
 KILLS_PER_ROUND: Final = 40

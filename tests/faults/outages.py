@@ -26,9 +26,10 @@ import psycopg
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.keys import DEFAULT_TENANT
+from tests.faults.launch import running
 from tests.faults.processes import TICK_S, wait_for
 from tests.faults.proxy import Blackhole, Refuse
-from tests.faults.service import Parts, Service, running
+from tests.faults.service import Parts, Service
 from tests.faults.workload import Job, Row, submit_online
 from tests.integration.servers import RAM_DISK, PostgresServer
 

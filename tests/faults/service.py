@@ -1,36 +1,30 @@
 """The whole service as real processes, each of which can be killed, paused, cut off and started again.
 
-    with running(folder, Parts(database="postgresql", workers=3), SEGMENT_ROWS="8") as service:
-        service.arm("worker.claimed")
-        service.kill("worker-1")
+    service.arm("worker.claimed")
+    service.kill("worker-1")
 
 Roles: `api`, `scheduler-1` …, `worker-1` … (the Celery process), `machine-1` … (its supervisor, and with it
 the worker: nobody is left to release its leases). Whatever dies is started again at once. Redis is
-`service.redis`.
+`service.redis`. `launch.py` brings it up.
 """
 
 import re
 import signal
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import httpx
 
 from nightshift import failpoints
-from nightshift.cli import embedded
 from nightshift.client import Client
-from nightshift.demo import demo_model_path
 from nightshift.fleet import WorkerState
 from nightshift.keys import DEFAULT_TENANT
-from nightshift.objectstore import ObjectStore, open_store
-from nightshift.settings import DataSettings
-from nightshift.store import Store, open_database, tables
+from nightshift.objectstore import ObjectStore
+from nightshift.store import Store, tables
 from nightshift.store.database import Database
 from nightshift.supervisor import Death
 from nightshift.webhooks import DeliveryState
@@ -46,30 +40,11 @@ from tests.faults.processes import (
     send,
     wait_for,
 )
-from tests.faults.proxy import FaultProxy, proxied
-from tests.integration import servers
+from tests.faults.proxy import FaultProxy
 from tests.integration.api.conftest import insert_key
-from tests.integration.s3_faults import FaultyS3, faulty_s3
-from tests.integration.servers import HOST, PostgresServer, S3Server, ValkeyServer, free_port
-from tests.receiver import Receiver, receiver, says
-
-# Everything that is waited for, at a sixth to a third of what it is in production.
-SCALED: Final = {
-    "LEASE_TTL_S": "6",
-    "LEASE_TRUST_S": "4",
-    "HEARTBEAT_S": "1",
-    "RING_AFTER_S": "3",
-    "LEADER_TTL_S": "5",
-    "LEADER_TRUST_S": "3.5",
-    "LEADER_ATTEMPT_S": "1",
-    "SEGMENT_ROWS": "8",
-    "SEGMENT_INTERVAL_S": "0.5",
-    "SHARD_BYTES": "4096",
-    "ENGINE_MAX_NUM_SEQS": "16",
-    "FAKE_POLL_S": "1",
-}
-ROLE: Final = "NIGHTSHIFT_ROLE"  # tells a process, and what it starts, whose it is
-ROOT: Final = Path(__file__).resolve().parents[2]
+from tests.integration.s3_faults import FaultyS3
+from tests.integration.servers import PostgresServer, S3Server, ValkeyServer
+from tests.receiver import Receiver
 
 
 @dataclass(frozen=True)
@@ -328,144 +303,6 @@ class Service:
     def logs(self) -> str:
         """The end of what everybody has said."""
         return "\n".join(f"--- {role}\n{self.log(role)[-3000:]}" for role in self.kept)
-
-
-@contextmanager
-def running(folder: Path, parts: Parts = Parts(), **settings: str) -> Iterator[Service]:
-    """The service, ready; killed at the end if it is still there. `settings` are NIGHTSHIFT_ variables
-    without their prefix, on top of `SCALED`.
-    """
-    with ExitStack() as stack:
-        service = _prepare(folder, parts, settings, stack)
-        for role, command in _commands(service).items():
-            grace_s = 40.0 if role.startswith("worker") else 10.0
-            log_path = folder / "logs" / f"{role}.log"
-            own = {f"NIGHTSHIFT_{name}": word for name, word in parts.of_role.get(role, {}).items()}
-            environment = {**service.environment, ROLE: role, **own}
-            kept = Kept(role, command, environment, log_path, grace_s, service.deaths.append)
-            service.kept[role] = kept
-            stack.callback(_end, service, role)
-            kept.start()
-        try:
-            service.wait_until_ready()
-            yield service
-        except BaseException as error:
-            error.add_note(service.logs())
-            raise
-
-
-def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: ExitStack) -> Service:
-    """Everything but the processes that are ours."""
-    for name in ("data", "files", "logs", "failpoints"):
-        (folder / name).mkdir()
-    # A short path: that of a unix socket may have 107 bytes.
-    near = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ns-")))
-    redis = ValkeyServer(near)
-    stack.callback(redis.kill)
-    redis.start()
-    stack.callback(redis.client.close)
-    targets: dict[str, int | Path] = {"redis": near / "valkey.sock"}
-    database_url = direct_url = ""
-    postgresql = None
-    if parts.database == "postgresql":
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ns-")))
-        postgresql = stack.enter_context(servers.postgresql(place, durable=parts.durable))
-        direct_url = postgresql.url()
-        targets["database"] = place / ".s.PGSQL.5432"
-    s3 = None
-    if parts.objects != "directory":
-        s3 = stack.enter_context({"moto": servers.moto, "rclone": servers.rclone}[parts.objects](folder))
-        targets["s3"] = int(s3.endpoint.rpartition(":")[2])
-        stack.enter_context(s3.in_environment())
-    bucket = s3.new_bucket() if s3 is not None else None
-    storage_url = f"s3://{bucket}/nightshift" if bucket else ""
-    assert parts.proxies <= targets.keys(), f"no proxy stands before {parts.proxies - targets.keys()}"
-    proxy = {name: stack.enter_context(proxied(targets[name])) for name in sorted(parts.proxies)}
-
-    redis_url = redis.settings.redis_url
-    if "redis" in proxy:
-        redis_url = f"redis://{HOST}:{proxy['redis'].port}/0"
-    database_url = direct_url
-    if "database" in proxy:
-        database_url = f"postgresql+psycopg://postgres@{HOST}:{proxy['database'].port}/postgres"
-    endpoint = {"AWS_ENDPOINT_URL": f"http://{HOST}:{proxy['s3'].port}"} if "s3" in proxy else {}
-    s3_front = None
-    if parts.s3_faults_seed is not None:
-        assert s3 is not None, "a directory does not speak HTTP"
-        s3_front = stack.enter_context(faulty_s3(s3, parts.s3_faults_seed))
-        endpoint = {"AWS_ENDPOINT_URL": s3_front.server().endpoint}
-
-    data = DataSettings(data_dir=folder / "data", database_url=direct_url, storage_url=storage_url)
-    key_file = embedded.set_up_database(data)
-    database = open_database(data)
-    store = Store(database)
-    stack.callback(store.close)
-    objects = open_store(data.resolved_storage_url)
-    stack.callback(objects.close)
-    base_url = f"http://{HOST}:{free_port()}"
-    words = {
-        **SCALED,
-        "DATA_DIR": str(folder / "data"),
-        "DATABASE_URL": database_url or data.resolved_database_url,
-        "STORAGE_URL": data.resolved_storage_url,
-        "REDIS_URL": redis_url,
-        "BASE_URL": base_url,
-        "MODELS": MODEL if parts.engine == "fake" else str(demo_model_path()),
-        "DETERMINISTIC": "false" if parts.engine == "fake" else "true",  # the oracle compares bytes
-        "FILE_ROOTS": str(folder / "files"),
-        "S3_BUCKETS": bucket or "",
-        "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
-        "LOG_FORMAT": "human",
-        "SPOT_PROVIDER": "none",
-        "FAILPOINT_DIR": str(folder / "failpoints"),
-        "FAKE_STAMPS": str(folder / "stamps"),
-        "FAKE_MENDED": str(folder / "mended"),
-        **settings,
-    }
-    environment = {f"NIGHTSHIFT_{name}": value for name, value in words.items()}
-    return Service(
-        folder=folder,
-        parts=parts,
-        base_url=base_url,
-        api_key=key_file.read_text(),
-        redis=redis,
-        proxy=proxy,
-        database=database,
-        store=store,
-        objects=objects,
-        s3=s3,
-        s3_front=s3_front,
-        postgresql=postgresql,
-        receiver=stack.enter_context(receiver(says(200))),
-        environment=environment | endpoint | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        bucket=bucket,
-    )
-
-
-def _commands(service: Service) -> dict[str, tuple[str, ...]]:
-    """What runs, by role, in the order it starts in; it is stopped in the reverse one."""
-    python = (sys.executable, "-P", "-m")
-    api = (*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(ROOT), "--host", HOST)
-    api += ("--port", service.base_url.rpartition(":")[2], "--no-access-log", "--log-level", "warning")
-    api += ("--http", "api.connections:BoundedHttp", "--backlog", "128")
-    worker = "tests.faults.worker_process" if service.parts.engine == "fake" else "nightshift.cli.main"
-    arguments = () if service.parts.engine == "fake" else ("worker",)
-    return {
-        "api": (*api, "--timeout-graceful-shutdown", "5"),
-        **{f"scheduler-{n}": (*python, "scheduler") for n in range(1, service.parts.schedulers + 1)},
-        **{f"worker-{n}": (*python, worker, *arguments) for n in range(1, service.parts.workers + 1)},
-    }
-
-
-def _end(service: Service, role: str) -> None:
-    """At the end of a test nobody waits for a drain."""
-    kept = service.kept[role]
-    if not kept.is_kept:
-        return
-    if (pid := kept.pid) is not None:
-        for beneath in (pid, *children(pid)):
-            send(beneath, signal.SIGCONT)
-    kept.kill_and_stop()
 
 
 def _status(http: httpx.Client, path: str) -> int | None:

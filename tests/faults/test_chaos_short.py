@@ -10,10 +10,11 @@ import pytest
 
 from tests.faults import chaos
 from tests.faults.chaos import report, scene_of
+from tests.faults.launch import running
 from tests.faults.oracle import OracleFailure
 from tests.faults.rounds import Round, Rounds
 from tests.faults.schedule import Kind, Scene, schedule
-from tests.faults.service import Parts, running
+from tests.faults.service import Parts
 from tests.integration.servers import RAM_DISK
 
 SEED = 20261121

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults import oracle
+from tests.faults.launch import ROLE, running
 from tests.faults.oracle import Limits
-from tests.faults.service import ROLE, Parts, Service, running
+from tests.faults.service import Parts, Service
 from tests.faults.workload import Job, some_rows, submit_bulk, submit_online
 from tests.integration.servers import RAM_DISK
 

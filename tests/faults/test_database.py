@@ -18,11 +18,12 @@ from sqlalchemy import select, text
 from nightshift.store import tables
 from tests.faults import oracle
 from tests.faults.conftest import ServiceOf
+from tests.faults.launch import SCALED
 from tests.faults.oracle import Limits
 from tests.faults.outages import POSTGRESQL, cut_off, wait_until_ended
 from tests.faults.processes import PATIENCE_S, wait_for
 from tests.faults.proxy import Reset
-from tests.faults.service import SCALED, Parts, Service
+from tests.faults.service import Parts, Service
 from tests.faults.workload import Job, OnlineJob, Row, some_rows, submit_bulk, submit_online
 
 TIMEOUT_S = 2.0

@@ -13,9 +13,10 @@ import pytest
 from nightshift.jobs import Face
 from tests.faults import oracle
 from tests.faults.disk import Disk, small_disk
+from tests.faults.launch import running
 from tests.faults.oracle import Limits
 from tests.faults.processes import wait_for
-from tests.faults.service import Service, running
+from tests.faults.service import Service
 from tests.faults.workload import BulkJob, Row, some_rows, submit_bulk
 
 LEASE_S = 3

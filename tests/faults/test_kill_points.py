@@ -22,9 +22,10 @@ from nightshift.rows.outputs import decode_segment
 from nightshift.settings import WorkerSettings
 from nightshift.store import tables
 from tests.faults import oracle
+from tests.faults.launch import SCALED, running
 from tests.faults.oracle import Limits
 from tests.faults.processes import wait_for
-from tests.faults.service import SCALED, Parts, running
+from tests.faults.service import Parts
 from tests.faults.workload import OnlineJob, Row, some_rows, submit_bulk, submit_online
 from tests.integration.servers import RAM_DISK
 

@@ -47,6 +47,10 @@ class S3Server:
     secret_key: str
     has_conditional_put: bool
 
+    @property
+    def port(self) -> int:
+        return int(self.endpoint.rpartition(":")[2])
+
     def environment(self) -> dict[str, str]:
         """What a process needs to reach it."""
         return {
@@ -139,24 +143,24 @@ class ValkeyServer:
     def __init__(self, folder: Path) -> None:
         """`folder` is short: the path of a unix socket has at most about 107 bytes."""
         self._folder = folder
-        self._socket = folder / "valkey.sock"
+        self.socket = folder / "valkey.sock"
         self._stack = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def settings(self) -> QueueSettings:
         """How our own code reaches it."""
-        return QueueSettings(redis_url=f"redis+socket://{self._socket}")
+        return QueueSettings(redis_url=f"redis+socket://{self.socket}")
 
     @cached_property
     def client(self) -> redis.Redis:
         """A look behind the scenes."""
-        return redis.Redis(unix_socket_path=str(self._socket))
+        return redis.Redis(unix_socket_path=str(self.socket))
 
     def start(self) -> None:
-        command = valkey.command_line(self._folder, socket=self._socket)
+        command = valkey.command_line(self._folder, socket=self.socket)
         log_path = self._folder / "valkey.log"
-        self._process = self._stack.enter_context(running(command, log_path, self._socket))
+        self._process = self._stack.enter_context(running(command, log_path, self.socket))
 
     def kill(self) -> None:
         """SIGKILL: what it had not written to its file is lost."""
@@ -188,6 +192,10 @@ class PostgresServer:
     programs: Path
     owner: dict[str, str]  # whose processes they are, if not ours
     is_durable: bool = False  # it waits for the disk
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / ".s.PGSQL.5432"
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"

@@ -1,0 +1,227 @@
+"""Brings the whole service up for a test, on servers of its own, and ends it.
+
+    with running(folder, Parts(database="postgresql", workers=3), SEGMENT_ROWS="8") as service:
+
+What can then be done to it: `service.py`.
+"""
+
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nightshift.cli import embedded
+from nightshift.demo import demo_model_path
+from nightshift.objectstore import open_store
+from nightshift.settings import DataSettings
+from nightshift.store import Store, open_database
+from tests.faults.fake_engine import MODEL
+from tests.faults.processes import Kept, children, send
+from tests.faults.proxy import FaultProxy, proxied
+from tests.faults.service import Parts, Service
+from tests.integration import servers
+from tests.integration.s3_faults import FaultyS3, faulty_s3
+from tests.integration.servers import HOST, PostgresServer, S3Server, ValkeyServer, free_port
+from tests.receiver import receiver, says
+
+# Everything that is waited for, at a sixth to a third of what it is in production.
+SCALED: Final = {
+    "LEASE_TTL_S": "6",
+    "LEASE_TRUST_S": "4",
+    "HEARTBEAT_S": "1",
+    "RING_AFTER_S": "3",
+    "LEADER_TTL_S": "5",
+    "LEADER_TRUST_S": "3.5",
+    "LEADER_ATTEMPT_S": "1",
+    "SEGMENT_ROWS": "8",
+    "SEGMENT_INTERVAL_S": "0.5",
+    "SHARD_BYTES": "4096",
+    "ENGINE_MAX_NUM_SEQS": "16",
+    "FAKE_POLL_S": "1",
+}
+ROLE: Final = "NIGHTSHIFT_ROLE"  # tells a process, and what it starts, whose it is
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def running(folder: Path, parts: Parts = Parts(), **settings: str) -> Iterator[Service]:
+    """The service, ready; killed at the end if it is still there. `settings` are NIGHTSHIFT_ variables
+    without their prefix, on top of `SCALED`.
+    """
+    with ExitStack() as stack:
+        service = _prepare(folder, parts, settings, stack)
+        for role, command in _commands(service).items():
+            grace_s = 40.0 if role.startswith("worker") else 10.0
+            log_path = folder / "logs" / f"{role}.log"
+            own = {f"NIGHTSHIFT_{name}": word for name, word in parts.of_role.get(role, {}).items()}
+            environment = {**service.environment, ROLE: role, **own}
+            kept = Kept(role, command, environment, log_path, grace_s, service.deaths.append)
+            service.kept[role] = kept
+            stack.callback(_end, service, role)
+            kept.start()
+        try:
+            service.wait_until_ready()
+            yield service
+        except BaseException as error:
+            error.add_note(service.logs())
+            raise
+
+
+def _commands(service: Service) -> dict[str, tuple[str, ...]]:
+    """What runs, by role, in the order it starts in; it is stopped in the reverse one."""
+    python = (sys.executable, "-P", "-m")
+    api = (*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(ROOT), "--host", HOST)
+    api += ("--port", service.base_url.rpartition(":")[2], "--no-access-log", "--log-level", "warning")
+    api += ("--http", "api.connections:BoundedHttp", "--backlog", "128")
+    worker = "tests.faults.worker_process" if service.parts.engine == "fake" else "nightshift.cli.main"
+    arguments = () if service.parts.engine == "fake" else ("worker",)
+    return {
+        "api": (*api, "--timeout-graceful-shutdown", "5"),
+        **{f"scheduler-{n}": (*python, "scheduler") for n in range(1, service.parts.schedulers + 1)},
+        **{f"worker-{n}": (*python, worker, *arguments) for n in range(1, service.parts.workers + 1)},
+    }
+
+
+def _end(service: Service, role: str) -> None:
+    """At the end of a test nobody waits for a drain."""
+    kept = service.kept[role]
+    if not kept.is_kept:
+        return
+    if (pid := kept.pid) is not None:
+        for beneath in (pid, *children(pid)):
+            send(beneath, signal.SIGCONT)
+    kept.kill_and_stop()
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What the service stands on, and what stands between the two."""
+
+    redis: ValkeyServer
+    postgresql: PostgresServer | None
+    s3: S3Server | None
+    bucket: str | None
+    proxy: Mapping[str, FaultProxy]
+    s3_front: FaultyS3 | None
+
+    @property
+    def storage_url(self) -> str:
+        return f"s3://{self.bucket}/nightshift" if self.bucket is not None else ""
+
+    @property
+    def database_url(self) -> str:
+        """Straight to it; empty for SQLite."""
+        return self.postgresql.url() if self.postgresql is not None else ""
+
+
+def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: ExitStack) -> Service:
+    """Everything but the processes that are ours."""
+    for name in ("data", "files", "logs", "failpoints"):
+        (folder / name).mkdir()
+    ground = _lay_ground(folder, parts, stack)
+    data = DataSettings(
+        data_dir=folder / "data", database_url=ground.database_url, storage_url=ground.storage_url
+    )
+    key_file = embedded.set_up_database(data)
+    database = open_database(data)
+    store = Store(database)
+    stack.callback(store.close)
+    objects = open_store(data.resolved_storage_url)
+    stack.callback(objects.close)
+    base_url = f"http://{HOST}:{free_port()}"
+    return Service(
+        folder=folder,
+        parts=parts,
+        base_url=base_url,
+        api_key=key_file.read_text(),
+        redis=ground.redis,
+        proxy=ground.proxy,
+        database=database,
+        store=store,
+        objects=objects,
+        s3=ground.s3,
+        s3_front=ground.s3_front,
+        postgresql=ground.postgresql,
+        receiver=stack.enter_context(receiver(says(200))),
+        environment=_environment(folder, parts, data, ground, {"BASE_URL": base_url, **settings}),
+        bucket=ground.bucket,
+    )
+
+
+def _lay_ground(folder: Path, parts: Parts, stack: ExitStack) -> _Ground:
+    """Start the servers that the service needs, with a bucket, and what is to stand before them."""
+    redis = ValkeyServer(_near(stack))
+    stack.callback(redis.kill)
+    redis.start()
+    stack.callback(redis.client.close)
+    addresses: dict[str, int | Path] = {"redis": redis.socket}
+    postgresql = s3 = bucket = s3_front = None
+    if parts.database == "postgresql":
+        postgresql = stack.enter_context(servers.postgresql(_near(stack), durable=parts.durable))
+        addresses["database"] = postgresql.socket
+    if parts.objects != "directory":
+        s3 = stack.enter_context({"moto": servers.moto, "rclone": servers.rclone}[parts.objects](folder))
+        addresses["s3"] = s3.port
+        stack.enter_context(s3.in_environment())
+        bucket = s3.new_bucket()
+    assert parts.proxies <= addresses.keys(), f"no proxy stands before {parts.proxies - addresses.keys()}"
+    proxy = {name: stack.enter_context(proxied(addresses[name])) for name in sorted(parts.proxies)}
+    if parts.s3_faults_seed is not None:
+        assert s3 is not None, "a directory does not speak HTTP"
+        s3_front = stack.enter_context(faulty_s3(s3, parts.s3_faults_seed))
+    return _Ground(redis, postgresql, s3, bucket, proxy, s3_front)
+
+
+def _near(stack: ExitStack) -> Path:
+    """A folder with a short path: that of a unix socket may have 107 bytes."""
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ns-")))
+
+
+def _environment(
+    folder: Path, parts: Parts, data: DataSettings, ground: _Ground, settings: Mapping[str, str]
+) -> dict[str, str]:
+    """What the service's processes read. `settings` have the last word."""
+    words = {
+        **SCALED,
+        "DATA_DIR": str(data.data_dir),
+        "DATABASE_URL": data.resolved_database_url,
+        "STORAGE_URL": data.resolved_storage_url,
+        "REDIS_URL": ground.redis.settings.redis_url,
+        "MODELS": MODEL if parts.engine == "fake" else str(demo_model_path()),
+        "DETERMINISTIC": "false" if parts.engine == "fake" else "true",  # the oracle compares bytes
+        "FILE_ROOTS": str(folder / "files"),
+        "S3_BUCKETS": ground.bucket or "",
+        "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
+        "LOG_FORMAT": "human",
+        "SPOT_PROVIDER": "none",
+        "FAILPOINT_DIR": str(folder / "failpoints"),
+        "FAKE_STAMPS": str(folder / "stamps"),
+        "FAKE_MENDED": str(folder / "mended"),
+        **_detours(ground.proxy),
+        **settings,
+    }
+    environment = {f"NIGHTSHIFT_{name}": word for name, word in words.items()}
+    return environment | _detour_to_s3(ground) | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def _detours(proxy: Mapping[str, FaultProxy]) -> dict[str, str]:
+    """Settings that lead to a server by way of the proxy before it."""
+    words = {}
+    if "redis" in proxy:
+        words["REDIS_URL"] = f"redis://{HOST}:{proxy['redis'].port}/0"
+    if "database" in proxy:
+        words["DATABASE_URL"] = f"postgresql+psycopg://postgres@{HOST}:{proxy['database'].port}/postgres"
+    return words
+
+
+def _detour_to_s3(ground: _Ground) -> dict[str, str]:
+    """Likewise, in the words of AWS's own library."""
+    if ground.s3_front is not None:
+        return {"AWS_ENDPOINT_URL": ground.s3_front.server().endpoint}
+    if "s3" in ground.proxy:
+        return {"AWS_ENDPOINT_URL": f"http://{HOST}:{ground.proxy['s3'].port}"}
+    return {}
