@@ -25,6 +25,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from nightshift import failpoints
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.queue import BULK_QUEUE, BULK_TASK, ONLINE_TASK
+from nightshift.starting import starting
 from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from workers.composition import compose
 from workers.runtime import Runtime
@@ -46,8 +47,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def on_start(self) -> None:
         """Load the models. Celery connects to Redis only after this, so no message waits for a model."""
-        try:
+        with starting():
             self._runtime = self.compose()
+        try:
             worker_shutting_down.connect(self._shutting_down)
             self._runtime.start(let_go=_stop_celery)
         except ConfigurationError as error:

@@ -24,6 +24,7 @@ from nightshift.store.tables import from_ms
 log = logging.getLogger(__name__)
 
 _LOCKED_RETRY_S: Final = 0.01
+_DRIVERS: Final = frozenset({"sqlite", "sqlite+pysqlite", "postgresql+psycopg"})
 
 # SQLSTATEs of PostgreSQL.
 _CONFLICTS: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock
@@ -114,15 +115,16 @@ class Database:
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except exc.ArgumentError as error:
+    except (exc.ArgumentError, ValueError) as error:  # ValueError: of its port
         raise ConfigurationError(
             "NIGHTSHIFT_DATABASE_URL is not a database URL", param="DATABASE_URL"
         ) from error
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
-    if parsed.get_backend_name() not in _NOW_MS:
+    # What SQLAlchemy takes for the host of an SQLite file is a path with two slashes too few.
+    if parsed.drivername not in _DRIVERS or (parsed.get_backend_name() == "sqlite" and parsed.host):
         raise ConfigurationError(
-            f"NIGHTSHIFT_DATABASE_URL names {parsed.get_backend_name()!r}; use sqlite:/// or postgresql://",
+            f"NIGHTSHIFT_DATABASE_URL names {parsed.drivername!r}; use sqlite:/// or postgresql://",
             param="DATABASE_URL",
         )
     return parsed

@@ -69,7 +69,18 @@ def test_times_keep_their_milliseconds(store: Store, clock: FakeClock) -> None:
         assert tx.jobs.fetch(job.id).created_at == clock.now
 
 
-@pytest.mark.parametrize("url", ["mysql://root@127.0.0.1/nightshift", "nightshift.db", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://root@127.0.0.1/nightshift",
+        "nightshift.db",
+        "",
+        "postgresql://db:port/nightshift",
+        "postgresql+psycopg2://db/nightshift",
+        "sqlite+aiosqlite:///nightshift.db",
+        "sqlite://nightshift.db",
+    ],
+)
 def test_a_database_we_cannot_use_is_a_mistake_in_the_configuration(url: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         Database(url)

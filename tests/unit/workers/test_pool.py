@@ -8,7 +8,7 @@ import pytest
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Reject
 
-from nightshift.errors import ConfigurationError, DatabaseUnavailable
+from nightshift.errors import ConfigurationError, DatabaseUnavailable, InvalidRequest
 from nightshift.queue import BULK_TASK, ONLINE_TASK
 from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from workers.intake import Receipt
@@ -138,7 +138,13 @@ def test_a_pickled_message_is_dropped_unread(pool: EnginePool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(ConfigurationError(), CONFIGURATION_EXIT), (DatabaseUnavailable(), UNAVAILABLE_EXIT)]
+    ("error", "code"),
+    [
+        (ConfigurationError(), CONFIGURATION_EXIT),
+        (InvalidRequest("'ftp://x' is not a location"), CONFIGURATION_EXIT),
+        (NotADirectoryError(), CONFIGURATION_EXIT),
+        (DatabaseUnavailable(), UNAVAILABLE_EXIT),
+    ],
 )
 def test_a_worker_that_cannot_start_says_whether_later_is_better(error: Exception, code: int) -> None:
     class Unable(EnginePool):
