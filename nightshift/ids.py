@@ -4,12 +4,15 @@ A job has one id in two spellings: `job_abc` on our routes and `batch_abc` on Op
 """
 
 import hashlib
+import re
 import secrets
 import string
 from typing import Final
 
 ALPHABET: Final = string.ascii_lowercase + string.digits
 SUFFIX_LENGTH: Final = 24  # 124 bits: never guessed, never repeated
+
+_ID: Final = re.compile(r"[a-z]{1,16}_[a-z0-9]{1,64}")
 
 
 def new_id(prefix: str, separator: str = "_") -> str:
@@ -20,6 +23,13 @@ def new_id(prefix: str, separator: str = "_") -> str:
         number, place = divmod(number, len(ALPHABET))
         suffix.append(ALPHABET[place])
     return prefix + separator + "".join(suffix)
+
+
+def is_id(text: str) -> bool:
+    """Whether it could be an id with an underscore. Nothing else is worth a question to the database, which
+    takes some texts for an error: PostgreSQL knows no NUL.
+    """
+    return _ID.fullmatch(text) is not None
 
 
 def derived_id(prefix: str, name: str) -> str:

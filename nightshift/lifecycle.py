@@ -92,6 +92,8 @@ def commit_segment(
 
     `tokens_in_flight` are generated and in neither. Raises AlreadyListed.
     """
+    if segment is not None:
+        tx.jobs.lock(lease.job_id)  # of two segments the one that commits first has the smaller number
     if not tx.shards.list_segment(
         lease,
         segment,

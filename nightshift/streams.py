@@ -31,6 +31,10 @@ def connection_url(redis_url: str) -> str:
     return redis_url.replace("redis+socket://", "unix://", 1)
 
 
+class BrokenStream(Exception):
+    """Somebody else has written into a stream. What follows is worth nothing; the answer is recorded."""
+
+
 @dataclass(frozen=True)
 class Delta:
     """A piece of an answer: whatever the worker and the API have agreed to put in it."""
@@ -92,7 +96,8 @@ class StreamReader:
 
     async def read(self, shard_id: str) -> AsyncIterator[Delta | End | None]:
         """Entries from the first one on, ending with End. None at least every second, when there is nothing:
-        the reader's chance to look into the database. Raises redis.RedisError when Redis is away.
+        the reader's chance to look into the database. Raises redis.RedisError when Redis is away, and
+        BrokenStream at an entry that no worker wrote.
         """
         last_id: bytes | str = "0"
         while True:
@@ -105,10 +110,20 @@ class StreamReader:
                 if b"end" in fields:
                     yield End(shard_id)
                     return
-                yield Delta(shard_id, json.loads(fields[b"delta"]))
+                yield Delta(shard_id, _data(fields))
 
     async def close(self) -> None:
         await self._redis.aclose()
+
+
+def _data(fields: dict[bytes, bytes]) -> JsonObject:
+    try:
+        data = json.loads(fields[b"delta"])
+    except (KeyError, ValueError) as error:
+        raise BrokenStream("an entry without a delta in JSON") from error
+    if not isinstance(data, dict):
+        raise BrokenStream("an entry whose delta is no object")
+    return data
 
 
 def _key(shard_id: str) -> str:

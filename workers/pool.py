@@ -24,6 +24,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 
 from nightshift import failpoints
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
+from nightshift.ids import is_id
 from nightshift.queue import BULK_QUEUE, BULK_TASK, ONLINE_TASK
 from nightshift.starting import starting
 from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
@@ -91,7 +92,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         failpoints.hit("worker.received")
         receipt = CeleryReceipt(callback, error_callback)
         accept_callback(0, time.monotonic())
-        priority = (headers.get("delivery_info") or {}).get("priority") or 0
+        priority = _priority(headers)
         if task == BULK_TASK:
             self._runtime.intake.bulk_rang(priority, receipt)
             return
@@ -155,14 +156,23 @@ def _stop_celery() -> None:
     state.should_stop = 0  # the exit code
 
 
+# Anybody who can write to Redis can write a message: whatever stands in it, it is looked at first.
+
+
+def _priority(headers: dict[str, Any]) -> int:
+    """0, Celery's most urgent, unless a number says otherwise. Messages are sorted by it."""
+    delivery_info = headers.get("delivery_info")
+    priority = delivery_info.get("priority") if isinstance(delivery_info, dict) else None
+    return priority if isinstance(priority, int) else 0
+
+
 def _shard_id(body: Any, content_type: str, content_encoding: str) -> str | None:
-    """The first argument of an online message, whatever somebody may have put there: anybody who can write to
-    Redis can write a message. None if it is not a text in JSON. A later version may say more than that; what
-    this one does not know, it does not need.
+    """The first argument of an online message. None if it is not an id in JSON. A later version may say more
+    than that; what this one does not know, it does not need.
     """
     try:
         arguments, *_ = serialization.loads(body, content_type, content_encoding, accept=_ACCEPTED)
     except (DecodeError, ContentDisallowed, LookupError, TypeError, ValueError):
         return None
     known = arguments[:1] if isinstance(arguments, list) else []
-    return known[0] if known and isinstance(known[0], str) else None
+    return known[0] if known and isinstance(known[0], str) and is_id(known[0]) else None

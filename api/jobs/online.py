@@ -27,7 +27,7 @@ from nightshift.jobs import Answer, Job, JobState, JsonObject, StopReason, Usage
 from nightshift.lifecycle import Submitted
 from nightshift.store import Transaction
 from nightshift.store.jobs import NewJob
-from nightshift.streams import Delta, StreamReader
+from nightshift.streams import BrokenStream, Delta, StreamReader
 
 log = logging.getLogger(__name__)
 
@@ -122,14 +122,15 @@ async def moments(
 ) -> AsyncGenerator[Moment, None]:
     """Deltas of a shard as they arrive, and None at least once a second. Never ends.
 
-    Without a shard, without Redis, and once the stream has ended, None comes at regular intervals.
+    Without a shard, without Redis, and once the stream has ended or makes no sense, None comes at regular
+    intervals.
     """
     if shard_id is not None:
         try:
             async with aclosing(_entries(streams, shard_id)) as entries:
                 async for entry in entries:
                     yield entry
-        except redis.RedisError as error:
+        except (redis.RedisError, BrokenStream) as error:
             log.warning("stream lost", extra={"action": "stream_lost", "reason": str(error)})
     while True:
         await asyncio.sleep(poll_s)

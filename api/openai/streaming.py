@@ -16,11 +16,11 @@ from sse_starlette import ServerSentEvent
 from api.errors import error_json
 from api.jobs.online import Gone, Waiting, follow, stopping_if_abandoned
 from api.openai.chunks import DONE, Chunks, error_line, recorded
-from api.openai.transcript import Transcript
+from api.openai.transcript import MalformedDelta, Piece, Transcript
 from api.services import Services
 from api.sse import event, event_source
 from nightshift.errors import NightshiftError
-from nightshift.jobs import Answer
+from nightshift.jobs import Answer, JsonObject
 
 STREAM_START_S: Final = 10.0  # proxies drop connections that stay silent; long before that we open the stream
 
@@ -87,8 +87,7 @@ async def _lines(
             async for entry in entries:
                 if isinstance(entry, Answer):
                     break
-                index = 0 if entry is None else int(entry.data.get("index", 0))
-                new = None if entry is None else transcripts[index].take(entry.data)
+                index, new = (0, None) if entry is None else _taken(transcripts, entry.data)
                 if not has_begun and (new or clock() >= opens_at_s):
                     for line in openings:
                         yield line
@@ -103,6 +102,19 @@ async def _lines(
             yield line
     for line in _ending(chunks, transcripts, entry, wanted):
         yield line
+
+
+def _taken(transcripts: Sequence[Transcript], delta: JsonObject) -> tuple[int, Piece | None]:
+    """Which choice a delta is of, and what is new of it. One that makes no sense counts as lost: the record
+    has it all.
+    """
+    index = delta.get("index", 0)
+    if not isinstance(index, int) or not 0 <= index < len(transcripts):
+        return 0, None
+    try:
+        return index, transcripts[index].take(delta)
+    except MalformedDelta:
+        return index, None
 
 
 def _ending(

@@ -32,6 +32,10 @@ class Piece:
         return bool(self.text) or self.logprobs is not None
 
 
+class MalformedDelta(ValueError):
+    """No worker wrote it."""
+
+
 class Transcript:
     """What was sent of one choice."""
 
@@ -42,16 +46,22 @@ class Transcript:
     def take(self, delta: JsonObject) -> Piece:
         """The part of a delta that continues what was sent; nothing, if none of it does.
 
-        A delta that does not say where it starts follows the one before it.
+        A delta that does not say where it starts follows the one before it. Raises MalformedDelta, having
+        taken nothing.
         """
-        text = str(delta.get("text", ""))
-        start = int(delta.get("offset", len(self.sent)))
+        text, start = delta.get("text", ""), delta.get("offset", len(self.sent))
+        if not isinstance(text, str) or not isinstance(start, int) or start < 0:
+            raise MalformedDelta
+        try:
+            logprobs = self._take_logprobs(delta.get("logprobs"), delta.get("token_offset"))
+        except (AttributeError, LookupError, TypeError) as error:
+            raise MalformedDelta from error
         overlap = self.sent[start : start + len(text)]
         new = ""
         if start <= len(self.sent) and text.startswith(overlap):
             new = text[len(overlap) :]
             self.sent += new
-        return Piece(new, self._take_logprobs(delta.get("logprobs"), delta.get("token_offset")))
+        return Piece(new, logprobs)
 
     def rest(self, recorded: Piece) -> Piece:
         """What is still to be sent of the recorded choice. Raises StreamInterrupted if it is another one."""

@@ -56,6 +56,8 @@ _AHEAD = select(func.count()).where(
     ),
 )
 
+_LOCK = select(job.c.id).where(job.c.id == bindparam("of")).with_for_update(key_share=True)
+
 _START = (
     update(job)
     .where(job.c.id == bindparam("of"), job.c.state == JobState.QUEUED)
@@ -252,6 +254,15 @@ class Jobs:
         ends = None if max_runtime_s is None else now + timedelta(seconds=max_runtime_s)
         found = self._connection.execute(_START, {"of": job_id, "since": now, "until": ends})
         return found.rowcount == 1
+
+    def lock(self, job_id: str) -> None:
+        """Until this transaction ends nobody else changes the job.
+
+        Who changes a job and a shard of it (a first claim, a listed segment, a stop) locks the job first: in
+        opposite orders they would wait for each other, until PostgreSQL breaks one of them off. SQLite's
+        writers take turns, and leave the lock out.
+        """
+        self._connection.execute(_LOCK, {"of": job_id})
 
     def add_progress(self, job_id: str, counts: Counts, usage: Usage) -> None:
         """Count rows that a listed segment or a recorded result has just added."""

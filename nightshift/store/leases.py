@@ -103,8 +103,8 @@ class Leases:
         deadline (`nightshift/priorities.py`).
         """
         for candidate in self._best_jobs(models, now, priorities, capacity):
-            if candidate.state is JobState.QUEUED:
-                self._lock_job(candidate)
+            if candidate.state is JobState.QUEUED:  # the claim will change it
+                Jobs(self._connection).lock(candidate.id)
             claimed = self._take_next_shard(candidate, worker_id, now, ttl_s)
             if claimed is not None:
                 self._start(candidate, now)
@@ -347,13 +347,6 @@ class Leases:
         return self._connection.execute(
             _TAKE_NEXT, {"of": of.id, "moment": now, **_taker(worker_id, now, ttl_s)}
         ).one_or_none()
-
-    # A first claim changes a shard and its job, and so does a stop. Both lock the job first: in opposite
-    # orders they would wait for each other, until PostgreSQL breaks one of them off. SQLite's writers take
-    # turns and leave FOR UPDATE out.
-
-    def _lock_job(self, queued: Job) -> None:
-        self._connection.execute(select(job.c.id).where(job.c.id == queued.id).with_for_update())
 
     def _lock_jobs_of(self, shard_ids: Sequence[str]) -> dict[str, tuple[Job, JsonObject]]:
         """The online jobs of those that wait, and what was asked: one look less than asking for it later."""

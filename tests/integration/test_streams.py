@@ -9,7 +9,7 @@ import redis
 
 from nightshift import streams
 from nightshift.settings import QueueSettings
-from nightshift.streams import Delta, End, StreamReader, StreamWriter
+from nightshift.streams import BrokenStream, Delta, End, StreamReader, StreamWriter
 from tests.integration.servers import ValkeyServer
 
 PATIENCE_S = 20.0
@@ -196,3 +196,23 @@ def test_the_url_of_an_embedded_server_is_understood_by_both_libraries() -> None
 
 def impatient(server: ValkeyServer) -> QueueSettings:
     return server.settings.model_copy(update={"publish_timeout_s": 0.2})
+
+
+@pytest.mark.parametrize(
+    "fields", [{"delta": "{not json"}, {"delta": "5"}, {"delta": b"\xff"}, {"other": "{}"}]
+)
+def test_an_entry_that_no_worker_wrote_ends_the_stream_and_says_so(
+    valkey: ValkeyServer, writer: StreamWriter, fields: dict[str, str]
+) -> None:
+    [written] = tokens("shard_1", 1)
+    writer.write([written])
+    valkey.client.xadd("ns:stream:shard_1", fields)
+
+    async def test() -> None:
+        async with reading(valkey) as reader:
+            stream = reader.read("shard_1")
+            assert await anext(stream) == written
+            with pytest.raises(BrokenStream):
+                await anext(stream)
+
+    run(test)

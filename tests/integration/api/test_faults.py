@@ -10,7 +10,7 @@ import pytest
 
 from api.app import create_app
 from api.services import AppSettings
-from nightshift.jobs import OnlineClaim, StopReason
+from nightshift.jobs import JobState, OnlineClaim, StopReason
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from tests.integration.api.conftest import TIMEOUT_S, KeyMaker, batch_lines
@@ -107,6 +107,44 @@ class TestWithoutRedis:
         assert ready.json()["status"] == "degraded"
         with store.snapshot() as tx:
             assert tx.outbox.length() == 2  # for the scheduler to ring later
+
+    @pytest.mark.parametrize("is_streamed", [False, True])
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"delta": "not json"},
+            {"delta": "5"},
+            {"other": "x"},
+            {"delta": '{"index": 7, "text": "x"}'},
+            {"delta": '{"index": "x", "text": "x"}'},
+            {"delta": '{"index": -1, "text": "x"}'},
+            {"delta": '{"index": 0, "text": null, "offset": []}'},
+        ],
+        ids=str,
+    )
+    def test_what_somebody_writes_into_a_stream_costs_no_answer(
+        self,
+        http: httpx.Client,
+        worker: FakeWorker,
+        own_valkey: ValkeyServer,
+        store: Store,
+        fields: dict[str, str],
+        is_streamed: bool,
+    ) -> None:
+        def meddled_with(worker: FakeWorker, claim: OnlineClaim) -> None:
+            worker.say(claim, "one", 0)
+            own_valkey.client.xadd(f"ns:stream:{claim.lease.shard_id}", fields)
+            worker.say(claim, " two", 3)
+            worker.record(claim, spoken(claim, heard(claim)))
+
+        worker.behave = meddled_with
+        answer = http.post(CHAT, json=ask() | {"stream": is_streamed})
+
+        assert answer.status_code == 200
+        if is_streamed:
+            assert "".join(deltas_of(answer)) == "one two three"
+        with store.snapshot() as tx:
+            assert [job.state for job in tx.jobs.list("default", limit=2)] == [JobState.SUCCEEDED]
 
     def test_an_answer_is_whole_when_redis_dies_in_the_middle(
         self, http: httpx.Client, worker: FakeWorker, own_valkey: ValkeyServer

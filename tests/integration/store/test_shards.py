@@ -1,10 +1,18 @@
 """Reading what shards have produced: in order, in pages, and added up."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
 from nightshift import lifecycle
 from nightshift.jobs import JobKind, ShardState
 from nightshift.store import Store
+from nightshift.store.database import Database
+from nightshift.store.jobs import Jobs
 from nightshift.store.shards import ShardTotals
 from nightshift.testing import (
+    FakeClock,
     a_segment,
     a_shard,
     an_answer,
@@ -16,6 +24,7 @@ from nightshift.testing import (
     planned,
     submit,
 )
+from tests.integration.store.racing import wait_until_blocked
 
 
 def test_shards_come_back_as_they_were_planned(store: Store) -> None:
@@ -132,3 +141,40 @@ def test_queued_work_is_counted_by_kind(store: Store) -> None:
 
     with store.snapshot() as tx:
         assert tx.shards.queued() == {JobKind.BULK: 2, JobKind.ONLINE: 1}
+
+
+def test_who_goes_on_after_the_last_segment_it_saw_misses_none_that_was_committed_later(
+    postgresql_database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One worker has listed its segment and not committed it yet when another one comes."""
+    store = Store(postgresql_database, clock=clock)
+    job = planned(store, shards=2)
+    slow, quick = claimed(store).lease, claimed(store).lease
+    seen: list[int] = []
+
+    def read() -> None:
+        with store.snapshot() as tx:
+            after = seen[-1] if seen else 0
+            found = tx.shards.segments_of_job("default", job.id, after_id=after, limit=10)
+        seen.extend(listed.id for listed in found)
+
+    add_progress = Jobs.add_progress
+
+    def once_another_waits(jobs: Jobs, *counted: Any) -> None:
+        monkeypatch.setattr(Jobs, "add_progress", add_progress)
+        started.append(threads.submit(commit_rows, store, quick))
+        wait_until_blocked(postgresql_database)
+        read()
+        add_progress(jobs, *counted)
+
+    started: list[Future[bool]] = []
+    monkeypatch.setattr(Jobs, "add_progress", once_another_waits)
+    with ThreadPoolExecutor(1) as threads:
+        assert commit_rows(store, slow)
+        read()
+        assert started[0].result()
+    read()
+
+    with store.snapshot() as tx:
+        assert seen == [listed.id for listed in tx.shards.segments_of_job("default", job.id, limit=10)]
+    assert len(seen) == 2

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from api.errors import StreamInterrupted
-from api.openai.transcript import Piece, Transcript
+from api.openai.transcript import MalformedDelta, Piece, Transcript
 from nightshift.jobs import JsonObject
 from nightshift.logprobs import num_tokens, since
 
@@ -133,3 +133,26 @@ def joined(one: JsonObject, other: JsonObject | None) -> JsonObject:
     if other is None:
         return one
     return {name: part + other[name] if isinstance(part, list) else part for name, part in one.items()}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"text": 5},
+        {"offset": "5"},
+        {"offset": -1},
+        {"logprobs": 5},
+        {"logprobs": {}},
+        {"logprobs": {"content": 5}},
+        {"logprobs": {"content": [{}]}, "token_offset": "5"},
+    ],
+    ids=str,
+)
+def test_a_delta_that_no_worker_wrote_leaves_everything_as_it_was(wrong: dict[str, object]) -> None:
+    transcript = Transcript()
+    take(transcript, delta(0, 5))
+
+    with pytest.raises(MalformedDelta):
+        transcript.take(delta(5, 10) | wrong)
+
+    assert take(transcript, delta(5, 10)) == ANSWER[5:10]

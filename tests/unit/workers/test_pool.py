@@ -93,7 +93,18 @@ def test_a_bulk_message_says_nothing_but_that_there_is_work(pool: EnginePool) ->
 
 @pytest.mark.parametrize(
     "body",
-    [message(), message(5), message(["a"]), '["a", {}]', "{not json", "null", "[]", "7", b"\xff\xfe"],
+    [
+        message(),
+        message(5),
+        message(["a"]),
+        '["a", {}]',
+        "{not json",
+        "null",
+        "[]",
+        "7",
+        b"\xff\xfe",
+        message("shard_\x00"),
+    ],
 )
 def test_a_message_that_makes_no_sense_is_acknowledged_and_dropped(pool: EnginePool, body: Any) -> None:
     told = deliver(pool, ONLINE_TASK, body)
@@ -155,3 +166,12 @@ def test_a_worker_that_cannot_start_says_whether_later_is_better(error: Exceptio
         Unable().on_start()
 
     assert ended.value.code == code
+
+
+@pytest.mark.parametrize("priority", ["high", None, [], 4.5, {"high": 1}, float("nan")])
+def test_messages_are_sorted_by_a_number_whatever_they_say(pool: EnginePool, priority: Any) -> None:
+    deliver(pool, ONLINE_TASK, message("shard_1"), priority=priority)
+    deliver(pool, BULK_TASK, message(), priority=priority)
+
+    assert pool._runtime.intake.online == [("shard_1", 0)]
+    assert pool._runtime.intake.bulk == [0]
