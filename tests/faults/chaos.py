@@ -134,10 +134,14 @@ def _service(parts: Parts) -> Iterator[Service]:
 
 
 def _noted(notes: Path) -> list[Round]:
-    """The rounds that have passed before."""
+    """The rounds that have passed before. A run that was killed while it noted one plays that one again."""
     notes.parent.mkdir(parents=True, exist_ok=True)
-    lines = notes.read_text().splitlines() if notes.exists() else []
-    return [Round(**json.loads(line)) for line in lines]
+    if not notes.exists():
+        return []
+    whole = notes.read_text()
+    whole = whole[: whole.rfind("\n") + 1]
+    notes.write_text(whole)
+    return [Round(**json.loads(line)) for line in whole.splitlines()]
 
 
 def _proxies(asked: argparse.Namespace) -> frozenset[str]:
@@ -146,18 +150,24 @@ def _proxies(asked: argparse.Namespace) -> frozenset[str]:
     return frozenset(proxies | ({"s3"} if asked.objects != "directory" else set()))
 
 
+def _count(word: str) -> int:
+    if not word.isdecimal() or int(word) == 0:
+        raise argparse.ArgumentTypeError(f"{word} is no number: at least 1")
+    return int(word)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=100, help="until so many processes have been killed")
+    parser.add_argument("--kills", type=_count, default=100, help="until so many processes have been killed")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="what is drawn from; printed")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--objects", choices=("directory", "moto", "rclone"), default="directory")
     parser.add_argument(
         "--engine", choices=("fake", "demo"), default="fake", help="demo: our own, with the demo model"
     )
-    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--workers", type=_count, default=3)
     parser.add_argument("--slice-s", type=float, default=float("inf"), help="begin no round after so long")
     parser.add_argument("--notes", type=Path, default=Path(".chaos"), help="a directory: what has passed")
     return parser

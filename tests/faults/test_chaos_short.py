@@ -88,6 +88,22 @@ def test_a_run_that_is_done_says_so_and_how_it_is_run_again(played, tmp_path, ca
     assert f"already done: delete {notes} to run it again" in capsys.readouterr().out
 
 
+def test_a_run_that_was_killed_while_it_noted_a_round_plays_that_one_again(played, tmp_path):
+    asked = ["--seed", "7", "--notes", str(tmp_path)]
+    assert chaos.main([*asked, "--kills", "80"]) == 0
+    [notes] = tmp_path.iterdir()
+    notes.write_text(notes.read_text()[:-20])
+    assert chaos.main([*asked, "--kills", "120"]) == 0
+    assert played.rounds == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("kills", ["0", "-3", "many"])
+def test_nobody_asks_for_less_than_one_kill(kills, capsys):
+    with pytest.raises(SystemExit):
+        chaos.main([f"--kills={kills}"])
+    assert "at least 1" in capsys.readouterr().err
+
+
 def test_a_round_that_fails_is_named_with_its_seed_and_played_again_by_the_same_command(
     played, tmp_path, capsys
 ):
