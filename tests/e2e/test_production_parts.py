@@ -56,6 +56,7 @@ def production(
     }
     with running(folder / "data", *models, **settings) as service:
         yield service
+        assert service.stop() == 0
 
 
 def test_it_runs_on_postgresql_and_keeps_its_objects_in_s3(
@@ -77,6 +78,7 @@ def test_a_worker_killed_in_the_middle_costs_no_row(production: Service, numbers
         assert batch.status == "completed", production.logs()
         assert 0 < done_at_kill < len(rows)
         assert accuracy(output_lines(client, batch_id), rows) >= ACCURACY_MIN
+        assert "was ended by SIGKILL" in (production.data_dir / "logs" / "worker-1.log").read_text()
 
 
 def test_a_table_in_a_bucket_becomes_part_files_in_the_bucket(
