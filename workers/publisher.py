@@ -102,26 +102,37 @@ class Publisher:
         """Live tokens first, then commit what has ended, then announce it."""
         self._write([entry.delta for entry in entries if isinstance(entry, Text)])
         ended = [entry for entry in entries if isinstance(entry, _Ended)]
-        try:
-            recorded = self._record(ended)
-        except Exception:
-            log.exception("answers not recorded", extra={"action": "answers_lost", "count": len(ended)})
-            recorded = []
+        recorded = self._record(ended)
         for entry in ended:
             self._heartbeat.release(entry.claim.lease)  # one not recorded runs out and is run again
             entry.settled()
         self._write([End(entry.claim.lease.shard_id) for entry in recorded])
 
     def _record(self, ended: Sequence[_Ended]) -> Sequence[_Ended]:
-        """Commit what has ended, for as long as its lease is trusted. Returns what was."""
-        while trusted := [entry for entry in ended if self._heartbeat.trusts(entry.claim.lease)]:
+        """Commit what has ended, for as long as its lease is trusted. Returns what was.
+
+        Together, which costs one wait for the disk; in ever smaller parts while that fails: of many one may
+        be what the database refuses, and many together meet a conflict more easily than one.
+        """
+        recorded: list[_Ended] = []
+        left, count = list(ended), len(ended)
+        while left := [entry for entry in left if self._heartbeat.trusts(entry.claim.lease)]:
+            part = left[:count]
             try:
-                self._commit(trusted)
-                break
+                self._commit(part)
+                recorded += part
             except DatabaseUnavailable as error:
                 log.warning("answers wait", extra={"action": "answers_wait", "reason": error.message})
                 time.sleep(DATABASE_RETRY_S)
-        return trusted
+                count = max(1, len(part) // 2)
+                continue
+            except Exception:
+                if len(part) > 1:
+                    count = len(part) // 2
+                    continue
+                log.exception("answer not recorded", extra={"action": "answer_lost"})
+            left, count = left[len(part) :], 2 * count
+        return recorded
 
     def _commit(self, ended: Sequence[_Ended]) -> None:
         """All in one transaction. One whose lease is gone changes nothing."""

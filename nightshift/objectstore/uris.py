@@ -127,10 +127,12 @@ class Locations:
         much.
         """
         store = self.open(uri)
-        found = list(_found(store, uri))
+        found = {
+            info.key: info for info in _found(store, uri)
+        }  # a row is one row, however often it is listed
         if not found:
             raise ObjectNotFound(f"nothing found at {uri}")
-        return sorted(found, key=lambda info: os.fsencode(info.key))
+        return sorted(found.values(), key=lambda info: os.fsencode(info.key))
 
     def close(self) -> None:
         """Let go of every store opened."""

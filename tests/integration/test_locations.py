@@ -63,6 +63,20 @@ def test_a_location_with_nothing_there_is_an_error(place: tuple[str, Locations],
         locations.expand(ObjectUri.parse(f"{url}/{pattern}"))
 
 
+def test_an_object_that_is_listed_twice_is_read_once(
+    place: tuple[str, Locations], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some stores do, when a listing goes on to another page while somebody writes."""
+    url, locations = place
+    uri = ObjectUri.parse(f"{url}/in/")
+    found = locations.expand(uri)
+    store = type(locations.open(uri))
+    listed = store.list
+    monkeypatch.setattr(store, "list", lambda self, *where: [*listed(self, *where), *listed(self, *where)])
+
+    assert locations.expand(uri) == found
+
+
 def test_a_location_that_stands_for_too_many_objects_is_refused(
     place: tuple[str, Locations], monkeypatch: pytest.MonkeyPatch
 ) -> None:

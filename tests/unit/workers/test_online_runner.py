@@ -12,7 +12,7 @@ from nightshift import lifecycle
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import JobState, OnlineClaim, ShardState, StopReason
 from nightshift.recovery import ONLINE_ROW
-from nightshift.store import Store
+from nightshift.store import Store, Transaction
 from nightshift.streams import Delta, End
 from tests.unit.workers.scripted import (
     TENANT,
@@ -194,6 +194,43 @@ def test_an_answer_waits_for_a_database_that_is_away_for_a_moment(
     ended(streams)
 
     assert result_of(store, claim).status_code == 200
+
+
+@pytest.mark.parametrize("error", [DatabaseUnavailable(), ValueError("the database takes no such text")])
+def test_answers_that_cannot_be_recorded_together_are_recorded_in_smaller_parts(
+    store: Store,
+    model: ScriptedServer,
+    models: Models,
+    streams: RecordingStreams,
+    heartbeat: Heartbeat,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    """More than two at a time meet a conflict, or one among them is refused."""
+    claims = [claim_online(store, f"hello {number}") for number in range(7)]
+    with_answers: list[Transaction] = []
+    record_answer = lifecycle.record_answer
+
+    def refused_when_many(tx: Transaction, *what: Any) -> bool:
+        with_answers.append(tx)
+        if sum(other is tx for other in with_answers) > 2:
+            raise error
+        return record_answer(tx, *what)
+
+    monkeypatch.setattr(lifecycle, "record_answer", refused_when_many)
+    monkeypatch.setattr("workers.publisher.DATABASE_RETRY_S", 0)
+    runner = OnlineRunner(store, models, streams, heartbeat)  # type: ignore[arg-type]
+    for claim in claims:
+        runner.run(claim, clock())
+    for asked in list(model.running):
+        model.answer(asked, "HELLO")
+    runner.start()  # and finds all of them waiting
+    for _ in claims:
+        ended(streams)
+    runner.drain(0)
+
+    assert [result_of(store, claim).status_code for claim in claims] == [200] * 7
 
 
 def test_an_answer_that_cannot_be_recorded_in_time_leaves_its_lease_to_run_out(
