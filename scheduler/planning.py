@@ -120,10 +120,9 @@ class Planning:
     def _read(self, job: Job) -> Plan:
         assert job.spec.input is not None, "a bulk job has an input"
         with self._store.snapshot() as tx:
-            now = tx.now()
             catalogue = Catalogue(tx.workers.models(), self._config.announced_models)
         if job.face is Face.NATIVE:
-            return self._surveyor.plan(job, catalogue, now)
+            return self._surveyor.plan(job, catalogue)
         source = self._sources.open(job.spec.input, job.tenant_id)
         line_bytes_max = self._config.survey.line_bytes_max
         return plan_file(job, source, catalogue, self._config.file, line_bytes_max, self._may_continue)

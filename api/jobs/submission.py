@@ -193,7 +193,7 @@ def _check_apart(source: ObjectUri, output: ObjectUri) -> None:
 
 def _check_file(tx: Transaction, new: NewJob, file_id: str, now: datetime) -> None:
     param = "input_file_id" if new.face is Face.OPENAI else "input"
-    file = tx.files.get(new.tenant_id, file_id, now)
+    file = tx.files.get_to_read(new.tenant_id, file_id, now)
     if file is None:
         raise InvalidRequest(f"No such File object: {file_id}", param=param, code="file_not_found")
     if new.face is Face.OPENAI and file.purpose is not FilePurpose.BATCH:

@@ -124,7 +124,9 @@ def _find(services: Services, caller: Caller, file_id: str) -> File:
 
 def _forget(services: Services, caller: Caller, file_id: str) -> File:
     with services.store.transaction() as tx:
-        file = _get(tx, caller, file_id)
+        file = tx.files.get_to_delete(caller.tenant_id, file_id, tx.now())
+        if file is None:
+            raise _no_such_file(file_id)
         _check_unread(tx, caller, file_id)
         tx.files.delete(caller.tenant_id, file_id)
     return file
@@ -138,7 +140,7 @@ def _get(tx: Transaction, caller: Caller, file_id: str, param: str = "id") -> Fi
 
 
 def _check_unread(tx: Transaction, caller: Caller, file_id: str) -> None:
-    """Raises Conflict if a job would lose its input."""
+    """Raises Conflict if a job would lose its input. To be asked of a file nobody can begin to read."""
     job = tx.jobs.reading(caller.tenant_id, file_id)
     if job is not None:
         reader = f"batch {batch_id(job.id)}" if job.face is Face.OPENAI else f"job {job.id}"

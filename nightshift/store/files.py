@@ -1,4 +1,8 @@
-"""Statements about files. An expired or deleted file is not found."""
+"""Statements about files. An expired or deleted file is not found.
+
+Who submits a job over a file and who deletes the file take turns at the file's row: of two that look at the
+same moment, one sees what the other did. SQLite's writers take turns anyway, and leave the locks out.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,6 +12,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
+    Select,
     bindparam,
     delete,
     insert,
@@ -42,10 +47,20 @@ class Files:
         )
 
     def get(self, tenant_id: str, file_id: str, now: datetime) -> File | None:
-        row = self._connection.execute(
-            select(file).where(file.c.id == file_id, file.c.tenant_id == tenant_id, _is_alive(now))
-        ).one_or_none()
-        return _to_file(row) if row else None
+        return self._one(_of(tenant_id, file_id).where(_is_alive(now)))
+
+    def get_to_read(self, tenant_id: str, file_id: str, now: datetime) -> File | None:
+        """As `get`, for a job that is to read it: until this transaction ends nobody deletes it."""
+        alive = _of(tenant_id, file_id).where(_is_alive(now))
+        return self._one(alive.with_for_update(read=True, key_share=True))
+
+    def get_to_delete(self, tenant_id: str, file_id: str, now: datetime) -> File | None:
+        """As `get`: until this transaction ends no job is submitted that reads it."""
+        return self._one(_of(tenant_id, file_id).where(_is_alive(now)).with_for_update())
+
+    def input(self, tenant_id: str, file_id: str) -> File | None:
+        """The file that a job was submitted over: it may have expired since, and is read all the same."""
+        return self._one(_of(tenant_id, file_id))
 
     def list(
         self,
@@ -80,6 +95,14 @@ class Files:
             ).rowcount
             == 1
         )
+
+    def _one(self, wanted: Select[Any]) -> File | None:
+        row = self._connection.execute(wanted).one_or_none()
+        return _to_file(row) if row else None
+
+
+def _of(tenant_id: str, file_id: str) -> Select[Any]:
+    return select(file).where(file.c.id == file_id, file.c.tenant_id == tenant_id)
 
 
 def _is_alive(now: datetime) -> ColumnElement[bool]:

@@ -7,7 +7,6 @@ wrong with single rows is found when they are run, and is then those rows' error
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import islice
 
 from nightshift.errors import ObjectNotFound
@@ -50,9 +49,9 @@ class Surveyor:
     config: SurveyConfig
     may_continue: MayContinue
 
-    def plan(self, job: Job, catalogue: Catalogue, now: datetime) -> Plan:
+    def plan(self, job: Job, catalogue: Catalogue) -> Plan:
         """Shards of about equal size. Raises Refused, InvalidRequest, StorageError and Interrupted."""
-        objects = with_guesses(list(self._described(job, now)))
+        objects = with_guesses(list(self._described(job)))
         try:
             shards = cut_objects(objects, self.config.limits)
         except TooManyShards as error:
@@ -65,16 +64,16 @@ class Surveyor:
         known = [guess for guess in guesses if guess is not None]
         return Plan(model=model, shards=shards, rows_estimated=sum(known) if known else None)
 
-    def _described(self, job: Job, now: datetime) -> Iterator[InputObject]:
-        for number, (source, info, uri, format) in enumerate(self._objects(job, now)):
+    def _described(self, job: Job) -> Iterator[InputObject]:
+        for number, (source, info, uri, format) in enumerate(self._objects(job)):
             sample_bytes = self.config.sample_bytes if number < self.config.objects_sampled_max else 0
             yield describe(source.store, info, uri, format, sample_bytes=sample_bytes)
 
-    def _objects(self, job: Job, now: datetime) -> Iterable[tuple[Source, ObjectInfo, str, InputFormat]]:
+    def _objects(self, job: Job) -> Iterable[tuple[Source, ObjectInfo, str, InputFormat]]:
         """Every object of the input: where it lies, what it is, what shards call it, how it is written."""
         assert job.spec.input is not None, "a bulk job has an input"
         if is_file_id(job.spec.input):
-            return [self._file(job, job.spec.input, now)]
+            return [self._file(job, job.spec.input)]
         location = ObjectUri.parse(job.spec.input)
         store = self.locations.open(location)
         return (
@@ -82,10 +81,10 @@ class Surveyor:
             for info in interruptible(self.locations.expand(location), self.may_continue)
         )
 
-    def _file(self, job: Job, file_id: str, now: datetime) -> tuple[Source, ObjectInfo, str, InputFormat]:
+    def _file(self, job: Job, file_id: str) -> tuple[Source, ObjectInfo, str, InputFormat]:
         """An uploaded file: its name says how it is written, its key does not."""
         with self.store.snapshot() as tx:
-            file = tx.files.get(job.tenant_id, file_id, now)
+            file = tx.files.input(job.tenant_id, file_id)
         source = self.sources.open(file_id, job.tenant_id)
         info = source.store.head(source.key) if file else None
         if file is None or info is None:

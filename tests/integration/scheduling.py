@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,9 @@ class Place:
                 Model(id=model_id, kind=kind, context_length=512, revision="1"), tx.now()
             )
 
-    def upload(self, data: bytes, filename: str = "requests.jsonl") -> File:
+    def upload(
+        self, data: bytes, filename: str = "requests.jsonl", *, expires_at: datetime | None = None
+    ) -> File:
         with self.store.transaction() as tx:
             file = File(
                 id=new_id("file", "-"),
@@ -140,7 +143,7 @@ class Place:
                 size_bytes=len(data),
                 sha256=hashlib.sha256(data).hexdigest(),
                 created_at=tx.now(),
-                expires_at=None,
+                expires_at=expires_at,
             )
             tx.files.insert(file)
         self.objects.put(file.key, data)

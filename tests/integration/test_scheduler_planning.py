@@ -1,6 +1,7 @@
 """Inputs become shards, or reasons."""
 
 import gzip
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -185,6 +186,17 @@ def test_an_uploaded_file_is_read_as_its_name_says(place: Place, clock: FakeCloc
     job = place.native(input=file.id, output=None, template=TEMPLATE, model=MODEL)
     plan(place, job, clock)
     assert [(shard.uri, shard.format) for shard in place.shards(job)] == [(file.id, "csv")]
+
+
+def test_a_file_that_expires_while_its_job_waits_to_be_planned_is_read(
+    place: Place, clock: FakeClock
+) -> None:
+    file = place.upload(jsonl([{"text": "a"}]), expires_at=clock.now + timedelta(hours=1))
+    job = place.native(input=file.id, output=None, template=TEMPLATE, model=MODEL)
+    clock.advance(hours=2)
+
+    assert plan(place, job, clock).errors == ()
+    assert [shard.uri for shard in place.shards(job)] == [file.id]
 
 
 def test_rows_that_are_requests_name_the_model_themselves(place: Place, clock: FakeClock) -> None:

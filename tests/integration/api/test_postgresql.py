@@ -7,13 +7,17 @@ import httpx
 import openai
 import pytest
 
+from nightshift import lifecycle
+from nightshift.jobs import Face
 from nightshift.settings import DataSettings
 from nightshift.store import Store
 from nightshift.store.database import Database
+from nightshift.testing import a_new_job, a_spec
 from tests.integration.api.conftest import batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 from tests.integration.api.waiting import wait_until_nothing_is_owed
 from tests.integration.servers import PostgresServer
+from tests.integration.store.racing import wait_until_blocked
 
 
 @pytest.fixture
@@ -47,6 +51,39 @@ def test_files_and_batches_page_and_end_as_they_do_on_sqlite(client: openai.Open
     assert sorted(file.id for file in client.files.list(limit=2)) == sorted(file.id for file in files)
     assert sorted(found.id for found in client.batches.list(limit=2)) == sorted(found.id for found in batches)
     assert client.batches.cancel(batches[0].id).status == "cancelling"
+
+
+def test_a_file_is_not_deleted_beside_the_submit_of_a_batch_over_it(
+    client: openai.OpenAI, http: httpx.Client, store: Store, postgresql_database: Database
+) -> None:
+    file = client.files.create(file=("in.jsonl", batch_lines(1)), purpose="batch")
+    new = a_new_job(face=Face.OPENAI, spec=a_spec(input=file.id))
+
+    with ThreadPoolExecutor(1) as pool:
+        with store.transaction() as tx:  # a submit, held up before its commit
+            assert tx.files.get_to_read(new.tenant_id, file.id, tx.now())
+            lifecycle.submit_bulk(tx, new, tx.now())
+            deleting = pool.submit(http.delete, f"/v1/files/{file.id}")
+            wait_until_blocked(postgresql_database)
+
+    assert deleting.result().json()["error"]["code"] == "file_in_use"
+    assert client.files.content(file.id).read() == batch_lines(1)
+
+
+def test_a_batch_over_a_file_that_is_being_deleted_is_refused(
+    client: openai.OpenAI, http: httpx.Client, store: Store, postgresql_database: Database
+) -> None:
+    file = client.files.create(file=("in.jsonl", batch_lines(1)), purpose="batch")
+    asked = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+    with ThreadPoolExecutor(1) as pool:
+        with store.transaction() as tx:  # a delete, held up before its commit
+            assert tx.files.get_to_delete("default", file.id, tx.now())
+            assert tx.files.delete("default", file.id)
+            submitting = pool.submit(http.post, "/v1/batches", json=asked)
+            wait_until_blocked(postgresql_database)
+
+    assert submitting.result().json()["error"]["code"] == "file_not_found"
 
 
 def test_chat_is_answered_and_streamed(client: openai.OpenAI, worker: FakeWorker, store: Store) -> None:

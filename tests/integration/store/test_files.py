@@ -37,6 +37,18 @@ def test_an_expired_file_is_not_found(store: Store, clock: FakeClock) -> None:
         assert tx.files.list("default", tx.now(), limit=10) == []
 
 
+def test_a_job_reads_the_file_it_was_submitted_over_though_it_has_expired_since(
+    store: Store, clock: FakeClock
+) -> None:
+    file = a_file(expires_at=clock.now + timedelta(hours=1))
+    keep(store, file)
+    clock.advance(hours=2)
+
+    with store.snapshot() as tx:
+        assert tx.files.input("default", file.id) == file
+        assert tx.files.input("another", file.id) is None
+
+
 def test_a_file_is_deleted_once(store: Store) -> None:
     file = a_file()
     keep(store, file)
