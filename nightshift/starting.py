@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from nightshift.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.errors import ConfigurationError, DatabaseUnavailable, InvalidRequest
-from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 
 log = logging.getLogger(__name__)
 

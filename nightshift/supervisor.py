@@ -20,11 +20,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import IO, Final
+
+from nightshift.children import (
+    SIGNAL_EXIT_BASE,
+    Backoff,
+    Child,
+    Death,
+    Launch,
+    OnDeath,
+    Sequel,
+    restart_always,
+)
 
 log = logging.getLogger(__name__)
 
@@ -32,84 +42,8 @@ LOG_BYTES_MAX: Final = (
     16 * 1024 * 1024
 )  # a log file larger than this is set aside, and the one before it goes
 LOG_CHECK_S: Final = 30.0
-SIGNAL_EXIT_BASE: Final = 128  # a shell's way to say "ended by signal n"
 HURRY_AFTER_S: Final = 1.0  # make and some shells repeat the terminal's signal; a person takes longer
 KILL_WAIT_S: Final = 5.0  # between one SIGKILL and the next, for a process the kernel is slow to let go
-UNAVAILABLE_EXIT: Final = 75  # EX_TEMPFAIL of sysexits.h: what it needs to start is away, and may come back
-CONFIGURATION_EXIT: Final = 78  # EX_CONFIG of sysexits.h: starting the same thing again cannot help
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What is started: a command line, and variables on top of our own environment."""
-
-    command: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Child:
-    """A program to keep running."""
-
-    name: str
-    launch: Callable[[], Launch]  # asked at every start
-    grace_s: float = 10.0  # from SIGTERM to SIGKILL
-    log_path: Path | None = None  # where its output goes; None: where ours goes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Death:
-    """How a child ended."""
-
-    name: str
-    pid: int
-    launch: Launch
-    returncode: int  # negative: the signal that ended it
-    uptime_s: float
-    in_a_row: int  # deaths without `Backoff.stable_after_s` of life between them, this one included
-
-    @property
-    def is_configuration(self) -> bool:
-        """Whether the child said that it cannot run as it is configured."""
-        return self.returncode == CONFIGURATION_EXIT
-
-    @property
-    def is_for_want_of_others(self) -> bool:
-        """Whether the child said that it cannot start before something else is back."""
-        return self.returncode == UNAVAILABLE_EXIT
-
-    def __str__(self) -> str:
-        return f"{self.name} (pid {self.pid}) {describe_exit(self.returncode)} after {self.uptime_s:.1f} s"
-
-
-@dataclass(frozen=True)
-class Backoff:
-    """How long a child that died waits before it is started again."""
-
-    first_s: float = 0.5
-    factor: float = 2.0
-    longest_s: float = 30.0
-    stable_after_s: float = 60.0  # having lived so long, a child starts from `first_s` again
-
-    def delay_s(self, deaths_in_a_row: int) -> float:
-        # The exponent is bounded so that a child which never lives long cannot overflow the power.
-        return min(self.longest_s, self.first_s * self.factor ** min(deaths_in_a_row - 1, 32))
-
-
-class Sequel(Enum):
-    """What follows a death."""
-
-    RESTART = auto()  # after a wait that grows with the deaths in a row
-    RESTART_SOON = auto()  # after the shortest wait, and it is not counted: the child was not to blame
-    LEAVE = auto()  # it has done what it was there for; the others go on
-    GIVE_UP = auto()  # `watch` ends
-
-
-OnDeath = Callable[[Death], Sequel]
-
-
-def restart_always(death: Death) -> Sequel:
-    return Sequel.RESTART
 
 
 class Supervisor:
@@ -357,7 +291,7 @@ class _Running:
 
     child: Child
     process: "subprocess.Popen[bytes] | None" = None
-    launch: Launch = Launch(())
+    launch: Launch = field(default_factory=lambda: Launch(()))  # the last one
     started_at_s: float = 0.0
     deaths_in_a_row: int = 0
     restart_at_s: float | None = None  # None: it runs, or it has been given up
@@ -367,16 +301,6 @@ class _Running:
 class _Exit:
     running: _Running
     process: "subprocess.Popen[bytes]"
-
-
-def describe_exit(returncode: int) -> str:
-    """A return code in words."""
-    if returncode >= 0:
-        return f"exited with {returncode}"
-    try:
-        return f"was ended by {signal.Signals(-returncode).name}"
-    except ValueError:
-        return f"was ended by signal {-returncode}"
 
 
 @contextmanager

@@ -23,11 +23,11 @@ from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from nightshift import failpoints
+from nightshift.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.ids import is_id
 from nightshift.queue import BULK_QUEUE, BULK_TASK, ONLINE_TASK
 from nightshift.starting import starting
-from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from workers.composition import compose
 from workers.runtime import Runtime
 

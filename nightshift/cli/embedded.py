@@ -20,6 +20,7 @@ from typing import Final
 
 from nightshift import valkey
 from nightshift.checkpoints import Checkpoint
+from nightshift.children import Child, Launch
 from nightshift.cli.session import KEY_FILE
 from nightshift.cli.worker_child import DRAIN_MARGIN_S
 from nightshift.errors import ConfigurationError
@@ -36,7 +37,6 @@ from nightshift.settings import (
 )
 from nightshift.store import Store, open_database
 from nightshift.store.migrate import upgrade
-from nightshift.supervisor import Child, Launch
 
 SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel allows 107
 API_SHUTDOWN_S: Final = 5  # for answers under way, before the API closes its connections

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from nightshift.children import Death, Sequel
 from nightshift.cli.session import DataDir, data_settings
 from nightshift.cli.terminal import fail, is_interactive, say
 from nightshift.errors import ConfigurationError
-from nightshift.supervisor import Death, Sequel, Supervisor
+from nightshift.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -7,9 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
+from nightshift.children import CONFIGURATION_EXIT, Backoff, Child
 from nightshift.cli.terminal import EXIT_FAILED, fail
 from nightshift.errors import ConfigurationError
-from nightshift.supervisor import CONFIGURATION_EXIT, Backoff, Child, Supervisor
+from nightshift.supervisor import Supervisor
 
 RESTART: Final = Backoff(first_s=0.2)  # a dead worker's rows wait long enough for a model to be loaded again
 HEARD_OF_WITHIN: Final = timedelta(seconds=30)  # six heartbeats

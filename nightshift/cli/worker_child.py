@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from nightshift.children import Child, Death, Launch, Sequel
 from nightshift.cli.worker_death import cause_of, count_oom_kills, unasked
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.fleet import DeathCause, WorkerState
@@ -20,7 +21,6 @@ from nightshift.recovery import LEASES_PER_WORKER_MAX, release_worker
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store, Transaction
 from nightshift.store.outbox import Ring
-from nightshift.supervisor import Child, Death, Launch, Sequel
 
 log = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
+from nightshift.children import SIGNAL_EXIT_BASE
 from nightshift.fleet import (
     EXIT_DEAF,
     EXIT_DRAIN_TOO_SLOW,
@@ -11,7 +12,6 @@ from nightshift.fleet import (
     EXIT_STUCK_STEP,
     DeathCause,
 )
-from nightshift.supervisor import SIGNAL_EXIT_BASE
 
 _BY_EXIT_CODE: Final = {
     0: DeathCause.DRAINED,

@@ -20,13 +20,13 @@ from typing import Literal
 import httpx
 
 from nightshift import failpoints
+from nightshift.children import Death
 from nightshift.client import Client
 from nightshift.fleet import WorkerState
 from nightshift.keys import DEFAULT_TENANT
 from nightshift.objectstore import ObjectStore
 from nightshift.store import Store, tables
 from nightshift.store.database import Database
-from nightshift.supervisor import Death
 from nightshift.webhooks import DeliveryState
 from tests.faults.fake_engine import MODEL
 from tests.faults.processes import (

@@ -13,12 +13,12 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Inspector, MetaData, inspect, select
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
+from nightshift.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.errors import ConfigurationError
 from nightshift.fleet import Capacity
 from nightshift.store import Store, tables
 from nightshift.store.database import Database
 from nightshift.store.migrate import change_schema, downgrade, is_current, serves, upgrade
-from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.testing import a_worker, claimed, planned
 from tests.integration.store.racing import PATIENCE_S, at_once
 

@@ -11,18 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.supervisor import (
-    CONFIGURATION_EXIT,
-    LOG_BYTES_MAX,
-    LOG_CHECK_S,
-    Backoff,
-    Child,
-    Death,
-    Launch,
-    Sequel,
-    Supervisor,
-    describe_exit,
-)
+from nightshift.children import CONFIGURATION_EXIT, Backoff, Child, Death, Launch, Sequel, describe_exit
+from nightshift.supervisor import LOG_BYTES_MAX, LOG_CHECK_S, Supervisor
 
 WAIT_S = 20.0  # for something that happens in milliseconds on an idle machine
 AT_ONCE = Backoff(first_s=0.0, factor=1.0)
@@ -288,7 +278,8 @@ def test_children_do_not_outlive_a_supervisor_that_is_killed(tmp_path):
     log = tmp_path / "pids"
     program = textwrap.dedent(
         f"""
-        from nightshift.supervisor import Child, Launch, Supervisor
+        from nightshift.children import Child, Launch
+        from nightshift.supervisor import Supervisor
         child = Child(name="child", launch=lambda: Launch(("sh", "-c", "echo $$ > {log}; sleep 600")))
         supervisor = Supervisor([[child]])
         supervisor.start()

@@ -8,9 +8,9 @@ import pytest
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Reject
 
+from nightshift.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.errors import ConfigurationError, DatabaseUnavailable, InvalidRequest
 from nightshift.queue import BULK_TASK, ONLINE_TASK
-from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from workers.intake import Receipt
 from workers.pool import EnginePool
 

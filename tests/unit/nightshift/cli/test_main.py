@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from nightshift.supervisor import CONFIGURATION_EXIT
+from nightshift.children import CONFIGURATION_EXIT
 
 COMMANDS = [
     ("up",),

@@ -12,6 +12,7 @@ import pytest
 
 from nightshift import testing, valkey
 from nightshift.checkpoints import Checkpoint
+from nightshift.children import CONFIGURATION_EXIT, Death, Launch, Sequel
 from nightshift.cli import embedded, up
 from nightshift.cli.embedded import Embedded, Redis
 from nightshift.cli.session import data_settings
@@ -19,7 +20,6 @@ from nightshift.cli.up import Witness
 from nightshift.errors import ConfigurationError
 from nightshift.store import Store, open_database
 from nightshift.store.migrate import is_current
-from nightshift.supervisor import CONFIGURATION_EXIT, Death, Launch, Sequel
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nightshift import testing
+from nightshift.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT, Death, Launch, Sequel
 from nightshift.cli import worker_child as undertaking
 from nightshift.cli.session import data_settings
 from nightshift.cli.worker_child import DEATHS_IN_A_ROW_MAX, WORKER_ID, Undertaker, worker_child
@@ -20,7 +21,6 @@ from nightshift.lifecycle import request_stop
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store, open_database
 from nightshift.store.migrate import upgrade
-from nightshift.supervisor import CONFIGURATION_EXIT, UNAVAILABLE_EXIT, Death, Launch, Sequel
 
 
 @pytest.fixture
