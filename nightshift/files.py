@@ -3,6 +3,14 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final, Literal
+
+from nightshift.ids import derived_id
+
+UNRECORDED_S: Final = (
+    86_400.0  # an object that is on no record is left alone this long from when it was begun
+)
+RECORDED_WITHIN_S: Final = UNRECORDED_S / 2  # whoever records one later than this may find it collected
 
 
 class FilePurpose(StrEnum):
@@ -36,3 +44,8 @@ class File:
 
 def file_key(tenant_id: str, file_id: str) -> str:
     return f"files/{tenant_id}/{file_id}"
+
+
+def output_file_id(job_id: str, kind: Literal["output", "error"]) -> str:
+    """The id of a batch's output or error file: the same at every attempt to write it."""
+    return derived_id("file-", f"{job_id}/{kind}")

@@ -1,17 +1,20 @@
 """Collect objects of the service's own that nothing refers to, and nothing ever will.
 
 A process that dies between storing an object and recording it leaves one that nobody will look at. Which
-ones those are, the database knows for certain: a segment can be listed only under its term while that is
-leased, an assembly goes on from its notes only until its job has ended. Age is asked for besides, by the
-store's own clock, for what is recorded some time after it is stored: uploads and output files.
+ones those are, the database knows for certain, and for good: whatever happens between the look at it and the
+delete, however long that takes, makes none of them wanted again.
 
-    segments/{tenant}/{job}/{shard}/t{term}-…    neither listed nor to be carried over, and its term is past
-    assembly/{tenant}/{job}/…                    the job has ended
-    files/{tenant}/{file}                        no such file is on record
-    half-written objects                         whoever wrote them has stopped
+    segments/{tenant}/{job}/{shard}/t{term}-…    neither listed nor to be carried over, and its term is past:
+                                                 only under a term that is leased is anything listed, and no
+                                                 term comes back
+    assembly/{tenant}/{job}/…                    the job has ended: an assembly goes on from its notes no more
+    files/{tenant}/{file}                        no such file is on record, no batch that has yet to end will
+                                                 write it, and no upload that old may be recorded any more
+    half-written objects                         a day old; a writer who comes back after all is told to begin
+                                                 again
 
-What is listed, what a file's owner may still download, and what lies where a job's output went is never
-touched.
+Young objects, by the store's own clock, are left alone besides. What is listed, what a file's owner may
+still download, and what lies where a job's output went is never touched.
 """
 
 import re
@@ -21,6 +24,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
 
+from nightshift.files import UNRECORDED_S, output_file_id
 from nightshift.jobs import ShardState
 from nightshift.objectstore import ObjectInfo, ObjectStore
 from nightshift.store import Store
@@ -29,7 +33,6 @@ from scheduler.duty import MayContinue, Result, check
 
 CLOCK_KEY: Final = "retention/clock"  # an empty object that says what time it is at the store
 COLLECTED: Final = "objects_collected"  # the counter
-FILE_AGE_S: Final = 86_400.0  # an output file is on record when its job ends, which may be long after
 
 _UNDER_A_TERM: Final = re.compile(r"segments/[^/]+/(?P<job>[^/]+)/(?P<shard>[0-9]+)/t(?P<term>[0-9]+)-[^/]+")
 
@@ -80,7 +83,7 @@ class Retention:
         self._kinds = (
             _Kind("segments/", config.orphan_age_s, _wanted_under_a_term),
             _Kind("assembly/", config.orphan_age_s, _wanted_notes),
-            _Kind("files/", max(config.orphan_age_s, FILE_AGE_S), _wanted_files),
+            _Kind("files/", max(config.orphan_age_s, UNRECORDED_S), _wanted_files),
         )
         self._kind = 0  # where the round is …
         self._last_key: str | None = None  # … and the last object it has looked at
@@ -104,7 +107,9 @@ class Retention:
         if self._kind:
             return Collected(collected=collected, has_more=True)
         self._began_at = None
-        swept = self._objects.forget_unfinished(timedelta(seconds=max(self._config.orphan_age_s, FILE_AGE_S)))
+        swept = self._objects.forget_unfinished(
+            timedelta(seconds=max(self._config.orphan_age_s, UNRECORDED_S))
+        )
         return Collected(collected=collected, unfinished=swept)
 
     def _older_than(self, page: Sequence[ObjectInfo], age_s: float) -> list[ObjectInfo]:
@@ -153,7 +158,10 @@ def _wanted_notes(references: References, old: Sequence[ObjectInfo]) -> set[str]
 
 
 def _wanted_files(references: References, old: Sequence[ObjectInfo]) -> set[str]:
-    return _wanted_by_owner(old, references.files)
+    # Asked before the files: one that ends in between has put its files on record.
+    batches = references.unfinished_batches()
+    to_come = {output_file_id(job_id, kind) for job_id in batches for kind in ("output", "error")}
+    return _wanted_by_owner(old, lambda file_ids: to_come | references.files(file_ids))
 
 
 def _wanted_by_owner(old: Sequence[ObjectInfo], known: Callable[[set[str]], set[str]]) -> set[str]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
-from nightshift.jobs import JobState, ShardState
+from nightshift.jobs import Face, JobKind, ShardState
 from nightshift.leases import Term
 from nightshift.store import tables
+from nightshift.store.jobs import ACTIVE_STATES
 
 shard = tables.shard
 
@@ -62,9 +63,18 @@ class References:
 
     def unfinished_jobs(self, job_ids: Collection[str]) -> set[str]:
         """Those of these jobs that have not ended."""
-        ended = [state for state in JobState if state.is_terminal]
         rows = self._connection.execute(
-            select(tables.job.c.id).where(tables.job.c.id.in_(job_ids), tables.job.c.state.not_in(ended))
+            select(tables.job.c.id).where(tables.job.c.id.in_(job_ids), tables.job.c.state.in_(ACTIVE_STATES))
+        )
+        return set(rows.scalars())
+
+    def unfinished_batches(self) -> set[str]:
+        """The ids of all jobs that have yet to end and whose output will be files."""
+        job = tables.job
+        rows = self._connection.execute(
+            select(job.c.id).where(
+                job.c.state.in_(ACTIVE_STATES), job.c.kind == JobKind.BULK, job.c.face == Face.OPENAI
+            )
         )
         return set(rows.scalars())
 

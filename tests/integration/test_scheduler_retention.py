@@ -1,24 +1,28 @@
 """Objects that nothing refers to are collected, and never one that something does, or may yet."""
 
 import os
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nightshift.jobs import BulkClaim, carry_over_key, segment_key
+from nightshift.errors import StorageUnavailable
+from nightshift.files import UNRECORDED_S
+from nightshift.jobs import BulkClaim, Job, JobState, carry_over_key, segment_key
 from nightshift.leases import Lease
 from nightshift.objectstore import DirectoryStore, ObjectInfo, ObjectStore, S3Store
 from nightshift.rows.outputs import encode_segment
 from nightshift.store import Store
+from nightshift.store.references import References
 from nightshift.testing import FakeClock, claimed
-from scheduler.retention import COLLECTED, FILE_AGE_S, Retention, RetentionConfig
+from scheduler.retention import COLLECTED, Retention, RetentionConfig
 from tests.integration.assembly.conftest import a_batch, a_native_job, assembled
-from tests.integration.scheduling import Place
+from tests.integration.scheduling import BusyStore, FailingStore, Place
 from tests.integration.servers import S3Server
 
-OLD_S = 2 * FILE_AGE_S
+OLD_S = 2 * UNRECORDED_S
 
 
 @pytest.fixture
@@ -28,9 +32,9 @@ def place(store: Store, tmp_path: Path) -> Place:
     return found
 
 
-def collect(place: Place, **config: Any) -> int:
+def collect(place: Place, objects: Any = None, **config: Any) -> int:
     """One whole round. Returns how many objects it collected."""
-    duty = Retention(place.store, place.objects, RetentionConfig(**config))
+    duty = Retention(place.store, objects or place.objects, RetentionConfig(**config))
     collected, has_more = 0, True
     while has_more:
         done = duty.run_once(datetime.now().astimezone())
@@ -165,6 +169,91 @@ def test_an_upload_whose_row_was_never_written_goes_after_a_day(place: Place, cl
     assert keys(place, "files/") == [kept.key]
 
 
+# -- what happens between the look and the delete --------------------------------------------------------
+
+
+def half_written(place: Place, clock: FakeClock) -> Job:
+    """A batch whose output file was stored, whereupon everything was down for days."""
+    job = a_batch(place, clock, ["good", "bad", "good"])
+    place.work_off()
+    dying = place.assembly(FailingStore(place.objects, "put", StorageUnavailable(), calls_before=1))
+    assert assembled(place, job, clock, dying).state is JobState.FINALIZING
+    age(place)
+    return job
+
+
+def test_the_output_file_of_a_batch_that_ends_meanwhile_is_still_there(
+    place: Place, clock: FakeClock
+) -> None:
+    job = half_written(place, clock)
+    place.objects.put("files/default/file-lost", b"an orphan, to be deleted")
+    age(place)
+
+    assert collect(place, BusyStore(place.objects, "delete", lambda: assembled(place, job, clock))) == 1
+
+    ended = place.job(job)
+    assert ended.state is JobState.SUCCEEDED
+    assert len(place.file_lines(ended, ended.output_file_id)) == 2
+    assert len(place.file_lines(ended, ended.error_file_id)) == 1
+
+
+def test_a_batch_may_end_between_the_questions_whether_it_has_and_whether_its_file_is_on_record(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = half_written(place, clock)
+    asked: list[str] = []
+
+    def meanwhile(name: str) -> None:
+        question = getattr(References, name)
+
+        def ask(references: References, *about: object) -> Any:
+            if asked == ["another"]:
+                assembled(place, job, clock)
+            asked.append("another")
+            return question(references, *about)
+
+        monkeypatch.setattr(References, name, ask)
+
+    meanwhile("unfinished_batches")
+    meanwhile("files")
+
+    assert collect(place) == 0
+    assert len(asked) == 2
+    assert place.job(job).state is JobState.SUCCEEDED
+    assert len(keys(place, "files/")) == 3  # its input, output and errors
+
+
+def test_what_a_shard_that_was_claimed_again_goes_on_from_is_still_there(
+    place: Place, clock: FakeClock
+) -> None:
+    job = a_native_job(place, clock, ["a", "b"])
+    first = claimed(place.store)
+    place.commit(first, 0, place.results(first)[:1])
+    lost = orphan(place, first.lease)
+    waiting = carry_over_key(first.lease, 0, seq=0)
+    place.objects.put(waiting, b"{}\n")
+    release(place, first, waiting)
+    age(place)  # everything was down for days
+    claims: list[BulkClaim] = []
+
+    def claim_again() -> None:
+        claims.append(claimed(place.store))
+        place.commit(claims[0], 0, place.results(claims[0])[1:])
+
+    assert collect(place, BusyStore(place.objects, "delete", claim_again)) == 1
+
+    assert place.objects.head(lost) is None
+    assert claims[0].shard.carry_over_key == waiting
+    segments = [segment_key(lease, 0, 0) for lease in (first.lease, claims[0].lease)]
+    assert set(keys(place, "segments/")) == {waiting, *segments}
+    with place.store.transaction() as tx:
+        assert tx.shards.complete(claims[0].lease, rows_total=2)
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+
+
+# -- a round ---------------------------------------------------------------------------------------------
+
+
 def test_a_round_takes_as_many_passes_as_it_needs_and_no_pass_more_than_its_share(
     place: Place, clock: FakeClock
 ) -> None:
@@ -232,6 +321,20 @@ def test_a_file_that_was_never_finished_is_swept_away_after_a_day(tmp_path: Path
     assert objects.forget_unfinished(timedelta(days=1)) == 1
 
     assert (dead.exists(), alive.exists(), objects.read("a/whole")) == (False, True, b"x")
+
+
+@pytest.mark.parametrize("if_absent", [False, True])
+def test_a_writer_whose_half_is_swept_away_is_told_to_begin_again(tmp_path: Path, if_absent: bool) -> None:
+    objects = DirectoryStore(tmp_path)
+
+    def slowly() -> Iterator[bytes]:
+        yield b"ha"
+        assert objects.forget_unfinished(timedelta(days=-1)) == 1  # the writer was away for a day
+
+    with pytest.raises(StorageUnavailable):
+        objects.put("a/half", slowly(), if_absent=if_absent)
+
+    assert objects.head("a/half") is None
 
 
 def test_an_upload_in_parts_that_was_never_finished_is_aborted(s3_server: S3Server, bucket: str) -> None:
