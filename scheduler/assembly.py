@@ -2,7 +2,7 @@
 
 Every row has exactly one line in the output, or the job does not succeed: the lines are counted against the
 input before anybody is told. An attempt that dies is repeated from the start, or from the last note, and
-writes the same bytes to the same places.
+writes the same bytes to the same places. One that finds the job ended, or another leading, changes nothing.
 """
 
 import logging
@@ -16,7 +16,7 @@ from nightshift import failpoints
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
 from nightshift.lifecycle import counts_json, finish
-from nightshift.objectstore import Locations, ObjectStore, ObjectUri
+from nightshift.objectstore import Locations, ObjectStore, ObjectUri, fenced
 from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.rows.manifest import Part
 from nightshift.rows.outputs import NotExecuted, RowResult
@@ -26,6 +26,7 @@ from scheduler.crew import POSTPONED, Crew, CrewConfig
 from scheduler.deadlines import exceeds_error_rate
 from scheduler.duty import MayContinue, Result, check
 from scheduler.input.plan import input_error
+from scheduler.output.charge import AlreadyEnded, check_charge
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.part_files import Destination, OutputTrouble, PartWriter, forget_notes
 from scheduler.output.results import InputTrouble, Mismatch, ResultLine, Results, Tally
@@ -55,7 +56,7 @@ class Assembled(Result):
     started: int = 0
     ended: int = 0
     postponed: int = 0  # storage was away
-    too_late: int = 0  # jobs that another scheduler ended meanwhile
+    too_late: int = 0  # jobs that had ended meanwhile
 
 
 class _Outcome(StrEnum):
@@ -133,22 +134,29 @@ class Assembly:
         """Assemble one job and end it. Raises StorageError, DatabaseUnavailable, Interrupted: it stays."""
         failpoints.hit("scheduler.before_output")
         try:
-            output = self._files(job) if job.face is Face.OPENAI else self._parts(job)
-        except Mismatch as mismatch:
-            log.error("rows do not add up: %s", mismatch, extra={"action": "rows_mismatch", "job": job.id})
-            output = _broken(
-                job, InputError("row_count_mismatch", f"The output does not add up: {mismatch}.")
-            )
-        except InputTrouble as trouble:
-            output = _impossible(job, trouble.error, "input", in_our_store=is_file_id(job.spec.input or ""))
-        except OutputTrouble as trouble:
-            output = _impossible(job, trouble.error, "output", in_our_store=job.spec.output is None)
-        except (InvalidRequest, StorageError) as error:
-            output = _impossible(job, error, "output", in_our_store=True)
-        failpoints.hit("scheduler.output_written")
-        outcome = self._end(job, output)
+            with fenced(lambda: check_charge(job, self._store, self._may_continue)):
+                output = self._output(job)
+            failpoints.hit("scheduler.output_written")
+            outcome = self._end(job, output)
+        except AlreadyEnded:
+            outcome = _Outcome.TOO_LATE
         self._forget_notes(job)
         return outcome
+
+    def _output(self, job: Job) -> _Output:
+        """Write a job's output, or say why there is none. Raises as above, and AlreadyEnded."""
+        try:
+            return self._files(job) if job.face is Face.OPENAI else self._parts(job)
+        except Mismatch as mismatch:
+            log.error("rows do not add up: %s", mismatch, extra={"action": "rows_mismatch", "job": job.id})
+            message = f"The output does not add up: {mismatch}."
+            return _broken(job, InputError("row_count_mismatch", message))
+        except InputTrouble as trouble:
+            return _impossible(job, trouble.error, "input", in_our_store=is_file_id(job.spec.input or ""))
+        except OutputTrouble as trouble:
+            return _impossible(job, trouble.error, "output", in_our_store=job.spec.output is None)
+        except (InvalidRequest, StorageError) as error:
+            return _impossible(job, error, "output", in_our_store=True)
 
     def _files(self, job: Job) -> _Output:
         """OpenAI: one output file, one error file."""

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -133,7 +134,8 @@ class Crew:
 def side_by_side(make: Callable[[Item], Made], items: Sequence[Item], hands: int) -> list[Made]:
     """`make` of every item, in order, by so many threads at once. Raises what the first failure raised.
 
-    Like the crew's, the threads are daemons: one that hangs does not keep the process from ending.
+    Like the crew's, the threads are daemons: one that hangs does not keep the process from ending. What is in
+    force where this is called (time limits, fences) is in force in them.
     """
     made: dict[int, Made] = {}
     failures: list[Exception] = []
@@ -151,7 +153,10 @@ def side_by_side(make: Callable[[Item], Made], items: Sequence[Item], hands: int
             except Exception as error:  # noqa: BLE001 - the edge of a thread: raised again in the caller's
                 failures.append(error)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(hands, len(items)))]
+    threads = [
+        threading.Thread(target=copy_context().run, args=(work,), daemon=True)
+        for _ in range(min(hands, len(items)))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nightshift.errors import ConfigurationError
 from nightshift.objectstore.directory import DirectoryStore
+from nightshift.objectstore.fences import fenced
 from nightshift.objectstore.objects import (
     MIB,
     READ_BYTES_MAX,
@@ -35,6 +36,7 @@ __all__ = [
     "ObjectUri",
     "S3Store",
     "checked_key",
+    "fenced",
     "open_store",
     "read_verified",
 ]

@@ -23,6 +23,7 @@ from nightshift.errors import (
     StorageError,
     StorageUnavailable,
 )
+from nightshift.objectstore.fences import check_fence
 from nightshift.objectstore.objects import (
     READ_BYTES_MAX,
     STREAM_CHUNK_BYTES,
@@ -115,6 +116,7 @@ class DirectoryStore:
     def delete(self, key: str) -> None:
         path = self._path(key)
         with suppress(ObjectNotFound), _reading(key):
+            check_fence()
             path.unlink()
             _prune_empty(path.parent, self._root)
 
@@ -201,6 +203,7 @@ def _write_whole(path: Path, pieces: Iterable[bytes], if_absent: bool) -> bool:
             file.write(piece)
         file.flush()
         os.fsync(file.fileno())
+        check_fence()
         is_ours = _publish(Path(file.name), path, if_absent)
     _sync_directory(path.parent)
     return is_ours

@@ -20,6 +20,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from nightshift.errors import ObjectExists, ObjectNotFound, StorageError, StorageUnavailable
+from nightshift.objectstore.fences import guard
 from nightshift.objectstore.objects import (
     READ_BYTES_MAX,
     STREAM_CHUNK_BYTES,
@@ -66,6 +67,7 @@ def s3_client() -> "S3Client":
     )
     client = session.client("s3", region_name=session.region_name or "us-east-1", config=config)
     watch(client)
+    guard(client)
     return client
 
 

@@ -2,7 +2,8 @@
 `_SUCCESS`.
 
 Parts are written a step at a time, and after each step a note says what was written: a second attempt goes on
-after the last note. The notes lie in the service's own store, not in the user's bucket.
+after the last note. The notes lie in the service's own store, not in the user's bucket. An earlier `_SUCCESS`
+is taken away before the first part is replaced: it lies only beside the parts and manifest it speaks of.
 
     out/part-00000.jsonl  out/part-00001.jsonl …  out/manifest.json  out/_SUCCESS
 """

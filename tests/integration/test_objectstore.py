@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nightshift.errors import LocationNotAllowed, ObjectExists, ObjectNotFound
-from nightshift.objectstore import DirectoryStore, ObjectStore, ObjectTooLarge, S3Store, open_store
+from nightshift.objectstore import DirectoryStore, ObjectStore, ObjectTooLarge, S3Store, fenced, open_store
 from nightshift.objectstore.s3_transfers import PART_BYTES
 from tests.integration.servers import S3Server
 
@@ -238,3 +238,53 @@ def test_a_key_that_would_leave_the_root_is_refused_everywhere(store: ObjectStor
     ):
         with pytest.raises(LocationNotAllowed):
             attempt()
+
+
+class NoLongerMine(Exception):
+    """What a change ends with that came to a fence."""
+
+
+@pytest.mark.parametrize("size_bytes", [3, PART_BYTES + 1], ids=["small", "in parts"])
+def test_an_object_that_may_not_appear_any_more_when_its_bytes_are_there_does_not(
+    store: ObjectStore, size_bytes: int
+) -> None:
+    store.put("k", b"the next one's")
+    allowed = [True]
+
+    def body() -> Iterator[bytes]:
+        yield b"x" * size_bytes
+        allowed[0] = False
+
+    with pytest.raises(NoLongerMine), fenced(lambda: allowed_by(allowed)):
+        store.put("k", body())
+
+    assert store.read("k") == b"the next one's"
+    assert keys(store) == ["k"]
+
+
+def test_an_object_is_not_removed_by_whoever_may_no_longer_remove_it(store: ObjectStore) -> None:
+    store.put("k", b"the next one's")
+    allowed = [True]
+
+    with fenced(lambda: allowed_by(allowed)):
+        allowed[0] = False
+        with pytest.raises(NoLongerMine):
+            store.delete("k")
+
+    assert store.read("k") == b"the next one's"
+
+
+def test_a_fence_that_is_open_and_one_that_is_behind_are_in_nobodys_way(store: ObjectStore) -> None:
+    with fenced(lambda: allowed_by([True])):
+        store.put("k", b"mine")
+        store.put("gone", b"mine")
+        store.delete("gone")
+    store.put("k", b"mine, again")
+
+    assert store.read("k") == b"mine, again"
+    assert keys(store) == ["k"]
+
+
+def allowed_by(answers: list[bool]) -> None:
+    if not answers[-1]:
+        raise NoLongerMine

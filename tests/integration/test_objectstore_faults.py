@@ -9,7 +9,14 @@ from dataclasses import dataclass
 import pytest
 
 from nightshift.errors import CredentialsRefused, ObjectNotFound, StorageDenied, StorageUnavailable
-from nightshift.objectstore import ObjectChanged, ObjectDamaged, ObjectStore, open_store, read_verified
+from nightshift.objectstore import (
+    ObjectChanged,
+    ObjectDamaged,
+    ObjectStore,
+    fenced,
+    open_store,
+    read_verified,
+)
 from tests.integration.s3_faults import (
     ANY,
     AnswerLost,
@@ -200,6 +207,22 @@ def test_a_conflict_of_conditional_writers_is_tried_again(site: Site) -> None:
     site.store.put("k", b"mine", if_absent=True)
 
     assert site.direct.read("k") == b"mine"
+
+
+def test_a_change_that_failed_is_not_tried_again_by_whoever_may_no_longer_make_it(site: Site) -> None:
+    asked: list[str] = []
+
+    def once() -> None:
+        asked.append("may I?")
+        if len(asked) > 2:  # at the fence's beginning, and before the first try
+            raise PermissionError
+
+    site.front.set("PUT", Refused(503, "SlowDown"), times=1)
+    with pytest.raises(PermissionError), fenced(once):
+        site.store.put("k", b"too late")
+
+    assert len(site.front.seen) == 1
+    assert site.direct.head("k") is None
 
 
 def test_bytes_damaged_on_the_way_are_fetched_again(site: Site) -> None:

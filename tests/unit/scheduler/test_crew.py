@@ -1,6 +1,7 @@
 """Work on jobs goes on beside itself, rests when it cannot, and says how it ended."""
 
 import threading
+from contextvars import ContextVar
 from datetime import timedelta
 
 import pytest
@@ -114,6 +115,12 @@ def test_a_failure_beside_others_is_raised_where_it_was_asked_for() -> None:
 
     with pytest.raises(StorageUnavailable, match="away"):
         side_by_side(make, range(10), 2)
+
+
+def test_what_is_in_force_where_hands_are_asked_for_is_in_force_in_them() -> None:
+    limit = ContextVar("limit", default="none")
+    limit.set("the caller's")
+    assert side_by_side(lambda number: limit.get(), range(4), 2) == ["the caller's"] * 4
 
 
 def test_nothing_is_made_of_nothing() -> None:
