@@ -288,7 +288,7 @@ def claim(
 ) -> BulkClaim | None:
     """A worker asks for the best bulk shard there is."""
     with store.transaction() as tx:
-        return tx.leases.claim_bulk(worker_id, models, tx.now(), ttl_s)
+        return tx.claims.bulk(worker_id, models, tx.now(), ttl_s)
 
 
 def claimed(store: Store, worker_id: str = WORKER, *, ttl_s: float = TTL_S) -> BulkClaim:
@@ -302,7 +302,7 @@ def claimed_online(store: Store, shard_id: str | None, worker_id: str = WORKER) 
     """A worker asks for this online request and gets it."""
     assert shard_id is not None, "this is not an online request"
     with store.transaction() as tx:
-        [found] = tx.leases.claim_online([shard_id], worker_id, [MODEL], tx.now(), TTL_S)
+        [found] = tx.claims.online([shard_id], worker_id, [MODEL], tx.now(), TTL_S)
         return found
 
 

@@ -238,7 +238,7 @@ class Intake:
         """At most so many online requests, the best first; what they are may be a moment old."""
         if poll or not self._next or time.monotonic() >= self._next_until_s:
             with self._store.snapshot() as tx:
-                self._next = deque(tx.leases.queued_online(self._models, tx.now(), CLAIM_MAX, self._capacity))
+                self._next = deque(tx.claims.next_online(self._models, tx.now(), CLAIM_MAX, self._capacity))
             self._next_until_s = time.monotonic() + NEXT_KEPT_S
         return [self._next.popleft() for _ in range(min(count, len(self._next)))]
 
@@ -246,7 +246,7 @@ class Intake:
         if not shard_ids:
             return []
         return self._store.run(
-            lambda tx: tx.leases.claim_online(
+            lambda tx: tx.claims.online(
                 shard_ids,
                 self._worker_id,
                 self._models,
@@ -282,7 +282,7 @@ class Intake:
     def _claim_bulk(self) -> bool:
         claimed_at_s = self._heartbeat.clock_s()
         claim = self._store.run(
-            lambda tx: tx.leases.claim_bulk(
+            lambda tx: tx.claims.bulk(
                 self._worker_id, self._models, tx.now(), self._lease_ttl_s, capacity=self._capacity
             )
         )

@@ -63,7 +63,7 @@ def _run_shards(store: Store, segment_rows: int) -> int:
     done = 0
     while True:
         with store.transaction() as tx:
-            claim = tx.leases.claim_bulk(WORKER, [MODEL], tx.now(), TTL_S)
+            claim = tx.claims.bulk(WORKER, [MODEL], tx.now(), TTL_S)
         if claim is None:
             return done
         for seq, first in enumerate(range(0, ROWS_PER_SHARD, segment_rows)):

@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 
 from nightshift.errors import ConfigurationError, Conflicted
 from nightshift.settings import DataSettings
+from nightshift.store.claims import Claims
 from nightshift.store.counters import Counters
 from nightshift.store.database import Database
 from nightshift.store.dead_rows import DeadRows
@@ -67,6 +68,10 @@ class Transaction:
     @cached_property
     def shards(self) -> Shards:
         return Shards(self._connection)
+
+    @cached_property
+    def claims(self) -> Claims:
+        return Claims(self._connection)
 
     @cached_property
     def leases(self) -> Leases:

@@ -1,4 +1,4 @@
-"""The statement that accepts an online request. Claims are in `leases.py`, answers in `shards.py`."""
+"""The statement that accepts an online request. Claims are in `claims.py`, answers in `shards.py`."""
 
 from datetime import datetime
 from typing import Any

@@ -145,14 +145,14 @@ class FakeWorker:
     def _looked_up(self) -> list[str]:
         self._stops.wait(LISTEN_S)
         with self._store.snapshot() as tx:
-            return list(tx.leases.queued_online([CHAT_MODEL, EMBEDDING_MODEL], tx.now(), 10))
+            return list(tx.claims.next_online([CHAT_MODEL, EMBEDDING_MODEL], tx.now(), 10))
 
     def _claim(self, shard_ids: list[str]) -> list[OnlineClaim]:
         if not shard_ids:
             return []
         with self._store.transaction() as tx:
             models = [CHAT_MODEL, EMBEDDING_MODEL]
-            return list(tx.leases.claim_online(shard_ids, WORKER_ID, models, tx.now(), LEASE_S))
+            return list(tx.claims.online(shard_ids, WORKER_ID, models, tx.now(), LEASE_S))
 
     def _register(self) -> None:
         with self._store.transaction() as tx:

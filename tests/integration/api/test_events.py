@@ -122,7 +122,7 @@ def test_of_much_progress_only_the_newest_is_told(http: httpx.Client, bulk_job_i
         now = tx.now()
         shard = NewShard(shard_no=0, uri="file:///x", format="jsonl", start=0, end=10)
         lifecycle.plan(tx, tx.jobs.fetch(bulk_job_id), CHAT_MODEL, [shard], now)
-        claim = tx.leases.claim_bulk("worker_a", [CHAT_MODEL], now, 60)
+        claim = tx.claims.bulk("worker_a", [CHAT_MODEL], now, 60)
         assert claim is not None
         for seq in range(700):  # more than is read at a time
             segment = Segment(

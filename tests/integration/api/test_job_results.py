@@ -24,7 +24,7 @@ class TestResults:
             now = tx.now()
             shard = NewShard(shard_no=0, uri="file:///x", format="jsonl", start=0, end=10)
             lifecycle.plan(tx, tx.jobs.fetch(job_id), CHAT_MODEL, [shard], now)
-            claim = tx.leases.claim_bulk("worker_a", [CHAT_MODEL], now, 60)
+            claim = tx.claims.bulk("worker_a", [CHAT_MODEL], now, 60)
             assert claim is not None
             for seq, names in enumerate((("a", "b", "bad"), ("c", "d"))):
                 content = encode_segment([result(row, name) for row, name in enumerate(names)])

@@ -103,7 +103,7 @@ def test_embeddings_are_a_column_of_float32(place: Place, clock: FakeClock) -> N
     wishes = {"endpoint": Endpoint.EMBEDDINGS, "template": template, "format": "parquet"}
     job = planned(place, place.native(model="encoder", **wishes), clock)
     with place.store.transaction() as tx:
-        claim = tx.leases.claim_bulk("worker_1", ["encoder"], tx.now(), 30)
+        claim = tx.claims.bulk("worker_1", ["encoder"], tx.now(), 30)
     assert claim is not None
     place.run_shard(claim, embedded)
     assembled(place, job, clock)

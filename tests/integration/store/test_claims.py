@@ -1,4 +1,4 @@
-"""Who gets which shard: `leases.claim_bulk` and `leases.claim_online`."""
+"""Who gets which shard: `claims.bulk` and `claims.online`."""
 
 import random
 from collections import Counter
@@ -38,14 +38,14 @@ DAY_S = 86_400
 def online_claims(store: Store, *shard_ids: str | None, worker_id: str = "worker_1") -> list[Lease]:
     wanted = [shard_id for shard_id in shard_ids if shard_id is not None]
     with store.transaction() as tx:
-        claims = tx.leases.claim_online(wanted, worker_id, [MODEL], tx.now(), TTL_S)
+        claims = tx.claims.online(wanted, worker_id, [MODEL], tx.now(), TTL_S)
         return [claim.lease for claim in claims]
 
 
 def next_online(store: Store, *, limit: int = 100) -> list[str]:
     """What a worker that has so many places would claim, the best first."""
     with store.snapshot() as tx:
-        return list(tx.leases.queued_online([MODEL], tx.now(), limit))
+        return list(tx.claims.next_online([MODEL], tx.now(), limit))
 
 
 def several_asked(
@@ -293,7 +293,7 @@ def test_a_claimer_steps_over_a_shard_that_another_is_just_taking(
     claimed(store)  # the job is running; a job's first claim takes its turn
 
     with ThreadPoolExecutor(1) as thread, store.transaction() as tx:
-        first = tx.leases.claim_bulk("worker_1", [MODEL], tx.now(), TTL_S)
+        first = tx.claims.bulk("worker_1", [MODEL], tx.now(), TTL_S)
         second = thread.submit(claim, store, "worker_2").result(PATIENCE_S)  # before the first one's commit
 
     assert first is not None
@@ -489,9 +489,7 @@ def test_a_worker_claims_bulk_jobs_that_want_its_kind_of_machine_or_any(
     wanted = {planned(store, spec=a_spec(capacity=kind)).id: kind for kind in ("spot", "any", "on_demand")}
 
     with store.transaction() as tx:
-        claims = [
-            tx.leases.claim_bulk("worker_1", [MODEL], tx.now(), TTL_S, capacity=capacity) for _ in range(3)
-        ]
+        claims = [tx.claims.bulk("worker_1", [MODEL], tx.now(), TTL_S, capacity=capacity) for _ in range(3)]
 
     assert {wanted[found.job.id] for found in claims if found is not None} == SERVED[capacity]
     assert claims[2] is None
@@ -508,8 +506,8 @@ def test_a_worker_claims_online_requests_that_want_its_kind_of_machine_or_any(
     asked_for = {asked(store, spec=spec).shard_id: kind for kind, spec in wishes.items()}
 
     with store.transaction() as tx:
-        queued = tx.leases.queued_online([MODEL], tx.now(), 10, capacity)
-        claims = tx.leases.claim_online(
+        queued = tx.claims.next_online([MODEL], tx.now(), 10, capacity)
+        claims = tx.claims.online(
             list(filter(None, asked_for)), "worker_1", [MODEL], tx.now(), TTL_S, capacity=capacity
         )
 

@@ -92,7 +92,7 @@ class LeaseMachine(LeaseGround):
         for _ in range(places):
             claimable = self.claimable(JobKind.BULK, worker)
             with self.store.transaction() as tx:
-                found = tx.leases.claim_bulk(worker, [MODEL], tx.now(), TTL_S, capacity=WORKERS[worker])
+                found = tx.claims.bulk(worker, [MODEL], tx.now(), TTL_S, capacity=WORKERS[worker])
             assert (found is not None) == bool(claimable)
             if found is not None:
                 assert found.lease.shard_id in claimable, "somebody has it, or nobody may"
@@ -103,7 +103,7 @@ class LeaseMachine(LeaseGround):
         """The rings name every request there ever was: those taken, those ended, those for other machines."""
         rung = [shard.id for shard in self.shards.values()]
         with self.store.transaction() as tx:
-            found = tx.leases.claim_online(rung, worker, [MODEL], tx.now(), TTL_S, capacity=WORKERS[worker])
+            found = tx.claims.online(rung, worker, [MODEL], tx.now(), TTL_S, capacity=WORKERS[worker])
         assert {claim.lease.shard_id for claim in found} == self.claimable(JobKind.ONLINE, worker)
         self.got([claim.lease for claim in found])
 

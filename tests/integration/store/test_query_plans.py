@@ -64,11 +64,11 @@ def plan_of(store: Store, call: Callable[[Transaction], object]) -> Sequence[str
 
 
 BUSY_CALLS: dict[str, Callable[[Transaction], object]] = {
-    "claim_bulk": lambda tx: tx.leases.claim_bulk("worker_2", [MODEL, "other"], tx.now(), TTL_S),
-    "claim_online": lambda tx: tx.leases.claim_online(
-        [*tx.leases.queued_online([MODEL], tx.now(), limit=1), "shard_gone"], "w", [MODEL], tx.now(), TTL_S
+    "claim_bulk": lambda tx: tx.claims.bulk("worker_2", [MODEL, "other"], tx.now(), TTL_S),
+    "claim_online": lambda tx: tx.claims.online(
+        [*tx.claims.next_online([MODEL], tx.now(), limit=1), "shard_gone"], "w", [MODEL], tx.now(), TTL_S
     ),
-    "queued_online": lambda tx: tx.leases.queued_online([MODEL], tx.now(), limit=64),
+    "queued_online": lambda tx: tx.claims.next_online([MODEL], tx.now(), limit=64),
     "expired": lambda tx: tx.leases.expired(tx.now(), limit=100),
     "of_worker": lambda tx: tx.leases.of_worker("worker_1", limit=100),
     "to_finalize": lambda tx: tx.jobs.to_finalize(limit=10),

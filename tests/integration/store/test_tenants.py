@@ -114,6 +114,9 @@ REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
         not tx.idempotency.keep(tenant, KEY, of.answer, tx.now(), tx.now() + DAY)  # the key is in use
     ),
     "files.get": lambda tx, tenant, of: tx.files.get(tenant, of.file.id, tx.now()),
+    "files.get_to_read": lambda tx, tenant, of: tx.files.get_to_read(tenant, of.file.id, tx.now()),
+    "files.get_to_delete": lambda tx, tenant, of: tx.files.get_to_delete(tenant, of.file.id, tx.now()),
+    "files.input": lambda tx, tenant, of: tx.files.input(tenant, of.file.id),
     "files.list": lambda tx, tenant, of: tx.files.list(tenant, tx.now(), limit=10),
     "files.delete": lambda tx, tenant, of: tx.files.delete(tenant, of.file.id),
     "keys.list": lambda tx, tenant, of: tx.keys.list(tenant),

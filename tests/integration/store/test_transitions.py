@@ -56,7 +56,7 @@ class Held:
 
 
 SHARD_STATEMENTS: dict[str, Callable[[Transaction, Held], Any]] = {
-    "claim_bulk": lambda tx, held: tx.leases.claim_bulk("worker_2", [MODEL], tx.now(), 30),
+    "claim_bulk": lambda tx, held: tx.claims.bulk("worker_2", [MODEL], tx.now(), 30),
     "complete": lambda tx, held: tx.shards.complete(held.lease, rows_total=0),
     "record_result": lambda tx, held: tx.shards.record_result(held.lease, an_answer()),
     "stop_held": lambda tx, held: tx.shards.stop_held(held.lease),
@@ -96,7 +96,7 @@ def test_an_online_claim_takes_a_queued_shard_only(store: Store, before: ShardSt
     assert submitted.shard_id is not None
 
     with store.transaction() as tx:
-        taken = tx.leases.claim_online([submitted.shard_id], "worker_2", [MODEL], tx.now(), 30)
+        taken = tx.claims.online([submitted.shard_id], "worker_2", [MODEL], tx.now(), 30)
 
     assert len(taken) == (before is ShardState.QUEUED)
 

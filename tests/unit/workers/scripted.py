@@ -189,7 +189,7 @@ def submit_online(
 def claim_online(store: Store, text: str, **fields: Any) -> OnlineClaim:
     shard_id = submit_online(store, text, **fields)
     with store.transaction() as tx:
-        (claim,) = tx.leases.claim_online([shard_id], "worker-1", ["demo"], tx.now(), LEASE_TTL_S)
+        (claim,) = tx.claims.online([shard_id], "worker-1", ["demo"], tx.now(), LEASE_TTL_S)
     return claim
 
 
@@ -207,6 +207,6 @@ def plan_bulk(store: Store, uri: str, *, shards: int = 1, **spec: Any) -> Job:
 
 def claim_bulk(store: Store, worker_id: str = "worker-1") -> BulkClaim:
     with store.transaction() as tx:
-        claim = tx.leases.claim_bulk(worker_id, ["demo"], tx.now(), LEASE_TTL_S)
+        claim = tx.claims.bulk(worker_id, ["demo"], tx.now(), LEASE_TTL_S)
     assert claim is not None, "nothing to claim"
     return claim

@@ -10,8 +10,8 @@ from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.priorities import PriorityClass
 from nightshift.store import Store
+from nightshift.store.claims import Claims
 from nightshift.store.counters import Counters
-from nightshift.store.leases import Leases
 from tests.unit.workers.scripted import LEASE_TTL_S, plan_bulk, submit_online
 from workers.heartbeat import Heartbeat
 from workers.intake import Intake
@@ -214,8 +214,8 @@ def test_who_is_next_is_not_asked_anew_for_every_place_that_becomes_free(
 ) -> None:
     monkeypatch.setattr("workers.intake.NEXT_KEPT_S", 3600)
     looks = []
-    ask = Leases.queued_online
-    monkeypatch.setattr(Leases, "queued_online", lambda *asked: looks.append(asked) or ask(*asked))
+    ask = Claims.next_online
+    monkeypatch.setattr(Claims, "next_online", lambda *asked: looks.append(asked) or ask(*asked))
     for number in range(10):
         intake.online_rang(submit_online(store, str(number)), 0, Ring())
     places.online = 1
@@ -235,7 +235,7 @@ def test_a_ring_whose_request_somebody_else_has_taken_is_a_reason_to_look_for_an
 ) -> None:
     taken, left = submit_online(store, "taken"), submit_online(store, "left")
     with store.transaction() as tx:
-        tx.leases.claim_online([taken], "worker-2", ["demo"], tx.now(), LEASE_TTL_S)
+        tx.claims.online([taken], "worker-2", ["demo"], tx.now(), LEASE_TTL_S)
     intake.start()
     intake.online_rang(taken, 0, Ring())
 

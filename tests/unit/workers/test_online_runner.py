@@ -156,7 +156,7 @@ def test_an_answer_under_a_lost_lease_is_thrown_away(
     with store.transaction() as tx:
         (expired,) = tx.leases.of_worker("worker-1", 10)
         tx.leases.requeue(expired)
-        (second,) = tx.leases.claim_online([claim.lease.shard_id], "worker-2", ["demo"], tx.now(), 30)
+        (second,) = tx.claims.online([claim.lease.shard_id], "worker-2", ["demo"], tx.now(), 30)
 
     model.answer(next(iter(model.running)), "late")  # the heartbeat has not noticed yet
     other = claim_online(store, "other")

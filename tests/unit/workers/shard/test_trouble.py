@@ -172,7 +172,7 @@ def test_a_shard_whose_storage_is_away_waits_and_is_not_lost(store, rooms, model
 
     assert shard_of(store, job).state is ShardState.QUEUED
     with store.transaction() as tx:
-        assert tx.leases.claim_bulk("worker-2", ["demo"], tx.now(), 30) is None, "not before a while"
+        assert tx.claims.bulk("worker-2", ["demo"], tx.now(), 30) is None, "not before a while"
 
 
 @pytest.mark.parametrize(
