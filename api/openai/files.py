@@ -12,7 +12,7 @@ from api.authentication import Caller
 from api.dependencies import CallerDep, ServicesDep, list_json
 from api.openai.adapter import file_json
 from api.openai.ranges import Unsatisfiable, parse_range
-from api.openai.uploads import Upload, read_form, store_upload
+from api.openai.uploads import keep_upload, read_form
 from api.services import Services
 from nightshift.answers import error_body
 from nightshift.errors import Conflict, InvalidRequest, NotFound, StorageUnavailable
@@ -38,7 +38,9 @@ async def create_file(request: Request, services: ServicesDep, caller: CallerDep
     try:
         async with request.form(max_files=PARTS_MAX, max_fields=PARTS_MAX) as form:
             upload = read_form(form, services.settings.api.file_bytes_max)
-            file = await services.storage_threads.run(lambda: _keep(services, upload, caller))
+            file = await services.storage_threads.run(
+                lambda: keep_upload(services.store, services.objects, upload, caller.tenant_id)
+            )
     except HTTPException as error:  # what Starlette makes of a form that cannot be read
         raise InvalidRequest(str(error.detail), param="body", code="invalid_form") from error
     except OSError as error:  # most of a large file waits in a temporary one for the end of its form
@@ -107,14 +109,6 @@ async def get_file_content(
     headers |= {"content-length": str(part.end - part.start), "content-range": part.content_range}
     content = storage.iterate(services.objects.stream(file.key, part.start, part.end))
     return StreamingResponse(content, 206, headers, media_type=CONTENT_TYPE)
-
-
-def _keep(services: Services, upload: Upload, caller: Caller) -> File:
-    """Bytes first, then the row: a file that is listed can be read."""
-    file = store_upload(services.objects, upload, caller.tenant_id, services.store.now())
-    with services.store.transaction() as tx:
-        tx.files.insert(file)
-    return file
 
 
 def _find(services: Services, caller: Caller, file_id: str) -> File:

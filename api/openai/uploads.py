@@ -15,10 +15,11 @@ from typing import BinaryIO, Final
 
 from starlette.datastructures import FormData, UploadFile
 
-from nightshift.errors import InvalidRequest, RequestTooLarge
-from nightshift.files import File, FilePurpose, file_key
+from nightshift.errors import InvalidRequest, RequestTooLarge, StorageUnavailable
+from nightshift.files import RECORDED_WITHIN_S, File, FilePurpose, file_key
 from nightshift.ids import new_id
 from nightshift.objectstore import ObjectStore
+from nightshift.store import Store
 
 CHUNK_BYTES: Final = 1024 * 1024
 FILENAME_CHARS_MAX: Final = 255
@@ -58,11 +59,21 @@ def read_form(form: FormData, file_bytes_max: int) -> Upload:
     return Upload(purpose, _filename(file), _expires_after_s(form, purpose), file.file)
 
 
-def store_upload(objects: ObjectStore, upload: Upload, tenant_id: str, now: datetime) -> File:
-    """Put the bytes under a fresh id and describe the file. Blocks. Raises InvalidRequest, StorageError.
+def keep_upload(store: Store, objects: ObjectStore, upload: Upload, tenant_id: str) -> File:
+    """Bytes first, then the row: a file that is listed can be read. Blocks.
 
-    Nothing is stored of a file that is refused.
+    Raises InvalidRequest, and nothing is stored; StorageError, DatabaseUnavailable.
     """
+    file = _stored(objects, upload, tenant_id, store.now())
+    with store.transaction() as tx:
+        if tx.now() > file.created_at + timedelta(seconds=RECORDED_WITHIN_S):  # this machine was off
+            raise StorageUnavailable("The upload took so long that it may be lost. Send the file again.")
+        tx.files.insert(file)
+    return file
+
+
+def _stored(objects: ObjectStore, upload: Upload, tenant_id: str, now: datetime) -> File:
+    """Put the bytes under a fresh id and describe the file."""
     file_id = new_id("file", "-")
     stored = objects.put(file_key(tenant_id, file_id), _checked(upload), if_absent=True)
     assert stored.sha256 is not None, "a put says the digest"

@@ -1,15 +1,24 @@
 """The files routes with the official client: what goes up comes down, exactly, and only to its owner."""
 
+import io
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from nightshift.files import File, FilePurpose
+from api.openai.uploads import Upload, keep_upload
+from nightshift.errors import StorageUnavailable
+from nightshift.files import RECORDED_WITHIN_S, File, FilePurpose
+from nightshift.objectstore import DirectoryStore
 from nightshift.store import Store
+from nightshift.store.database import Database
+from nightshift.testing import FakeClock
 from tests.integration.api.conftest import ClientMaker, batch_lines
+from tests.integration.scheduling import BusyStore
 
 LINES = batch_lines(3)
 
@@ -233,3 +242,23 @@ def test_a_filename_is_data_and_never_a_path(client: openai.OpenAI, tmp_path: Pa
     stored = [path for path in (tmp_path / "data" / "objects").rglob("*") if path.is_file()]
     assert [path.name for path in stored] == [file.id]
     assert file.filename.isprintable()
+
+
+@pytest.mark.parametrize("away", [timedelta(hours=11), timedelta(days=2)])
+def test_an_upload_that_retention_may_have_collected_by_now_is_not_recorded(
+    sqlite_database: Database, tmp_path: Path, away: timedelta
+) -> None:
+    clock = FakeClock()
+    store = Store(sqlite_database, clock=clock)
+    # The machine is suspended while the bytes are put, and wakes up beside a scheduler that does, too.
+    objects: Any = BusyStore(
+        DirectoryStore(tmp_path), "put", lambda: clock.advance(seconds=away.total_seconds())
+    )
+    upload = Upload(FilePurpose.BATCH, "in.jsonl", None, io.BytesIO(LINES))
+
+    may_be_lost = away > timedelta(seconds=RECORDED_WITHIN_S)
+    with pytest.raises(StorageUnavailable) if may_be_lost else nullcontext():
+        keep_upload(store, objects, upload, "default")
+
+    with store.snapshot() as tx:
+        assert len(tx.files.list("default", tx.now(), limit=10)) == (not may_be_lost)
