@@ -12,7 +12,7 @@ from nightshift.errors import StorageUnavailable
 from nightshift.files import UNRECORDED_S
 from nightshift.jobs import BulkClaim, Job, JobState, carry_over_key, segment_key
 from nightshift.leases import Lease
-from nightshift.objectstore import DirectoryStore, ObjectInfo, ObjectStore, S3Store
+from nightshift.objectstore import MIB, DirectoryStore, ObjectInfo, ObjectStore, S3Store, s3_transfers
 from nightshift.rows.outputs import encode_segment
 from nightshift.store import Store
 from nightshift.store.references import References
@@ -349,3 +349,21 @@ def test_an_upload_in_parts_that_was_never_finished_is_aborted(s3_server: S3Serv
     assert others.forget_unfinished(timedelta(days=1)) == 0
     assert ours.forget_unfinished(timedelta(days=1)) == 1
     assert "Uploads" not in s3_server.client.list_multipart_uploads(Bucket=bucket)
+
+
+def test_a_writer_whose_upload_in_parts_is_aborted_is_told_to_begin_again(
+    moto_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_transfers, "PART_BYTES", 5 * MIB)  # the least a part may have
+    with moto_server.in_environment():
+        objects = S3Store(moto_server.client, moto_server.new_bucket())
+
+        def slowly() -> Iterator[bytes]:
+            yield from [bytes(MIB)] * 11
+            assert objects.forget_unfinished(timedelta(days=1)) == 1  # as of 2010, says moto
+            yield b"the rest"
+
+        with pytest.raises(StorageUnavailable):
+            objects.put("half", slowly())
+
+        assert objects.head("half") is None
