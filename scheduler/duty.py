@@ -57,13 +57,15 @@ class Every:
 
     def __init__(self, interval_s: float) -> None:
         self._interval = timedelta(seconds=interval_s)
-        self._due_at: datetime | None = None
+        self._done_at: datetime | None = None
 
     def is_due(self, now: datetime) -> bool:
-        """Whether this pass is one of them: the first one is."""
-        if self._due_at is not None and now < self._due_at:
+        """Whether this pass is one of them: the first one is, and one before the last: the database's clock
+        was set back, and nobody knows how long ago that was.
+        """
+        if self._done_at is not None and self._done_at <= now < self._done_at + self._interval:
             return False
-        self._due_at = now + self._interval
+        self._done_at = now
         return True
 
 

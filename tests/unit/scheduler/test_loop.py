@@ -168,3 +168,11 @@ def test_what_is_due_now_and_then_is_due_the_first_time_and_after_each_interval(
     at = datetime(2026, 1, 1, tzinfo=UTC)
     assert [rarely.is_due(at.replace(second=second)) for second in (0, 30, 59)] == [True, False, False]
     assert rarely.is_due(at.replace(minute=1))
+
+
+def test_what_is_due_now_and_then_does_not_wait_for_a_clock_that_was_set_back() -> None:
+    rarely = Every(60)
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert rarely.is_due(at)
+    assert rarely.is_due(at.replace(hour=10))
+    assert [rarely.is_due(at.replace(hour=10, minute=minute)) for minute in (0, 1)] == [False, True]
