@@ -2,8 +2,9 @@
 `_SUCCESS`.
 
 Parts are written a step at a time, and after each step a note says what was written: a second attempt goes on
-after the last note. The notes lie in the service's own store, not in the user's bucket. An earlier `_SUCCESS`
-is taken away before the first part is replaced: it lies only beside the parts and manifest it speaks of.
+after the last note whose parts are still there. The notes lie in the service's own store, not in the user's
+bucket. A `_SUCCESS` is taken away before parts are replaced: it lies only beside the parts and manifest it
+speaks of.
 
     out/part-00000.jsonl  out/part-00001.jsonl …  out/manifest.json  out/_SUCCESS
 """
@@ -18,7 +19,7 @@ from typing import Final
 from nightshift import failpoints
 from nightshift.errors import StorageError
 from nightshift.jobs import Counts, Job, JobState, Shard
-from nightshift.objectstore import ObjectStore
+from nightshift.objectstore import ObjectInfo, ObjectStore
 from nightshift.rows.manifest import MANIFEST_NAME, SUCCESS_NAME, Manifest, Part, part_name
 from nightshift.rows.outputs import NotExecuted, RowResult
 from scheduler.crew import side_by_side
@@ -62,15 +63,15 @@ class PartWriter:
         Raises OutputTrouble, InputTrouble, Mismatch, Interrupted, and StorageError for our own store.
         """
         note_key = f"{_notes_prefix(self.job)}{shards[0].shard_no:06d}.json"
-        if self.notes.head(note_key) is not None:
-            noted = json.loads(self.notes.read(note_key, size_bytes_max=NOTE_BYTES_MAX))
-            return [Part(**part) for part in noted]
-        if shards[0].shard_no == 0:
-            self._clear_success()
+        noted = self._noted(note_key)
+        if noted is not None:
+            return noted
+        self._clear_success()
         made = side_by_side(self._part, shards, self.parts_at_once)
-        parts = [part for part in made if part is not None]
-        self.notes.put(note_key, json.dumps([asdict(part) for part in parts]).encode())
-        return parts
+        written = [each for each in made if each is not None]
+        note = [asdict(part) | {"etag": info.etag} for part, info in written]
+        self.notes.put(note_key, json.dumps(note).encode())
+        return [part for part, _ in written]
 
     def finish(self, parts: Sequence[Part], counts: Counts, state: JobState) -> None:
         """Say what there is, and, if all is well, that all of it is there. Raises OutputTrouble."""
@@ -88,6 +89,22 @@ class PartWriter:
         if state is JobState.SUCCEEDED:
             self._put(SUCCESS_NAME, b"")
 
+    def _noted(self, note_key: str) -> list[Part] | None:
+        """The parts of a step that was done before. None: it was not, or another job has replaced them."""
+        if self.notes.head(note_key) is None:
+            return None
+        note = json.loads(self.notes.read(note_key, size_bytes_max=NOTE_BYTES_MAX))
+        etags = [part.pop("etag", "") for part in note]
+        if side_by_side(self._etag, [part["name"] for part in note], self.parts_at_once) != etags:
+            return None
+        return [Part(**part) for part in note]
+
+    def _etag(self, name: str) -> str | None:
+        """Of what lies at the destination under this name, if anything does."""
+        with _at_destination():
+            found = self.destination.store.head(self.destination.prefix + name)
+        return None if found is None else found.etag
+
     def _clear_success(self) -> None:
         """Another job's output may lie here, and is about to be replaced: it is complete no longer."""
         key = self.destination.prefix + SUCCESS_NAME
@@ -95,7 +112,8 @@ class PartWriter:
             if self.destination.store.head(key) is not None:
                 self.destination.store.delete(key)
 
-    def _part(self, shard: Shard) -> Part | None:
+    def _part(self, shard: Shard) -> tuple[Part, ObjectInfo] | None:
+        """A shard's part, and the object it has become. None: the shard has no rows."""
         check(self.may_continue)
         tally = Tally()
         lines = tally.counted(self.results.lines(self.job, shard, native_line))
@@ -108,7 +126,7 @@ class PartWriter:
             info = self.destination.store.put(self.destination.prefix + name, pieces)
         failpoints.hit("scheduler.part_written")
         assert info.sha256 is not None, "who has just written an object knows its sha256"
-        return Part(
+        part = Part(
             name=name,
             rows=tally.rows,
             succeeded=tally.counts.succeeded,
@@ -118,6 +136,7 @@ class PartWriter:
             prompt_tokens=tally.prompt_tokens,
             completion_tokens=tally.completion_tokens,
         )
+        return part, info
 
     def _put(self, name: str, data: bytes) -> None:
         with _at_destination():

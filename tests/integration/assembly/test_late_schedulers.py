@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nightshift.errors import StorageUnavailable
 from nightshift.jobs import Job, JobState
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri
 from nightshift.objectstore.objects import pieces_of
@@ -127,6 +128,27 @@ def test_the_next_job_to_write_to_a_place_keeps_it(
     the_output_is_of(place, nights[1])
 
 
+def test_a_job_that_goes_on_after_another_wrote_to_its_place_writes_its_parts_again(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tonight = a_native_job(place, clock, TEXTS)
+    place.work_off()
+    destination = place.locations.open(ObjectUri.parse(place.uri("out/")))
+    away = SleepyStore(destination, "put", "manifest.json", refuse)  # its parts are written, and noted
+    with monkeypatch.context() as patch:
+        patch.setattr(place.locations, "open", lambda location: away)
+        assert assembled(place, tonight, clock).state is JobState.FINALIZING
+    tomorrow = a_native_job(place, clock, [f"tomorrow's {text}" for text in TEXTS[:-1]])
+    place.work_off()
+    with monkeypatch.context() as patch:  # tonight's rests until tomorrow's is over
+        patch.setattr(Jobs, "to_assemble", lambda jobs, limit: [place.job(tomorrow)])
+        assert assembled(place, tomorrow, clock).state is JobState.SUCCEEDED
+
+    assert assembled(place, tonight, clock).state is JobState.SUCCEEDED
+
+    the_output_is_of(place, tonight)
+
+
 @pytest.mark.parametrize("accepted", [a_native_job, a_batch])
 def test_a_pass_that_looked_before_a_job_ended_does_not_begin_it_again(
     place: Place,
@@ -148,6 +170,10 @@ def test_a_pass_that_looked_before_a_job_ended_does_not_begin_it_again(
 
     assert times_of_writing(place) == written
     assert duty.run_once(clock.now).too_late == 1
+
+
+def refuse() -> None:
+    raise StorageUnavailable
 
 
 def times_of_writing(place: Place) -> dict[str, int]:
