@@ -23,6 +23,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """`-n auto`: tests of whole services wait for other processes half of the time, so two cores take three."""
+    """`-n auto`: tests of whole services wait for other processes half of the time: two cores take three."""
     cores = len(os.sched_getaffinity(0))
     return cores + cores // 2
