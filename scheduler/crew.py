@@ -46,7 +46,7 @@ class CrewConfig:
 @dataclass
 class _Rest:
     failures: int
-    until: datetime | None = None  # None: the next pass will say, it knows what time it is
+    begun: datetime | None = None  # None: the next pass will say, it knows what time it is
 
 
 class Crew:
@@ -87,9 +87,10 @@ class Crew:
         rest = self._rests.get(job_id)
         if rest is None:
             return False
-        if rest.until is None:
-            rest.until = now + self._config.rest(rest.failures)
-        return now < rest.until
+        if rest.begun is None:
+            rest.begun = now
+        # Before it has begun? The database's clock was set back, and nobody knows how long ago that was.
+        return rest.begun <= now < rest.begun + self._config.rest(rest.failures)
 
     def _forget_the_rested(self, now: datetime) -> None:
         """Jobs that have long been ready for another try and were not offered: they ended some other way."""
@@ -97,7 +98,7 @@ class Crew:
         self._rests = {
             job_id: rest
             for job_id, rest in self._rests.items()
-            if rest.until is None or now < rest.until + grace
+            if rest.begun is None or now < rest.begun + self._config.rest(rest.failures) + grace
         }
 
     def _run(self, job: Job) -> None:

@@ -69,6 +69,16 @@ def test_a_job_that_could_not_be_done_rests_for_a_growing_while() -> None:
     assert crew.take_outcomes() == {POSTPONED: 5}
 
 
+def test_a_rest_does_not_wait_for_a_clock_that_was_set_back() -> None:
+    def work(job: Job) -> str:
+        raise StorageUnavailable
+
+    crew, job = Crew("working", work, CONFIG), a_job()
+    assert settled(crew, job, timedelta(hours=2))
+    assert not settled(crew, job, timedelta(hours=2, seconds=1)), "it rests"
+    assert settled(crew, job, timedelta(seconds=1))
+
+
 def test_success_ends_the_resting() -> None:
     outcomes = iter([StorageUnavailable(), None, StorageUnavailable()])
 
