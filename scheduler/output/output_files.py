@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 from tempfile import SpooledTemporaryFile
-from typing import IO, Final
+from typing import IO, Final, Literal
 
 from nightshift import failpoints
-from nightshift.files import File, FilePurpose, file_key
-from nightshift.ids import batch_id, derived_id
+from nightshift.files import File, FilePurpose, file_key, output_file_id
+from nightshift.ids import batch_id
 from nightshift.jobs import Job
 from nightshift.objectstore import ObjectInfo, ObjectStore
 from scheduler.output.results import ResultLine
@@ -61,11 +61,13 @@ def _successes(lines: Iterable[ResultLine], errors: IO[bytes]) -> Iterator[bytes
             errors.write(line.data)
 
 
-def _write(job: Job, kind: str, pieces: Iterator[bytes], objects: ObjectStore, now: datetime) -> File | None:
+def _write(
+    job: Job, kind: Literal["output", "error"], pieces: Iterator[bytes], objects: ObjectStore, now: datetime
+) -> File | None:
     first = next(pieces, None)
     if first is None:
         return None
-    file_id = derived_id("file-", f"{job.id}/{kind}")
+    file_id = output_file_id(job.id, kind)
     info = objects.put(file_key(job.tenant_id, file_id), chain((first,), pieces))
     failpoints.hit("scheduler.part_written")
     return _file(job, file_id, kind, info, now)
