@@ -14,6 +14,7 @@ A **job** is what somebody submits: one request (online), or an input of many ro
               └───────────┴─────► stopped      its job was cancelled, expired or failed
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -24,6 +25,8 @@ from nightshift.leases import Lease, Term
 from nightshift.priorities import PriorityClass
 
 JsonObject = dict[str, Any]
+
+_CARRY_OVER_SHA256: Final = re.compile(r"-c[0-9]{6,}-([0-9a-f]{64})\.jsonl$")
 
 
 class JobState(StrEnum):
@@ -353,6 +356,17 @@ def segment_key(lease: Lease, shard_no: int, seq: int) -> str:
     return f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}/t{lease.term}-{seq:06d}.jsonl"
 
 
-def carry_over_key(lease: Lease, shard_no: int, seq: int) -> str:
-    """Where a worker leaves the tokens of rows it has not finished: 0, 1, 2 … within the term."""
-    return f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}/t{lease.term}-c{seq:06d}.jsonl"
+def carry_over_key(lease: Lease, shard_no: int, seq: int, sha256: str) -> str:
+    """Where a worker leaves the tokens of rows it has not finished: 0, 1, 2 … within the term.
+
+    The key says which bytes (sha256, hex) lie there: the shard's row names the key, so whoever reads the
+    object knows from elsewhere what was written.
+    """
+    folder = f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}"
+    return f"{folder}/t{lease.term}-c{seq:06d}-{sha256}.jsonl"
+
+
+def carry_over_sha256(key: str) -> str | None:
+    """Of the bytes that were written under this key; None: an earlier release's, which did not say."""
+    found = _CARRY_OVER_SHA256.search(key)
+    return None if found is None else found[1]

@@ -1,15 +1,18 @@
-"""What a worker leaves of a row it could not finish, for the next one to go on with: one line of JSON a row.
+"""What a worker leaves of rows it could not finish, for the next one to go on with: one line of JSON a row.
 
     {"row": 7, "choices": [{"output_token_ids": […], "logprobs": […]}, …], "made_by": {…}}
 
-A line of an earlier version has `output_token_ids` at the top: one choice, made by nobody knows what.
+A line of an earlier version has `output_token_ids` at the top: one choice, made by nobody knows what. Nothing
+here is believed because it can be read: a token that is none would become somebody's answer, or end a worker.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from nightshift.jobs import JsonObject
-from workers.engine import TokenLogprobs
+from workers.engine import InvalidState, SamplingParams, TokenLogprobs
 from workers.engine.resume import logprobs_from_json, logprobs_to_json
 
 
@@ -26,6 +29,31 @@ class ChoiceSoFar:
 
     def copy(self) -> "ChoiceSoFar":
         return ChoiceSoFar(list(self.token_ids), list(self.logprobs))
+
+    def misfit(self, asked: SamplingParams) -> str | None:
+        """Why this is no beginning of what is asked for; None: it may be."""
+        if asked.max_tokens is not None and len(self.token_ids) > asked.max_tokens:
+            return f"it has {len(self.token_ids)} tokens, of which {asked.max_tokens} are asked for"
+        if asked.logprobs is None:
+            return "it has log-probabilities that nobody asks for" if self.logprobs else None
+        if len(self.logprobs) != len(self.token_ids):
+            return "its tokens lack the log-probabilities that are asked for"
+        if any(len(each.top_ids) != asked.logprobs for each in self.logprobs):
+            return f"its tokens have not the {asked.logprobs} likeliest that are asked for"
+        return None
+
+    @classmethod
+    def from_json(cls, data: Any) -> "ChoiceSoFar":
+        """Raises InvalidState."""
+        if not isinstance(data, dict):
+            raise InvalidState("choices", "has an entry that is no object")
+        logprobs = data.get("logprobs")
+        if not isinstance(logprobs, list):
+            raise InvalidState("logprobs", "is no list")
+        choice = cls(_token_ids(data.get("output_token_ids")), [*map(logprobs_from_json, logprobs)])
+        if choice.logprobs and len(choice.logprobs) != len(choice.token_ids):
+            raise InvalidState("logprobs", f"has {len(logprobs)} entries for {len(choice.token_ids)} tokens")
+        return choice
 
 
 @dataclass(frozen=True)
@@ -44,6 +72,13 @@ class CarryOver:
     def num_tokens(self) -> int:
         return sum(len(choice.token_ids) for choice in self.choices)
 
+    def misfit(self, asked: Sequence[SamplingParams]) -> str | None:
+        """Why a request that asks for these choices cannot go on from it; None: it may."""
+        if len(self.choices) != len(asked):
+            return f"it has {len(self.choices)} choices, the request {len(asked)}"
+        pairs = zip(self.choices, asked, strict=True)
+        return next((why for choice, wish in pairs if (why := choice.misfit(wish)) is not None), None)
+
     def to_json(self, row: int) -> JsonObject:
         choices = [
             {"output_token_ids": choice.token_ids, "logprobs": [*map(logprobs_to_json, choice.logprobs)]}
@@ -53,10 +88,42 @@ class CarryOver:
 
     @classmethod
     def from_json(cls, line: JsonObject) -> "CarryOver":
+        """Raises InvalidState naming the first part that makes no sense."""
         if "choices" not in line:
-            return cls([ChoiceSoFar(line["output_token_ids"])])
-        choices = [
-            ChoiceSoFar(choice["output_token_ids"], [*map(logprobs_from_json, choice["logprobs"])])
-            for choice in line["choices"]
-        ]
-        return cls(choices, line["made_by"])
+            return cls([ChoiceSoFar(_token_ids(line.get("output_token_ids")))])
+        choices, made_by = line["choices"], line.get("made_by", "")
+        if not isinstance(choices, list):
+            raise InvalidState("choices", "is no list")
+        if not isinstance(made_by, dict | None):
+            raise InvalidState("made_by", "is no object")
+        return cls([*map(ChoiceSoFar.from_json, choices)], made_by)
+
+
+def encode_carry_overs(unfinished: Mapping[int, CarryOver]) -> bytes:
+    """Unfinished rows, by their number in the shard, as one object. The same rows make the same bytes."""
+    lines = (json.dumps(carry_over.to_json(row)) + "\n" for row, carry_over in unfinished.items())
+    return "".join(lines).encode()
+
+
+def decode_carry_overs(data: bytes) -> dict[int, CarryOver]:
+    """Unfinished rows by their number. Raises InvalidState for anything that is not what a worker writes."""
+    carry_overs: dict[int, CarryOver] = {}
+    for text in data.splitlines():
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidState("line", f"is no JSON: {error}") from error
+        if not isinstance(line, dict):
+            raise InvalidState("line", "is no object")
+        row = line.get("row")
+        if type(row) is not int or row < 0 or row in carry_overs:
+            raise InvalidState("row", f"is {row!r}")
+        carry_overs[row] = CarryOver.from_json(line)
+    return carry_overs
+
+
+def _token_ids(data: Any) -> list[int]:
+    """Whether the model has these tokens is the engine's to say."""
+    if not isinstance(data, list) or not all(type(id) is int and id >= 0 for id in data):
+        raise InvalidState("output_token_ids", "is not made of token ids")
+    return data

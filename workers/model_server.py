@@ -263,13 +263,7 @@ class TextServer(ModelServer):
         added: list[str] = []
         try:
             for sequence, so_far in zip(sequences, self._so_far(inference, sequences), strict=True):
-                self._engine.add(
-                    replace(
-                        sequence,
-                        output_token_ids=tuple(so_far.token_ids),
-                        output_logprobs=tuple(so_far.logprobs),
-                    )
-                )
+                self._engine.add(_resumed(sequence, so_far))
                 added.append(sequence.id)
         except Exception:
             self._abort(added)
@@ -290,14 +284,14 @@ class TextServer(ModelServer):
 
     def _why_not(self, carry_over: CarryOver, sequences: Sequence[EngineRequest]) -> str | None:
         """Why tokens made elsewhere cannot be continued here; None: they can."""
-        if len(carry_over.choices) != len(sequences):
-            return f"it has {len(carry_over.choices)} choices, the request {len(sequences)}"
-        asks_logprobs = sequences[0].sampling.logprobs is not None
-        if asks_logprobs and any(len(each.logprobs) != len(each.token_ids) for each in carry_over.choices):
-            return "its tokens lack the log-probabilities that are asked for"
-        if carry_over.made_by is None:
-            return None
+        misfit = carry_over.misfit([sequence.sampling for sequence in sequences])
+        if misfit is not None:
+            return misfit
         try:
+            for sequence, so_far in zip(sequences, carry_over.choices, strict=True):
+                self._engine.check(_resumed(sequence, so_far))  # all, before the first is in the engine
+            if carry_over.made_by is None:
+                return None
             is_exact = self._engine.made_by.accepts(MadeBy.from_json(carry_over.made_by))
         except EngineRefusal as error:
             return str(error)
@@ -387,6 +381,10 @@ class EmbeddingServer(ModelServer):
 
 def _sequence_ids(inference_id: str, num_choices: int) -> list[str]:
     return [inference_id] if num_choices == 1 else [f"{inference_id}/{n}" for n in range(num_choices)]
+
+
+def _resumed(sequence: EngineRequest, so_far: ChoiceSoFar) -> EngineRequest:
+    return replace(sequence, output_token_ids=tuple(so_far.token_ids), output_logprobs=tuple(so_far.logprobs))
 
 
 def _engine_class(priority: PriorityClass) -> Literal["interactive", "standard", "background"]:

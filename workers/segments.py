@@ -8,22 +8,24 @@
 A worker that dies between the two leaves objects nobody will ever look at. Rows under way are saved as the
 tokens they have so far; that costs the next worker one prefill instead of the whole row. Each carry-over
 replaces the one before.
+
+Both are read back against their sha256, which the database has: with a segment, or in a carry-over's key.
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nightshift import failpoints, lifecycle
 from nightshift.errors import DatabaseUnavailable, ObjectNotFound, StorageError
-from nightshift.jobs import BulkClaim, Segment, Usage, carry_over_key, segment_key
-from nightshift.objectstore import ObjectStore
+from nightshift.jobs import BulkClaim, Segment, Usage, carry_over_key, carry_over_sha256, segment_key
+from nightshift.objectstore import ObjectDamaged, ObjectStore, ObjectTooLarge, read_verified
 from nightshift.rows.outputs import RowResult, encode_segment, read_segment
 from nightshift.store import Store, Transaction
 from nightshift.store.shards import AlreadyListed
-from workers.carry_over import CarryOver
+from workers.carry_over import CarryOver, decode_carry_overs, encode_carry_overs
+from workers.engine import InvalidState
 
 log = logging.getLogger(__name__)
 
@@ -77,19 +79,26 @@ class Checkpoints:
         return done
 
     def carry_over(self) -> dict[int, CarryOver]:
-        """What the worker before left unfinished, by row. One that cannot be read saves nothing."""
+        """What the worker before left unfinished, by row. One that is not what was written, or cannot be
+        read for any reason that waiting does not mend, is none at all.
+        """
         key = self._claim.shard.carry_over_key
         if key is None:
             return {}
         try:
-            lines = self._objects.read(key, size_bytes_max=CARRY_OVER_BYTES_MAX).splitlines()
-            return {entry["row"]: CarryOver.from_json(entry) for entry in map(json.loads, lines)}
-        except (ObjectNotFound, ValueError, LookupError, TypeError) as error:
+            return decode_carry_overs(self._read_carry_over(key))
+        except (ObjectNotFound, ObjectDamaged, ObjectTooLarge, InvalidState) as error:
             log.warning(
                 "rows begin anew",
-                extra={"action": "carry_over_unreadable", "key": key, "reason": repr(error)},
+                extra={"action": "carry_over_unreadable", "key": key, "reason": str(error)},
             )
             return {}
+
+    def _read_carry_over(self, key: str) -> bytes:
+        sha256 = carry_over_sha256(key)
+        if sha256 is None:
+            return self._objects.read(key, CARRY_OVER_BYTES_MAX)
+        return read_verified(self._objects, key, sha256, CARRY_OVER_BYTES_MAX)
 
     def commit(self, checkpoint: Checkpoint) -> None:
         """Store a checkpoint and list it.
@@ -146,9 +155,10 @@ class Checkpoints:
         )
 
     def _store_carry_over(self, unfinished: Mapping[int, CarryOver]) -> str:
-        lines = [json.dumps(carry_over.to_json(row)) for row, carry_over in unfinished.items()]
-        key = carry_over_key(self._claim.lease, self._claim.shard.shard_no, self._carry_overs)
-        self._objects.put(key, ("\n".join(lines) + "\n").encode())
+        data = encode_carry_overs(unfinished)
+        sha256 = hashlib.sha256(data).hexdigest()
+        key = carry_over_key(self._claim.lease, self._claim.shard.shard_no, self._carry_overs, sha256)
+        self._objects.put(key, data)
         failpoints.hit("worker.carry_over_stored")
         return key
 

@@ -31,7 +31,7 @@ from typing import Any, Final
 from nightshift.checkpoints import model_id
 from nightshift.fleet import Model, ModelKind
 from nightshift.settings import WorkerSettings
-from workers.engine import MadeBy, Output, PromptTooLong, Request
+from workers.engine import InvalidTokenIds, MadeBy, Output, PromptTooLong, Request
 from workers.engine.request import PRIORITY_RANKS
 from workers.inference import SamplingDefaults
 from workers.model_server import ModelServer, OnFatal, TextServer
@@ -97,7 +97,7 @@ class _Running:
 
 
 class FakeEngine:
-    """What `TextServer` needs of an engine. `add` and `abort` come from any thread, `step` from one."""
+    """What `TextServer` needs of an engine. All but `step` come from any thread."""
 
     made_by = MadeBy(MODEL, "hash", "bytes", "auto", "cpu", "any", "none", "none", "none", deterministic=True)
 
@@ -117,9 +117,14 @@ class FakeEngine:
     def has_work(self) -> bool:
         return bool(self._inside)
 
-    def add(self, request: Request) -> None:
+    def check(self, request: Request) -> None:
         if len(request.prompt_token_ids) >= CONTEXT_LENGTH:
             raise PromptTooLong(len(request.prompt_token_ids), CONTEXT_LENGTH, "context")
+        if not {*request.output_token_ids} <= {*range(256)}:
+            raise InvalidTokenIds("output", "has a token id that is no byte")
+
+    def add(self, request: Request) -> None:
+        self.check(request)
         text = self.tokenizer.decode(request.prompt_token_ids)
         step, magic = _STEP.search(text), _MAGIC.search(text)
         with self._lock:

@@ -110,14 +110,14 @@ def test_a_carry_over_stays_until_another_takes_its_place_or_its_shard_ends(
 ) -> None:
     a_native_job(place, clock, ["a"])
     first = claimed(place.store)
-    waiting = carry_over_key(first.lease, 0, seq=0)
+    waiting = carry_over_key(first.lease, 0, seq=0, sha256="a" * 64)
     place.objects.put(waiting, b"{}\n")
     release(place, first, waiting)
     second = claimed(place.store)
     age(place)
     assert collect(place) == 0, "the shard begins with it"
 
-    superseding = carry_over_key(second.lease, 0, seq=0)
+    superseding = carry_over_key(second.lease, 0, seq=0, sha256="b" * 64)
     place.objects.put(superseding, b"{}\n")
     release(place, second, superseding)
     age(place)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
 
 from .errors import InvalidRequest, InvalidTokenIds, PromptTooLong
 from .request import PRIORITY_RANKS, Request
@@ -40,6 +41,8 @@ def token_limit(request: Request, model: ModelFacts, kv_capacity: int) -> int:
         raise InvalidRequest(f"priority must be one of {known}, got {request.priority!r}")
     _check_token_ids("prompt", request.prompt_token_ids, model)
     _check_token_ids("output", request.output_token_ids, model)
+    likeliest = [*chain.from_iterable(each.top_ids for each in request.output_logprobs)]
+    _check_token_ids("output_logprobs", likeliest, model)
     _check_token_ids("logit_bias", request.sampling.logit_bias, model)
     _check_token_ids("stop_token_ids", request.sampling.stop_token_ids, model)
     if request.sampling.logprobs is not None and len(request.output_logprobs) != len(

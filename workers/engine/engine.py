@@ -212,13 +212,17 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._known_ids)
 
+    def check(self, request: Request) -> None:
+        """Raises what `add` raises of a request that can never run here, and takes nothing in."""
+        self._token_limit(request)
+
     def add(self, request: Request) -> None:
         """Take a request in; it starts at the next step. Callable from any thread.
 
         Raises `PromptTooLong`, `DuplicateRequest` or another `InvalidRequest` if it can never run here, and
         `EngineDraining` after `drain`.
         """
-        limit = token_limit(request, self._model, self._pool.num_blocks * self._pool.block_size)
+        limit = self._token_limit(request)
         text = self.tokenizer.text_stream(request.prompt_token_ids, request.sampling.stop)
         with self._inbox_lock:
             if self._is_draining:
@@ -316,6 +320,9 @@ class Engine:
             inside = {sequence.id for sequence in [*self._batcher.running, *self._batcher.waiting]}
             assert inside == set(self._live), "the batcher holds other sequences than the engine"
             assert set(self._live) <= self._known_ids, "a live request is unknown"
+
+    def _token_limit(self, request: Request) -> int:
+        return token_limit(request, self._model, self._pool.num_blocks * self._pool.block_size)
 
     def _take_inbox(self) -> None:
         """Carry out what other threads asked for since the last step."""

@@ -137,7 +137,9 @@ def logprobs_from_json(data: Any) -> TokenLogprobs:
     """Raises `InvalidState`."""
     try:
         value, ids, top = data
-        return TokenLogprobs(_logprob(value), tuple(map(int, ids)), tuple(map(_logprob, top)))
+        if not all(type(id) is int and id >= 0 for id in ids) or len(ids) != len(top):
+            raise ValueError(f"{ids!r} are no {len(top)} token ids")
+        return TokenLogprobs(_logprob(value), tuple(ids), tuple(map(_logprob, top)))
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidState("output_logprobs", f"has an entry that is none: {error}") from error
 

@@ -161,4 +161,4 @@ class LeaseGround(RuleBasedStateMachine):
         return self.shards[lease.shard_id]
 
     def new_carry_over(self, lease: Lease) -> str:
-        return carry_over_key(lease, 0, next(self.numbers))
+        return carry_over_key(lease, 0, next(self.numbers), "0" * 64)

@@ -16,6 +16,7 @@ from nightshift.jobs import (
     Usage,
     Webhook,
     carry_over_key,
+    carry_over_sha256,
     segment_key,
     sources,
 )
@@ -23,6 +24,7 @@ from nightshift.leases import Lease, Term
 from nightshift.testing import STARTS_AT, a_spec
 
 LEASE = Lease("shard_1", "job_1", "acme", Term(3), "worker_1", STARTS_AT)
+SHA256 = "0123456789abcdef" * 4
 
 
 def test_a_job_ends_in_one_of_four_ways() -> None:
@@ -116,8 +118,18 @@ def test_two_leases_of_a_shard_never_write_under_one_name() -> None:
 
     assert segment_key(LEASE, 7, 12) == "segments/acme/job_1/000007/t3-000012.jsonl"
     names = {segment_key(lease, 7, seq) for lease in (LEASE, later) for seq in range(3)}
-    names |= {carry_over_key(lease, 7, seq) for lease in (LEASE, later) for seq in range(3)}
+    names |= {carry_over_key(lease, 7, seq, SHA256) for lease in (LEASE, later) for seq in range(3)}
     assert len(names) == 12
+
+
+def test_the_key_of_a_carry_over_says_what_was_written_there() -> None:
+    key = carry_over_key(LEASE, 7, 12, SHA256)
+
+    assert key == f"segments/acme/job_1/000007/t3-c000012-{SHA256}.jsonl"
+    assert carry_over_sha256(key) == SHA256
+    of_an_earlier_release = "segments/acme/job_1/000007/t3-c000012.jsonl"
+    assert carry_over_sha256(of_an_earlier_release) is None
+    assert carry_over_sha256(segment_key(LEASE, 7, 12)) is None
 
 
 def test_segments_of_a_lease_sort_in_the_order_they_were_written() -> None:

@@ -1,11 +1,20 @@
 """What one worker leaves another of a row: every choice, every log-probability, and who made them."""
 
 import json
+from typing import Any
 
-from workers.carry_over import CarryOver, ChoiceSoFar
-from workers.engine import TokenLogprobs
+import pytest
+
+from workers.carry_over import CarryOver, ChoiceSoFar, decode_carry_overs, encode_carry_overs
+from workers.engine import InvalidState, SamplingParams, TokenLogprobs
 
 NEVER = float("-inf")
+LINE: dict[str, Any] = {
+    "row": 0,
+    "choices": [{"output_token_ids": [4, 5], "logprobs": [[-0.5, [4], [-0.5]], [-0.1, [5], [-0.1]]]}],
+    "made_by": None,
+}
+CHOICE = LINE["choices"][0]
 
 
 def test_a_carry_over_survives_its_line_of_json() -> None:
@@ -18,12 +27,100 @@ def test_a_carry_over_survives_its_line_of_json() -> None:
     assert CarryOver.from_json(line) == carry_over
 
 
-def test_a_line_of_an_earlier_version_is_one_choice_made_by_nobody_knows_what() -> None:
-    line = {"row": 3, "output_token_ids": [7, 8, 9]}
+def test_the_rows_of_a_shard_survive_together() -> None:
+    rows = {7: CarryOver([ChoiceSoFar([4])], {"dtype": "float32"}), 3: CarryOver([ChoiceSoFar([5, 6])])}
 
-    assert CarryOver.from_json(line) == CarryOver([ChoiceSoFar([7, 8, 9])], None)
+    assert decode_carry_overs(encode_carry_overs(rows)) == rows
+    assert decode_carry_overs(encode_carry_overs({})) == {}
+
+
+def test_a_line_of_an_earlier_version_is_one_choice_made_by_nobody_knows_what() -> None:
+    data = b'{"row": 3, "output_token_ids": [7, 8, 9]}\n'
+
+    assert decode_carry_overs(data) == {3: CarryOver([ChoiceSoFar([7, 8, 9])], None)}
 
 
 def test_choices_that_have_nothing_yet_are_not_worth_a_line() -> None:
     assert CarryOver([ChoiceSoFar(), ChoiceSoFar()]).is_empty
     assert not CarryOver([ChoiceSoFar(), ChoiceSoFar([1])]).is_empty
+
+
+def encoded(changes: dict[str, Any]) -> bytes:
+    return json.dumps(LINE | changes).encode()
+
+
+def of_choice(**changes: Any) -> bytes:
+    return encoded({"choices": [CHOICE | changes]})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[]",
+        b"7",
+        b"\n",
+        b"\xff",
+        b"[" * 100_000,
+        encoded({})[:-1],
+        encoded({"row": "0"}),
+        encoded({"row": True}),
+        encoded({"row": -1}),
+        encoded({}) + b"\n" + encoded({}),
+        b'{"row": 0}',
+        b'{"row": 0, "choices": []}',
+        b'{"row": 0, "output_token_ids": "abc"}',
+        encoded({"choices": {}}),
+        encoded({"choices": [7]}),
+        encoded({"choices": [{}]}),
+        encoded({"made_by": 1}),
+        of_choice(output_token_ids="ab"),
+        of_choice(output_token_ids=None),
+        of_choice(output_token_ids=[4, 5.5]),
+        of_choice(output_token_ids=[4, True]),
+        of_choice(output_token_ids=[4, -5]),
+        of_choice(logprobs=None),
+        of_choice(logprobs=[1]),
+        of_choice(logprobs=[[-0.5, [4], [-0.5]]]),
+        of_choice(output_token_ids=[4], logprobs=[[-0.5, ["4"], [-0.5]]]),
+        of_choice(output_token_ids=[4], logprobs=[[-0.5, [-4], [-0.5]]]),
+        of_choice(output_token_ids=[4], logprobs=[[-0.5, [4, 5], [-0.5]]]),
+        of_choice(output_token_ids=[4], logprobs=[["-0.5", [4], [-0.5]]]),
+    ],
+)
+def test_what_no_worker_has_written_is_refused(data: bytes) -> None:
+    assert decode_carry_overs(encoded({})), "unchanged it is one"
+    with pytest.raises(InvalidState):
+        decode_carry_overs(data)
+
+
+LIKELIEST = TokenLogprobs(-0.5, (4, 5), (-0.5, -0.9))
+
+
+@pytest.mark.parametrize(
+    ("choices", "asked"),
+    [
+        ([ChoiceSoFar([4]), ChoiceSoFar([5])], SamplingParams()),
+        ([], SamplingParams()),
+        ([ChoiceSoFar([4, 5, 6])], SamplingParams(max_tokens=2)),
+        ([ChoiceSoFar([4], [LIKELIEST])], SamplingParams()),
+        ([ChoiceSoFar([4])], SamplingParams(logprobs=2)),
+        ([ChoiceSoFar([4], [LIKELIEST] * 2)], SamplingParams(logprobs=2)),
+        ([ChoiceSoFar([4], [LIKELIEST])], SamplingParams(logprobs=3)),
+    ],
+)
+def test_what_is_no_beginning_of_what_is_asked_for_does_not_fit(
+    choices: list[ChoiceSoFar], asked: SamplingParams
+) -> None:
+    assert CarryOver(choices).misfit([asked]) is not None
+
+
+@pytest.mark.parametrize(
+    ("choice", "asked"),
+    [
+        (ChoiceSoFar(), SamplingParams(logprobs=2)),
+        (ChoiceSoFar([4, 5]), SamplingParams(max_tokens=2)),
+        (ChoiceSoFar([4], [LIKELIEST]), SamplingParams(logprobs=2)),
+    ],
+)
+def test_a_beginning_of_what_is_asked_for_fits(choice: ChoiceSoFar, asked: SamplingParams) -> None:
+    assert CarryOver([choice]).misfit([asked]) is None

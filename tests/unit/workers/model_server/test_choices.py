@@ -10,6 +10,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import Endpoint
 from tests.unit.workers.model_server.conftest import chat, submit, texts
 from workers.carry_over import CarryOver, ChoiceSoFar
+from workers.engine import TokenLogprobs
 from workers.models import Models
 
 WARM: dict[str, Any] = {"temperature": 2.0, "seed": 11, "max_tokens": 12}
@@ -90,21 +91,45 @@ def test_a_request_of_several_choices_goes_on_from_what_each_of_them_had(
             assert tokens[0] == tokens[1]
 
 
-@pytest.mark.parametrize("wrong", ["model", "number of choices", "logprobs missing"])
-def test_what_cannot_be_continued_begins_anew(models: Models, wrong: str) -> None:
-    made_by = dict(models.get(models.ids[0]).made_by or {})
-    nonsense = ChoiceSoFar([10, 11, 12])
-    fields: dict[str, Any] = {}
-    if wrong == "model":
-        made_by["model_digest"] = "another"
-    elif wrong == "logprobs missing":
-        fields = {"logprobs": True}
-    carry_over = CarryOver([nonsense] * (2 if wrong == "number of choices" else 1), made_by)
+NONSENSE = ChoiceSoFar([10, 11, 12])
+
+
+def of_nonsense(*likeliest: int) -> ChoiceSoFar:
+    """With log-probabilities."""
+    chances = TokenLogprobs(-0.5, likeliest, (-0.5,) * len(likeliest))
+    return ChoiceSoFar(NONSENSE.token_ids, [chances] * len(NONSENSE.token_ids))
+
+
+@pytest.mark.parametrize(
+    ("choices", "changes", "fields"),
+    [
+        pytest.param([NONSENSE], {"model_digest": "another"}, {}, id="another model"),
+        pytest.param([NONSENSE], {"model_digest": 7}, {}, id="no model"),
+        pytest.param([NONSENSE] * 2, {}, {}, id="a choice too many"),
+        pytest.param([NONSENSE], {}, {"n": 2}, id="a choice too few"),
+        pytest.param([NONSENSE], {}, {"max_tokens": 2}, id="tokens too many"),
+        pytest.param([ChoiceSoFar([10, 10**9])], {}, {}, id="a token there is not"),
+        pytest.param([ChoiceSoFar([10, 10**30])], {}, {}, id="a token there can never be"),
+        pytest.param([NONSENSE, ChoiceSoFar([10**9])], {}, {"n": 2}, id="the second choice's token"),
+        pytest.param([NONSENSE], {}, {"logprobs": True}, id="logprobs missing"),
+        pytest.param([of_nonsense()], {}, {}, id="logprobs nobody asked for"),
+        pytest.param([of_nonsense(5)], {}, {"logprobs": True, "top_logprobs": 2}, id="likeliest too few"),
+        pytest.param(
+            [of_nonsense(10**9)], {}, {"logprobs": True, "top_logprobs": 1}, id="likeliest there are not"
+        ),
+    ],
+)
+def test_what_cannot_be_continued_begins_anew(
+    models: Models, choices: list[ChoiceSoFar], changes: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    carry_over = CarryOver(choices, dict(models.get(models.ids[0]).made_by or {}) | changes)
     body = {"model": models.ids[0], "messages": [{"role": "user", "content": "46"}], "temperature": 0}
+    expected = submit(models, Endpoint.CHAT, body | fields, id="undisturbed").wait()
 
     answer = submit(models, Endpoint.CHAT, body | fields, id="anew", carry_over=carry_over).wait()
 
-    assert texts(answer) == [number_in_words(46)]
+    assert texts(answer) == texts(expected)
+    assert answer.usage.completion_tokens == expected.usage.completion_tokens
 
 
 def test_cancelling_takes_every_choice_out_of_the_engine(models: Models) -> None:

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
-from nightshift.jobs import Job, ShardState, carry_over_key
-from nightshift.objectstore import ObjectStore
+import pytest
+
+from nightshift.jobs import BulkClaim, Job, ShardState
+from nightshift.objectstore import READ_BYTES_MAX, DirectoryStore, ObjectStore
 from nightshift.store import Store
 from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
+from workers import segments
 from workers.carry_over import CarryOver, ChoiceSoFar
 from workers.inference import Progress
 from workers.shard_runner import ShardRunner
@@ -61,16 +64,69 @@ def test_a_row_of_several_choices_is_carried_over_choice_by_choice(
 def test_a_carry_over_of_an_earlier_version_is_still_read(store, objects, model, write_input, run) -> None:
     write_input([batch_line(0)])
     plan_bulk(store, INPUT)
-    claim = claim_bulk(store)
-    key = carry_over_key(claim.lease, claim.shard.shard_no, 0)
-    objects.put(key, b'{"row": 0, "output_token_ids": [5, 6]}\n')
-    with store.transaction() as tx:
-        assert tx.leases.hand_back(claim.lease, key)
+    left_behind(store, objects, claim_bulk(store), b'{"row": 0, "output_token_ids": [5, 6]}\n')
 
     run(claim_bulk(store, "worker-2"))
     (continued,) = model.wait_for(1)
 
     assert continued.carry_over == CarryOver([ChoiceSoFar([5, 6])])
+
+
+def test_tokens_that_are_not_those_that_were_saved_are_not_gone_on_from(
+    store, objects, model, write_input, run, caplog
+) -> None:
+    """They are tokens, and make sense: only the sha256 knows better."""
+    key = drained_with_tokens(store, model, write_input, run)
+    data = objects.read(key)
+    objects.put(key, data.replace(b"[7, 8]", b"[7, 9]"))
+    assert objects.read(key) != data
+
+    run(claim_bulk(store, "worker-2"))
+    (begun,) = model.wait_for(1)
+
+    assert begun.carry_over is None
+    assert begins_anew(caplog) == [key]
+
+
+def test_a_carry_over_that_arrives_damaged_is_read_once_more(
+    store, model, write_input, run, rooms, tmp_path
+) -> None:
+    drained_with_tokens(store, model, write_input, run)
+    reads: list[str] = []
+
+    class Damaging(DirectoryStore):
+        def read(self, key: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
+            data = super().read(key, size_bytes_max)
+            reads.append(key)
+            return data.replace(b"[7, 8]", b"[7, 9]") if len(reads) == 1 else data
+
+    in_rooms = replace(rooms, objects=Damaging(tmp_path / "objects"))
+    run(claim_bulk(store, "worker-2"), in_rooms=in_rooms)
+    (continued,) = model.wait_for(1)
+
+    assert continued.carry_over == CarryOver([ChoiceSoFar([7, 8])], model.made_by)
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize("what", ["gone", "too large", "of an earlier version, and nonsense"])
+def test_a_carry_over_that_cannot_be_read_saves_nothing_and_stops_nobody(
+    store, objects, model, write_input, run, caplog, monkeypatch, what
+) -> None:
+    key = drained_with_tokens(store, model, write_input, run)
+    if what == "gone":
+        objects.delete(key)
+    elif what == "too large":
+        monkeypatch.setattr(segments, "CARRY_OVER_BYTES_MAX", 10)
+    else:
+        key = left_behind(store, objects, claim_bulk(store), b'{"row": 0, "output_token_ids": "abc"}\n')
+
+    runner = run(claim_bulk(store, "worker-2"))
+    (begun,) = model.wait_for(1)
+    model.answer(begun.id)
+    finished(runner)
+
+    assert begun.carry_over is None
+    assert begins_anew(caplog) == [key]
 
 
 def test_rows_under_way_are_saved_without_notice_and_go_on_after_a_sudden_death(
@@ -189,6 +245,37 @@ def test_tokens_that_the_engine_does_not_go_on_from_are_counted(
     with store.snapshot() as tx:
         assert tx.jobs.fetch(job.id).tokens_redone == 2
         assert tx.counters.values()["tokens_redone"] == 2
+
+
+def drained_with_tokens(store, model, write_input, run) -> str:
+    """The only row of the only shard has two tokens, and goes back to the queue. Returns where they lie."""
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    first = run(claim_bulk(store))
+    (row,) = model.wait_for(1)
+    model.say(row.id, "RO", [7, 8])
+    first.drain()
+    finished(first)
+    model.submitted.clear()
+    key = shard_of(store, job).carry_over_key
+    assert key is not None
+    return key
+
+
+def left_behind(store: Store, objects: ObjectStore, claim: BulkClaim, data: bytes) -> str:
+    """Handed back by a worker of an earlier release, whose keys did not say what lies there."""
+    lease = claim.lease
+    key = f"segments/{lease.tenant_id}/{lease.job_id}/000000/t{lease.term}-c000000.jsonl"
+    objects.put(key, data)
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(lease, key)
+    return key
+
+
+def begins_anew(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The carry-overs of which a line says that nothing could be made of them."""
+    lines = [vars(record) for record in caplog.records]
+    return [line["key"] for line in lines if line.get("action") == "carry_over_unreadable"]
 
 
 def saved_after(store: Store, job: Job, key: str | None) -> str | None:
