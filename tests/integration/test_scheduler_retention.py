@@ -230,7 +230,7 @@ def test_what_a_shard_that_was_claimed_again_goes_on_from_is_still_there(
     first = claimed(place.store)
     place.commit(first, 0, place.results(first)[:1])
     lost = orphan(place, first.lease)
-    waiting = carry_over_key(first.lease, 0, seq=0)
+    waiting = carry_over_key(first.lease, 0, seq=0, sha256="c" * 64)
     place.objects.put(waiting, b"{}\n")
     release(place, first, waiting)
     age(place)  # everything was down for days
