@@ -7,6 +7,7 @@ here is believed because it can be read: a token that is none would become someb
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from nightshift.jobs import JsonObject
 from workers.engine import InvalidState, SamplingParams, TokenLogprobs
 from workers.engine.resume import logprobs_from_json, logprobs_to_json
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -99,10 +102,23 @@ class CarryOver:
         return cls([*map(ChoiceSoFar.from_json, choices)], made_by)
 
 
-def encode_carry_overs(unfinished: Mapping[int, CarryOver]) -> bytes:
-    """Unfinished rows, by their number in the shard, as one object. The same rows make the same bytes."""
-    lines = (json.dumps(carry_over.to_json(row)) + "\n" for row, carry_over in unfinished.items())
-    return "".join(lines).encode()
+def encode_carry_overs(unfinished: Mapping[int, CarryOver], size_bytes_max: int) -> bytes:
+    """Unfinished rows, by their number in the shard, as one object; without those that would make it larger
+    than that. The same rows make the same bytes.
+    """
+    lines: list[bytes] = []
+    left_bytes = size_bytes_max
+    for row, carry_over in unfinished.items():
+        line = json.dumps(carry_over.to_json(row)).encode() + b"\n"
+        if len(line) <= left_bytes:
+            lines.append(line)
+            left_bytes -= len(line)
+    if len(lines) < len(unfinished):
+        log.warning(
+            "rows have too many tokens to save",
+            extra={"action": "carry_over_too_large", "rows": len(unfinished) - len(lines)},
+        )
+    return b"".join(lines)
 
 
 def decode_carry_overs(data: bytes) -> dict[int, CarryOver]:

@@ -29,7 +29,7 @@ from workers.engine import InvalidState
 
 log = logging.getLogger(__name__)
 
-CARRY_OVER_BYTES_MAX = 256 * 1024 * 1024
+CARRY_OVER_BYTES_MAX = 256 * 1024 * 1024  # what a reader of one is prepared to hold; no more is written
 
 
 class LeaseLost(Exception):
@@ -155,7 +155,7 @@ class Checkpoints:
         )
 
     def _store_carry_over(self, unfinished: Mapping[int, CarryOver]) -> str:
-        data = encode_carry_overs(unfinished)
+        data = encode_carry_overs(unfinished, CARRY_OVER_BYTES_MAX)
         sha256 = hashlib.sha256(data).hexdigest()
         key = carry_over_key(self._claim.lease, self._claim.shard.shard_no, self._carry_overs, sha256)
         self._objects.put(key, data)

@@ -30,8 +30,17 @@ def test_a_carry_over_survives_its_line_of_json() -> None:
 def test_the_rows_of_a_shard_survive_together() -> None:
     rows = {7: CarryOver([ChoiceSoFar([4])], {"dtype": "float32"}), 3: CarryOver([ChoiceSoFar([5, 6])])}
 
-    assert decode_carry_overs(encode_carry_overs(rows)) == rows
-    assert decode_carry_overs(encode_carry_overs({})) == {}
+    assert decode_carry_overs(encode_carry_overs(rows, 1000)) == rows
+    assert decode_carry_overs(encode_carry_overs({}, 1000)) == {}
+
+
+def test_rows_that_no_reader_would_have_room_for_are_left_out_and_the_others_are_not() -> None:
+    rows = {7: CarryOver([ChoiceSoFar([4] * 50)]), 3: CarryOver([ChoiceSoFar([5])])}
+    size_bytes = len(encode_carry_overs(rows, 1000))
+
+    assert decode_carry_overs(encode_carry_overs(rows, size_bytes)) == rows
+    assert list(decode_carry_overs(encode_carry_overs(rows, size_bytes - 1))) == [7]
+    assert list(decode_carry_overs(encode_carry_overs(rows, 100))) == [3]
 
 
 def test_a_line_of_an_earlier_version_is_one_choice_made_by_nobody_knows_what() -> None:

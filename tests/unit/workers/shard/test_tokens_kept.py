@@ -129,6 +129,29 @@ def test_a_carry_over_that_cannot_be_read_saves_nothing_and_stops_nobody(
     assert begins_anew(caplog) == [key]
 
 
+def test_of_rows_with_more_tokens_than_can_be_read_back_those_that_can_are_kept(
+    store, objects, model, write_input, run, monkeypatch
+) -> None:
+    monkeypatch.setattr(segments, "CARRY_OVER_BYTES_MAX", 200)
+    write_input([batch_line(n) for n in range(2)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    long, short = model.wait_for(2)
+    model.say(long.id, "…", [7] * 100)
+    model.say(short.id, "RO", [7, 8])
+    runner.drain()
+    finished(runner)
+    key = shard_of(store, job).carry_over_key
+
+    model.submitted.clear()
+    run(claim_bulk(store, "worker-2"))
+
+    continued = {inference.identity.name: inference.carry_over for inference in model.wait_for(2)}
+    assert len(objects.read(key)) <= 200
+    assert continued[long.identity.name] is None
+    assert continued[short.identity.name] == CarryOver([ChoiceSoFar([7, 8])], model.made_by)
+
+
 def test_rows_under_way_are_saved_without_notice_and_go_on_after_a_sudden_death(
     store, model, write_input, run
 ) -> None:
