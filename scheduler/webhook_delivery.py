@@ -244,12 +244,13 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> int | None:
         return int(value)
     try:
         at = parsedate_to_datetime(value)
-    except ValueError:
+        asked_s = round((at - now).total_seconds())
+    except (ValueError, OverflowError, TypeError):  # TypeError: a date without a time zone
         return None
-    return None if at.tzinfo is None else max(0, round((at - now).total_seconds()))
+    return max(0, asked_s) if asked_s < 10**_DIGITS_MAX else None
 
 
-_DIGITS_MAX: Final = 9  # more seconds than that are no request but a mistake
+_DIGITS_MAX: Final = 9  # more seconds than that are no request but a mistake, and more than a column holds
 
 
 def _counted(ended: "Counter[DeliveryState]", *, started: int, has_more: bool = False) -> Delivered:

@@ -78,6 +78,11 @@ def test_what_can_never_be_delivered_is_a_dead_letter(made: DeliveryAttempt, is_
         ("-5", None),
         ("9" * 30, None),
         ("", None),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", None),
+        ("Fri, 31 Dec 9999 23:59:59 -2359", None),
+        ("Fri, 31 Dec 99999999999999999999 23:59:59 GMT", None),
+        ("Sat, 31 Jan 2026 23:32:00 +9999999999999", None),
+        ("Sat, 31 Jan 2026 23:32:00 -0000", None),  # of no zone
     ],
 )
 def test_retry_after_is_understood_in_both_its_spellings(value: str, seconds: int | None) -> None:
