@@ -29,8 +29,8 @@ RETRY_S: Final = 1.0  # after a beat that failed: a database that is back is to 
 
 
 class Holder(Protocol):
-    """Something that runs under a lease. Both calls come from the heartbeat's thread and must return at
-    once.
+    """Something that runs under a lease. Both calls come from the heartbeat's threads, the first one also
+    from whoever claims, and must return at once.
     """
 
     def lease_lost(self) -> None:
@@ -110,12 +110,16 @@ class Heartbeat:
         """Keep a lease from now on. `claimed_at_s` is this clock *before* the claim was asked for.
 
         `tokens_at_risk` says how many tokens would be generated again if this process died now; it is asked
-        from the heartbeat's thread.
+        from the heartbeat's thread. Whoever has run this shard here under an earlier term is told, from this
+        thread, that its lease is lost: it ran out by the database's clock and not by ours.
         """
         trust = Trust(self._config)
         trust.renewed(claimed_at_s)
         with self._lock:
+            before = self._held.get(lease.shard_id)
             self._held[lease.shard_id] = _Held(lease, holder, trust, tokens_at_risk)
+        if before is not None:
+            self._tell_lost(before)
 
     def release(self, lease: Lease) -> None:
         """The lease has ended, or is not to be renewed any more."""
@@ -175,8 +179,11 @@ class Heartbeat:
         with self._lock:
             current = self._held.get(held.lease.shard_id)
             if current is not held:
-                return  # released meanwhile: it ended well
+                return  # released meanwhile: it ended well; or replaced, and told so
             del self._held[held.lease.shard_id]
+        self._tell_lost(held)
+
+    def _tell_lost(self, held: _Held) -> None:
         log.warning(
             "lease lost",
             extra={"action": "lease_lost", "shard": held.lease.shard_id, "term": held.lease.term},

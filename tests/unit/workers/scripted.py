@@ -187,7 +187,15 @@ def submit_online(
 
 
 def claim_online(store: Store, text: str, **fields: Any) -> OnlineClaim:
-    shard_id = submit_online(store, text, **fields)
+    return _claim_online(store, submit_online(store, text, **fields))
+
+
+def claim_again(store: Store, claim: OnlineClaim) -> OnlineClaim:
+    """The request that went back to the queue, under its next term."""
+    return _claim_online(store, claim.lease.shard_id)
+
+
+def _claim_online(store: Store, shard_id: str) -> OnlineClaim:
     with store.transaction() as tx:
         (claim,) = tx.claims.online([shard_id], "worker-1", ["demo"], tx.now(), LEASE_TTL_S)
     return claim

@@ -14,7 +14,7 @@ from nightshift.jobs import StopReason
 from nightshift.leases import LeaseConfig
 from nightshift.store import Store, Transaction
 from nightshift.testing import a_worker
-from tests.unit.workers.scripted import ManualClock, claim_online
+from tests.unit.workers.scripted import ManualClock, claim_again, claim_online
 from workers.heartbeat import Heartbeat
 
 PATIENCE_S = 10.0
@@ -84,6 +84,27 @@ def test_a_lease_that_somebody_else_took_is_lost_at_the_next_beat(
 
     assert holder.lost == 1
     assert not heartbeat.trusts(claim.lease)
+
+
+def test_a_lease_that_this_worker_took_from_itself_is_lost_to_whoever_ran_under_it(
+    store: Store, heartbeat: Heartbeat, clock: ManualClock
+) -> None:
+    """The database's clock jumped, or the machine slept: the lease had run out, and nobody here knew."""
+    before, after = Holder(), Holder()
+    first = claim_online(store, "hello")
+    heartbeat.hold(first.lease, before, clock())
+    with store.transaction() as tx:
+        (expired,) = tx.leases.of_worker("worker-1", 10)
+        assert tx.leases.requeue(expired)
+    second = claim_again(store, first)
+
+    heartbeat.hold(second.lease, after, clock())
+    assert before.lost == 1
+
+    heartbeat.beat()
+    heartbeat.release(first.lease)  # as who has lost it does at its end
+    assert (before.lost, after.lost) == (1, 0)
+    assert heartbeat.trusts(second.lease)
 
 
 def test_an_order_to_stop_travels_with_the_renewal(

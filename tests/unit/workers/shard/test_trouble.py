@@ -95,6 +95,28 @@ def test_a_worker_that_lost_its_lease_writes_nothing(store, objects, model, writ
     assert shard_of(store, job).state is ShardState.LEASED, "recovery will find it"
 
 
+def test_a_shard_that_its_own_worker_claims_again_is_run_once_not_twice(
+    store, objects, model, write_input, run, clock, heartbeat
+) -> None:
+    """Its lease ran out by the database's clock, which jumped, and not by the worker's."""
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    before = run(claim_bulk(store))
+    model.wait_for(1)
+    with store.transaction() as tx:
+        [expired] = tx.leases.of_worker("worker-1", 10)
+        assert tx.leases.requeue(expired)
+
+    after = run(claim_bulk(store))
+    finished(before)
+    [inference] = model.wait_for(1)
+    model.answer(inference.id)
+    finished(after)
+
+    assert shard_of(store, job).state is ShardState.DONE
+    assert len(results_of(store, objects, job)) == 1
+
+
 @pytest.mark.parametrize("how", ["lease lost", "drained"])
 def test_rows_count_as_being_there_until_the_engine_has_let_go_of_them(
     store, model, write_input, run, rooms, how: str
