@@ -97,17 +97,23 @@ class Elector:
             tx.leadership.resign(DUTY, self._leader_id, term, tx.now())
 
     def run(self, stop: threading.Event) -> None:
-        """Attempt again and again until told to stop, then resign."""
+        """Attempt again and again until told to stop, then resign. No error ends it: a scheduler without this
+        thread would live on and never lead again.
+        """
         while not stop.is_set():
             try:
                 self.attempt()
             except DatabaseUnavailable as error:
                 log.warning("no attempt to lead: %s", error, extra={"action": "leadership_unknown"})
+            except Exception:  # no schema yet, or a backup is being restored: wait for that too
+                log.exception("no attempt to lead", extra={"action": "leadership_unknown"})
             stop.wait(self._config.attempt_s)
         try:
             self.resign()
         except DatabaseUnavailable as error:
             log.warning("leadership not given up: %s", error, extra={"action": "resign_failed"})
+        except Exception:
+            log.exception("leadership not given up", extra={"action": "resign_failed"})
 
     def _renewed(self) -> Term | None:
         """Our term, if the row still says it is ours."""

@@ -3,9 +3,12 @@
 import threading
 
 from nightshift.store import Store
+from nightshift.store.database import Database
+from nightshift.store.migrate import upgrade
 from nightshift.testing import FakeClock
 from scheduler.leadership import Elector, LeadershipConfig
 
+PATIENCE_S = 60
 CONFIG = LeadershipConfig(ttl_s=15, attempt_s=3, trust_s=10)
 
 
@@ -89,3 +92,40 @@ def test_an_elector_told_to_stop_resigns(store: Store, clock: FakeClock) -> None
     stop.set()
     first.run(stop)
     assert second.attempt()
+
+
+class Watched(Elector):
+    """Says when it has tried to lead, and when it leads."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, "watched", LeadershipConfig(ttl_s=3600, attempt_s=0.02, trust_s=1800))
+        self.tried = threading.Semaphore(0)
+        self.leads = threading.Event()
+
+    def attempt(self) -> bool:
+        try:
+            is_leading = super().attempt()
+        finally:
+            self.tried.release()
+        if is_leading:
+            self.leads.set()
+        return is_leading
+
+
+def test_an_elector_that_came_before_the_schema_leads_once_it_is_there(empty_database_url: str) -> None:
+    """As while the migrations still run, or a backup is restored."""
+    database = Database(empty_database_url)
+    elector, stop = Watched(Store(database)), threading.Event()
+    electing = threading.Thread(target=elector.run, args=(stop,))
+    electing.start()
+    try:
+        assert elector.tried.acquire(timeout=PATIENCE_S)
+        assert elector.tried.acquire(timeout=PATIENCE_S), "it gave up after its first try"
+
+        upgrade(database)
+
+        assert elector.leads.wait(PATIENCE_S)
+    finally:
+        stop.set()
+        electing.join(PATIENCE_S)
+        database.close()
