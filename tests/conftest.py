@@ -6,7 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 
 # A busy machine may hold up any example for seconds; how long one takes says nothing of what is tested.
@@ -20,9 +19,3 @@ if not Path("/dev/nvidiactl").exists():
 # A shell that runs us in the background has us ignore SIGINT, and whatever we start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """`-n auto`: tests of whole services wait for other processes half of the time: two cores take three."""
-    cores = len(os.sched_getaffinity(0))
-    return cores + cores // 2

@@ -43,7 +43,11 @@ def receiver(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[Rece
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            length = int(self.headers["content-length"])
+            body = self.rfile.read(length)
+            if len(body) < length:  # whoever sent it died before it was whole
+                self.close_connection = True
+                return
             headers = {name.lower(): value for name, value in self.headers.items()}
             known.requests.append(Request(self.path, headers, body))
             try:

@@ -43,7 +43,7 @@ class Length:
 
 LENGTHS: Final = {
     "fake": Length((10, 60), 200),
-    "demo": Length((50, 150), 400, {"temperature": 1.0, "ignore_eos": True}),
+    "demo": Length((50, 150), 200, {"temperature": 1.0, "ignore_eos": True}),
 }
 
 

@@ -49,7 +49,7 @@ def worker_of(service: Service, role: str) -> Worker:
 
 
 def role_of(service: Service, worker: Worker) -> str:
-    return next(role for role in ("worker-1", "worker-2") if service.pid(role) == worker.pid)
+    return next(role for role in ("worker-1", "worker-2") if worker.pid in service.pids(role))
 
 
 def leases(service: Service, *worker_ids: str) -> list[ExpiredLease]:
@@ -178,7 +178,7 @@ def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same
     service = service_of(Parts(engine="demo", workers=2), **slowly)
     sampling = {"temperature": 1.0, "seed": 7, "ignore_eos": True}
     job = submit_bulk(
-        service, [Row(f"row-{n}", f"Tell me {n} stories", 200, sampling=sampling) for n in range(12)]
+        service, [Row(f"row-{n}", f"Tell me {n} stories", 200, sampling=sampling) for n in range(48)]
     )
     wait_for("tokens have been made", lambda: any(lease.tokens_in_flight for lease in leases(service)))
     first = a_holder(service)
