@@ -1,6 +1,6 @@
 """What a worker makes of a notice: it leaves, or stays; and started anew under one, it waits.
 
-    rebalance      leave, if this machine is a cheap one and another worker is ready to go on in its place
+    rebalance      leave, if this machine is a cheap one and a worker on another such is ready in its place
     interruption   leave, whoever is there
 
 Whoever has left is started again by its supervisor, on the same machine. It loads no model, which would take

@@ -82,11 +82,16 @@ class Registration:
             log.warning("state not recorded", extra={"action": "mark_failed", "reason": error.message})
 
     def is_replaceable(self, models: Iterable[str]) -> bool:
-        """Whether another worker is ready that has all these models. False if nobody can tell."""
+        """Whether another worker is ready that has all these models, on such a machine: there are jobs that
+        want no other. False if nobody can tell.
+        """
         needed = set(models)
         try:
             with self._store.snapshot() as tx:
                 ready = tx.workers.list(heartbeat_since=tx.now() - HEARD_OF_WITHIN, state=WorkerState.READY)
         except DatabaseUnavailable:
             return False
-        return any(other.id != self._worker_id and needed <= set(other.models) for other in ready)
+        return any(
+            other.id != self._worker_id and other.capacity is self._capacity and needed <= set(other.models)
+            for other in ready
+        )

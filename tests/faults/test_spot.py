@@ -9,7 +9,7 @@ from nightshift.fleet import DeathCause, Worker, WorkerState
 from nightshift.jobs import Job
 from tests.faults import metadata, oracle
 from tests.faults.metadata import Metadata, Trouble
-from tests.faults.processes import send, wait_for
+from tests.faults.processes import PATIENCE_S, send, wait_for
 from tests.faults.service import Parts, Service
 from tests.faults.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
 
@@ -38,6 +38,11 @@ def a_successor_waits(service: Service) -> bool:
     """Whether the worker on the spot machine was drained, and the next one there is not even started."""
     found = [(worker.ended_cause, worker.state) for worker in workers(service, "spot")]
     return found == [(DeathCause.DRAINED, WorkerState.STOPPED), (None, WorkerState.DRAINING)]
+
+
+def ended_cause(service: Service, worker: Worker) -> DeathCause | None:
+    with service.store.snapshot() as tx:
+        return next(found.ended_cause for found in tx.workers.list() if found.id == worker.id)
 
 
 def num_leases(service: Service, worker: Worker) -> int:
@@ -95,15 +100,23 @@ def test_what_a_spot_machine_has_goes_on_elsewhere_as_its_jobs_allow(service_of,
     assert len(workers(service, "spot")) == 2, "the successor went on, and needed no other"
 
 
-def test_a_machine_that_may_be_taken_is_left_while_there_is_another_and_then_is_taken(service_of, cloud):
+def test_a_machine_that_may_be_taken_is_left_for_another_like_it_and_then_is_taken(service_of, cloud):
     """AWS: a recommendation to rebalance first, the interruption later, on a worker that has gone by then."""
-    service = service_of(Parts(workers=2, of_role={"worker-1": on_spot("aws", cloud)}))
-    job = submit_bulk(service, long_rows(60))
+    stays = {"CAPACITY": "spot"}
+    service = service_of(Parts(workers=3, of_role={"worker-1": on_spot("aws", cloud), "worker-3": stays}))
+    service.stop("worker-3")
+    (first,) = [worker for worker in workers(service, "spot") if worker.ended_cause is None]
     cloud.is_rebalanced = True
-    wait_for("it has left", lambda: workers(service, "spot")[0].ended_cause)
+    cloud.wait_for_asks(3, PATIENCE_S)  # for interruptions and recommendations in turn: it has heard
+    cheaply = submit_bulk(service, some_rows(4), capacity="spot")
+    oracle.wait_for_ends(service, [cheaply])  # nobody else may run it
+
+    job = submit_bulk(service, long_rows(60))
+    service.start("worker-3")
+    wait_for("it has left", lambda: ended_cause(service, first))
     cloud.is_interrupted = True
 
-    oracle.quiesce(service, [job])
-    assert oracle.check(service, [job]).attempts_most == 1
+    oracle.quiesce(service, [cheaply, job])
+    assert oracle.check(service, [cheaply, job]).attempts_most == 1
     assert stored(service, job).tokens_redone == 0
-    wait_for("its successor waits", lambda: a_successor_waits(service))
+    assert ended_cause(service, first) is DeathCause.DRAINED

@@ -90,17 +90,27 @@ def test_an_interruption_is_followed_by_whatever_machine(machine: Machine) -> No
 def test_a_recommendation_is_followed_once_another_worker_could_go_on(machine: Machine) -> None:
     machine.notices(capacity="spot").wait_out()
     machine.cloud.standing = REBALANCE
-    machine.has_beside_it(id="wrk_2", models=("another-model",))
-    machine.has_beside_it(id="wrk_3", models=("demo",), state=WorkerState.STARTING)
+    machine.has_beside_it(id="wrk_2", models=("another-model",), capacity=Capacity.SPOT)
+    machine.has_beside_it(id="wrk_3", models=("demo",), capacity=Capacity.SPOT, state=WorkerState.STARTING)
     machine.cloud.wait_for_looks(3)
     assert not machine.has_left.is_set()
 
-    machine.has_beside_it(id="wrk_4", models=("demo", "another-model"))
+    machine.has_beside_it(id="wrk_4", models=("demo", "another-model"), capacity=Capacity.SPOT)
     assert machine.has_left.wait(PATIENCE_S)
 
 
+def test_the_last_machine_of_its_kind_stays_for_the_jobs_that_want_no_other(machine: Machine) -> None:
+    """A recommendation is never withdrawn on AWS: whoever has left for it stays away for good."""
+    machine.has_beside_it(id="wrk_2", models=("demo",), capacity=Capacity.ON_DEMAND)
+    machine.notices(capacity="spot").wait_out()
+    machine.cloud.standing = REBALANCE
+    machine.cloud.wait_for_looks(3)
+
+    assert not machine.has_left.is_set()
+
+
 def test_a_recommendation_is_not_for_a_machine_that_is_there_to_stay(machine: Machine) -> None:
-    machine.has_beside_it(id="wrk_4", models=("demo",))
+    machine.has_beside_it(id="wrk_4", models=("demo",), capacity=Capacity.ON_DEMAND)
     machine.notices(capacity="on_demand").wait_out()
     machine.cloud.standing = REBALANCE
     machine.cloud.wait_for_looks(3)
