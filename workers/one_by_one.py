@@ -33,6 +33,11 @@ class OneByOne(Generic[Request]):
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs that lets them in."""
+        return self._thread.is_alive()
+
     def start(self) -> None:
         self._thread.start()
 

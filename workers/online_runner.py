@@ -98,8 +98,8 @@ class OnlineRunner:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs that publishes answers."""
-        return self._publisher.is_alive
+        """Whether the threads run that publish answers and let suspected requests in."""
+        return self._publisher.is_alive and self._suspects.is_alive
 
     def run(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         """Take a claimed request in. It ends with an answer, an error answer, or back in the queue."""
@@ -135,6 +135,10 @@ class OnlineRunner:
         except DatabaseUnavailable as error:
             log.info("request waits", extra={"action": "request_waits", "reason": error.message})
             may_begin = False
+        except Exception as error:  # as in `_begin`
+            log.exception("request broke", extra={"action": "request_broke", "job": running.claim.job.id})
+            self._end(running, breakdown(f"{type(error).__name__}: {error}"))
+            return
         if may_begin:
             self._begin(running)
         else:
@@ -258,4 +262,6 @@ class OnlineRunner:
             self._store.run(hand_back)
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
+        except Exception:  # its lease runs out; what it holds of this worker would not
+            log.exception("hand back failed", extra={"action": "hand_back_failed"})
         self._leave(running)

@@ -2,6 +2,7 @@
 twice.
 """
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,8 @@ from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import JobState, OnlineClaim, ShardState, StopReason
 from nightshift.recovery import ONLINE_ROW
 from nightshift.store import Store, Transaction
+from nightshift.store.dead_rows import DeadRows
+from nightshift.store.leases import Leases
 from nightshift.streams import Delta, End
 from tests.unit.workers.scripted import (
     TENANT,
@@ -22,6 +25,7 @@ from tests.unit.workers.scripted import (
     claim_online,
     prompt_of,
 )
+from tests.unit.workers.shard.helpers import wait_until
 from workers.heartbeat import Heartbeat
 from workers.models import Models
 from workers.online_runner import OnlineRunner
@@ -466,3 +470,66 @@ def test_a_cancelled_request_counts_as_being_there_until_the_engine_has_let_go_o
     assert not isolation.enter_alone(next_suspect)
     model.step_ends()
     assert isolation.enter_alone(next_suspect)
+
+
+def test_a_suspected_request_that_cannot_be_written_down_is_answered_and_keeps_nobody_out(
+    store: Store,
+    careful: OnlineRunner,
+    streams: RecordingStreams,
+    isolation: Isolation,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*arguments: Any) -> bool:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(DeadRows, "journal", broken)
+    claim = suspected(store, "suspect")
+    careful.run(claim, clock())
+    ended(streams)
+
+    assert result_of(store, claim).status_code == 500
+    assert isolation.enter(object())
+    assert careful.is_alive
+
+
+def test_a_suspected_request_that_cannot_be_handed_back_is_left_to_its_lease_and_keeps_nobody_out(
+    store: Store,
+    careful: OnlineRunner,
+    model: ScriptedServer,
+    heartbeat: Heartbeat,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_broken = threading.Event()
+
+    def broken(*arguments: Any) -> bool:
+        model.is_busy = False
+        has_broken.set()
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(Leases, "hand_back", broken)
+    model.is_busy = True
+    claim = suspected(store, "handed back")
+    careful.run(claim, clock())
+    assert has_broken.wait(10)
+
+    careful.run(suspected(store, "next"), clock())
+    [running] = model.wait_for(1)
+    assert prompt_of(running) == "next"
+    assert not heartbeat.trusts(claim.lease), "nobody renews it any more"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_in_which_nobody_lets_the_suspected_requests_in_is_not_alive(
+    store: Store, careful: OnlineRunner, isolation: Isolation, clock: ManualClock, monkeypatch
+) -> None:
+    assert careful.is_alive
+
+    def broken(*arguments: Any) -> bool:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(isolation, "wait_to_enter_alone", broken)
+    careful.run(suspected(store, "suspect"), clock())
+
+    wait_until(lambda: not careful.is_alive)
