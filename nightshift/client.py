@@ -28,7 +28,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
 SILENCE_MAX_S: Final = 45.0  # of an event stream, which says something every 15 s
 TRIES_MAX: Final = 5
-STREAM_TRIES_MAX: Final = 20  # about two minutes: a server that is being restarted comes back
+FOLLOWING_TRIES_MAX: Final = 20  # about two minutes: a server that is being restarted comes back
 RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 8.0
 RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
@@ -38,16 +38,22 @@ PAGE_MAX: Final = 100
 class ApiError(NightshiftError):
     """The server refused or failed. `status` is the HTTP status; `code` and `param` are the server's.
 
-    `is_repeat`: it was asked before, and what became of that is not known.
+    `is_repeat`: it was asked before, and what became of that is not known. `retry_after_s`: ask again then.
     """
 
     is_repeat = False
+    retry_after_s: float | None = None
 
     def __init__(
         self, status: int, message: str, *, code: str | None = None, param: str | None = None
     ) -> None:
         super().__init__(message, code=code, param=param)
         self.status = status
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same call may well succeed a little later."""
+        return self.status in RETRYABLE
 
 
 class ServerUnreachable(NightshiftError):
@@ -161,9 +167,14 @@ class Client:
         headers = {"idempotency-key": key} if key else {}
         return RemoteJob.from_json(self._call("POST", "/v1/jobs", json=body, headers=headers))
 
-    def get_job(self, job_id: str) -> RemoteJob:
-        """Raises ApiError (404: no such job), ServerUnreachable."""
-        return RemoteJob.from_json(self._call("GET", f"/v1/jobs/{_segment(job_id)}"))
+    def get_job(self, job_id: str, *, is_followed: bool = False) -> RemoteJob:
+        """`is_followed`: somebody stays until it has ended, and has as much patience as `events`.
+
+        Raises ApiError (404: no such job), ServerUnreachable.
+        """
+        return RemoteJob.from_json(
+            self._call("GET", f"/v1/jobs/{_segment(job_id)}", is_following=is_followed)
+        )
 
     def list_jobs(
         self, *, status: str | None = None, priority: str | None = None, limit: int | None = None
@@ -179,8 +190,8 @@ class Client:
     def events(self, job_id: str, *, after: str | None = None) -> Iterator[JobEvent]:
         """What happens to a job, from its beginning or after an event's id, until it has ended.
 
-        A broken stream is taken up where it broke. Raises ApiError, and ServerUnreachable when the server
-        stays away.
+        A broken stream is taken up where it broke, by a server or a proxy that is busy or restarts (429, 502,
+        503, 504) as soon as it answers. Raises ApiError, and ServerUnreachable when the server stays away.
         """
         failures = 0
         while True:
@@ -191,9 +202,14 @@ class Client:
                 return  # the server ends a stream only when the job has ended
             except httpx.TransportError as error:
                 failures += 1
-                if failures >= STREAM_TRIES_MAX:
-                    raise ServerUnreachable from error
+                if failures >= FOLLOWING_TRIES_MAX:
+                    raise self._unreachable(error) from error
                 self._sleep(_backoff_s(failures))
+            except ApiError as error:
+                failures += 1
+                if failures >= FOLLOWING_TRIES_MAX or not error.is_passing:
+                    raise
+                self._sleep(error.retry_after_s or _backoff_s(failures))
 
     def results(self, job_id: str, *, after: str | None = None) -> Iterator[JsonObject]:
         """The rows that have their result so far, from the first one or after a row's `id`.
@@ -267,28 +283,34 @@ class Client:
         json: JsonObject | None = None,
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
+        is_following: bool = False,
     ) -> JsonObject:
         """One answer, as JSON. Everything here may be repeated: reads, cancels, and creates with a key."""
-        for attempt in range(1, TRIES_MAX + 1):
+        tries = FOLLOWING_TRIES_MAX if is_following else TRIES_MAX
+        for attempt in range(1, tries + 1):
             try:
                 answer = self._http.request(method, path, json=json, params=params, headers=headers)
             except httpx.TransportError as error:
-                # Nothing listens there: that is said at once, and not waited out.
-                if attempt == TRIES_MAX or isinstance(error, httpx.ConnectError):
-                    raise ServerUnreachable(
-                        f"No answer from {self._http.base_url}: {error}. Is the server running? "
-                        "`nightshift up` starts one; NIGHTSHIFT_BASE_URL says where another is."
-                    ) from error
+                # Nothing listens there: that is said at once, and waited out only where somebody did listen.
+                is_pointless = isinstance(error, httpx.ConnectError) and not is_following
+                if attempt == tries or is_pointless:
+                    raise self._unreachable(error) from error
                 self._sleep(_backoff_s(attempt))
                 continue
             if not answer.is_error:
                 return _json_object(answer)
-            if answer.status_code not in RETRYABLE or attempt == TRIES_MAX:
-                refused = _api_error(answer)
+            refused = _api_error(answer)
+            if attempt == tries or not refused.is_passing:
                 refused.is_repeat = attempt > 1
                 raise refused
-            self._sleep(_retry_after_s(answer) or _backoff_s(attempt))
+            self._sleep(refused.retry_after_s or _backoff_s(attempt))
         raise AssertionError("the last attempt returns or raises")
+
+    def _unreachable(self, error: httpx.TransportError) -> ServerUnreachable:
+        return ServerUnreachable(
+            f"No answer from {self._http.base_url}: {error}. Is the server running? "
+            "`nightshift up` starts one; NIGHTSHIFT_BASE_URL says where another is."
+        )
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[JobEvent]:
@@ -339,14 +361,14 @@ def _json_object(answer: httpx.Response) -> JsonObject:
 def _api_error(answer: httpx.Response) -> ApiError:
     """The server's error envelope; of anything else, the status and the beginning of the body."""
     try:
-        error = answer.json()["error"]
-        return ApiError(
-            answer.status_code, error["message"], code=error.get("code"), param=error.get("param")
-        )
+        said = answer.json()["error"]
+        error = ApiError(answer.status_code, said["message"], code=said.get("code"), param=said.get("param"))
     except (ValueError, KeyError, TypeError):
-        return ApiError(
+        error = ApiError(
             answer.status_code, f"HTTP {answer.status_code} from {answer.url}: {answer.text[:200]}"
         )
+    error.retry_after_s = _retry_after_s(answer)
+    return error
 
 
 def _backoff_s(attempt: int) -> float:

@@ -206,11 +206,11 @@ def _follow(client: "Client", job: "RemoteJob") -> "RemoteJob":
     try:
         with progress_of(job.id) as show:
             for event in client.events(job.id):
-                job = client.get_job(job.id)
+                job = client.get_job(job.id, is_followed=True)
                 show(job)
                 if event.is_last:
                     break
-        return client.get_job(job.id)
+        return client.get_job(job.id, is_followed=True)
     except KeyboardInterrupt:
         say(f"the job goes on; see `nightshift jobs show {job.id}`")
         raise

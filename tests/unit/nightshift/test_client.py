@@ -265,6 +265,37 @@ def test_a_broken_event_stream_is_taken_up_where_it_broke(connect):
     assert server.asked[1].headers["last-event-id"] == "7-0"
 
 
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_an_event_stream_is_asked_for_again_while_the_server_is_away(connect, status):
+    """Behind a proxy, or while its database is away, a server that restarts answers, but not with events."""
+    sleeps: list[float] = []
+    away, end = refusal(status), httpx.Response(200, text="id: 8-0\nevent: job.succeeded\ndata: {}\n\n")
+    away.headers["retry-after"] = "3"
+    events = list(connect(Server(away, refusal(status), end), sleeps).events("job_1", after="7-0"))
+
+    assert [event.type for event in events] == ["job.succeeded"]
+    assert sleeps == [3.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "raised"), [(refusal(503), ApiError), (httpx.ConnectError("refused"), ServerUnreachable)]
+)
+def test_a_server_that_stays_away_is_given_up_about_two_minutes_later(connect, trouble, raised):
+    sleeps: list[float] = []
+    client = connect(Server(trouble), sleeps)
+    for call in (lambda: list(client.events("job_1")), lambda: client.get_job("job_1", is_followed=True)):
+        sleeps.clear()
+        with pytest.raises(raised):
+            call()
+        assert 100 < sum(sleeps) < 150
+
+
+def test_a_job_that_is_followed_is_looked_at_again_when_its_server_has_come_back(connect):
+    server = Server(httpx.ConnectError("refused"), refusal(502), httpx.Response(200, json=JOB))
+
+    assert connect(server).get_job("job_1", is_followed=True).id == "job_1"
+
+
 def test_events_of_a_job_that_is_not_there_are_an_error(connect):
     with pytest.raises(ApiError) as caught:
         list(connect(Server(refusal(404))).events("job_1"))

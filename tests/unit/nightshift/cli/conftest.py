@@ -63,6 +63,7 @@ class FakeServer:
     status: str = "succeeded"
     counts: dict[str, int | None] = field(default_factory=lambda: {"total": 3, "succeeded": 3, "failed": 0})
     refusal: httpx.Response | None = None
+    instead: Callable[[httpx.Request], httpx.Response | None] = lambda request: None  # of what it would say
     submitted: list[dict[str, Any]] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(
@@ -70,6 +71,8 @@ class FakeServer:
     )
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        if (answer := self.instead(request)) is not None:
+            return answer
         match request.method, request.url.path:
             case "POST", "/v1/jobs":
                 return self.refusal or self._submit(json.loads(request.content))

@@ -242,3 +242,20 @@ def test_a_refusal_is_one_line_with_the_field_named(nightshift, server):
 
     assert ended.code == 1
     assert ended.err == "nightshift: Invalid 'completion_window'.\n"
+
+
+def test_with_wait_a_server_that_restarts_meanwhile_is_waited_for(nightshift, server):
+    looks = [("/events", 503), ("/job_1", httpx.ConnectError("refused")), ("/job_1", 502)]
+
+    def restart(request: httpx.Request) -> httpx.Response | None:
+        if not looks or request.method != "GET" or not request.url.path.endswith(looks[0][0]):
+            return None
+        trouble = looks.pop(0)[1]
+        if isinstance(trouble, Exception):
+            raise trouble
+        return httpx.Response(trouble, text="<html>nginx</html>")
+
+    server.instead = restart
+    ended = nightshift("run", "s3://in/x.jsonl", *BASICS, "--wait")
+
+    assert (ended.code, looks) == (0, [])
