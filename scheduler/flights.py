@@ -1,5 +1,10 @@
 """Room for deliveries under way: so many in all, and so many of one tenant, so that nobody fills the room.
 
+Nor do several together, whose receivers all hang: a tenant gets no further place when it has as many as are
+free. Six that come one after the other leave some of 32 to the next; and in the long run n tenants leave one
+part in n + 1 (the dynamic threshold of Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998,
+with its factor at 1).
+
 It knows nothing of what happens on the way, only who is on it and how they ended.
 """
 
@@ -22,7 +27,7 @@ class Flights:
     @property
     def is_full(self) -> bool:
         with self._changed:
-            return self._of_tenant.total() >= self._places_max
+            return self._free == 0
 
     def full_tenants(self) -> list[str]:
         with self._changed:
@@ -31,8 +36,7 @@ class Flights:
     def admit(self, delivery: Delivery) -> bool:
         """Make room for an attempt. False: there is none left, for anybody or for this tenant."""
         with self._changed:
-            is_full = self._of_tenant.total() >= self._places_max
-            if is_full or self._is_full(delivery.tenant_id):
+            if self._is_full(delivery.tenant_id):
                 return False
             self._of_tenant[delivery.tenant_id] += 1
             return True
@@ -55,5 +59,9 @@ class Flights:
         with self._changed:
             return self._changed.wait_for(lambda: not self._of_tenant, timeout_s)
 
+    @property
+    def _free(self) -> int:
+        return self._places_max - self._of_tenant.total()
+
     def _is_full(self, tenant_id: str) -> bool:
-        return self._of_tenant[tenant_id] >= self._places_per_tenant_max
+        return self._of_tenant[tenant_id] >= min(self._places_per_tenant_max, self._free)

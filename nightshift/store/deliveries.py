@@ -39,15 +39,24 @@ class Deliveries:
         )
 
     def due(self, now: datetime, limit: int, *, except_tenants: Collection[str] = ()) -> Sequence[Delivery]:
-        """Deliveries of all tenants but these whose next attempt is due, the longest waiting first."""
-        rows = self._connection.execute(
-            select(delivery)
+        """Deliveries of all tenants but these whose next attempt is due: of each tenant the longest waiting,
+        then of each the second, and so on. However many one has, it hides nobody else's.
+        """
+        longest_waiting = (delivery.c.next_at, delivery.c.id)
+        turn = func.row_number().over(partition_by=delivery.c.tenant_id, order_by=longest_waiting)
+        waiting = (
+            select(delivery.c.id, turn.label("turn"))
             .where(
                 delivery.c.state == DeliveryState.PENDING,
                 delivery.c.next_at <= now,
                 delivery.c.tenant_id.not_in(except_tenants),
             )
-            .order_by(delivery.c.next_at)
+            .subquery()
+        )
+        rows = self._connection.execute(
+            select(delivery)
+            .join(waiting, waiting.c.id == delivery.c.id)
+            .order_by(waiting.c.turn, *longest_waiting)
             .limit(limit)
         )
         return [_to_delivery(row) for row in rows]

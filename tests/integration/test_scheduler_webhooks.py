@@ -287,16 +287,14 @@ class Endpoints:
 
 def test_a_slow_endpoint_holds_up_no_other_tenant(store: Store, clock: FakeClock, vault: Vault) -> None:
     endpoints = Endpoints()
-    config = WebhookDeliveryConfig(in_flight_max=3, in_flight_per_tenant_max=2)
+    config = WebhookDeliveryConfig(in_flight_max=4, in_flight_per_tenant_max=2)
     duty = WebhookDelivery(store, vault, endpoints, config)
-    for _ in range(5):
+    for _ in range(50):
         ended(store, "https://slow.example/", tenant_id="slow")
     clock.advance(seconds=1)
     other = ended(store, "https://quick.example/", tenant_id="quick")
 
-    first = duty.run_once(clock.now)  # sees only the tenant that came first
-    second = duty.run_once(clock.now)
-    assert (first.started, first.has_more, second.started) == (2, True, 1)
+    assert duty.run_once(clock.now).started == 3  # two for the tenant that came first
     endpoints.released.set()
     assert duty.wait_until_idle(IDLE_S)
     assert the_delivery(store, other).state is DeliveryState.DELIVERED

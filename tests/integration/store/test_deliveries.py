@@ -58,6 +58,17 @@ def test_deliveries_become_due_the_longest_waiting_first(store: Store, clock: Fa
     assert [found.id for found in due(store)] == [first.id, second.id, later.id]
 
 
+def test_of_each_tenant_the_longest_waiting_is_due_before_anybodys_second(
+    store: Store, clock: FakeClock
+) -> None:
+    flood = [owe(store, "flood") for _ in range(3)]
+    clock.advance(seconds=1)
+    modest = owe(store, "modest")
+
+    assert [found.id for found in due(store)][:2] == [min(each.id for each in flood), modest.id]
+    assert {found.id for found in due(store)} == {modest.id, *(each.id for each in flood)}
+
+
 def test_tenants_whose_deliveries_are_underway_can_be_left_out(store: Store) -> None:
     slow, quick = owe(store, "slow"), owe(store, "quick")
 

@@ -1,5 +1,6 @@
 """What becomes of a delivery after an attempt, and who may have how many under way. Pure."""
 
+import random
 from datetime import timedelta
 
 import pytest
@@ -95,6 +96,22 @@ def test_one_tenant_cannot_fill_the_room() -> None:
     assert greedy == [True, True, False]
     assert flights.full_tenants() == ["greedy"]
     assert flights.admit(a_delivery(9, "modest"))
+
+
+@pytest.mark.parametrize("hanging", [1, 2, 4, 6])
+def test_tenants_whose_receivers_all_hang_leave_room_for_another(hanging: int) -> None:
+    """However their attempts end and begin again."""
+    draw = random.Random(hanging)
+    flights, under_way = Flights(places_max=32, places_per_tenant_max=8), []
+    for number in range(500):
+        tried = a_delivery(number, f"hanging-{draw.randrange(hanging)}")
+        if flights.admit(tried):
+            under_way.append(tried)
+        elif under_way and draw.random() < 0.5:
+            flights.land(under_way.pop(draw.randrange(len(under_way))), DeliveryState.PENDING)
+        modest = a_delivery(number, "modest")
+        assert flights.admit(modest)
+        flights.land(modest, DeliveryState.DELIVERED)
 
 
 def test_the_room_has_an_end_and_landing_makes_room_again() -> None:
