@@ -268,7 +268,7 @@ class Intake:
                     self._bulk_may_wait = False
                     break
                 claims += 1
-        except DatabaseUnavailable:
+        except Exception:  # whatever it was: a token names nothing that could be the reason
             self._put_back(tokens)
             raise
         has_room = self._places.bulk_free() > 0

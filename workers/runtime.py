@@ -15,7 +15,6 @@ from typing import Final
 
 from nightshift.checkpoints import check_distinct
 from nightshift.clouds import Provider
-from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, Capacity, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.nudges import NudgeListener
@@ -26,7 +25,6 @@ from nightshift.sources import Sources
 from nightshift.store import Store
 from nightshift.streams import StreamWriter
 from nightshift.supervisor import HURRY_AFTER_S
-from workers.endings import Endings
 from workers.exits import dump_stacks, engine_died, leave_process
 from workers.heartbeat import Heartbeat
 from workers.intake import Intake
@@ -35,7 +33,8 @@ from workers.models import LoadModel, Models
 from workers.notices import Notices
 from workers.online_runner import OnlineRunner
 from workers.registration import Registration
-from workers.shard_runner import Rooms, ShardConfig, ShardRunner
+from workers.shard_runner import Rooms, ShardConfig
+from workers.shards import Shards
 from workers.suspicion import Isolation
 from workers.watchdog import DeadThread, Deaf, Finding, StuckStep, Watchdog, queues_with_places
 
@@ -84,8 +83,6 @@ class Runtime:
         self._nudges = NudgeListener(connections.queue, self._heartbeat.beat_now)
         self._queue = Queue(connections.queue)  # looked at, by the watchdog alone
         self._notices = Notices(provider, settings, self._registration, self._heartbeat, self._leave_once)
-        self._lock = threading.Lock()
-        self._shards: set[ShardRunner] = set()
         self._isolation = Isolation(on_free=lambda: self.intake.bulk_place_freed())
         self._let_go: Callable[[], None] = lambda: None
         self._holds_work = threading.Event()  # from now on leaving means draining
@@ -119,6 +116,7 @@ class Runtime:
             on_end=lambda: self.intake.online_place_freed(),
             isolation=self._isolation,
         )
+        self._shards = Shards(self._rooms(), self._shard_config(), lambda: self.intake.bulk_place_freed())
         self.intake = Intake(
             self._connections.store,
             self._worker_id,
@@ -191,9 +189,9 @@ class Runtime:
             self._let_go()
         stopping = threading.Thread(target=self.intake.stop, name="intake-stop", daemon=True)
         stopping.start()
-        self._drain_bulk(began_s + self._settings.bulk_drain_s)
+        self._shards.drain(began_s + self._settings.bulk_drain_s)
         stopping.join()
-        self._drain_bulk(max(began_s + self._settings.bulk_drain_s, time.monotonic() + LATE_SHARD_S))
+        self._shards.drain(max(began_s + self._settings.bulk_drain_s, time.monotonic() + LATE_SHARD_S))
         bulk_s = time.monotonic() - began_s
         self._online.drain(max(0.0, ONLINE_DRAIN_S - bulk_s))
         for server in self._models:
@@ -214,25 +212,6 @@ class Runtime:
         if self._exit_code != 0:
             self._exit(self._exit_code)
         self._end_soon()
-
-    def _drain_bulk(self, until_s: float) -> None:
-        """Every shard goes back: by its own thread with all it has, or without that when time is up."""
-        runners = self._running_shards()
-        for runner in runners:
-            runner.drain()
-        for runner in runners:
-            if not runner.join(max(0.0, until_s - time.monotonic())):
-                self._hand_back(runner)
-
-    def _hand_back(self, runner: ShardRunner) -> None:
-        """Its thread waits for something, an upload most likely. What that would still write is refused."""
-        lease = runner.claim.lease
-        log.warning("shard handed back in a hurry", extra={"action": "hurried", "shard": lease.shard_id})
-        self._heartbeat.release(lease)
-        try:
-            Endings(runner.claim, self._connections.store).hand_back(runner.tokens_at_risk())
-        except DatabaseUnavailable as error:
-            log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
 
     def _end_soon(self) -> None:
         """Celery ends by itself, and gives messages back. It may also be waiting for a Redis that is away."""
@@ -262,6 +241,7 @@ class Runtime:
             "intake": lambda: self.intake.is_alive,
             "heartbeat": lambda: self._heartbeat.is_alive,
             "online": lambda: self._online.is_alive,
+            "shard": lambda: self._shards.are_alive,
         }
         deaf = Deaf(
             self._queue,
@@ -289,34 +269,18 @@ class Runtime:
         return 0 if self._isolation.is_held else self._settings.online_slots - self._online.count
 
     def bulk_free(self) -> int:
-        if self._isolation.is_held:
-            return 0
-        with self._lock:
-            return self._settings.shards_max - len(self._shards)
+        return 0 if self._isolation.is_held else self._settings.shards_max - len(self._shards)
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         self._online.run(claim, claimed_at_s)
 
     def run_bulk(self, claim: BulkClaim, claimed_at_s: float) -> None:
-        runner = ShardRunner(claim, self._rooms(), self._shard_config(), self._shard_ended)
-        with self._lock:  # so that whoever sees it can wait for it
-            self._shards.add(runner)
-            self._heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
-            runner.start()
+        runner = self._shards.run(claim, claimed_at_s)
         if self._is_draining.is_set():
             runner.drain()
 
-    def _shard_ended(self, runner: ShardRunner) -> None:
-        with self._lock:
-            self._shards.discard(runner)
-        self.intake.bulk_place_freed()
-
     def _count_leases(self) -> dict[str, int]:
-        return {"online": self._online.count, "bulk": len(self._running_shards())}
-
-    def _running_shards(self) -> list[ShardRunner]:
-        with self._lock:
-            return list(self._shards)
+        return {"online": self._online.count, "bulk": len(self._shards)}
 
     def _rooms(self) -> Rooms:
         return Rooms(

@@ -156,7 +156,17 @@ class ShardRunner:
     # -- orders, from any thread -----------------------------------------------------------------------
 
     def start(self) -> None:
-        self._thread.start()
+        """Raises RuntimeError when there is no thread for it; then nothing has begun, and it never ends."""
+        self._uploads.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._uploads.abandon()
+            raise
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
     def drain(self) -> None:
         self._inbox.put(_Drain())
@@ -174,14 +184,13 @@ class ShardRunner:
     def join(self, timeout_s: float) -> bool:
         """Wait for the end. False: it is still running."""
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return not self.is_alive
 
     # -- the thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         lease = self.claim.lease
         started_s = time.monotonic()
-        self._uploads.start()
         try:
             outcome = self._outcome()
         except LeaseLost:

@@ -336,6 +336,27 @@ def test_a_message_is_kept_while_the_database_is_away(
     assert not failures
 
 
+def test_a_token_is_kept_when_its_shard_could_not_be_taken_in(
+    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_bulk(store, "file-x", shards=2)
+    token, failures, run_bulk = Ring(), [RuntimeError("can't start new thread")], places.run_bulk
+
+    def flaky(claim: BulkClaim, claimed_at_s: float) -> None:
+        if failures:
+            raise failures.pop()
+        run_bulk(claim, claimed_at_s)
+
+    monkeypatch.setattr(places, "run_bulk", flaky)
+    monkeypatch.setattr("workers.intake.DATABASE_RETRY_S", 0.01)
+    intake.bulk_rang(0, token)
+    intake.start()
+
+    places.wait_for(1)
+    token.wait()
+    assert not failures
+
+
 def test_with_redis_silent_the_database_is_asked(
     store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
