@@ -1,12 +1,16 @@
 """Who goes first: three classes, bent by deadlines and by age, and fairness between tenants.
 
-The claim's SQL (`store/leases.py`) sorts by exactly these values; they are written here, where they can be
+The claim's SQL (`store/claims.py`) sorts by exactly these values; they are written here, where they can be
 read and tested without a database.
 
     1  effective rank   the class, one better when the deadline is near or the job has waited long
     2  in flight        the tenant with the fewest shards leased right now
     3  deadline         the earlier one
     4  creation         the older one
+
+A job that is lifted so wins its turns for its class, not for its tenant: where a tenant with fewer shards in
+flight waits in the same class, that one is served in its place. So nobody waits because another's backlog has
+grown old, and what has grown old still gets its tenant's fair share of those turns.
 
 Online requests are sorted by class as it was asked for (their deadlines are minutes), the tenant's requests
 in flight, and age. Claimed several at once, they are as fair as if they had been claimed one by one.
@@ -62,3 +66,16 @@ def effective_rank(
     """The rank a job is claimed by: its class's, one better when it is urgent, never better than 0."""
     urgent = deadline_at <= now + config.deadline_ramp or created_at <= now - config.ageing
     return max(0, priority.rank - 1) if urgent else priority.rank
+
+
+def claim_key(
+    priority: PriorityClass, effective_rank: int, in_flight: int, fewest_lifted: int | None
+) -> tuple[int, int, int]:
+    """What a job is claimed by before its deadline and its age; the least goes first.
+
+    `in_flight`: leased shards of its tenant. `fewest_lifted`: the least such number among the tenants of
+    lifted jobs of its class; None: none is lifted. Whoever has fewer is served in that tenant's place.
+    """
+    if fewest_lifted is not None and in_flight < fewest_lifted:
+        return (priority.rank - 1, fewest_lifted, in_flight)
+    return (effective_rank, in_flight, in_flight)

@@ -140,8 +140,11 @@ class Claims:
         self, models: Sequence[str], now: datetime, priorities: PriorityConfig, capacity: Capacity
     ) -> Sequence[Job]:
         in_flight = self._in_flight(JobKind.BULK)
-        rows = self._connection.execute(
-            select(job)
+        of_tenant = func.coalesce(in_flight.c.shards, 0)
+        order = claim_order(now, priorities.deadline_ramp, priorities.ageing, of_tenant)
+        # By their keys alone: to compare jobs with one another, SQLite copies all that is asked for of each.
+        best = (
+            select(job.c.id, *(key.label(f"key_{place}") for place, key in enumerate(order)))
             .outerjoin(in_flight, in_flight.c.tenant_id == job.c.tenant_id)
             .where(
                 job.c.kind == JobKind.BULK,
@@ -152,14 +155,15 @@ class Claims:
                 job.c.capacity.in_((ANY_CAPACITY, capacity)),
                 select(shard.c.id).where(shard.c.job_id == job.c.id, *_claimable(now)).exists(),
             )
-            .order_by(
-                claim_order(now, priorities.deadline_ramp, priorities.ageing),
-                func.coalesce(in_flight.c.shards, 0),
-                job.c.deadline_at,
-                job.c.created_at,
-                job.c.id,
-            )
+            .order_by(*order, job.c.deadline_at, job.c.created_at, job.c.id)
             .limit(JOBS_LOOKED_AT_MAX)
+            .subquery()
+        )
+        _, *keys = best.c
+        rows = self._connection.execute(
+            select(job)
+            .join(best, best.c.id == job.c.id)
+            .order_by(*keys, job.c.deadline_at, job.c.created_at, job.c.id)
         )
         return [to_job(row) for row in rows]
 

@@ -401,10 +401,19 @@ class Jobs:
         return self._connection.execute(update(job).where(*guards).values(**values)).rowcount == 1
 
 
-def claim_order(now: datetime, deadline_ramp: timedelta, ageing: timedelta) -> ColumnElement[int]:
-    """`priorities.effective_rank` in SQL."""
-    urgent = or_(job.c.deadline_at <= now + deadline_ramp, job.c.created_at <= now - ageing)
-    return case((and_(urgent, job.c.priority_rank > 0), job.c.priority_rank - 1), else_=job.c.priority_rank)
+def claim_order(
+    now: datetime, deadline_ramp: timedelta, ageing: timedelta, in_flight: ColumnElement[int]
+) -> tuple[ColumnElement[int], ...]:
+    """`priorities.claim_key` in SQL, over all jobs that could be claimed."""
+    is_urgent = or_(job.c.deadline_at <= now + deadline_ramp, job.c.created_at <= now - ageing)
+    is_lifted = and_(is_urgent, job.c.priority_rank > 0)
+    fewest_lifted = func.min(case((is_lifted, in_flight))).over(partition_by=job.c.priority_rank)
+    is_in_its_place = in_flight < fewest_lifted
+    return (
+        case((or_(is_lifted, is_in_its_place), job.c.priority_rank - 1), else_=job.c.priority_rank),
+        case((is_in_its_place, fewest_lifted), else_=in_flight),
+        in_flight,
+    )
 
 
 def _sorts_after(last: Job) -> ColumnElement[bool]:

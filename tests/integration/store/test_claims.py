@@ -4,18 +4,18 @@ import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import select
 
 from nightshift import lifecycle
 from nightshift.fleet import Capacity
-from nightshift.jobs import JobKind, JobState, ShardState, StopReason
+from nightshift.jobs import Job, JobKind, JobState, ShardState, StopReason
 from nightshift.leases import Lease
-from nightshift.priorities import PriorityClass, PriorityConfig, effective_rank
+from nightshift.priorities import PriorityClass, PriorityConfig, claim_key, effective_rank
 from nightshift.store import Store, tables
 from nightshift.store.database import Database
-from nightshift.store.jobs import claim_order
 from nightshift.testing import (
     MODEL,
     STARTS_AT,
@@ -205,24 +205,40 @@ def test_a_job_that_has_waited_for_long_goes_before_its_class(store: Store, cloc
     assert claimed(store).job.id == old.id
 
 
-@pytest.mark.parametrize("priority", PriorityClass)
-@pytest.mark.parametrize("age", [timedelta(0), timedelta(hours=6) - timedelta(seconds=1), timedelta(hours=6)])
-@pytest.mark.parametrize(
-    "window", [timedelta(minutes=30), timedelta(minutes=30, seconds=1), timedelta(days=2)]
-)
-def test_the_claim_sorts_by_the_rank_that_priorities_describes(
-    store: Store, clock: FakeClock, priority: PriorityClass, age: timedelta, window: timedelta
-) -> None:
-    config = PriorityConfig()
-    seconds = (age + window).total_seconds()
-    job = submit(store, priority=priority, spec=a_spec(completion_window_s=int(seconds)))
-    now = clock.advance(seconds=age.total_seconds())
+@pytest.mark.parametrize("seed", range(5))
+def test_the_claim_sorts_by_what_priorities_describes(store: Store, clock: FakeClock, seed: int) -> None:
+    """Jobs of every class, age and haste, of three tenants; nothing ends meanwhile."""
+    draw, config = random.Random(seed), PriorityConfig()
+    waiting: list[Job] = []  # once for each of its shards
+    for _ in range(12):
+        age, left = draw.choice([0, 1, 6 * 3600 - 1, 6 * 3600]), draw.choice([1800, 1801, DAY_S])
+        shards = draw.randint(1, 4)
+        clock.now = STARTS_AT - timedelta(seconds=age)
+        job = planned(
+            store,
+            tenant_id=draw.choice("aaabbc"),
+            priority=draw.choice(list(PriorityClass)),
+            shards=shards,
+            spec=a_spec(completion_window_s=age + left),
+        )
+        waiting += [job] * shards
+    now = clock.now = STARTS_AT
+    in_flight: Counter[str] = Counter()
 
-    with store.database.read() as connection:
-        order = claim_order(now, config.deadline_ramp, config.ageing)
-        rank = connection.execute(select(order).where(tables.job.c.id == job.id)).scalar_one()
+    def rank(job: Job) -> int:
+        return effective_rank(job.priority, job.created_at, job.deadline_at, now, config)
 
-    assert rank == effective_rank(priority, job.created_at, job.deadline_at, now, config)
+    def key(job: Job) -> tuple[Any, ...]:
+        alike = [other for other in waiting if other.priority is job.priority]
+        lifted = [in_flight[other.tenant_id] for other in alike if rank(other) < other.priority.rank]
+        served = claim_key(job.priority, rank(job), in_flight[job.tenant_id], min(lifted, default=None))
+        return (*served, job.deadline_at, job.created_at, job.id)
+
+    while waiting:
+        expected = min(waiting, key=key)
+        assert claimed(store).job.id == expected.id
+        waiting.remove(expected)
+        in_flight[expected.tenant_id] += 1
 
 
 def test_the_tenant_with_the_least_in_flight_goes_first(store: Store, clock: FakeClock) -> None:
@@ -253,6 +269,59 @@ def test_a_better_class_goes_before_fairness(store: Store) -> None:
     planned(store, tenant_id="idle", priority=BACKGROUND)
 
     assert [claimed(store).lease.tenant_id for _ in range(4)] == ["busy", "busy", "busy", "idle"]
+
+
+def aged_backlog(store: Store, clock: FakeClock, tenant_id: str, **options: Any) -> None:
+    """More than anybody claims here, for so long that it counts as one class better."""
+    for _ in range(3):
+        planned(store, tenant_id=tenant_id, shards=20, **options)
+    clock.advance(hours=6)
+
+
+def test_a_backlog_that_has_grown_old_does_not_keep_another_tenant_waiting(
+    store: Store, clock: FakeClock
+) -> None:
+    aged_backlog(store, clock, "large")
+    planned(store, tenant_id="small", shards=3)
+
+    served = [claimed(store).lease.tenant_id for _ in range(8)]
+
+    assert served == ["large", "small", "large", "small", "large", "small", "large", "large"]
+
+
+def test_a_lower_class_that_has_grown_old_takes_turns_with_the_better_one(
+    store: Store, clock: FakeClock
+) -> None:
+    aged_backlog(store, clock, "old", priority=BACKGROUND)
+    planned(store, tenant_id="new", shards=20, priority=STANDARD)
+
+    assert [claimed(store).lease.tenant_id for _ in range(6)] == ["old", "new"] * 3
+
+
+def test_the_turns_of_what_has_grown_old_are_shared_within_its_class(store: Store, clock: FakeClock) -> None:
+    aged_backlog(store, clock, "old", priority=BACKGROUND)
+    planned(store, tenant_id="new", shards=20, priority=STANDARD)
+    planned(store, tenant_id="joined", shards=2, priority=BACKGROUND)
+
+    served = [claimed(store).lease.tenant_id for _ in range(8)]
+
+    assert served == ["old", "new", "joined", "old", "new", "joined", "old", "new"]
+
+
+def test_a_tenant_that_asks_for_haste_does_not_keep_another_waiting(store: Store) -> None:
+    planned(store, tenant_id="hasty", shards=20, spec=a_spec(completion_window_s=1800))
+    planned(store, tenant_id="patient", shards=3)
+
+    assert [claimed(store).lease.tenant_id for _ in range(6)] == ["hasty", "patient"] * 3
+
+
+def test_what_has_grown_old_goes_on_even_if_its_tenant_has_the_most_in_flight(
+    store: Store, clock: FakeClock
+) -> None:
+    aged_backlog(store, clock, "only", priority=BACKGROUND)
+    planned(store, tenant_id="only", shards=20, priority=STANDARD)
+
+    assert [claimed(store).job.priority for _ in range(6)] == [BACKGROUND] * 6
 
 
 # -- several at once -----------------------------------------------------------------------------------

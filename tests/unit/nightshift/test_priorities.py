@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift.priorities import CLASS_OF_SERVICE_TIER, PriorityClass, PriorityConfig, effective_rank
+from nightshift.priorities import (
+    CLASS_OF_SERVICE_TIER,
+    PriorityClass,
+    PriorityConfig,
+    claim_key,
+    effective_rank,
+)
 from nightshift.testing import STARTS_AT as NOW
 
 INTERACTIVE, STANDARD, BACKGROUND = PriorityClass
@@ -51,6 +57,20 @@ def test_nothing_goes_before_interactive_and_nobody_loses_by_waiting(
     later = effective_rank(priority, created, deadline, NOW + timedelta(hours=1), CONFIG)  # type: ignore[arg-type]
 
     assert max(0, priority.rank - 1) <= later <= rank <= priority.rank
+
+
+def test_where_nothing_is_lifted_the_class_decides_and_then_what_is_in_flight() -> None:
+    assert claim_key(STANDARD, 1, 9, None) < claim_key(BACKGROUND, 2, 0, None)
+    assert claim_key(STANDARD, 1, 0, None) < claim_key(STANDARD, 1, 1, None)
+
+
+def test_the_turn_of_a_lifted_job_is_that_of_whoever_has_less_in_flight_in_its_class() -> None:
+    lifted, less = claim_key(STANDARD, 0, 5, 5), claim_key(STANDARD, 1, 0, 5)
+    as_much = claim_key(STANDARD, 1, 5, 5)
+
+    assert less < lifted < as_much
+    assert claim_key(INTERACTIVE, 0, 4, None) < less, "it gets no better turn than the one it was given"
+    assert less < claim_key(INTERACTIVE, 0, 6, None)
 
 
 def test_every_service_tier_of_the_official_client_is_a_class() -> None:
