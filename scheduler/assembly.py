@@ -104,11 +104,9 @@ class Assembly:
         """Find jobs that are through and hand their assembly out. `wait_until_idle` waits for the outcome."""
         ended: Counter[str] = self._crew.take_outcomes()
         finalizing = self._mark_finalizing(now)
-        with self._store.snapshot() as tx:
-            waiting = tx.jobs.to_assemble(self._config.jobs_looked_at_max)
         return Assembled(
             finalizing=finalizing,
-            started=sum(self._crew.start(job, now) for job in waiting),
+            started=self._crew.hand_out(self._waiting, self._config.jobs_looked_at_max, now),
             ended=ended[_Outcome.ENDED],
             postponed=ended[POSTPONED],
             too_late=ended[_Outcome.TOO_LATE],
@@ -117,6 +115,10 @@ class Assembly:
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait for the work under way. False: some is still."""
         return self._crew.wait_until_idle(timeout_s)
+
+    def _waiting(self, limit: int, after: Job | None) -> Sequence[Job]:
+        with self._store.snapshot() as tx:
+            return tx.jobs.to_assemble(limit, after)
 
     def _mark_finalizing(self, now: datetime) -> int:
         with self._store.snapshot() as tx:

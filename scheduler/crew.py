@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 POSTPONED = "postponed"
 
 Work = Callable[[Job], str]  # returns how it ended, in a word that is counted
+Look = Callable[[int, Job | None], Sequence[Job]]  # at most so many jobs that wait, those after this one
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -59,7 +60,24 @@ class Crew:
         self._busy: set[str] = set()
         self._rests: dict[str, _Rest] = {}
         self._outcomes: Counter[str] = Counter()
+        self._last_seen: Job | None = None
         self._changed = threading.Condition()
+
+    def hand_out(self, look: Look, looked_at_max: int, now: datetime) -> int:
+        """Begin work on the jobs that wait, a page of them in each pass, so that many that rest hide none
+        behind them. Returns how many were begun.
+        """
+        if self.is_full:
+            return 0
+        page = look(looked_at_max, self._last_seen)
+        self._last_seen = page[-1] if len(page) == looked_at_max else None  # from the first one again
+        return sum(self.start(job, now) for job in page)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all hands are busy."""
+        with self._changed:
+            return len(self._busy) >= self._config.jobs_at_once
 
     def start(self, job: Job, now: datetime) -> bool:
         """Begin work on a job. False: it is under way or resting, or all hands are busy."""

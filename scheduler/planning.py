@@ -7,6 +7,7 @@ tried again.
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -89,10 +90,8 @@ class Planning:
     def run_once(self, now: datetime) -> Planned:
         """Hand out what is to be planned. `wait_until_idle` waits for the outcome."""
         ended: Counter[str] = self._crew.take_outcomes()
-        with self._store.snapshot() as tx:
-            waiting = tx.jobs.to_plan(self._config.jobs_looked_at_max)
         return Planned(
-            started=sum(self._crew.start(job, now) for job in waiting),
+            started=self._crew.hand_out(self._waiting, self._config.jobs_looked_at_max, now),
             planned=ended[_Outcome.PLANNED],
             refused=ended[_Outcome.REFUSED],
             postponed=ended[POSTPONED],
@@ -102,6 +101,10 @@ class Planning:
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait for the work under way. False: some is still."""
         return self._crew.wait_until_idle(timeout_s)
+
+    def _waiting(self, limit: int, after: Job | None) -> Sequence[Job]:
+        with self._store.snapshot() as tx:
+            return tx.jobs.to_plan(limit, after)
 
     def _plan(self, job: Job) -> _Outcome:
         """Plan one job. Raises StorageError, DatabaseUnavailable and Interrupted: it stays queued."""

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     Row,
@@ -163,7 +164,8 @@ class Jobs:
             if value is not None:
                 wanted = wanted.where(column == value)
         if after is not None:
-            wanted = wanted.where(_sorts_after(after))
+            order = (job.c.created_at, job.c.id)
+            wanted = wanted.where(tuple_(*order) < _place(order, (after.created_at, after.id)))
         ordered = wanted.order_by(job.c.created_at.desc(), job.c.id.desc()).limit(limit)
         return [to_job(row) for row in self._connection.execute(ordered)]
 
@@ -219,20 +221,21 @@ class Jobs:
             select(job.c.webhook_secret).where(job.c.id == job_id)
         ).scalar_one_or_none()
 
-    def to_plan(self, limit: int) -> Sequence[Job]:
-        """Bulk jobs whose input has not been read yet, most urgent first."""
-        rows = self._connection.execute(
-            select(job)
-            .where(
-                job.c.state == JobState.QUEUED,
-                job.c.kind == JobKind.BULK,
-                job.c.planned_at.is_(None),
-                job.c.stop_reason.is_(None),
-            )
-            .order_by(job.c.priority_rank, job.c.created_at)
-            .limit(limit)
+    def to_plan(self, limit: int, after: Job | None = None) -> Sequence[Job]:
+        """Bulk jobs whose input has not been read yet, most urgent first. `after` is the last one of the page
+        before.
+        """
+        order = (job.c.priority_rank, job.c.created_at, job.c.id)
+        wanted = select(job).where(
+            job.c.state == JobState.QUEUED,
+            job.c.kind == JobKind.BULK,
+            job.c.planned_at.is_(None),
+            job.c.stop_reason.is_(None),
         )
-        return [to_job(row) for row in rows]
+        if after is not None:
+            place = (after.priority.rank, after.created_at, after.id)
+            wanted = wanted.where(tuple_(*order) > _place(order, place))
+        return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
 
     def mark_planned(
         self, job_id: str, *, model: str, rows_total: int | None, rows_estimated: int | None, now: datetime
@@ -348,12 +351,15 @@ class Jobs:
             finalizing_at=now,
         )
 
-    def to_assemble(self, limit: int) -> Sequence[Job]:
-        """Jobs whose output is to be put together, the longest waiting first."""
-        rows = self._connection.execute(
-            select(job).where(job.c.state == JobState.FINALIZING).order_by(job.c.finalizing_at).limit(limit)
-        )
-        return [to_job(row) for row in rows]
+    def to_assemble(self, limit: int, after: Job | None = None) -> Sequence[Job]:
+        """Jobs whose output is to be put together, the longest waiting first. `after` is the last one of the
+        page before.
+        """
+        order = (job.c.finalizing_at, job.c.id)
+        wanted = select(job).where(job.c.state == JobState.FINALIZING)
+        if after is not None:
+            wanted = wanted.where(tuple_(*order) > _place(order, (after.finalizing_at, after.id)))
+        return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
 
     def finish(
         self,
@@ -416,12 +422,10 @@ def claim_order(
     )
 
 
-def _sorts_after(last: Job) -> ColumnElement[bool]:
-    # Bound with the columns' own types: a bare tuple would bind the datetime as text.
-    return tuple_(job.c.created_at, job.c.id) < tuple_(
-        bindparam(None, last.created_at, type_=job.c.created_at.type),
-        bindparam(None, last.id, type_=job.c.id.type),
-    )
+def _place(order: Sequence[Column[Any]], values: Sequence[Any]) -> ColumnElement[Any]:
+    """A row's place in an order, bound with the columns' own types: a bare tuple would bind times as text."""
+    bound = zip(order, values, strict=True)
+    return tuple_(*(bindparam(None, value, type_=column.type) for column, value in bound))
 
 
 def to_job(row: Row[Any]) -> Job:

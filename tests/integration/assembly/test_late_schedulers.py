@@ -141,7 +141,7 @@ def test_a_job_that_goes_on_after_another_wrote_to_its_place_writes_its_parts_ag
     tomorrow = a_native_job(place, clock, [f"tomorrow's {text}" for text in TEXTS[:-1]])
     place.work_off()
     with monkeypatch.context() as patch:  # tonight's rests until tomorrow's is over
-        patch.setattr(Jobs, "to_assemble", lambda jobs, limit: [place.job(tomorrow)])
+        patch.setattr(Jobs, "to_assemble", lambda jobs, limit, after=None: [place.job(tomorrow)])
         assert assembled(place, tomorrow, clock).state is JobState.SUCCEEDED
 
     assert assembled(place, tonight, clock).state is JobState.SUCCEEDED
@@ -164,7 +164,7 @@ def test_a_pass_that_looked_before_a_job_ended_does_not_begin_it_again(
     written = times_of_writing(place)
 
     as_it_was = replace(ended, state=JobState.FINALIZING, finished_at=None)
-    monkeypatch.setattr(Jobs, "to_assemble", lambda jobs, limit: [as_it_was])
+    monkeypatch.setattr(Jobs, "to_assemble", lambda jobs, limit, after=None: [as_it_was])
     assert duty.run_once(clock.now).started == 1
     assert duty.wait_until_idle(IDLE_S)
 

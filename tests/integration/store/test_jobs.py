@@ -160,6 +160,8 @@ def test_jobs_are_planned_the_most_urgent_first(store: Store, clock: FakeClock) 
 
         assert ids(tx.jobs.to_plan(limit=10)) == [first.id, second.id, slow.id]
         assert ids(tx.jobs.to_plan(limit=2)) == [first.id, second.id]
+        assert ids(tx.jobs.to_plan(limit=2, after=first)) == [second.id, slow.id]
+        assert ids(tx.jobs.to_plan(limit=2, after=slow)) == []
 
 
 def test_a_job_is_overdue_when_its_window_has_ended_and_until_it_is_told(
@@ -219,7 +221,9 @@ def test_jobs_are_assembled_the_longest_waiting_first(store: Store, clock: FakeC
             assert tx.jobs.mark_finalizing(job.id, clock.advance(seconds=1))
             assert tx.jobs.mark_finalizing(job.id, clock.now) is False
 
-        assert ids(tx.jobs.to_assemble(limit=10)) == [jobs[2].id, jobs[0].id, jobs[1].id]
+        waiting = tx.jobs.to_assemble(limit=10)
+        assert ids(waiting) == [jobs[2].id, jobs[0].id, jobs[1].id]
+        assert ids(tx.jobs.to_assemble(limit=10, after=waiting[0])) == [jobs[0].id, jobs[1].id]
         assert tx.jobs.to_finalize(limit=10) == []
 
 

@@ -92,6 +92,27 @@ def test_success_ends_the_resting() -> None:
     assert begun == [0, 3, 4]
 
 
+def test_many_that_rest_hide_none_behind_them() -> None:
+    waiting = [a_job() for _ in range(8)]
+    done: list[str] = []
+
+    def work(job: Job) -> str:
+        if job.id != waiting[-1].id:
+            raise StorageUnavailable
+        done.append(job.id)
+        return "done"
+
+    def look(limit: int, after: Job | None) -> list[Job]:
+        first = 0 if after is None else waiting.index(after) + 1
+        return waiting[first : first + limit]
+
+    crew = Crew("working", work, CONFIG)
+    for second in range(10):
+        crew.hand_out(look, 3, STARTS_AT + timedelta(seconds=second))
+        assert crew.wait_until_idle(IDLE_S)
+    assert done
+
+
 def test_whatever_breaks_postpones_the_job_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def work(job: Job) -> str:
         raise RuntimeError("of all things")
