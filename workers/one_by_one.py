@@ -17,21 +17,18 @@ class OneByOne(Generic[Request]):
     def __init__(
         self,
         isolation: Isolation,
-        begin: Callable[[Request], None],
-        give_back: Callable[[Request], None],
+        begin: Callable[[Request], bool],
+        is_wanted: Callable[[Request], bool],
     ) -> None:
-        """`begin` is called with a request that is alone inside, `give_back` if its turn never came."""
+        """`begin` is called with a request that is alone inside, and from then on sees to its leaving; False:
+        it does not, the request is not wanted any more. `is_wanted` says so of one that waits; call
+        `Isolation.notice`, or give its right up, when that has changed.
+        """
         self._isolation = isolation
         self._begin = begin
-        self._give_back = give_back
-        self._lock = threading.Lock()
-        self._waiting: set[Request] = set()
+        self._is_wanted = is_wanted
         self._line: SimpleQueue[Request | None] = SimpleQueue()
-        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="one-by-one", daemon=True)
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     @property
     def is_alive(self) -> bool:
@@ -42,38 +39,21 @@ class OneByOne(Generic[Request]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Give back whoever still waits."""
-        self._is_stopping = True
+        """End: who is in the line is not wanted any more. Returns at once; one that has begun goes on."""
         self._line.put(None)
         self._isolation.notice()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def put(self, request: Request) -> None:
-        with self._lock:
-            self._waiting.add(request)
         self._line.put(request)
-
-    def withdraw(self, request: Request) -> bool:
-        """It is not to begin any more. False: it does not wait."""
-        with self._lock:
-            waited = request in self._waiting
-            self._waiting.discard(request)
-        self._isolation.notice()
-        return waited
 
     def _run(self) -> None:
         while (request := self._line.get()) is not None:
-            is_alone = self._isolation.wait_to_enter_alone(request, partial(self._is_over, request))
-            waited = self.withdraw(request)
-            if is_alone and waited:
-                self._begin(request)
+            is_alone = self._isolation.wait_to_enter_alone(request, partial(self._is_gone, request))
+            if is_alone and self._begin(request):
                 continue
             if is_alone:
                 self._isolation.leave(request)
             self._isolation.give_up(request)
-            if waited:
-                self._give_back(request)
 
-    def _is_over(self, request: Request) -> bool:
-        return self._is_stopping or request not in self._waiting
+    def _is_gone(self, request: Request) -> bool:
+        return not self._is_wanted(request)

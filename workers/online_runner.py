@@ -1,12 +1,16 @@
 """Runs online requests under their leases: tokens to the stream as they come, the answer to the database.
 
+A request is in hand from its claim until it has an answer, is stopped, goes back, or its lease is lost,
+whatever it does meanwhile: it waits to have the worker to itself, it waits to become tokens, it becomes them,
+or it is in the engine. Whoever takes it out of hand decides how it ends; nobody does so twice.
+
 No thread per request: the engine's thread puts what it has into one outbox, and one publisher sends it on in
 batches.
 """
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -42,15 +46,23 @@ class _Told:
 
 
 @dataclass(eq=False)
-class _Running:
-    """A request in the engine. It is the holder of its lease."""
+class _InHand:
+    """A request that was claimed and has not ended. It is the holder of its lease."""
 
     claim: OnlineClaim
     runner: "OnlineRunner"
     told: dict[int, "_Told"] = field(default_factory=dict)  # by choice; the engine's thread alone counts
     tokens: int = 0  # generated; likewise
     is_inside: bool = False  # it counts as being in an engine
-    cancelled_in: ModelServer | None = None  # which may still have it
+    is_beginning: bool = False  # a thread makes tokens of it, and gives them to the engine
+    is_cancelled: bool = False  # it was taken out of hand; the engine may have it all the same
+    has_ended: bool = False  # and is to leave the engine
+    server: ModelServer | None = None  # whose engine has it, or is about to
+
+    @property
+    def waits(self) -> bool:
+        """Nothing of it has begun."""
+        return not self.is_beginning and self.server is None
 
     @property
     def inference_id(self) -> str:
@@ -75,22 +87,22 @@ class OnlineRunner:
         on_end: Callable[[], None] = lambda: None,
         isolation: Isolation | None = None,
     ) -> None:
-        """`on_end` is called, from any thread, whenever a request has left the engine."""
+        """`on_end` is called, from any thread, whenever a request is in hand no more."""
         self._isolation = isolation or Isolation()
-        self._suspects = OneByOne(self._isolation, self._begin_alone, self._hand_back)
+        self._suspects = OneByOne(self._isolation, self._begin, self._is_in_hand)
         self._on_end = on_end
         self._store = store
         self._models = models
         self._heartbeat = heartbeat
         self._lock = threading.Condition()
-        self._running: dict[str, tuple[_Running, ModelServer]] = {}  # by inference id
+        self._in_hand: dict[str, _InHand] = {}  # by inference id
         self._publisher = Publisher(store, streams, heartbeat)
         self._preparing = ThreadPoolExecutor(PREPARING_MAX, thread_name_prefix="prepare")
 
     @property
     def count(self) -> int:
-        """Requests claimed and not ended."""
-        return len(self._running) + len(self._suspects)
+        """Requests in hand."""
+        return len(self._in_hand)
 
     def start(self) -> None:
         self._publisher.start()
@@ -103,160 +115,173 @@ class OnlineRunner:
 
     def run(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         """Take a claimed request in. It ends with an answer, an error answer, or back in the queue."""
-        running = _Running(claim, self)
-        self._heartbeat.hold(claim.lease, running, claimed_at_s, lambda: running.tokens)
+        held = _InHand(claim, self)
+        with self._lock:
+            self._in_hand[held.inference_id] = held
+        self._heartbeat.hold(claim.lease, held, claimed_at_s, lambda: held.tokens)
         if claim.job.stop_reason is not None:
-            self._end(running, None)
+            self.stop_one(held)
         elif claim.runs_alone:
-            self._suspects.put(running)
+            self._suspects.put(held)
         elif body_chars(claim.body) > PREPARED_ASIDE_CHARS:
-            self._preparing.submit(self._begin, running)
+            self._preparing.submit(self._begin, held)
         else:
-            self._begin(running)
+            self._begin(held)
 
-    def _begin(self, running: _Running) -> None:
-        try:
-            self._enter(running)
-            self._submit(running)
-        except InvalidRequest as error:
-            self._end(running, refusal(error))
-        except Busy:
-            self._hand_back(running)
-        except Exception as error:  # what nobody foresaw ends this request, which would be held for ever
-            log.exception("request broke", extra={"action": "request_broke", "job": running.claim.job.id})
-            self._end(running, breakdown(f"{type(error).__name__}: {error}"))
-
-    def _begin_alone(self, running: _Running) -> None:
-        """Workers died with this request, and nothing else is in this one: write that down, then begin."""
-        running.is_inside = True
-        try:
-            with self._store.transaction() as tx:
-                may_begin = tx.dead_rows.journal(running.claim.lease, [ONLINE_ROW])
-        except DatabaseUnavailable as error:
-            log.info("request waits", extra={"action": "request_waits", "reason": error.message})
-            may_begin = False
-        except Exception as error:  # as in `_begin`
-            log.exception("request broke", extra={"action": "request_broke", "job": running.claim.job.id})
-            self._end(running, breakdown(f"{type(error).__name__}: {error}"))
-            return
-        if may_begin:
-            self._begin(running)
-        else:
-            self._hand_back(running)
-
-    def stop_one(self, running: _Running) -> None:
+    def stop_one(self, held: _InHand) -> None:
         """The request's job was told to stop."""
-        if self._suspects.withdraw(running) or self._take_out(running):
-            self._end(running, None)
+        if self._take_out(held):
+            self._end(held, None)
 
-    def drop(self, running: _Running) -> None:
+    def drop(self, held: _InHand) -> None:
         """The lease is lost: forget the request and say nothing."""
-        self._suspects.withdraw(running)
-        self._take_out(running)
-        self._leave(running)
+        self._take_out(held)
+        self._leave(held)
 
     def drain(self, wait_s: float) -> None:
-        """Let what can still finish do so, hand the rest back, and stop."""
-        self._preparing.shutdown(wait=True)
+        """Hand back what has not begun, let what can still finish do so, hand the rest back, and stop."""
+        self._preparing.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            waiting = [held for held in self._in_hand.values() if held.waits]
+        self._give_back(waiting)
         self._suspects.stop()
         with self._lock:
-            self._lock.wait_for(lambda: not self._running, timeout=wait_s)
-            left = [running for running, _ in self._running.values()]
-        for running in left:
-            if self._take_out(running):
-                self._hand_back(running)
+            self._lock.wait_for(lambda: not self._in_hand, timeout=wait_s)
+            left = list(self._in_hand.values())
+        self._give_back(left)
         self._publisher.stop()
 
-    def _submit(self, running: _Running) -> None:
-        claim = running.claim
-        identity = Identity(claim.job.id, int(claim.job.created_at.timestamp()))
-        inference = Inference(
-            id=running.inference_id,
-            request=parse_request(claim.job.spec.endpoint, claim.body),
-            identity=identity,
-            priority=claim.job.priority,
-            listener=lambda progress: self._hear(running, progress),
-        )
-        server = self._models.get(inference.request.model)
+    # -- the beginning ----------------------------------------------------------------------------------
+
+    def _begin(self, held: _InHand) -> bool:
+        """Give a request to the engine, on the thread of whoever had it wait. False: it is not in hand any
+        more, and nothing was done.
+        """
         with self._lock:
-            self._running[running.inference_id] = (running, server)
+            if not self._is_in_hand(held):
+                return False
+            held.is_beginning = True
         try:
-            self._models.submit(inference)
-        except Exception:
-            self._forget(running)
-            raise
+            self._enter(held)
+            self._submit(held)
+        except InvalidRequest as error:
+            self._answer(held, refusal(error))
+        except Busy:
+            if self._forget(held):
+                self._hand_back(held)
+        except Exception as error:  # what nobody foresaw ends this request, which would be held for ever
+            log.exception("request broke", extra={"action": "request_broke", "job": held.claim.job.id})
+            self._answer(held, breakdown(f"{type(error).__name__}: {error}"))
+        finally:
+            self._has_begun(held)
+        return True
 
-    def _hear(self, running: _Running, progress: Progress) -> None:
+    def _has_begun(self, held: _InHand) -> None:
+        """Whoever took it out of hand meanwhile could not take it out of the engine yet."""
+        with self._lock:
+            held.is_beginning = False
+            is_cancelled, has_ended = held.is_cancelled, held.has_ended
+        if is_cancelled and held.server is not None:
+            held.server.cancel(held.inference_id)
+        if has_ended:
+            self._leave(held)
+
+    def _enter(self, held: _InHand) -> None:
+        """Raises Busy while some other request or row has the worker to itself."""
+        if held.claim.runs_alone:
+            held.is_inside = True  # its turn has come, and nothing else is there
+            self._write_down(held)
+        elif self._isolation.enter(held):
+            held.is_inside = True
+        else:
+            raise Busy
+
+    def _write_down(self, held: _InHand) -> None:
+        """Workers died with this request: who finds this one dead is to know. Raises Busy if it cannot be
+        written.
+        """
+        try:
+            with self._store.transaction() as tx:
+                is_written = tx.dead_rows.journal(held.claim.lease, [ONLINE_ROW])
+        except DatabaseUnavailable as error:
+            log.info("request waits", extra={"action": "request_waits", "reason": error.message})
+            raise Busy from error
+        if not is_written:
+            raise Busy  # the lease is lost
+
+    def _submit(self, held: _InHand) -> None:
+        claim = held.claim
+        inference = Inference(
+            id=held.inference_id,
+            request=parse_request(claim.job.spec.endpoint, claim.body),
+            identity=Identity(claim.job.id, int(claim.job.created_at.timestamp())),
+            priority=claim.job.priority,
+            listener=lambda progress: self._hear(held, progress),
+        )
+        held.server = self._models.get(inference.request.model)
+        self._models.submit(inference)
+
+    # -- what the engine says ---------------------------------------------------------------------------
+
+    def _hear(self, held: _InHand, progress: Progress) -> None:
         """On the engine's thread: note it and return."""
-        running.tokens += len(progress.token_ids)
+        held.tokens += len(progress.token_ids)
         if progress.text or progress.logprobs is not None:
-            self._tell(running, progress)
+            self._tell(held, progress)
         answer = breakdown(progress.failed) if progress.failed is not None else progress.answer
-        if answer is not None and self._forget(running):
-            self._end(running, answer)
+        if answer is not None:
+            self._answer(held, answer)
 
-    def _tell(self, running: _Running, progress: Progress) -> None:
-        told = running.told.setdefault(progress.choice, _Told())
-        shard_id, logprobs = running.claim.lease.shard_id, progress.logprobs
+    def _tell(self, held: _InHand, progress: Progress) -> None:
+        told = held.told.setdefault(progress.choice, _Told())
+        shard_id, logprobs = held.claim.lease.shard_id, progress.logprobs
         self._publisher.say(
             Text(shard_id, progress.choice, told.characters, progress.text, told.tokens, logprobs)
         )
         told.characters += len(progress.text)
         told.tokens += num_tokens(logprobs) if logprobs is not None else 0
 
-    def _take_out(self, running: _Running) -> bool:
-        """Forget a request and free its place in the engine. False: it has ended already."""
-        found = self._pop(running)
-        if found is not None:
-            running.cancelled_in = found[1]
-            found[1].cancel(running.inference_id)
-        return found is not None
-
-    def _forget(self, running: _Running) -> bool:
-        """Forget a request that has left the engine. False: it was forgotten before."""
-        return self._pop(running) is not None
-
-    def _pop(self, running: _Running) -> tuple[_Running, ModelServer] | None:
-        with self._lock:
-            found = self._running.pop(running.inference_id, None)
-            self._lock.notify_all()
-        if found is not None:
-            self._on_end()
-        return found
-
-    def _enter(self, running: _Running) -> None:
-        """Raises Busy while some other request or row has the worker to itself."""
-        if not running.is_inside and not self._isolation.enter(running):
-            raise Busy
-        running.is_inside = True
-
-    def _leave(self, running: _Running) -> None:
-        """Not before the database knows, nor before the engine has let go of it: who is written down as
-        running alone must have been.
-        """
-        if running.cancelled_in is None:
-            self._have_left(running)
-        else:
-            running.cancelled_in.let_go(lambda: self._have_left(running))
-
-    def _have_left(self, running: _Running) -> None:
-        if running.is_inside:
-            running.is_inside = False
-            self._isolation.leave(running)
-        self._isolation.give_up(running)
-
     # -- the end ----------------------------------------------------------------------------------------
 
-    def _end(self, running: _Running, answer: Answer | None) -> None:
-        """Without an answer, its job was told to stop."""
-        self._publisher.end(running.claim, answer, lambda: self._leave(running))
+    def _is_in_hand(self, held: _InHand) -> bool:
+        return held.inference_id in self._in_hand
 
-    def _hand_back(self, running: _Running) -> None:
-        self._heartbeat.release(running.claim.lease)
+    def _forget(self, held: _InHand, *, is_cancelled: bool = False) -> bool:
+        """Take a request out of hand. False: somebody else has done so, and sees to its end."""
+        with self._lock:
+            was_in_hand = self._in_hand.pop(held.inference_id, None) is not None
+            held.is_cancelled |= was_in_hand and is_cancelled
+            self._lock.notify_all()
+        if was_in_hand:
+            self._on_end()
+        return was_in_hand
+
+    def _take_out(self, held: _InHand) -> bool:
+        """Forget a request and free its place in the engine. False: somebody else has forgotten it."""
+        was_in_hand = self._forget(held, is_cancelled=True)
+        if was_in_hand and held.server is not None:
+            held.server.cancel(held.inference_id)
+        return was_in_hand
+
+    def _answer(self, held: _InHand, answer: Answer) -> None:
+        if self._forget(held):
+            self._end(held, answer)
+
+    def _end(self, held: _InHand, answer: Answer | None) -> None:
+        """Without an answer, its job was told to stop."""
+        self._publisher.end(held.claim, answer, lambda: self._leave(held))
+
+    def _give_back(self, requests: Sequence[_InHand]) -> None:
+        for held in requests:
+            if self._take_out(held):
+                self._hand_back(held)
+
+    def _hand_back(self, held: _InHand) -> None:
+        self._heartbeat.release(held.claim.lease)
 
         def hand_back(tx: Transaction) -> None:
-            if tx.leases.hand_back(running.claim.lease):
-                lifecycle.count_redone(tx, running.claim.job.id, running.tokens)
+            if tx.leases.hand_back(held.claim.lease):
+                lifecycle.count_redone(tx, held.claim.job.id, held.tokens)
 
         try:
             self._store.run(hand_back)
@@ -264,4 +289,23 @@ class OnlineRunner:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
         except Exception:  # its lease runs out; what it holds of this worker would not
             log.exception("hand back failed", extra={"action": "hand_back_failed"})
-        self._leave(running)
+        self._leave(held)
+
+    def _leave(self, held: _InHand) -> None:
+        """Not before the database knows, nor before the engine has let go of it: who is written down as
+        running alone must have been.
+        """
+        with self._lock:
+            held.has_ended = True
+            if held.is_beginning:
+                return  # it may yet come into the engine; whoever begins it has it leave
+        if held.is_cancelled and held.server is not None:
+            held.server.let_go(lambda: self._have_left(held))
+        else:
+            self._have_left(held)
+
+    def _have_left(self, held: _InHand) -> None:
+        if held.is_inside:
+            held.is_inside = False
+            self._isolation.leave(held)
+        self._isolation.give_up(held)
