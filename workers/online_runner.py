@@ -124,9 +124,17 @@ class OnlineRunner:
         elif claim.runs_alone:
             self._suspects.put(held)
         elif body_chars(claim.body) > PREPARED_ASIDE_CHARS:
-            self._preparing.submit(self._begin, held)
+            self._prepare(held)
         else:
             self._begin(held)
+
+    def _prepare(self, held: _InHand) -> None:
+        """Begin it aside. Raises RuntimeError when there is no thread for that; it has gone back then."""
+        try:
+            self._preparing.submit(self._begin, held)
+        except RuntimeError:
+            self._give_back([held])
+            raise
 
     def stop_one(self, held: _InHand) -> None:
         """The request's job was told to stop."""

@@ -222,3 +222,23 @@ def test_a_suspect_that_is_gone_while_it_is_prepared_gives_the_worker_up(
     somebody = object()
     assert isolation.wait_to_enter_alone(somebody, lambda: False)
     assert model.running == {}
+
+
+def test_one_that_there_is_no_thread_to_prepare_goes_back_at_once(
+    store: Store,
+    runner: OnlineRunner,
+    heartbeat: Heartbeat,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    claim = claim_online(store, text_of(0))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        runner.run(claim, clock())
+
+    assert runner.count == 0
+    assert not heartbeat.trusts(claim.lease)
+    assert shard_state(store, claim) is ShardState.QUEUED
