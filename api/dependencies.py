@@ -5,7 +5,7 @@
 A body is read only after its sender is known.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -46,11 +46,19 @@ async def _caller(request: Request, authorization: Annotated[str | None, Header(
 CallerDep = Annotated[Caller, Depends(_caller)]
 
 
-async def _json_object(request: Request, caller: CallerDep) -> JsonObject:
-    raw = await request.body()
-    if len(raw) <= PARSE_INLINE_BYTES_MAX:
-        return parse_json_object(raw)
-    return await run_in_threadpool(parse_json_object, raw)
+async def _json_object(
+    request: Request, services: ServicesDep, caller: CallerDep
+) -> AsyncIterator[JsonObject]:
+    """Until the request is answered: so long it is in memory."""
+    length = request.headers.get("content-length", "")
+    bytes_max = services.settings.api.body_bytes_max
+    announced = min(int(length), bytes_max) if length.isdecimal() else bytes_max
+    with services.bodies.held(caller.tenant_id, announced):
+        raw = await request.body()
+        if len(raw) <= PARSE_INLINE_BYTES_MAX:
+            yield parse_json_object(raw)
+        else:
+            yield await run_in_threadpool(parse_json_object, raw)
 
 
 BodyDep = Annotated[JsonObject, Depends(_json_object)]

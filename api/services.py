@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from starlette.concurrency import run_in_threadpool
 
+from api.bodies import Bodies
 from api.doorbell import Doorbell
 from api.jobs.catalogue import Catalogue
 from api.storage_threads import StorageThreads
@@ -43,6 +44,7 @@ class Services:
     storage_threads: StorageThreads  # whatever asks `objects` does so there
     vault: Vault
     catalogue: Catalogue
+    bodies: Bodies
     locations: Locations
 
 
@@ -77,6 +79,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
             storage_threads=StorageThreads(),
             vault=open_vault(settings.data),
             catalogue=Catalogue(settings.api.models),
+            bodies=Bodies(max(settings.api.bodies_bytes_max, 2 * settings.api.body_bytes_max)),
             locations=locations,
         )
     finally:

@@ -171,6 +171,7 @@ class ApiSettings(_Settings):
     base_url: str = "http://127.0.0.1:8000"  # how clients reach us; in `links`
     models: Words = ()  # names known before a worker has registered
     body_bytes_max: Count = 4 * MIB  # of a JSON body
+    bodies_bytes_max: Count = 256 * MIB  # of all large ones under way in one process; twice one's, at least
     file_bytes_max: Count = 200 * MIB  # of an uploaded batch file
     line_bytes_max: Count = 4 * MIB  # one input row, of those that are replayed
     online_wait_s: Seconds = 600.0  # how long a chat request is waited for

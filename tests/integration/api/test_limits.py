@@ -1,6 +1,8 @@
 """What is too large or too much: refused with a clear error, nothing accepted by halves."""
 
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +11,13 @@ import openai
 import pytest
 
 from api.app import create_app
+from api.bodies import SMALL_BYTES, Bodies
 from api.services import AppSettings
+from nightshift.errors import TooManyRequests
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.testing import asked, planned
+from tests.faults.processes import wait_for
 from tests.integration.api.conftest import KeyMaker, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.integration.api.serving import serving
@@ -56,6 +61,41 @@ def test_a_body_above_the_limit_is_refused_with_and_without_a_length(http: httpx
     assert too_large(without_length)
     assert too_large(far_above)
     assert at_the_limit.status_code == 400  # read, and found to be blank
+
+
+def test_large_bodies_that_nobody_finishes_leave_room_for_other_tenants() -> None:
+    bodies = Bodies(bytes_max=1_000_000)
+    with ExitStack() as held:
+        for _ in range(5):
+            held.enter_context(bodies.held("greedy", 100_000))
+        with pytest.raises(TooManyRequests):
+            held.enter_context(bodies.held("greedy", 100_000))
+        held.enter_context(bodies.held("greedy", SMALL_BYTES))
+        held.enter_context(bodies.held("modest", 200_000))
+    with bodies.held("greedy", 1_000_000):
+        pass  # there is room for all of it again
+
+
+def test_a_body_that_there_is_no_room_for_is_refused_until_there_is(
+    data: DataSettings, valkey: ValkeyServer, make_key: KeyMaker
+) -> None:
+    """Room for two; somebody holds the end of one back."""
+    api = ApiSettings(body_bytes_max=100_000, bodies_bytes_max=1)
+    body = b" " * 90_000
+    keys = [make_key("greedy"), make_key("modest")]
+
+    def status(base_url: str, key: str) -> int:
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.post(f"{base_url}/v1/jobs", content=body, headers=headers, trust_env=False).status_code
+
+    with serving(create_app(AppSettings(data, valkey.settings, LocationSettings(), api))) as base_url:
+        url = httpx.URL(base_url)
+        with socket.create_connection((url.host, url.port)) as slow:
+            head = f"POST /v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {keys[0]}\r\n"
+            slow.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[1:])
+            wait_for("its room is taken", lambda: status(base_url, keys[0]) == 429)
+            assert status(base_url, keys[1]) == 400  # read, and found to be blank
+        wait_for("there is room again", lambda: status(base_url, keys[0]) == 400)
 
 
 def test_a_file_above_the_limit_is_refused_and_one_at_the_limit_is_not(client: openai.OpenAI) -> None:
