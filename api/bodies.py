@@ -32,7 +32,7 @@ class Bodies:
         free = self._bytes_max - self._of_tenant.total()
         if counted and self._of_tenant[tenant_id] + counted > free:
             raise TooManyRequests(
-                "Too many large requests are under way. Wait for some of them to be answered, or send a batch.",
+                "Too many large requests are under way. Wait for some to be answered, or send a batch.",
                 retry_after_s=RETRY_AFTER_S,
             )
         self._of_tenant[tenant_id] += counted
