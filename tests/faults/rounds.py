@@ -26,7 +26,9 @@ FEED_S: Final = 0.25  # between two submissions
 ROWS: Final = 40  # of a bulk job; two or three shards of them
 STEP_MS: Final = 20  # of the fake engine
 
-ATTEMPTS_MAX: Final = 20  # the service's own limit: more, and a shard is given up
+LIMITS: Final = Limits(
+    attempts_max=20, kills_are_many=True
+)  # the service's own: more, and a shard is given up
 REST_S: Final = 120.0  # after a round's last fault: leases run out, leaders are replaced, delays end
 GROWTH_MAX_BYTES: Final = 64 * 1024 * 1024  # of a process since the first round it lived through
 GROWTH_MAX_FILES: Final = 50
@@ -66,6 +68,7 @@ class Round:
     faults: dict[str, int]
     recovery_s: dict[str, list[float]]  # until what the dead held was in good hands again, by fault
     free_s: dict[str, list[float]] = field(default_factory=dict)  # … was to be had by others
+    buried: int = 0  # rows that were alone in a worker each time it was killed, and are taken for the reason
     rest_s: float = 0.0  # from the last fault until nothing was left to do
 
 
@@ -95,7 +98,7 @@ class Rounds:
             last_s = time.monotonic()
             self._come_to_rest(feeder.jobs)
             rest_s = time.monotonic() - last_s
-        verdict = oracle.check(service, feeder.jobs, Limits(attempts_max=ATTEMPTS_MAX))
+        verdict = oracle.check(service, feeder.jobs, LIMITS)
         grown_bytes, grown_files = self._check_growth()
         return Round(
             seed=self._seed,
@@ -114,6 +117,7 @@ class Rounds:
             recovery_s=recoveries.over_s,
             free_s=recoveries.free_s,
             rest_s=round(rest_s, 1),
+            buried=verdict.buried,
         )
 
     def _come_to_rest(self, jobs: Sequence[Job]) -> None:
