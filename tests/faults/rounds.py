@@ -26,9 +26,7 @@ FEED_S: Final = 0.25  # between two submissions
 ROWS: Final = 40  # of a bulk job; two or three shards of them
 STEP_MS: Final = 20  # of the fake engine
 
-LIMITS: Final = Limits(
-    attempts_max=20, kills_are_many=True
-)  # the service's own: more, and a shard is given up
+LIMITS: Final = Limits(attempts_max=20, kills_are_many=True)  # as many attempts as the service allows
 REST_S: Final = 120.0  # after a round's last fault: leases run out, leaders are replaced, delays end
 GROWTH_MAX_BYTES: Final = 64 * 1024 * 1024  # of a process since the first round it lived through
 GROWTH_MAX_FILES: Final = 50
