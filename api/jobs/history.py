@@ -46,16 +46,25 @@ class Place:
 
     @classmethod
     def parse(cls, last_event_id: str | None) -> "Place":
-        """From the header of the same name. Raises InvalidRequest for an id that was never sent."""
+        """From the header of the same name. Raises InvalidRequest for what is no such id."""
         if not last_event_id:
             return cls()
         match = _PLACE.fullmatch(last_event_id)
         if match is None:
-            raise InvalidRequest("Last-Event-ID is not an id of this stream.", param="Last-Event-ID")
+            raise _no_id_of_this_stream()
         return cls(int(match[1]), int(match[2]))
+
+    def check(self, last_seq: int) -> None:
+        """Raises InvalidRequest for a place that no job whose newest event this is has reached."""
+        if self.recorded > last_seq:
+            raise _no_id_of_this_stream()
 
     def __str__(self) -> str:
         return f"{self.recorded}-{self.deltas}"
+
+
+def _no_id_of_this_stream() -> InvalidRequest:
+    return InvalidRequest("Last-Event-ID is not an id of this stream.", param="Last-Event-ID")
 
 
 @dataclass(frozen=True)

@@ -23,5 +23,6 @@ def follow_events(
     place = Place.parse(last_event_id)
     with services.store.snapshot() as tx:
         job = get_job(tx, caller, job_id)
+        place.check(tx.events.last_seq(job.id))
         shards = tx.shards.of_job(job.id, limit=1) if job.kind is JobKind.ONLINE else ()
     return event_source(follow_job(services, job, shards[0].id if shards else None, place))

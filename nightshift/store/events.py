@@ -51,6 +51,12 @@ class Events:
         self._connection.execute(_INSERT, _row(job_id, seq, type, data, now))
         return seq
 
+    def last_seq(self, job_id: str) -> int:
+        """The number of a job's newest event."""
+        wanted = select(job.c.event_seq).where(job.c.id == job_id)
+        seq: int = self._connection.execute(wanted).scalar_one()
+        return seq
+
     def after(self, tenant_id: str, job_id: str, seq: int, limit: int) -> Sequence[Event]:
         """A tenant's job's events after this number, in order."""
         rows = self._connection.execute(

@@ -1,6 +1,7 @@
 """Statements about workers and the models they serve."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -19,18 +20,19 @@ class Workers:
         self._connection = connection
 
     def register(self, new: Worker) -> None:
-        self._connection.execute(
-            insert(worker).values(
-                id=new.id,
-                host=new.host,
-                pid=new.pid,
-                state=new.state,
-                models=list(new.models),
-                started_at=new.started_at,
-                heartbeat_at=new.heartbeat_at,
-                capacity=new.capacity,
-            )
-        )
+        """Nothing, if it is there: the answer to a first try was lost. No id is drawn twice."""
+        known = {
+            "id": new.id,
+            "host": new.host,
+            "pid": new.pid,
+            "state": new.state,
+            "models": list(new.models),
+            "started_at": new.started_at,
+            "heartbeat_at": new.heartbeat_at,
+            "capacity": new.capacity,
+        }
+        with suppress(IntegrityError), self._connection.begin_nested():
+            self._connection.execute(insert(worker).values(**known))
 
     def heard(self, worker_id: str, state: WorkerState, now: datetime) -> bool:
         """The worker is alive and in this state. True: somebody wants it to drain."""

@@ -153,7 +153,7 @@ def test_whoever_has_seen_the_end_is_told_nothing_more(http: httpx.Client, worke
     assert follow(http, job_id, after=last.id) == []
 
 
-@pytest.mark.parametrize("after", ["7", "x-y", "-1-0", "1-1-1"])
+@pytest.mark.parametrize("after", ["7", "x-y", "-1-0", "1-1-1", "1000-0", "3000000000-0"])
 def test_an_id_that_was_never_sent_is_refused(http: httpx.Client, bulk_job_id: str, after: str) -> None:
     answer = http.get(f"/v1/jobs/{bulk_job_id}/events", headers={"last-event-id": after})
 

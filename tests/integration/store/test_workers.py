@@ -18,6 +18,16 @@ def test_a_worker_comes_back_as_it_was_registered(store: Store) -> None:
         assert tx.workers.list() == [worker]
 
 
+def test_a_worker_whose_registration_was_not_answered_registers_again(store: Store) -> None:
+    worker = a_worker()
+    for _ in range(2):
+        with store.transaction() as tx:
+            tx.workers.register(worker)
+
+    with store.snapshot() as tx:
+        assert tx.workers.list() == [worker]
+
+
 def test_a_worker_is_ready_while_it_is_heard_of(store: Store, clock: FakeClock) -> None:
     worker = a_worker()
     with store.transaction() as tx:
