@@ -9,8 +9,9 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from nightshift import failpoints
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
@@ -32,6 +33,8 @@ from scheduler.output.part_files import Destination, OutputTrouble, PartWriter, 
 from scheduler.output.results import InputTrouble, Mismatch, ResultLine, Results, Tally
 
 log = logging.getLogger(__name__)
+
+LATE: Final = timedelta(days=1)  # past a job's deadline: so long its own places are waited for
 
 
 @dataclass(frozen=True)
@@ -154,11 +157,13 @@ class Assembly:
             message = f"The output does not add up: {mismatch}."
             return _broken(job, InputError("row_count_mismatch", message))
         except InputTrouble as trouble:
-            return _impossible(job, trouble.error, "input", in_our_store=is_file_id(job.spec.input or ""))
+            is_ours = is_file_id(job.spec.input or "")
+            return _impossible(job, trouble.error, "input", self._store.now(), in_our_store=is_ours)
         except OutputTrouble as trouble:
-            return _impossible(job, trouble.error, "output", in_our_store=job.spec.output is None)
+            is_ours = job.spec.output is None
+            return _impossible(job, trouble.error, "output", self._store.now(), in_our_store=is_ours)
         except (InvalidRequest, StorageError) as error:
-            return _impossible(job, error, "output", in_our_store=True)
+            return _impossible(job, error, "output", self._store.now(), in_our_store=True)
 
     def _files(self, job: Job) -> _Output:
         """OpenAI: one output file, one error file."""
@@ -282,9 +287,14 @@ def verdict(
     return JobState.SUCCEEDED, ()
 
 
-def _impossible(job: Job, error: NightshiftError, param: str, *, in_our_store: bool) -> _Output:
-    """A job whose output no waiting can bring about. Raises the error again where waiting may help."""
-    if storage_verdict(error, in_our_store=in_our_store) != "fail":
+def _impossible(
+    job: Job, error: NightshiftError, param: str, now: datetime, *, in_our_store: bool
+) -> _Output:
+    """A job whose output no waiting can bring about. Raises the error again where waiting may help: for our
+    own store for ever, since nothing goes on without it, for a place the job named until it is late.
+    """
+    is_late = not in_our_store and now >= job.deadline_at + LATE
+    if storage_verdict(error, in_our_store=in_our_store) != "fail" and not is_late:
         raise error
     log.error("no output: %s", error, extra={"action": "output_impossible", "job": job.id})
     return _broken(job, input_error(error, param))

@@ -10,7 +10,7 @@ from nightshift.jobs import JobState, ShardState, StopReason, Webhook
 from nightshift.objectstore import ObjectDamaged, ObjectUri
 from nightshift.rows.outputs import decode_segment, encode_segment
 from nightshift.testing import FakeClock, claimed
-from scheduler.assembly import Assembly
+from scheduler.assembly import LATE, Assembly
 from scheduler.crew import CrewConfig
 from tests.integration.assembly.conftest import TEXTS, a_batch, a_native_job, assembled, ids, stop
 from tests.integration.scheduling import BusyStore, FailingStore, Place, jsonl
@@ -59,6 +59,26 @@ def test_storage_that_is_away_postpones_a_job_and_delays_no_other(place: Place, 
     assert (passed.postponed, passed.started) == (1, 0)
     clock.advance(seconds=CrewConfig.rest_first_s)
     assert assembled(place, job, clock, duty).state is JobState.SUCCEEDED
+
+
+def test_a_place_that_a_job_named_is_waited_for_until_a_day_past_its_deadline(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, ["a", "bad"])
+    place.work_off()
+    opened = place.locations.open
+    monkeypatch.setattr(
+        place.locations, "open", lambda uri: FailingStore(opened(uri), "put", StorageUnavailable())
+    )
+    duty = place.assembly()
+    clock.advance(seconds=(job.deadline_at + LATE - clock.now).total_seconds() - 1)
+    assert assembled(place, job, clock, duty).state is JobState.FINALIZING
+    duty.run_once(clock.now)  # it rests from now on
+    clock.advance(seconds=CrewConfig.rest_first_s)
+
+    ended = assembled(place, job, clock, duty)
+    assert (ended.state, ended.errors[0].param) == (JobState.FAILED, "output")
+    assert (ended.counts.total, ended.counts.succeeded, ended.counts.failed) == (2, 1, 1)
 
 
 def test_an_operators_mistake_in_our_own_store_is_waited_out(place: Place, clock: FakeClock) -> None:
