@@ -23,7 +23,7 @@ import httpcore
 import httpx
 
 from nightshift.errors import InvalidRequest, NightshiftError
-from nightshift.http_deadline import BoundedStream, Clock, Deadline
+from nightshift.http_deadline import BoundedBackend, Clock, Deadline
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -155,7 +155,7 @@ class _GuardedBackend(httpcore.NetworkBackend):
         self._allowed = allowed
         self._resolve = resolve
         self._deadline = deadline
-        self._sockets = httpcore.SyncBackend()
+        self._sockets = BoundedBackend(deadline)
 
     def connect_tcp(
         self,
@@ -170,11 +170,9 @@ class _GuardedBackend(httpcore.NetworkBackend):
         _check_addresses(addresses, self._allowed)
         failure: Exception | None = None
         for address in addresses:
-            timeout_s = self._deadline.bounded(self._config.connect_timeout_s)
             try:
-                return BoundedStream(
-                    self._sockets.connect_tcp(str(address), port, timeout_s, local_address, socket_options),
-                    self._deadline,
+                return self._sockets.connect_tcp(
+                    str(address), port, self._config.connect_timeout_s, local_address, socket_options
                 )
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
