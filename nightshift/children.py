@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 SIGNAL_EXIT_BASE: Final = 128  # a shell's way to say "ended by signal n"
+DISMISSED_EXIT: Final = 74  # it was told to end, by somebody who does not want it back at once
 UNAVAILABLE_EXIT: Final = 75  # EX_TEMPFAIL of sysexits.h: what it needs to start is away, and may come back
 CONFIGURATION_EXIT: Final = 78  # EX_CONFIG of sysexits.h: starting the same thing again cannot help
 
@@ -43,6 +44,11 @@ class Death:
     returncode: int  # negative: the signal that ended it
     uptime_s: float
     in_a_row: int  # deaths without `Backoff.stable_after_s` of life between them, this one included
+
+    @property
+    def is_as_asked(self) -> bool:
+        """Whether the child ended because somebody had told it to, and in order."""
+        return self.returncode in (0, DISMISSED_EXIT)
 
     @property
     def is_configuration(self) -> bool:

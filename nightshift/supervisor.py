@@ -224,7 +224,7 @@ class Supervisor:
     def _bury(self, exit: "_Exit") -> None:
         running = exit.running
         death = self._death(exit)
-        if death.returncode == 0:  # it was asked to, by somebody else than us
+        if death.is_as_asked:  # by somebody else than us
             log.info("child ended: %s", death, extra={"action": "child_ended", "child": death.name})
         else:
             log.warning("child died: %s", death, extra={"action": "child_died", "child": death.name})

@@ -151,9 +151,9 @@ class ConsumerTap(bootsteps.StartStopStep):  # type: ignore[misc]
         """Nothing to undo: the gate goes with the connection."""
 
 
-def _stop_celery() -> None:
+def _stop_celery(exit_code: int) -> None:
     """Let Celery's main loop end as after SIGTERM: it gives unacknowledged messages back to the queue."""
-    state.should_stop = 0  # the exit code
+    state.should_stop = exit_code
 
 
 # Anybody who can write to Redis can write a message: whatever stands in it, it is looked at first.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nightshift.checkpoints import check_distinct
+from nightshift.children import DISMISSED_EXIT
 from nightshift.clouds import Provider
 from nightshift.fleet import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, Capacity, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
@@ -44,6 +45,7 @@ ONLINE_DRAIN_S: Final = 10.0  # what can finish within this time may; the rest g
 FLUSH_SHARE: Final = 0.8  # of the time bulk has to go back in: for saving what is under way
 LATE_SHARD_S: Final = 1.0  # for a shard that was claimed while the drain began
 LET_GO_S: Final = 5.0  # Celery may take so long to end, once there is nothing left to hand back
+IN_ORDER: Final = (0, DISMISSED_EXIT)  # exit codes with which Celery is waited for: it hears the queue
 
 
 @dataclass(frozen=True)
@@ -84,17 +86,18 @@ class Runtime:
         self._queue = Queue(connections.queue)  # looked at, by the watchdog alone
         self._notices = Notices(provider, settings, self._registration, self._heartbeat, self._leave_once)
         self._isolation = Isolation(on_free=lambda: self.intake.bulk_place_freed())
-        self._let_go: Callable[[], None] = lambda: None
+        self._let_go: Callable[[int], None] = lambda exit_code: None
         self._holds_work = threading.Event()  # from now on leaving means draining
         self._told_at_s: float | None = None
         self._exit_code = 0
         self._is_draining = threading.Event()
         self._drainer = threading.Thread(target=self._drain_when_told, name="drain", daemon=True)
 
-    def start(self, let_go: Callable[[], None] = lambda: None) -> None:
+    def start(self, let_go: Callable[[int], None] = lambda exit_code: None) -> None:
         """Load the models, then open for work. Raises ConfigurationError when a model cannot be served.
 
-        `let_go` is called when this worker drains of its own accord: whoever started it is to end too.
+        `let_go` is called when this worker drains of its own accord: whoever started it is to end too, with
+        this exit code.
         """
         self._let_go = let_go
         self._registration.register()
@@ -156,11 +159,11 @@ class Runtime:
 
     def leave(self, exit_code: int = 0) -> None:
         """Drain, and end the process. Returns at once; for any thread."""
-        if not self._holds_work.is_set():
-            self._exit(exit_code)
-            return
-        self._exit_code = exit_code
-        self.begin_drain()
+        self._exit_code = self._exit_code or exit_code
+        if self._holds_work.is_set():
+            self.begin_drain()
+        else:
+            self._exit(self._exit_code)
 
     def begin_drain(self) -> None:
         """Start draining and return at once; may be called again, and from a signal handler."""
@@ -185,8 +188,8 @@ class Runtime:
         self._heartbeat.state = WorkerState.DRAINING
         self._heartbeat.beat_now()
         self._watchdog.stop()
-        if self._exit_code == 0:
-            self._let_go()
+        if self._exit_code in IN_ORDER:
+            self._let_go(self._exit_code)
         stopping = threading.Thread(target=self.intake.stop, name="intake-stop", daemon=True)
         stopping.start()
         self._shards.drain(began_s + self._settings.bulk_drain_s)
@@ -209,13 +212,13 @@ class Runtime:
             },
         )
         overdue.cancel()
-        if self._exit_code != 0:
+        if self._exit_code not in IN_ORDER:
             self._exit(self._exit_code)
         self._end_soon()
 
     def _end_soon(self) -> None:
         """Celery ends by itself, and gives messages back. It may also be waiting for a Redis that is away."""
-        end = threading.Timer(LET_GO_S, self._exit, (0,))
+        end = threading.Timer(LET_GO_S, self._exit, (self._exit_code,))
         end.daemon = True
         end.start()
 
@@ -229,12 +232,12 @@ class Runtime:
         """`nightshift workers drain`: told with every heartbeat."""
         if not self._is_draining.is_set():
             log.info("the operator wants this worker to drain", extra={"action": "drain_requested"})
-        self._leave_once()
+        self._leave_once(DISMISSED_EXIT)
 
-    def _leave_once(self) -> None:
+    def _leave_once(self, exit_code: int = 0) -> None:
         """Somebody goes on saying that this worker is to leave, while it does."""
         if not self._is_draining.is_set():
-            self.leave()
+            self.leave(exit_code)
 
     def _make_watchdog(self) -> Watchdog:
         threads = {

@@ -14,7 +14,7 @@ from tests.faults import oracle
 from tests.faults.conftest import ServiceOf
 from tests.faults.oracle import Limits
 from tests.faults.processes import PATIENCE_S, is_running, send, wait_for
-from tests.faults.proxy import Blackhole
+from tests.faults.proxy import Blackhole, Refuse
 from tests.faults.service import Parts, Service
 from tests.faults.workload import Row, some_rows, submit_bulk, submit_online
 
@@ -123,12 +123,17 @@ def test_a_worker_that_still_loads_its_models_leaves_at_once(service):
         service.start("worker-1")
 
 
+def ask_to_drain(service: Service, worker: Worker) -> None:
+    """As the operator does it."""
+    command = (sys.executable, "-P", "-m", "nightshift.cli.main", "workers", "drain", worker.id)
+    subprocess.run(command, env=dict(service.environment), check=True)
+
+
 def test_the_operator_drains_a_worker(service):
     job = submit_bulk(service, long_rows(40))
     drained = a_holder(service)
     died_before = len(service.deaths)
-    command = (sys.executable, "-P", "-m", "nightshift.cli.main", "workers", "drain", drained.id)
-    subprocess.run(command, env=dict(service.environment), check=True)
+    ask_to_drain(service, drained)
 
     wait_for("it has gone", lambda: known(service)[drained.id].ended_cause)
     assert known(service)[drained.id].ended_cause is DeathCause.DRAINED
@@ -136,6 +141,23 @@ def test_the_operator_drains_a_worker(service):
     assert service.deaths[-1].returncode == 0
     oracle.quiesce(service, [job])
     assert oracle.check(service, [job]).attempts_most == 1
+
+
+def test_what_the_operator_wanted_is_not_forgotten_with_the_database_away_at_the_end(service_of):
+    service = service_of(Parts(database="postgresql", proxies=frozenset({"database"})))
+    job = submit_online(service, Row("long", "takes as long as a drain lets it ms=100", max_tokens=80))
+    drained = a_holder(service)
+    ask_to_drain(service, drained)
+    wait_for("it drains", lambda: known(service)[drained.id].state is WorkerState.DRAINING)
+    service.proxy["database"].set(Refuse())
+
+    wait_for("its supervisor has ended", lambda: service.deaths)
+    assert service.deaths[-1].returncode == 0
+    assert service.log("worker-1").count("child started") == 1, "nobody wanted it back"
+
+    service.proxy["database"].heal()
+    oracle.quiesce(service, [job])
+    oracle.check(service, [job], Limits(attempts_max=2))
 
 
 def test_a_worker_whose_supervisor_is_killed_goes_with_it_and_its_leases_run_out(service):

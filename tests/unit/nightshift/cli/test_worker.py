@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 
 from nightshift import testing
-from nightshift.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT, Death, Launch, Sequel
+from nightshift.children import CONFIGURATION_EXIT, DISMISSED_EXIT, UNAVAILABLE_EXIT, Death, Launch, Sequel
 from nightshift.cli import worker_child as undertaking
 from nightshift.cli.session import data_settings
 from nightshift.cli.worker_child import DEATHS_IN_A_ROW_MAX, WORKER_ID, Undertaker, worker_child
 from nightshift.cli.worker_death import cause_of, count_oom_kills
 from nightshift.errors import DatabaseUnavailable
-from nightshift.fleet import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, DeathCause, WorkerState
+from nightshift.fleet import (
+    EXIT_DEAF,
+    EXIT_DRAIN_TOO_SLOW,
+    EXIT_ENGINE_DIED,
+    DeathCause,
+    WorkerState,
+)
 from nightshift.jobs import JobKind, JobState, StopReason
 from nightshift.lifecycle import request_stop
 from nightshift.settings import WorkerSettings
@@ -220,7 +226,17 @@ def test_a_worker_the_operator_drained_is_not_started_again(store, undertaker, r
     assert undertaker.gave_up_on is None, "it did as it was told"
 
 
-LEAVES_WITH = [0, EXIT_DRAIN_TOO_SLOW, EXIT_DEAF, -signal.SIGTERM]
+def test_a_worker_the_operator_drained_says_so_itself_where_the_database_is_away(store, queue, monkeypatch):
+    monkeypatch.setattr(undertaking, "RELEASE_PATIENCE_S", 0.0)
+    monkeypatch.setattr(store, "run", _unavailable(store.run, times=99))
+    undertaker = Undertaker(store, queue, attempts_max=20, oom_kills=lambda: 0)
+
+    assert undertaker(a_death(returncode=0)) is Sequel.RESTART_SOON, "whoever told it may want it back"
+    assert undertaker(a_death(returncode=DISMISSED_EXIT)) is Sequel.GIVE_UP
+    assert undertaker.gave_up_on is None, "it did as it was told"
+
+
+LEAVES_WITH = [0, EXIT_DRAIN_TOO_SLOW, EXIT_DEAF, DISMISSED_EXIT, -signal.SIGTERM]
 
 
 def a_holder(store: Store, state: WorkerState, *, is_asked: bool = False) -> None:
@@ -285,6 +301,7 @@ def test_a_kill_for_want_of_memory_is_told_from_another(store, queue):
     [
         (0, DeathCause.DRAINED),
         (EXIT_DEAF, DeathCause.DEAF),
+        (DISMISSED_EXIT, DeathCause.DRAINED),
         (1, DeathCause.EXITED),
         (137, DeathCause.OUT_OF_MEMORY),
         (-signal.SIGABRT, DeathCause.ABORTED),
