@@ -80,13 +80,23 @@ class Crew:
             return len(self._busy) >= self._config.jobs_at_once
 
     def start(self, job: Job, now: datetime) -> bool:
-        """Begin work on a job. False: it is under way or resting, or all hands are busy."""
+        """Begin work on a job. False: it is under way or resting, or all hands are busy.
+
+        Raises RuntimeError where this machine has no thread left; then the job waits as before.
+        """
         with self._changed:
             is_full = len(self._busy) >= self._config.jobs_at_once
             if is_full or job.id in self._busy or self._is_resting(job.id, now):
                 return False
             self._busy.add(job.id)
-        threading.Thread(target=self._run, args=(job,), name=f"{self._name}-{job.id}", daemon=True).start()
+        hand = threading.Thread(target=self._run, args=(job,), name=f"{self._name}-{job.id}", daemon=True)
+        try:
+            hand.start()
+        except BaseException:
+            with self._changed:
+                self._busy.remove(job.id)
+                self._changed.notify_all()
+            raise
         return True
 
     def take_outcomes(self) -> "Counter[str]":
@@ -173,13 +183,17 @@ def side_by_side(make: Callable[[Item], Made], items: Sequence[Item], hands: int
                 failures.append(error)
 
     threads = [
-        threading.Thread(target=copy_context().run, args=(work,), daemon=True)
-        for _ in range(min(hands, len(items)))
+        threading.Thread(target=copy_context().run, args=(work,), name=f"hand-{number}", daemon=True)
+        for number in range(min(hands, len(items)))
     ]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError as error:  # no thread is left on this machine: those that run are to stop
+        failures.append(error)
     for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
     if failures:
         raise failures[0]
     return [made[number] for number in range(len(items))]

@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -102,7 +102,10 @@ class WebhookDelivery:
         return self._config.interval_s
 
     def run_once(self, now: datetime) -> Delivered:
-        """Start what is due and has room. `wait_until_idle` waits for the outcome."""
+        """Start what is due and has room. `wait_until_idle` waits for the outcome.
+
+        Raises RuntimeError where this machine has no thread left; what was not started is due again later.
+        """
         ended = self._flights.take_outcomes()
         if self._flights.is_full:
             return _counted(ended, started=0)
@@ -111,8 +114,7 @@ class WebhookDelivery:
                 now, self._config.in_flight_max, except_tenants=self._flights.full_tenants()
             )
         reserved = self._reserve([found for found in due if self._flights.admit(found)], now)
-        for delivery in reserved:
-            threading.Thread(target=self._fly, args=(delivery,), name=delivery.id, daemon=True).start()
+        self._take_off(reserved)
         # A page full of one tenant's deliveries hides the others' only until that tenant has no room left.
         return _counted(
             ended, started=len(reserved), has_more=bool(reserved) and len(due) >= self._config.in_flight_max
@@ -135,6 +137,17 @@ class WebhookDelivery:
                 if found not in reserved:
                     self._flights.land(found, None)
         return reserved
+
+    def _take_off(self, reserved: Sequence[Delivery]) -> None:
+        waiting = deque(reserved)
+        try:
+            while waiting:
+                delivery = waiting[0]
+                threading.Thread(target=self._fly, args=(delivery,), name=delivery.id, daemon=True).start()
+                waiting.popleft()
+        finally:
+            for delivery in waiting:
+                self._flights.land(delivery, None)
 
     def _fly(self, delivery: Delivery) -> None:
         state: DeliveryState | None = None

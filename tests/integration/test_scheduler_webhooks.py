@@ -22,6 +22,7 @@ from nightshift.vault import Vault
 from nightshift.webhooks import Delivery, DeliveryState, new_secret
 from scheduler.webhook_delivery import ENDPOINT_DISABLED, WebhookDelivery, WebhookDeliveryConfig
 from tests.receiver import Receiver, Request, receiver, says
+from tests.threads import spare_threads
 
 CONFIG = WebhookDeliveryConfig()
 IDLE_S = 30.0
@@ -299,6 +300,24 @@ def test_a_slow_endpoint_holds_up_no_other_tenant(store: Store, clock: FakeClock
     assert duty.wait_until_idle(IDLE_S)
     assert the_delivery(store, other).state is DeliveryState.DELIVERED
     assert delivered(duty, clock) == 2
+
+
+def test_attempts_for_which_no_thread_is_left_are_made_later_and_keep_no_room(
+    store: Store, clock: FakeClock, vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoints = Endpoints()
+    duty = WebhookDelivery(store, vault, endpoints, CONFIG)
+    for number in range(4):
+        ended(store, f"https://quick.example/{number}")
+    with monkeypatch.context() as patch:
+        spare_threads(patch, 1, lambda name: name.startswith("dlv_"))
+        with pytest.raises(RuntimeError, match="thread"):
+            duty.run_once(clock.now)
+    assert duty.wait_until_idle(IDLE_S)
+    assert len(endpoints.asked) == 1
+
+    clock.advance(seconds=CONFIG.reserved_s)
+    assert delivered(duty, clock) == 3
 
 
 def test_two_schedulers_attempt_a_delivery_once(store: Store, clock: FakeClock, vault: Vault) -> None:

@@ -11,6 +11,7 @@ from nightshift.jobs import Job
 from nightshift.testing import STARTS_AT, a_job
 from scheduler.crew import POSTPONED, Crew, CrewConfig, side_by_side
 from scheduler.duty import Interrupted
+from tests.threads import spare_threads
 
 IDLE_S = 30.0
 CONFIG = CrewConfig(jobs_at_once=2, rest_first_s=2, rest_max_s=8)
@@ -131,6 +132,29 @@ def test_interrupted_work_may_be_begun_again_at_once() -> None:
     assert settled(crew, job)
     assert settled(crew, job)
     assert crew.take_outcomes() == {}
+
+
+def test_a_job_for_which_no_thread_is_left_waits_and_keeps_no_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew, job = Crew("working", lambda job: "done", CONFIG), a_job()
+    with monkeypatch.context() as patch:
+        spare_threads(patch, 0, lambda name: name.startswith("working"))
+        for _ in range(CONFIG.jobs_at_once + 1):
+            with pytest.raises(RuntimeError, match="thread"):
+                crew.start(job, STARTS_AT)
+
+    assert settled(crew, job)
+    assert crew.take_outcomes() == {"done": 1}
+
+
+def test_hands_that_cannot_all_be_had_do_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = spare_threads(monkeypatch, 2, lambda name: name.startswith("hand-"))
+
+    def make(number: int) -> None:
+        assert refused.wait(IDLE_S)
+
+    with pytest.raises(RuntimeError, match="thread"):
+        side_by_side(make, range(1000), 3)
+    assert [hand.name for hand in threading.enumerate() if hand.name.startswith("hand-")] == []
 
 
 @pytest.mark.parametrize("hands", [1, 3, 100])
