@@ -26,7 +26,7 @@ NAMES: Final = (
     "api.before_commit",  # a job is written and not committed
     "api.committed",  # … committed, and nobody has been told: not the workers, not the client
     "api.rung",  # the workers have been told; the outbox does not know it
-    "worker.fetched",  # Celery has taken a message from Redis and noted it nowhere; its library's to hit
+    "worker.fetched",  # a message was taken from Redis and nobody has looked at it; Celery's library's to hit
     "worker.received",  # a message has arrived and nothing was claimed for it
     "worker.claimed",  # a claim has committed, its message is not acknowledged
     "worker.row_heard",  # the engine has said something of a row of a shard

@@ -36,12 +36,7 @@ def celery_app(settings: QueueSettings) -> Celery:
     """The Celery application that the API and the scheduler send with and the workers receive with."""
     app = Celery("nightshift", broker=settings.redis_url, set_as_current=False)
     app.conf.update(
-        # A message is acknowledged as soon as its claim is committed, so it is unacknowledged for
-        # milliseconds; what a worker killed in between leaves behind may come back after two minutes.
         broker_transport_options={
-            "visibility_timeout": 120,
-            "unacked_restore_interval": 5,
-            "unacked_restore_throttle": 1,
             "priority_steps": PRIORITY_STEPS,
             "sep": ":",
             "queue_order_strategy": "priority",

@@ -1,9 +1,9 @@
-"""kombu's transport for Redis, which neither a message can break nor a Redis that refuses to write.
+"""kombu's transport for Redis, which no message can break, and which asks Redis for nothing but messages.
 
 Anybody who can write to Redis can put anything into a queue. What kombu or Celery cannot read raises in the
 worker's event loop, and Celery ends the worker for it. So it is dropped as it arrives; a ring dropped by
-mistake does no harm, it is rung again. And a Redis without memory cannot note what was fetched from it: that
-is heard all the same, and rung again if this worker dies.
+mistake does no harm, it is rung again. Likewise one that dies with this worker: Redis is not asked to note
+what was fetched from it.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Any, Final
 from celery.signals import task_rejected
 from kombu.serialization import loads
 from kombu.transport import TRANSPORT_ALIASES, redis, virtual
-from redis import RedisError, ResponseError
+from redis import RedisError
 
 log = logging.getLogger(__name__)
 
@@ -23,36 +23,60 @@ RECONNECT_S: Final = 1.0  # from one connection to the next
 
 
 class Message(virtual.Message):
-    """A message that could be read to its end."""
+    """A message that could be read to its end, and says where it can be given back to."""
 
     def __init__(self, payload: Mapping[str, Any], channel: Any = None, **options: Any) -> None:
         """Raises whatever a stranger's message makes kombu raise."""
         super().__init__(payload, channel, **options)  # type: ignore[no-untyped-call]
         loads(self.body, self.content_type, self.content_encoding, accept=ACCEPTED)
+        if not all(isinstance(self.delivery_info[name], str) for name in ("exchange", "routing_key")):
+            raise ValueError("a message that came from nowhere")
 
 
-class QoS(redis.QoS):
-    """Knows which messages are fetched and not acknowledged; Redis has a note of them."""
+class QoS(virtual.QoS):
+    """Messages fetched and not acknowledged: this process alone knows them, and gives them back as it ends.
 
-    def append(self, message: virtual.Message, delivery_tag: str) -> None:
+    kombu's own has Redis note each of them, and give those of a dead worker to another after a visibility
+    timeout. That is a way to Redis and back while somebody waits, and another afterwards, for a message that
+    every worker does without: it finds within seconds what is in the database and does not ring.
+    """
+
+    def restore_unacked(self) -> list[Any]:
+        """Give all of them back, in order. With a Redis that does not answer one is tried, and no more: what
+        cannot be given back is no loss, and kombu would wait for each and write it to a file.
+        """
+        self._flush()  # type: ignore[no-untyped-call]
         try:
-            super().append(message, delivery_tag)  # type: ignore[no-untyped-call]
-        except ResponseError as error:  # it was fetched all the same, and it may be heard
-            log.warning("message not noted", extra={"action": "message_not_noted", "reason": repr(error)})
-            virtual.QoS.append(self, message, delivery_tag)
+            while self._delivered:
+                _, message = self._delivered.popitem(last=False)
+                self.channel._restore(message)
+        except (RedisError, OSError) as error:
+            count = len(self._delivered) + 1
+            fields = {"action": "not_restored", "count": count, "reason": repr(error)}
+            log.warning("messages not given back", extra=fields)
+            self._delivered.clear()
+        return []
 
-    def restore_visible(self, *arguments: Any, **options: Any) -> None:
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Acknowledged in any case: one that cannot be given back must not take a place for ever."""
         try:
-            super().restore_visible(*arguments, **options)  # type: ignore[no-untyped-call]
-        except ResponseError as error:
-            log.warning("messages not restored", extra={"action": "not_restored", "reason": repr(error)})
+            if requeue:
+                self.channel._restore_at_beginning(self._delivered[delivery_tag])
+        except (RedisError, OSError) as error:
+            fields = {"action": "not_restored", "count": 1, "reason": repr(error)}
+            log.warning("message not given back", extra=fields)
+        self._quick_ack(delivery_tag)
 
 
 class Channel(redis.Channel):
     """Takes messages off their lists."""
 
     Message = Message
-    QoS = QoS
+    ack_emulation = False  # by Redis
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]
+        self.QoS = QoS  # type: ignore[assignment]  # it has just been set to kombu's
 
     def _brpop_read(self, **options: Any) -> bool:
         try:

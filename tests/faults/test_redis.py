@@ -149,7 +149,31 @@ def test_messages_that_make_no_sense_are_dropped_and_counted_and_the_worker_live
 
     wait_for(f"{len(strange)} are counted", lambda: dropped(service) - before >= len(strange))
     assert [service.pid(role) for role in WORKERS] == pids
-    wait_for("none of them may come back", lambda: service.redis.client.hlen("ns:unacked") == 0)
+
+
+def test_messages_that_wait_for_a_place_ring_for_others_when_their_worker_leaves(
+    service_of: ServiceOf,
+) -> None:
+    """Until then the worker alone knows them: Redis notes no message that was fetched."""
+    service = service_of(Parts(), ONLINE_SLOTS="1", SHARDS_MAX="1")
+    jobs = [
+        submit_online(service, Row(f"long-{n}", "takes its time ms=20", max_tokens=200)) for n in range(2)
+    ]
+    wait_for("one runs", lambda: count_leases(service) == 1)
+    wait_for("the other is heard", lambda: not rings(service)[ONLINE_KEY])
+    assert service.redis.client.keys("ns:unacked*") == []
+
+    assert service.stop("worker-1") == 0
+    given_back = [json.loads(message) for message in rings(service)[ONLINE_KEY]]
+    assert sum(message.get("redelivered", False) for message in given_back) == 1
+
+    service.start("worker-1")
+    judge(service, jobs)
+
+
+def count_leases(service: Service) -> int:
+    with service.store.snapshot() as tx:
+        return sum(len(tx.leases.of_worker(worker.id, 10)) for worker in tx.workers.list())
 
 
 def dropped(service: Service) -> int:

@@ -3,7 +3,7 @@
 import os
 from typing import Any, Final
 
-from kombu.transport import redis as kombu_redis
+from kombu.transport import virtual
 
 from nightshift import failpoints
 from tests.faults.fake_engine import load_fake
@@ -25,16 +25,14 @@ class FakePool(EnginePool):
 
 
 def _die_with_a_message_in_hand() -> None:
-    """kombu takes a message off its list in one command and notes that it did in another. Between the two the
-    message is in this process alone.
-    """
-    append = kombu_redis.QoS.append
+    """kombu has taken a message off its list and not given it to Celery yet."""
+    append = virtual.QoS.append
 
     def hit_and_append(self: Any, *arguments: Any, **options: Any) -> Any:
         failpoints.hit("worker.fetched")
         return append(self, *arguments, **options)
 
-    kombu_redis.QoS.append = hit_and_append
+    virtual.QoS.append = hit_and_append
 
 
 intake.POLL_S = float(os.environ.get(POLL_S, intake.POLL_S))  # type: ignore[misc]
