@@ -6,8 +6,10 @@
 
 Whoever is written down at the second loss is taken to have been there at the first. A row that finishes is
 above suspicion. A death nobody can explain (a plain kill -9, a lease that ran out) leads to isolation like
-any other, but a row dies of such deaths only after five while it ran alone: machines are taken away, and
-rows that happened to be there are innocent.
+any other, but a row dies of such deaths only after five while it ran alone, and five more than were lost
+elsewhere meanwhile: machines are taken away, and rows that happened to be there are innocent. Where workers
+die all the time and everywhere, a row that runs alone in one of them is there when that is its turn, no more
+often.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,8 @@ from typing import Final
 from nightshift.fleet import DeathCause
 
 CRASHES_TO_BURY: Final = 3  # the last of them with the row alone, and explained
-ALONE_TO_BURY: Final = 5  # workers lost while the row ran alone, explained or not
+ALONE_TO_BURY: Final = 5  # workers lost unexplained while the row ran alone, beyond those lost elsewhere
+ALONE_MAX: Final = 20  # however many were lost elsewhere: several such rows may hide behind each other
 AMONG_OTHERS_MAX: Final = 2  # losses a row is blamed for before it runs alone
 
 # Workers lost with a shard none of whose rows was begun under the last lease: reading it kills them.
@@ -45,15 +48,17 @@ def judge(
     journalled: Sequence[int],
     known: Mapping[int, int],
     is_isolating: bool,
+    lost_elsewhere: int = 0,
 ) -> Judgement:
     """`crashes_before`: workers lost with the shard since it made progress; `journalled`: rows under way, as
-    far as they were written down; `known`: crashes of those suspected before, by row.
+    far as they were written down; `known`: crashes of those suspected before, by row; `lost_elsewhere`: where
+    one ran alone, workers lost without it since it was first suspected, which nothing explains.
     """
     if not cause.is_crash:
         return Judgement(charge=False, isolate=is_isolating)
     if ran_alone(journalled, known, is_isolating):
         (row,) = journalled
-        is_dead = known[row] + 1 >= _crashes_to_bury(cause)
+        is_dead = known[row] + 1 >= _crashes_to_bury(cause, lost_elsewhere)
         # It was the row's doing, and no attempt of the others.
         return Judgement(
             charge=False,
@@ -72,8 +77,10 @@ def ran_alone(journalled: Sequence[int], known: Mapping[int, int], is_isolating:
     return is_isolating and len(journalled) == 1 and journalled[0] in known
 
 
-def _crashes_to_bury(cause: DeathCause) -> int:
-    return CRASHES_TO_BURY if cause.is_explained else AMONG_OTHERS_MAX + ALONE_TO_BURY
+def _crashes_to_bury(cause: DeathCause, lost_elsewhere: int) -> int:
+    if cause.is_explained:
+        return CRASHES_TO_BURY
+    return AMONG_OTHERS_MAX + min(ALONE_TO_BURY + lost_elsewhere, ALONE_MAX)
 
 
 class DeadRowState(StrEnum):

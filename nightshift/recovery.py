@@ -22,6 +22,8 @@ from nightshift.store.leases import ExpiredLease
 
 LEASES_PER_WORKER_MAX: Final = 10_000  # a worker holds a few shards and some hundred online requests
 ONLINE_ROW: Final = 0  # the one row of an online request
+UNEXPLAINED: Final = [cause for cause in DeathCause if cause.is_crash and not cause.is_explained]
+LOST_WITH_THE_DEAD: Final = "lost_with_the_dead"  # lost unexplained, until the row they ran was buried
 GUILTY: Final = Judgement(charge=True)  # the shard as a whole, and no row of it
 
 
@@ -83,7 +85,8 @@ def recover_lost(
             # It had nothing in the engine; or two say that they were alone there, and neither is to pay.
             judged = Judgement(charge=False, isolate=one.is_isolating)
         else:
-            judged = judge(cause, _crashes_in_a_row(one), _under_way(one), known, one.is_isolating)
+            elsewhere = _lost_elsewhere(tx, one.shard_id, one.suspects[0]) if was_it else 0
+            judged = judge(cause, _crashes_in_a_row(one), _under_way(one), known, one.is_isolating, elsewhere)
         decided = verdict(one, attempts_max, judged)
         verdicts[decided] += recover(tx, one, decided, now, judged=judged, cause=cause, known=known)
     return Recovered.count(verdicts)
@@ -140,7 +143,7 @@ def release_worker(
     """A worker is known to be dead: nobody waits for its leases to run out."""
     abandoned = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
     recovered = recover_lost(tx, abandoned, {worker_id: cause}, attempts_max, now)
-    if cause.is_crash:
+    if cause.is_crash and tx.workers.mark_loss_counted(worker_id, now):
         tx.counters.add(crash_counter(cause), 1)
     tx.workers.mark(worker_id, WorkerState.STOPPED, now)
     return recovered
@@ -149,6 +152,19 @@ def release_worker(
 def crash_counter(cause: DeathCause) -> str:
     """Under which name the database counts workers lost for this cause."""
     return f"crashes.{cause}"
+
+
+def _lost_unexplained(tx: Transaction) -> int:
+    """Workers that anybody has lost and nothing explains: no cause of their own, and no row that is dead."""
+    counted = tx.counters.values()
+    lost = sum(counted.get(crash_counter(cause), 0) for cause in UNEXPLAINED)
+    return lost - counted.get(LOST_WITH_THE_DEAD, 0)
+
+
+def _lost_elsewhere(tx: Transaction, shard_id: str, row: int) -> int:
+    """Of them, those since a row was first suspected that did not run it."""
+    with_it, before = tx.dead_rows.unexplained(shard_id, row)
+    return 0 if before is None else max(0, _lost_unexplained(tx) - before - with_it)
 
 
 def _suspects(tx: Transaction, abandoned: ExpiredLease) -> Mapping[int, int]:
@@ -193,8 +209,15 @@ def _remember(
     now: datetime,
 ) -> None:
     if judged.blamed:
-        tx.dead_rows.blame(abandoned.shard_id, judged.blamed, cause, crashes_before=abandoned.crash_count)
+        tx.dead_rows.blame(
+            abandoned.shard_id,
+            judged.blamed,
+            cause,
+            crashes_before=abandoned.crash_count,
+            lost_before=_lost_unexplained(tx),
+        )
     for row in judged.dead:
+        tx.counters.add(LOST_WITH_THE_DEAD, tx.dead_rows.explain(abandoned.shard_id, row))
         tx.dead_rows.bury(
             DeadRow(
                 id=new_id("dlq"),

@@ -65,7 +65,9 @@ class Recovery:
             causes = {lease.worker_id: self._outages.cause(lease) for lease in expired}
             lost = [*expired, *gone_with(tx, expired, causes)]
             recovered = recover_lost(tx, lost, causes, self._config.attempts_max, now)
-            silent = [cause for cause in causes.values() if cause.is_crash]
+            silent = [
+                id for id, cause in causes.items() if cause.is_crash and tx.workers.mark_loss_counted(id, now)
+            ]
             tx.counters.add(crash_counter(DeathCause.LEASE_EXPIRED), len(silent))
         return Rescued(
             retried=recovered.retried,

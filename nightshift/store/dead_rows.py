@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, tuple_, update
+from sqlalchemy import Connection, Row, case, delete, insert, select, tuple_, update
 
 from nightshift.fleet import DeathCause
 from nightshift.jobs import ShardState, Suspicion
@@ -116,11 +116,18 @@ class DeadRows:
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
     def blame(
-        self, shard_id: str, rows: Sequence[int], cause: DeathCause, *, crashes_before: int = 1
+        self,
+        shard_id: str,
+        rows: Sequence[int],
+        cause: DeathCause,
+        *,
+        crashes_before: int = 1,
+        lost_before: int = 0,
     ) -> None:
         """These were under way when their worker died. The first a shard has to blame are taken to have been
-        under way the time before as well, which is why they were written down: if there was such a time
-        since it was last above suspicion.
+        under way the time before as well, which is why they were written down, and that to have been of this
+        kind: if there was such a time since it was last above suspicion. `lost_before`: workers that anybody
+        has lost without an explanation before this one.
         """
         first = 2 if crashes_before and not self._has_blamed(shard_id) else 1
         for row in rows:
@@ -130,8 +137,41 @@ class DeadRows:
             if not self._connection.execute(
                 update(row_crash).where(this).values(**more, last_cause=cause)
             ).rowcount:
-                new = {"crashes": first, "explained": explained, "last_cause": cause}
-                self._connection.execute(insert(row_crash).values(shard_id=shard_id, row=row, **new))
+                self._connection.execute(
+                    insert(row_crash).values(
+                        shard_id=shard_id,
+                        row=row,
+                        crashes=first,
+                        explained=first * explained,
+                        last_cause=cause,
+                        lost_before=lost_before - (first - 1) * (1 - explained),
+                    )
+                )
+
+    def unexplained(self, shard_id: str, row: int) -> tuple[int, int | None]:
+        """Of a suspect: workers lost with it without an explanation; workers that anybody had lost so when it
+        was first suspected, None if that is not known.
+        """
+        found = self._connection.execute(
+            select(row_crash.c.crashes - row_crash.c.explained, row_crash.c.lost_before).where(
+                row_crash.c.shard_id == shard_id, row_crash.c.row == row
+            )
+        ).one()
+        return found[0], found[1]
+
+    def explain(self, shard_id: str, row: int) -> int:
+        """A suspect is found guilty, and the workers lost with it are explained from now on. How many. Those
+        that were lost before another was suspected no longer count as lost before that.
+        """
+        with_it, before = self.unexplained(shard_id, row)
+        if before is not None:
+            since = row_crash.c.lost_before - before
+            self._connection.execute(
+                update(row_crash)
+                .where(row_crash.c.lost_before > before)
+                .values(lost_before=row_crash.c.lost_before - case((since < with_it, since), else_=with_it))
+            )
+        return with_it
 
     def bury(self, row: DeadRow) -> None:
         """This row is run no more."""

@@ -307,6 +307,7 @@ worker = Table(
     Column("drain_requested_at", UtcTimestamp),
     Column("ended_at", UtcTimestamp),
     Column("ended_cause", String(24)),
+    Column("lost_at", UtcTimestamp),  # its loss has been counted, and it was not heard of since
 )
 
 model = Table(
@@ -338,6 +339,8 @@ row_crash = Table(
     Column("crashes", Integer, nullable=False),
     Column("explained", Integer, nullable=False),  # those of them whose cause was the process's own
     Column("last_cause", String(24), nullable=False),
+    # Workers that anybody had lost without an explanation when the row was first suspected. Null: unknown.
+    Column("lost_before", BigInteger, nullable=True),
 )
 
 # Rows that are run no more, because they kill whoever runs them.

@@ -39,7 +39,7 @@ class Workers:
         wanted = self._connection.execute(
             update(worker)
             .where(worker.c.id == worker_id)
-            .values(state=state, heartbeat_at=now)
+            .values(state=state, heartbeat_at=now, lost_at=None)
             .returning(worker.c.drain_requested_at)
         ).scalar_one_or_none()
         return wanted is not None
@@ -51,6 +51,15 @@ class Workers:
     def ended(self, worker_id: str, cause: DeathCause, now: datetime) -> bool:
         """Its process has ended, and somebody saw why. When it was last heard of stays as it is."""
         return self._update(worker_id, state=WorkerState.STOPPED, ended_at=now, ended_cause=cause)
+
+    def mark_loss_counted(self, worker_id: str, now: datetime) -> bool:
+        """The worker is lost. False: that was counted, and it was not heard of since: its leases ran out
+        one after the other, or its process was ended only then. One that is not registered counts each time.
+        """
+        counted = (
+            update(worker).where(worker.c.id == worker_id, worker.c.lost_at.is_(None)).values(lost_at=now)
+        )
+        return self._connection.execute(counted).rowcount == 1 or self.state(worker_id) is None
 
     def request_drain(self, worker_id: str, now: datetime) -> bool:
         """Whoever runs this is to stop: it learns of it with its next heartbeat. Asked again, the first time

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from nightshift.fleet import DeathCause
+from nightshift.fleet import DeathCause, WorkerState
 from nightshift.jobs import BulkClaim, Counts, Job, JobState, ShardState, Suspicion
 from nightshift.poison import (
+    ALONE_MAX,
     ALONE_TO_BURY,
+    AMONG_OTHERS_MAX,
     CRASHES_WITHOUT_SUSPECT_MAX,
     ERROR_CODE,
     DeadRow,
@@ -14,7 +16,8 @@ from nightshift.poison import (
 )
 from nightshift.recovery import release_worker
 from nightshift.store import Store
-from nightshift.testing import FakeClock, asked, claimed, claimed_online, commit_rows, planned
+from nightshift.testing import FakeClock, a_worker, asked, claimed, claimed_online, commit_rows, planned
+from tests.integration.store.racing import at_once
 
 ATTEMPTS_MAX = 20
 TENANT = "default"
@@ -246,6 +249,105 @@ def test_rows_there_while_machines_are_taken_away_are_innocent_for_long(store: S
     begins(store, claimed(store), [4])
     dies(store, DeathCause.KILLED)
     assert [(letter.row, letter.crashes) for letter in letters(store)] == [(4, 7)]
+
+
+def die_elsewhere(store: Store, count: int) -> None:
+    """Workers that had nothing."""
+    for number in range(count):
+        dies(store, DeathCause.KILLED, f"worker_elsewhere_{number}")
+
+
+def die_alone(store: Store, row: int, count: int) -> None:
+    for _ in range(count):
+        begins(store, claimed(store), [row])
+        dies(store, DeathCause.KILLED)
+
+
+def lose_two_workers_to_nobody_knows_what(store: Store, rows: Sequence[int]) -> None:
+    claimed(store)
+    dies(store, DeathCause.KILLED)
+    begins(store, claimed(store), rows)
+    dies(store, DeathCause.KILLED)
+
+
+def test_a_row_that_is_hit_no_more_often_than_others_are_is_innocent(store: Store) -> None:
+    """Workers are killed all the time, and a third of those that are has the row in it."""
+    die_elsewhere(store, 40)  # before anything was suspected
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [4])
+    for _ in range(2 * ALONE_TO_BURY):
+        die_elsewhere(store, 2)
+        die_alone(store, 4, 1)
+    assert letters(store) == []
+
+    die_alone(store, 4, ALONE_MAX - 2 * ALONE_TO_BURY)
+    assert [letter.crashes for letter in letters(store)] == [AMONG_OTHERS_MAX + ALONE_MAX]
+
+
+def test_losses_before_it_was_suspected_speak_for_no_row(store: Store) -> None:
+    die_elsewhere(store, 40)
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [4])
+    die_alone(store, 4, ALONE_TO_BURY - 1)
+    assert letters(store) == []
+
+    die_alone(store, 4, 1)
+    assert [letter.row for letter in letters(store)] == [4]
+
+
+def test_what_a_dead_row_has_cost_speaks_for_no_other(store: Store) -> None:
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [4, 5])
+    die_alone(store, 4, ALONE_TO_BURY)
+    die_alone(store, 5, ALONE_TO_BURY - 1)
+    assert [letter.row for letter in letters(store)] == [4]
+
+    die_alone(store, 5, 1)
+    assert sorted(letter.row for letter in letters(store)) == [4, 5]
+
+
+def test_what_a_dead_row_had_cost_before_another_was_suspected_takes_no_protection_from_that(
+    store: Store,
+) -> None:
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [4])
+    die_alone(store, 4, ALONE_TO_BURY - 1)
+    guilty = claimed(store, "worker_2")
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [9])
+    die_elsewhere(store, 12)
+    with store.transaction() as tx:
+        tx.counters.add("lost_with_the_dead", tx.dead_rows.explain(guilty.shard.id, 4))
+
+    die_alone(store, 9, ALONE_TO_BURY + 11)
+    assert letters(store) == []
+    die_alone(store, 9, 1)
+    assert [letter.row for letter in letters(store)] == [9]
+
+
+def test_a_worker_is_lost_once_whoever_notices_how_often(store: Store) -> None:
+    """Its leases run out, and later somebody ends its process. It may come back in between."""
+    with store.transaction() as tx:
+        tx.workers.register(a_worker(id="worker_1"))
+    dies(store, DeathCause.LEASE_EXPIRED)
+    dies(store, DeathCause.KILLED)
+    with store.transaction() as tx:
+        assert tx.counters.values() == {"crashes.lease_expired": 1}
+        tx.workers.heard("worker_1", WorkerState.READY, tx.now())
+    dies(store, DeathCause.KILLED)
+
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {"crashes.killed": 1, "crashes.lease_expired": 1}
+
+
+def test_of_two_that_notice_a_loss_at_once_one_counts_it(store: Store) -> None:
+    with store.transaction() as tx:
+        tx.workers.register(a_worker(id="worker_1"))
+
+    def notice() -> bool:
+        return store.run(lambda tx: tx.workers.mark_loss_counted("worker_1", tx.now()))
+
+    assert sorted(at_once(*[notice] * 4)) == [False, False, False, True]
 
 
 def test_of_two_that_say_they_ran_alone_neither_is_dead(store: Store) -> None:

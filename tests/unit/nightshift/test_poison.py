@@ -4,6 +4,7 @@ import pytest
 
 from nightshift.fleet import DeathCause
 from nightshift.poison import (
+    ALONE_MAX,
     ALONE_TO_BURY,
     AMONG_OTHERS_MAX,
     CRASHES_TO_BURY,
@@ -55,12 +56,22 @@ def test_a_row_beside_others_is_never_dead() -> None:
 
 @pytest.mark.parametrize("cause", [DeathCause.KILLED, DeathCause.LEASE_EXPIRED, DeathCause.LEFT_UNASKED])
 def test_a_row_dies_of_deaths_nobody_explains_only_after_many_while_it_ran_alone(cause: DeathCause) -> None:
+    assert alone_until_dead(cause, lost_elsewhere=0) == ALONE_TO_BURY > CRASHES_TO_BURY
+
+
+def test_where_workers_are_lost_everywhere_it_takes_as_many_more_but_not_for_ever() -> None:
+    assert alone_until_dead(DeathCause.KILLED, lost_elsewhere=3) == ALONE_TO_BURY + 3
+    assert alone_until_dead(DeathCause.KILLED, lost_elsewhere=1000) == ALONE_MAX
+    assert alone_until_dead(DeathCause.ABORTED, lost_elsewhere=1000) == CRASHES_TO_BURY - TWICE
+
+
+def alone_until_dead(cause: DeathCause, lost_elsewhere: int) -> int:
+    """How many workers a row costs that runs alone in them."""
     alone, judged = 0, Judgement(charge=True)
     while not judged.dead:
-        judged = judge(cause, 2, (4,), {4: TWICE + alone}, is_isolating=True)
+        judged = judge(cause, 2, (4,), {4: TWICE + alone}, is_isolating=True, lost_elsewhere=lost_elsewhere)
         alone += 1
-
-    assert alone == ALONE_TO_BURY > CRASHES_TO_BURY
+    return alone
 
 
 @pytest.mark.parametrize("cause", [DeathCause.DRAIN_TOO_SLOW, DeathCause.DEAF, DeathCause.DRAINED])
