@@ -143,6 +143,9 @@ def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
         },
     )
     patience.connect_patiently(engine, timeout_s)
+    # Many rows in one statement. psycopg would send one for each, and the word that this was all in the end:
+    # until that comes none of the server's time limits holds, and whoever vanishes before keeps its locks.
+    engine.dialect.use_insertmanyvalues_wo_returning = True
     event.listen(engine, "handle_error", _leave_a_server_that_cannot_write)
     return engine
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
@@ -15,6 +16,7 @@ from nightshift.errors import Conflicted, DatabaseUnavailable
 from nightshift.settings import DataSettings
 from nightshift.store import TRIES_MAX, Store, Transaction, open_database, patience
 from nightshift.store.database import Database
+from nightshift.testing import planned
 from tests.integration.servers import HOST, PostgresServer
 from tests.integration.store.racing import PATIENCE_S, at_once, in_background
 
@@ -119,6 +121,22 @@ def is_alive(database: Database, backend: int) -> bool:
     found = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
     with database.read() as connection:
         return bool(connection.execute(found, {"pid": backend}).scalar_one())
+
+
+def test_no_statement_is_sent_in_parts_between_which_its_owner_could_vanish(
+    postgresql_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of psycopg's `executemany` a server waits for ever, and keeps all locks."""
+
+    def in_parts(*arguments: object, **options: object) -> None:
+        raise AssertionError("in parts")
+
+    monkeypatch.setattr(psycopg.Cursor, "executemany", in_parts)
+    store = Store(postgresql_database)
+    job = planned(store, shards=3)
+
+    with store.snapshot() as tx:
+        assert len(tx.shards.of_job(job.id, limit=10)) == 3
 
 
 def test_a_change_to_the_schema_takes_as_long_as_it_takes(impatient: Database) -> None:
