@@ -19,7 +19,6 @@ from nightshift.objectstore.objects import (
     checked_key,
     read_verified,
 )
-from nightshift.objectstore.s3 import S3Store, s3_client
 from nightshift.objectstore.uris import Locations, ObjectUri
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "ObjectStore",
     "ObjectTooLarge",
     "ObjectUri",
-    "S3Store",
     "checked_key",
     "fenced",
     "open_store",
@@ -51,6 +49,8 @@ def open_store(url: str) -> ObjectStore:
     if uri.is_pattern:
         raise ConfigurationError(f"{url!r} is a pattern, not a place to keep objects in")
     if uri.scheme == "s3":
+        from nightshift.objectstore.s3 import S3Store, s3_client  # boto3 takes its time, and much memory
+
         return S3Store(s3_client(), uri.bucket, uri.key.strip("/"))
     root = Path("/") / uri.key
     root.mkdir(parents=True, exist_ok=True)

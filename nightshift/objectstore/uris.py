@@ -17,7 +17,6 @@ from urllib.parse import quote, unquote
 from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
 from nightshift.objectstore.directory import DirectoryStore, resolved
 from nightshift.objectstore.objects import ObjectInfo, ObjectStore, checked_key, checked_prefix
-from nightshift.objectstore.s3 import S3Store, s3_client
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -145,6 +144,8 @@ class Locations:
     def _opened(self, uri: ObjectUri) -> ObjectStore:
         if uri.scheme == "file":
             return DirectoryStore(Path("/"), within=self._file_roots)
+        from nightshift.objectstore.s3 import S3Store, s3_client  # boto3 takes its time, and much memory
+
         self._client = self._client or s3_client()
         return S3Store(self._client, uri.bucket)
 

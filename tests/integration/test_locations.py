@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
-from nightshift.objectstore import DirectoryStore, Locations, ObjectStore, ObjectUri, S3Store
+from nightshift.objectstore import DirectoryStore, Locations, ObjectStore, ObjectUri
+from nightshift.objectstore.s3 import S3Store
 from tests.integration.servers import S3Server
 
 

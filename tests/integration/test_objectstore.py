@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from nightshift.errors import LocationNotAllowed, ObjectExists, ObjectNotFound
-from nightshift.objectstore import DirectoryStore, ObjectStore, ObjectTooLarge, S3Store, fenced, open_store
+from nightshift.objectstore import DirectoryStore, ObjectStore, ObjectTooLarge, fenced, open_store
+from nightshift.objectstore.s3 import S3Store
 from nightshift.objectstore.s3_transfers import PART_BYTES
 from tests.integration.servers import S3Server
 

@@ -12,7 +12,8 @@ from nightshift.errors import StorageUnavailable
 from nightshift.files import UNRECORDED_S
 from nightshift.jobs import BulkClaim, Job, JobState, carry_over_key, segment_key
 from nightshift.leases import Lease
-from nightshift.objectstore import MIB, DirectoryStore, ObjectInfo, ObjectStore, S3Store, s3_transfers
+from nightshift.objectstore import MIB, DirectoryStore, ObjectInfo, ObjectStore, s3_transfers
+from nightshift.objectstore.s3 import S3Store
 from nightshift.rows.outputs import encode_segment
 from nightshift.store import Store
 from nightshift.store.references import References
