@@ -243,6 +243,9 @@ class Intake:
         return [self._next.popleft() for _ in range(min(count, len(self._next)))]
 
     def _claim_online(self, shard_ids: Sequence[str]) -> Sequence[OnlineClaim]:
+        """Nobody waits for the disk: if the power goes with this worker and its database, the requests wait
+        again, and there is nothing that knows their terms (`docs/leases.md`).
+        """
         if not shard_ids:
             return []
         return self._store.run(
@@ -253,7 +256,8 @@ class Intake:
                 tx.now(),
                 self._lease_ttl_s,
                 capacity=self._capacity,
-            )
+            ),
+            durable=False,
         )
 
     def _take_bulk(self, *, poll: bool) -> None:

@@ -138,22 +138,25 @@ class Store:
         self._clock = clock
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        """May write; commits at the end. Raises DatabaseUnavailable; also Conflicted, see `run`."""
-        with self.database.write() as connection:
+    def transaction(self, *, durable: bool = True) -> Iterator[Transaction]:
+        """May write; commits at the end. Raises DatabaseUnavailable; also Conflicted, see `run`.
+
+        What nothing outside of the database will remember need not be `durable` (`Database.write`).
+        """
+        with self.database.write(durable=durable) as connection:
             yield Transaction(connection, self.database, self._clock)
 
-    def run(self, work: Callable[[Transaction], T]) -> T:
+    def run(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
         """Do `work` in a transaction of its own, again from the start if the database chose another over it.
         What it does besides must bear repeating. Raises DatabaseUnavailable.
         """
         for conflicts in range(1, TRIES_MAX):
             try:
-                with self.transaction() as tx:
+                with self.transaction(durable=durable) as tx:
                     return work(tx)
             except Conflicted:
                 time.sleep(random.uniform(0, CONFLICT_PAUSE_S * conflicts))
-        with self.transaction() as tx:
+        with self.transaction(durable=durable) as tx:
             return work(tx)
 
     @contextmanager

@@ -1,7 +1,8 @@
 """Connections and transactions on SQLite or PostgreSQL, and the only clock that counts: the database's.
 
-SQLite runs in WAL mode with `synchronous=FULL` (accepted work survives a power cut), and every writing
-transaction begins IMMEDIATE: a reader that upgrades to a writer fails at once whatever the busy timeout.
+SQLite runs in WAL mode with `synchronous=FULL` (accepted work survives a power cut), but where a transaction
+says that it need not. Every writing transaction begins IMMEDIATE: a reader that upgrades to a writer fails at
+once whatever the busy timeout.
 """
 
 import logging
@@ -68,14 +69,19 @@ class Database:
         return self.is_sqlite and path is not None and not Path(path).exists()
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self, *, durable: bool = True) -> Iterator[Connection]:
         """A transaction that may write. Commits at the end, rolls back on an exception.
+
+        One that is not `durable` does not wait for SQLite's disk: a power cut, and nothing less, may take it
+        back together with all that came after it and is not durable either. PostgreSQL's always are: those
+        who go on while its machine is gone would remember what it forgets.
 
         Raises DatabaseUnavailable when the database cannot be reached, stays locked or does not answer; and
         Conflicted when it chose another transaction over this one.
         """
-        with self._mapped(), self._engine.begin() as connection:
-            yield connection
+        with self._mapped(), self._engine.connect() as connection:
+            with connection.execution_options(nightshift_durable=durable).begin():
+                yield connection
 
     @contextmanager
     def write_at_leisure(self) -> Iterator[Connection]:
@@ -137,6 +143,7 @@ def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
         max_overflow=pool_size,
         pool_timeout=timeout_s,
         pool_pre_ping=True,
+        pool_use_lifo=True,  # the one just used is the quickest
         connect_args={
             "connect_timeout": url.query.get("connect_timeout", patience.CONNECT_TIMEOUT_S),
             "options": patience.server_options(url, timeout_s),
@@ -165,6 +172,7 @@ def _sqlite(url: URL, pool_size: int, busy_timeout_s: float) -> Engine:
         url,
         pool_size=pool_size,
         max_overflow=pool_size,
+        pool_use_lifo=True,  # the one just used remembers its statements and pages
         connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
     )
     event.listen(engine, "connect", partial(_prepare_sqlite, busy_timeout_s))
@@ -175,8 +183,7 @@ def _sqlite(url: URL, pool_size: int, busy_timeout_s: float) -> Engine:
 def _prepare_sqlite(busy_timeout_s: float, connection: Any, record: Any) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves
     _write_ahead(connection, busy_timeout_s)
-    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("PRAGMA foreign_keys=ON")
 
 
 def _write_ahead(connection: Any, busy_timeout_s: float) -> None:
@@ -194,5 +201,12 @@ def _write_ahead(connection: Any, busy_timeout_s: float) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    reads_only = connection.get_execution_options().get("nightshift_reads_only", False)
-    connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")
+    options = connection.get_execution_options()
+    if options.get("nightshift_reads_only", False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    synchronous = "FULL" if options.get("nightshift_durable", True) else "NORMAL"
+    if connection.info.get("synchronous") != synchronous:
+        connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
+        connection.info["synchronous"] = synchronous
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -4,8 +4,12 @@ The server ends statements that run for too long (`statement_timeout`). That hel
 the network before it, says nothing at all: TCP notices in a quarter of an hour, and something between the
 two that goes on acknowledging is never noticed. So the wait itself ends here, by our own clock, and the
 connection with it: what became of the statement is not known.
+
+A connection from the pool is asked whether it is still there before it is used. Where the server was heard a
+moment ago, and has said nothing since, that is known without asking: who ends a connection says so.
 """
 
+import select
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -20,6 +24,7 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_S: Final = 5
 GRACE_S: Final = 1.0  # for the server to say that it has ended a statement
+HEARD_LATELY_S: Final = 10.0  # sooner than anything between us and the server forgets an idle connection
 
 _LIMITS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
@@ -28,15 +33,26 @@ class PatientConnection(psycopg.Connection[Any]):
     """Raises OperationalError, and is closed, when an answer takes longer than `answer_timeout_s`."""
 
     answer_timeout_s: float = float("inf")
+    _heard_at_s: float = float("-inf")
+
+    def was_heard_lately(self) -> bool:
+        """Whether the server has answered a moment ago, and sent nothing unasked since, like a farewell."""
+        if self.closed or monotonic() - self._heard_at_s > HEARD_LATELY_S:
+            return False
+        unasked = select.poll()
+        unasked.register(self.fileno(), select.POLLIN)
+        return not unasked.poll(0)
 
     def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **options: Any) -> T:
         ends_at_s = monotonic() + self.answer_timeout_s
         try:
-            return super().wait(_until(ends_at_s, gen), *arguments, **options)
+            answer = super().wait(_until(ends_at_s, gen), *arguments, **options)
         except _Silence:
             self.pgconn.finish()
             message = f"no answer within {self.answer_timeout_s:g} s"
             raise OperationalError(message) from None
+        self._heard_at_s = monotonic()
+        return answer
 
 
 class _Silence(Exception):
@@ -75,6 +91,12 @@ def connect_patiently(engine: Engine, timeout_s: float) -> None:
         return connection
 
     event.listen(engine, "do_connect", connect)
+    ask = engine.dialect.do_ping
+
+    def ping(dbapi_connection: Any) -> bool:
+        return dbapi_connection.was_heard_lately() or ask(dbapi_connection)
+
+    engine.dialect.do_ping = ping  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -157,6 +157,22 @@ def test_sqlite_keeps_accepted_work_through_a_power_cut(sqlite_database: Databas
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
 
 
+def test_sqlite_waits_for_the_disk_but_where_it_need_not(sqlite_database: Database) -> None:
+    """One after the other they use the same connection."""
+
+    def synchronous(*, durable: bool) -> int:
+        with sqlite_database.write(durable=durable) as connection:
+            return int(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+
+    full, normal = 2, 1
+    assert [synchronous(durable=durable) for durable in (True, False, False, True)] == [
+        full,
+        normal,
+        normal,
+        full,
+    ]
+
+
 def test_a_reader_does_not_wait_for_a_writer(sqlite_database: Database, clock: FakeClock) -> None:
     store = Store(sqlite_database, clock=clock)
     job = submit(store)

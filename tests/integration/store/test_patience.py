@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, text
+from psycopg.conninfo import make_conninfo
+from sqlalchemy import Connection, make_url, text
 
 from nightshift.errors import Conflicted, DatabaseUnavailable
 from nightshift.settings import DataSettings
@@ -65,7 +66,10 @@ def test_a_server_that_falls_silent_in_a_transaction_is_not_waited_for(impatient
                 asking.result(PATIENCE_S)
 
 
-def test_a_connection_that_fell_silent_while_idle_is_replaced_unnoticed(impatient: Database) -> None:
+def test_a_connection_that_fell_silent_while_idle_is_replaced_unnoticed(
+    impatient: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "HEARD_LATELY_S", 0.0)
     with impatient.read() as connection:
         backend = backend_of(connection)
 
@@ -75,6 +79,27 @@ def test_a_connection_that_fell_silent_while_idle_is_replaced_unnoticed(impatien
 
     with frozen(backend), in_background(ask) as asking:
         assert asking.result(PATIENCE_S) != backend
+
+
+def test_a_server_is_not_asked_again_whether_it_is_there_until_it_may_have_gone(
+    postgresql_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_url(postgresql_server.url())
+    conninfo = make_conninfo(host=url.query["host"], user=url.username, dbname=url.database)
+    with patience.PatientConnection.connect(conninfo, autocommit=True) as connection:
+        connection.execute("SELECT 1")
+        assert connection.was_heard_lately()
+
+        with monkeypatch.context() as later:
+            later.setattr(patience, "HEARD_LATELY_S", 0.0)
+            assert not connection.was_heard_lately(), "it is a long time ago"
+
+        with psycopg.connect(conninfo, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.info.backend_pid])
+        assert not connection.was_heard_lately(), "it has said goodbye"
+
+        connection.close()
+        assert not connection.was_heard_lately()
 
 
 def test_a_server_that_takes_a_connection_and_says_nothing_is_not_waited_for() -> None:
