@@ -34,8 +34,7 @@ _READ_ONLY: Final = "25006"  # this server is a standby by now, or is kept from 
 _NOW_MS = {
     # julianday is a double: good to about 0.05 ms at this epoch.
     "sqlite": text("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"),
-    # clock_timestamp moves within a transaction; now() would be frozen at its start.
-    "postgresql": text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"),
+    "postgresql": text(patience.NOW_MS),
 }
 
 
@@ -99,6 +98,9 @@ class Database:
 
     def now(self, connection: Connection) -> datetime:
         """The database's time, aware, UTC, in milliseconds."""
+        began_at_ms = None if self.is_sqlite else patience.time_of_begin_ms(connection)
+        if began_at_ms is not None:
+            return from_ms(began_at_ms)
         return from_ms(int(connection.execute(_NOW_MS[self.dialect]).scalar_one()))
 
     def close(self) -> None:

@@ -5,8 +5,9 @@ the network before it, says nothing at all: TCP notices in a quarter of an hour,
 two that goes on acknowledging is never noticed. So the wait itself ends here, by our own clock, and the
 connection with it: what became of the statement is not known.
 
-A connection from the pool is asked whether it is still there before it is used. Where the server was heard a
-moment ago, and has said nothing since, that is known without asking: who ends a connection says so.
+What is not worth a way to the server and back is not asked, or asked along with something else. A connection
+from the pool whose server was heard a moment ago, and has said nothing since, is there: who ends a connection
+says so. And a transaction is told the time as it begins, since nearly all of them want to know it first.
 """
 
 import select
@@ -26,6 +27,9 @@ CONNECT_TIMEOUT_S: Final = 5
 GRACE_S: Final = 1.0  # for the server to say that it has ended a statement
 HEARD_LATELY_S: Final = 10.0  # sooner than anything between us and the server forgets an idle connection
 
+# clock_timestamp moves within a transaction; now() would be frozen at its start.
+NOW_MS: Final = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+
 _LIMITS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
@@ -34,6 +38,18 @@ class PatientConnection(psycopg.Connection[Any]):
 
     answer_timeout_s: float = float("inf")
     _heard_at_s: float = float("-inf")
+    _began_at_ms: int | None = None
+
+    def begin(self) -> None:
+        """A transaction."""
+        answers = self.execute(f"BEGIN; {NOW_MS}", prepare=False)  # two statements cannot be prepared
+        answers.nextset()
+        (self._began_at_ms,) = answers.fetchone() or (None,)
+
+    def take_time_of_begin_ms(self) -> int | None:
+        """The server's time when this transaction began; once, and only if nothing was asked since."""
+        taken, self._began_at_ms = self._began_at_ms, None
+        return taken
 
     def was_heard_lately(self) -> bool:
         """Whether the server has answered a moment ago, and sent nothing unasked since, like a farewell."""
@@ -45,6 +61,7 @@ class PatientConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **options: Any) -> T:
         ends_at_s = monotonic() + self.answer_timeout_s
+        self._began_at_ms = None
         try:
             answer = super().wait(_until(ends_at_s, gen), *arguments, **options)
         except _Silence:
@@ -86,7 +103,9 @@ def connect_patiently(engine: Engine, timeout_s: float) -> None:
     """Have this engine's connections made by us."""
 
     def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> PatientConnection:
-        connection = PatientConnection.connect(*arguments, **options)
+        connection = PatientConnection.connect(
+            *arguments, autocommit=True, **options
+        )  # we say BEGIN ourselves
         connection.answer_timeout_s = timeout_s + GRACE_S
         return connection
 
@@ -96,7 +115,18 @@ def connect_patiently(engine: Engine, timeout_s: float) -> None:
     def ping(dbapi_connection: Any) -> bool:
         return dbapi_connection.was_heard_lately() or ask(dbapi_connection)
 
+    def begin(dbapi_connection: Any) -> None:
+        dbapi_connection.begin()
+
     engine.dialect.do_ping = ping  # type: ignore[method-assign]
+    engine.dialect.do_begin = begin  # type: ignore[method-assign]
+
+
+def time_of_begin_ms(connection: Connection) -> int | None:
+    """See `PatientConnection.take_time_of_begin_ms`."""
+    ours: Any = connection.connection.dbapi_connection
+    taken: int | None = ours.take_time_of_begin_ms()
+    return taken
 
 
 @contextmanager

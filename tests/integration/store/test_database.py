@@ -126,7 +126,7 @@ def test_connections_that_were_cut_off_while_idle_are_replaced_unnoticed(
     submit(store)
     outsider = Database(postgresql_server.url())
     with outsider.write() as connection:
-        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        others = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
         connection.execute(text(f"{others} AND backend_type = 'client backend'"))
     outsider.close()
 

@@ -6,7 +6,8 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -84,9 +85,8 @@ def test_a_connection_that_fell_silent_while_idle_is_replaced_unnoticed(
 def test_a_server_is_not_asked_again_whether_it_is_there_until_it_may_have_gone(
     postgresql_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = make_url(postgresql_server.url())
-    conninfo = make_conninfo(host=url.query["host"], user=url.username, dbname=url.database)
-    with patience.PatientConnection.connect(conninfo, autocommit=True) as connection:
+    where = conninfo(postgresql_server)
+    with patience.PatientConnection.connect(where, autocommit=True) as connection:
         connection.execute("SELECT 1")
         assert connection.was_heard_lately()
 
@@ -94,12 +94,40 @@ def test_a_server_is_not_asked_again_whether_it_is_there_until_it_may_have_gone(
             later.setattr(patience, "HEARD_LATELY_S", 0.0)
             assert not connection.was_heard_lately(), "it is a long time ago"
 
-        with psycopg.connect(conninfo, autocommit=True) as other:
+        with psycopg.connect(where, autocommit=True) as other:
             other.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.info.backend_pid])
         assert not connection.was_heard_lately(), "it has said goodbye"
 
         connection.close()
         assert not connection.was_heard_lately()
+
+
+def test_a_transaction_that_wants_to_know_the_time_first_has_been_told(
+    postgresql_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    wait = patience.PatientConnection.wait
+
+    def counted(connection: patience.PatientConnection, *arguments: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return wait(connection, *arguments, **options)
+
+    with postgresql_database.read() as connection:
+        early = postgresql_database.now(connection)
+    monkeypatch.setattr(patience.PatientConnection, "wait", counted)
+    with postgresql_database.read() as connection:
+        first = postgresql_database.now(connection)
+        assert asked == 1, "BEGIN"
+        while postgresql_database.now(connection) == first:
+            pass
+        assert asked > 1
+    with postgresql_database.read() as connection:
+        asked = 0
+        connection.execute(text("SELECT pg_sleep(0.01)"))
+        late = postgresql_database.now(connection)
+        assert asked == 2, "what was told at the beginning is too old by now"
+    assert early <= first < late
 
 
 def test_a_server_that_takes_a_connection_and_says_nothing_is_not_waited_for() -> None:
@@ -190,7 +218,7 @@ def test_more_transactions_than_connections_wait_no_longer_than_for_an_answer(
 ) -> None:
     database = Database(postgresql_server.url(), pool_size=1, timeout_s=TIMEOUT_S)  # and one in reserve
 
-    with database.read(), database.read():
+    with suppress(DatabaseUnavailable), database.read(), database.read():  # they take too long themselves
         with pytest.raises(DatabaseUnavailable, match="in use"), database.read():
             pass
     database.close()
@@ -200,9 +228,8 @@ def test_after_a_failover_the_server_that_may_not_write_any_more_is_left(
     postgresql_server: PostgresServer,
 ) -> None:
     name = f"test_{uuid.uuid4().hex[:12]}"
-    outsider = Database(postgresql_server.url())
-    administer(outsider, f"CREATE DATABASE {name}")
-    administer(outsider, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    administer(postgresql_server, f"CREATE DATABASE {name}")
+    administer(postgresql_server, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     database = Database(postgresql_server.url(name))
 
     def write() -> None:
@@ -211,17 +238,23 @@ def test_after_a_failover_the_server_that_may_not_write_any_more_is_left(
 
     with pytest.raises(DatabaseUnavailable, match="read-only"):
         write()
-    administer(outsider, f"ALTER DATABASE {name} RESET default_transaction_read_only")  # of new connections
+    administer(
+        postgresql_server, f"ALTER DATABASE {name} RESET default_transaction_read_only"
+    )  # of new connections
 
     write()
     database.close()
-    outsider.close()
 
 
-def administer(database: Database, statement: str) -> None:
+def conninfo(server: PostgresServer) -> str:
+    url = make_url(server.url())
+    return make_conninfo(host=url.query["host"], user=url.username, dbname=url.database)
+
+
+def administer(server: PostgresServer, statement: LiteralString) -> None:
     """What PostgreSQL does outside transactions only."""
-    with database._engine.connect() as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT").execute(text(statement))
+    with psycopg.connect(conninfo(server), autocommit=True) as connection:
+        connection.execute(statement)
 
 
 # -- giving way to others ------------------------------------------------------------------------------
