@@ -49,7 +49,7 @@ class QoS(virtual.QoS):
         try:
             while self._delivered:
                 _, message = self._delivered.popitem(last=False)
-                self.channel._restore(message)
+                self._give_back(message)
         except (RedisError, OSError) as error:
             count = len(self._delivered) + 1
             fields = {"action": "not_restored", "count": count, "reason": repr(error)}
@@ -61,11 +61,20 @@ class QoS(virtual.QoS):
         """Acknowledged in any case: one that cannot be given back must not take a place for ever."""
         try:
             if requeue:
-                self.channel._restore_at_beginning(self._delivered[delivery_tag])
+                self._give_back(self._delivered[delivery_tag])
         except (RedisError, OSError) as error:
             fields = {"action": "not_restored", "count": 1, "reason": repr(error)}
             log.warning("message not given back", extra=fields)
         self._quick_ack(delivery_tag)
+
+    def _give_back(self, message: Any) -> None:
+        """A stranger's may be such that nobody can: it ends here. Raises RedisError or OSError."""
+        try:
+            self.channel._restore(message)
+        except (RedisError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 the edge of the event loop: a message may contain anything
+            drop(message, error)
 
 
 class Channel(redis.Channel):

@@ -116,6 +116,32 @@ def test_what_cannot_be_given_back_is_tried_once_and_takes_no_place(
     assert [record.count for record in said] == [1, 3]
 
 
+def with_infinite_priority(message: dict[str, Any]) -> None:
+    message["properties"]["priority"] = float("inf")
+
+
+def from_nowhere_that_can_be_written(message: dict[str, Any]) -> None:
+    message["properties"]["delivery_info"] = {"exchange": "", "routing_key": "\ud800"}
+
+
+@pytest.mark.parametrize("make_strange", [with_infinite_priority, from_nowhere_that_can_be_written])
+@pytest.mark.parametrize("leaves", [False, True], ids=["refused", "held as it leaves"])
+def test_a_strangers_message_that_cannot_be_given_back_ends_here_and_keeps_no_other(
+    valkey: ValkeyServer, make_strange: Callable[[dict[str, Any]], None], leaves: bool
+) -> None:
+    ring_for(valkey, "a", "b", "c")
+    messages = lying(valkey)
+    make_strange(messages[0])
+    valkey.client.delete("ns:online")
+    valkey.client.lpush("ns:online", *map(json.dumps, messages))
+
+    with listening(valkey, 3) as held:
+        for message in [] if leaves else held:
+            message.reject(requeue=True)
+
+    assert [message["headers"]["argsrepr"] for message in lying(valkey)] == ["['b']", "['c']"]
+
+
 @pytest.mark.parametrize("delivery_info", [{}, {"exchange": ""}, {"exchange": "", "routing_key": ["b"]}, 7])
 def test_a_strangers_message_that_could_not_be_given_back_is_dropped_as_it_arrives(
     rung: ValkeyServer, delivery_info: dict[str, Any]
