@@ -12,6 +12,7 @@ from typing import Final
 
 SIGNAL_EXIT_BASE: Final = 128  # a shell's way to say "ended by signal n"
 DISMISSED_EXIT: Final = 74  # it was told to end, by somebody who does not want it back at once
+DISMISSED_LATE_EXIT: Final = 76  # … and what it had to do first took too long
 UNAVAILABLE_EXIT: Final = 75  # EX_TEMPFAIL of sysexits.h: what it needs to start is away, and may come back
 CONFIGURATION_EXIT: Final = 78  # EX_CONFIG of sysexits.h: starting the same thing again cannot help
 
@@ -49,6 +50,11 @@ class Death:
     def is_as_asked(self) -> bool:
         """Whether the child ended because somebody had told it to, and in order."""
         return self.returncode in (0, DISMISSED_EXIT)
+
+    @property
+    def was_dismissed(self) -> bool:
+        """Whether the child said that somebody does not want it back at once."""
+        return self.returncode in (DISMISSED_EXIT, DISMISSED_LATE_EXIT)
 
     @property
     def is_configuration(self) -> bool:

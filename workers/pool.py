@@ -75,7 +75,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._runtime.intake.message_dropped()
 
     def on_stop(self) -> None:
+        """Celery was told an exit code as the drain began; there may be another by now."""
         self._runtime.drain()
+        if self._runtime.exit_code != (state.should_stop or 0):
+            raise SystemExit(self._runtime.exit_code)
 
     def on_apply(
         self,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nightshift.checkpoints import check_distinct
-from nightshift.children import DISMISSED_EXIT
+from nightshift.children import DISMISSED_EXIT, DISMISSED_LATE_EXIT
 from nightshift.clouds import Provider
 from nightshift.fleet import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, Capacity, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
@@ -90,6 +90,7 @@ class Runtime:
         self._holds_work = threading.Event()  # from now on leaving means draining
         self._told_at_s: float | None = None
         self._exit_code = 0
+        self._is_dismissed = False  # by the operator, before or while it left for another reason
         self._is_draining = threading.Event()
         self._drainer = threading.Thread(target=self._drain_when_told, name="drain", daemon=True)
 
@@ -155,7 +156,16 @@ class Runtime:
             self._told_at_s = now_s
             self.begin_drain()
         elif now_s >= self._told_at_s + HURRY_AFTER_S:
-            self._exit(EXIT_DRAIN_TOO_SLOW)
+            self._exit(self._exit_code_too_slow)
+
+    @property
+    def exit_code(self) -> int:
+        """What this process is to end with if it leaves in order."""
+        return self._exit_code or (DISMISSED_EXIT if self._is_dismissed else 0)
+
+    @property
+    def _exit_code_too_slow(self) -> int:
+        return DISMISSED_LATE_EXIT if self._is_dismissed else EXIT_DRAIN_TOO_SLOW
 
     def leave(self, exit_code: int = 0) -> None:
         """Drain, and end the process. Returns at once; for any thread."""
@@ -163,7 +173,7 @@ class Runtime:
         if self._holds_work.is_set():
             self.begin_drain()
         else:
-            self._exit(self._exit_code)
+            self._exit(self.exit_code)
 
     def begin_drain(self) -> None:
         """Start draining and return at once; may be called again, and from a signal handler."""
@@ -188,8 +198,8 @@ class Runtime:
         self._heartbeat.state = WorkerState.DRAINING
         self._heartbeat.beat_now()
         self._watchdog.stop()
-        if self._exit_code in IN_ORDER:
-            self._let_go(self._exit_code)
+        if self.exit_code in IN_ORDER:
+            self._let_go(self.exit_code)
         stopping = threading.Thread(target=self.intake.stop, name="intake-stop", daemon=True)
         stopping.start()
         self._shards.drain(began_s + self._settings.bulk_drain_s)
@@ -212,32 +222,33 @@ class Runtime:
             },
         )
         overdue.cancel()
-        if self._exit_code not in IN_ORDER:
-            self._exit(self._exit_code)
+        if self.exit_code not in IN_ORDER:
+            self._exit(self.exit_code)
         self._end_soon()
 
     def _end_soon(self) -> None:
         """Celery ends by itself, and gives messages back. It may also be waiting for a Redis that is away."""
-        end = threading.Timer(LET_GO_S, self._exit, (self._exit_code,))
+        end = threading.Timer(LET_GO_S, lambda: self._exit(self.exit_code))
         end.daemon = True
         end.start()
 
     def _drain_too_slow(self) -> None:
         log.critical("drain took too long", extra={"action": "drain_too_slow"})
-        self._exit(EXIT_DRAIN_TOO_SLOW)
+        self._exit(self._exit_code_too_slow)
 
     # -- reasons to leave ------------------------------------------------------------------------------
 
     def _drain_requested(self) -> None:
         """`nightshift workers drain`: told with every heartbeat."""
-        if not self._is_draining.is_set():
+        if not self._is_dismissed:
             log.info("the operator wants this worker to drain", extra={"action": "drain_requested"})
-        self._leave_once(DISMISSED_EXIT)
+        self._is_dismissed = True
+        self._leave_once()
 
-    def _leave_once(self, exit_code: int = 0) -> None:
+    def _leave_once(self) -> None:
         """Somebody goes on saying that this worker is to leave, while it does."""
         if not self._is_draining.is_set():
-            self.leave(exit_code)
+            self.leave()
 
     def _make_watchdog(self) -> Watchdog:
         threads = {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nightshift.children import DISMISSED_EXIT, Child, Death, Launch, Sequel
+from nightshift.children import Child, Death, Launch, Sequel
 from nightshift.cli.worker_death import cause_of, count_oom_kills, unasked
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.fleet import DeathCause, WorkerState
@@ -118,7 +118,7 @@ class Undertaker:
                 "leases of a worker that has ended not released; they will run out",
                 extra={"action": "release_failed", "worker": worker_id, "reason": error.message},
             )
-            return Buried(cause, was_asked_to_drain=death.returncode == DISMISSED_EXIT)
+            return Buried(cause, was_asked_to_drain=death.was_dismissed)
         self._ring(released.rings)
         has_left = released.cause is DeathCause.DRAINED
         log.info(

@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from nightshift.children import DISMISSED_EXIT, SIGNAL_EXIT_BASE
+from nightshift.children import DISMISSED_EXIT, DISMISSED_LATE_EXIT, SIGNAL_EXIT_BASE
 from nightshift.fleet import (
     EXIT_DEAF,
     EXIT_DRAIN_TOO_SLOW,
@@ -16,6 +16,7 @@ from nightshift.fleet import (
 _BY_EXIT_CODE: Final = {
     0: DeathCause.DRAINED,
     DISMISSED_EXIT: DeathCause.DRAINED,
+    DISMISSED_LATE_EXIT: DeathCause.DRAIN_TOO_SLOW,
     EXIT_ENGINE_DIED: DeathCause.ENGINE_DIED,
     EXIT_DRAIN_TOO_SLOW: DeathCause.DRAIN_TOO_SLOW,
     EXIT_STUCK_STEP: DeathCause.STUCK_STEP,

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from nightshift import testing
-from nightshift.children import CONFIGURATION_EXIT, DISMISSED_EXIT, UNAVAILABLE_EXIT, Death, Launch, Sequel
+from nightshift.children import (
+    CONFIGURATION_EXIT,
+    DISMISSED_EXIT,
+    DISMISSED_LATE_EXIT,
+    UNAVAILABLE_EXIT,
+    Death,
+    Launch,
+    Sequel,
+)
 from nightshift.cli import worker_child as undertaking
 from nightshift.cli.session import data_settings
 from nightshift.cli.worker_child import DEATHS_IN_A_ROW_MAX, WORKER_ID, Undertaker, worker_child
@@ -232,11 +240,12 @@ def test_a_worker_the_operator_drained_says_so_itself_where_the_database_is_away
     undertaker = Undertaker(store, queue, attempts_max=20, oom_kills=lambda: 0)
 
     assert undertaker(a_death(returncode=0)) is Sequel.RESTART_SOON, "whoever told it may want it back"
-    assert undertaker(a_death(returncode=DISMISSED_EXIT)) is Sequel.GIVE_UP
+    for returncode in (DISMISSED_EXIT, DISMISSED_LATE_EXIT):
+        assert undertaker(a_death(returncode=returncode)) is Sequel.GIVE_UP
     assert undertaker.gave_up_on is None, "it did as it was told"
 
 
-LEAVES_WITH = [0, EXIT_DRAIN_TOO_SLOW, EXIT_DEAF, DISMISSED_EXIT, -signal.SIGTERM]
+LEAVES_WITH = [0, EXIT_DRAIN_TOO_SLOW, EXIT_DEAF, DISMISSED_EXIT, DISMISSED_LATE_EXIT, -signal.SIGTERM]
 
 
 def a_holder(store: Store, state: WorkerState, *, is_asked: bool = False) -> None:
@@ -302,6 +311,7 @@ def test_a_kill_for_want_of_memory_is_told_from_another(store, queue):
         (0, DeathCause.DRAINED),
         (EXIT_DEAF, DeathCause.DEAF),
         (DISMISSED_EXIT, DeathCause.DRAINED),
+        (DISMISSED_LATE_EXIT, DeathCause.DRAIN_TOO_SLOW),
         (1, DeathCause.EXITED),
         (137, DeathCause.OUT_OF_MEMORY),
         (-signal.SIGABRT, DeathCause.ABORTED),
