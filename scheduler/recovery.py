@@ -5,13 +5,14 @@ would have renewed. What becomes of the shard is `nightshift/recovery.py`'s to s
 worker die says the same, sooner.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from nightshift.fleet import DeathCause
 from nightshift.leases import LeaseConfig
 from nightshift.recovery import crash_counter, gone_with, recover_lost
-from nightshift.store import Store
+from nightshift.store import Store, Transaction
 from nightshift.store.leases import ExpiredLease
 from scheduler.duty import Every, Result
 
@@ -65,10 +66,7 @@ class Recovery:
             causes = {lease.worker_id: self._outages.cause(lease) for lease in expired}
             lost = [*expired, *gone_with(tx, expired, causes)]
             recovered = recover_lost(tx, lost, causes, self._config.attempts_max, now)
-            silent = [
-                id for id, cause in causes.items() if cause.is_crash and tx.workers.mark_loss_counted(id, now)
-            ]
-            tx.counters.add(crash_counter(DeathCause.LEASE_EXPIRED), len(silent))
+            _count_lost(tx, [id for id, cause in causes.items() if cause.is_crash], now)
         return Rescued(
             retried=recovered.retried,
             stopped=recovered.stopped,
@@ -85,8 +83,17 @@ class Recovery:
     def _mark_lost_workers(self, now: datetime) -> int:
         if not self._counting_heads.is_due(now):
             return 0
+        silence = timedelta(seconds=self._config.worker_silent_s)
         with self._store.transaction() as tx:
-            return tx.workers.mark_lost(now - timedelta(seconds=self._config.worker_silent_s))
+            lost = tx.workers.mark_lost(now - silence)
+            if self._outages.none_since(now - silence):  # else they may live, and were not heard
+                _count_lost(tx, lost, now)
+        return len(lost)
+
+
+def _count_lost(tx: Transaction, worker_ids: Sequence[str], now: datetime) -> None:
+    counted = [id for id in worker_ids if tx.workers.mark_loss_counted(id, now)]
+    tx.counters.add(crash_counter(DeathCause.LEASE_EXPIRED), len(counted))
 
 
 class Outages:
@@ -96,6 +103,7 @@ class Outages:
         self._ttl = timedelta(seconds=lease_ttl_s)
         self._passed_at: datetime | None = None
         self._over_at: datetime | None = None
+        self._first_passed_at: datetime | None = None
 
     def passed(self, now: datetime) -> None:
         """The database has answered. That it has not for long is taken for its own doing: had this process
@@ -104,6 +112,12 @@ class Outages:
         if self._passed_at is not None and now - self._passed_at > self._ttl / 2:
             self._over_at = now
         self._passed_at = now
+        self._first_passed_at = self._first_passed_at or now
+
+    def none_since(self, moment: datetime) -> bool:
+        """Whether the database has been there ever since, and somebody has looked."""
+        looks_since = self._over_at or self._first_passed_at
+        return looks_since is not None and looks_since < moment
 
     def cause(self, expired: ExpiredLease) -> DeathCause:
         """Why a lease ran out. One that was renewed for a while since the database is back had its chance; at

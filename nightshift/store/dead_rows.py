@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, case, delete, insert, select, tuple_, update
+from sqlalchemy import Connection, Row, case, delete, insert, literal, select, tuple_, update
 
 from nightshift.fleet import DeathCause
 from nightshift.jobs import ShardState, Suspicion
@@ -161,16 +161,17 @@ class DeadRows:
 
     def explain(self, shard_id: str, row: int) -> int:
         """A suspect is found guilty, and the workers lost with it are explained from now on. How many. Those
-        that were lost before another was suspected no longer count as lost before that.
+        that were lost before another was suspected no longer count as lost before that; all of them are taken
+        to have been where nobody knows since when this one was suspected.
         """
         with_it, before = self.unexplained(shard_id, row)
-        if before is not None:
-            since = row_crash.c.lost_before - before
-            self._connection.execute(
-                update(row_crash)
-                .where(row_crash.c.lost_before > before)
-                .values(lost_before=row_crash.c.lost_before - case((since < with_it, since), else_=with_it))
-            )
+        lost_before = row_crash.c.lost_before
+        since = literal(with_it) if before is None else lost_before - before
+        self._connection.execute(
+            update(row_crash)
+            .where(since > 0)
+            .values(lost_before=lost_before - case((since < with_it, since), else_=with_it))
+        )
         return with_it
 
     def bury(self, row: DeadRow) -> None:

@@ -39,7 +39,7 @@ class Workers:
         wanted = self._connection.execute(
             update(worker)
             .where(worker.c.id == worker_id)
-            .values(state=state, heartbeat_at=now, lost_at=None)
+            .values(state=state, heartbeat_at=now)
             .returning(worker.c.drain_requested_at)
         ).scalar_one_or_none()
         return wanted is not None
@@ -53,8 +53,9 @@ class Workers:
         return self._update(worker_id, state=WorkerState.STOPPED, ended_at=now, ended_cause=cause)
 
     def mark_loss_counted(self, worker_id: str, now: datetime) -> bool:
-        """The worker is lost. False: that was counted, and it was not heard of since: its leases ran out
-        one after the other, or its process was ended only then. One that is not registered counts each time.
+        """The worker is lost. False: that was counted. Its leases ran out one after the other; or it came
+        back from a standstill and was ended then, which is one loss as well. One that is not registered
+        counts each time.
         """
         counted = (
             update(worker).where(worker.c.id == worker_id, worker.c.lost_at.is_(None)).values(lost_at=now)
@@ -85,14 +86,16 @@ class Workers:
         state = self._connection.execute(found).scalar_one_or_none()
         return None if state is None else WorkerState(state)
 
-    def mark_lost(self, heard_before: datetime) -> int:
-        """Workers nobody has heard of since then are stopped. Returns how many; when they were last heard
-        of stays as it is."""
-        return self._connection.execute(
+    def mark_lost(self, heard_before: datetime) -> tuple[str, ...]:
+        """Workers nobody has heard of since then are stopped. Returns which; when they were last heard of
+        stays as it is."""
+        stopped = self._connection.execute(
             update(worker)
             .where(worker.c.state != WorkerState.STOPPED, worker.c.heartbeat_at < heard_before)
             .values(state=WorkerState.STOPPED)
-        ).rowcount
+            .returning(worker.c.id)
+        )
+        return tuple(stopped.scalars())
 
     def serves(self, worker_id: str, models: Sequence[str], now: datetime) -> bool:
         """The worker has its models loaded and is ready."""

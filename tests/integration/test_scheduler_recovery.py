@@ -252,3 +252,60 @@ def test_a_silent_worker_is_listed_as_stopped_with_the_time_it_was_last_heard_of
         silent.heartbeat_at,
     )
     assert known[alive.id].state is WorkerState.READY
+
+
+def falls_silent(store: Store, clock: FakeClock) -> None:
+    """A worker without work, whose machine is taken away with everything on it."""
+    with store.transaction() as tx:
+        tx.workers.register(a_worker(heartbeat_at=clock.now))
+
+
+def pass_by(duty: Recovery, clock: FakeClock, seconds: float) -> None:
+    for _ in range(round(seconds / 5)):
+        duty.run_once(clock.advance(seconds=5))
+
+
+def test_a_worker_that_is_lost_without_work_is_counted_too(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    duty.run_once(clock.now)
+    falls_silent(store, clock)
+    pass_by(duty, clock, 2 * CONFIG.worker_silent_s)
+
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {"crashes.lease_expired": 1}
+
+
+def test_a_worker_that_could_not_be_heard_is_not_counted_as_lost(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    falls_silent(store, clock)
+    duty.run_once(clock.advance(seconds=CONFIG.worker_silent_s + 1))  # nobody had looked before
+    falls_silent(store, clock)
+    duty.run_once(clock.advance(seconds=CONFIG.worker_silent_s + 1))  # nor now: the database was away
+    pass_by(duty, clock, 2 * CONFIG.worker_silent_s)
+
+    with store.snapshot() as tx:
+        assert tx.workers.list(state=WorkerState.READY) == []
+        assert tx.counters.values() == {}
+
+
+def test_a_row_that_is_lost_with_one_machine_of_many_is_innocent(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    """The other three have no work, and nobody sees them go."""
+    planned(store)
+    duty.run_once(clock.now)
+    for lost in range(10):
+        with store.transaction() as tx:
+            tx.workers.register(a_worker(id=f"worker_{lost}", heartbeat_at=clock.now))
+        claim = claimed(store, f"worker_{lost}", ttl_s=CONFIG.lease_ttl_s)
+        for _ in range(3):
+            falls_silent(store, clock)
+        if lost:
+            with store.transaction() as tx:
+                assert tx.dead_rows.journal(claim.lease, [4])
+        pass_by(duty, clock, CONFIG.worker_silent_s + 2 * CONFIG.workers_interval_s)
+
+    with store.snapshot() as tx:
+        assert tx.dead_rows.list("default", limit=1) == []

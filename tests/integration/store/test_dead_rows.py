@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from sqlalchemy import update
+
 from nightshift.fleet import DeathCause, WorkerState
 from nightshift.jobs import BulkClaim, Counts, Job, JobState, ShardState, Suspicion
 from nightshift.poison import (
@@ -15,7 +17,7 @@ from nightshift.poison import (
     DeadRowState,
 )
 from nightshift.recovery import release_worker
-from nightshift.store import Store
+from nightshift.store import Store, tables
 from nightshift.testing import FakeClock, a_worker, asked, claimed, claimed_online, commit_rows, planned
 from tests.integration.store.racing import at_once
 
@@ -325,8 +327,28 @@ def test_what_a_dead_row_had_cost_before_another_was_suspected_takes_no_protecti
     assert [letter.row for letter in letters(store)] == [9]
 
 
+def test_what_a_row_has_cost_that_is_suspected_since_nobody_knows_when_speaks_for_no_other(
+    store: Store,
+) -> None:
+    """An earlier release did not write down when."""
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [4])
+    with store.transaction() as tx:
+        tx._connection.execute(update(tables.row_crash).values(lost_before=None))
+    guilty = claimed(store, "worker_2")
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [9])
+    with store.transaction() as tx:
+        tx.counters.add("lost_with_the_dead", tx.dead_rows.explain(guilty.shard.id, 4))
+
+    for _ in range(ALONE_TO_BURY):
+        die_elsewhere(store, 1)
+        die_alone(store, 9, 1)
+    assert letters(store) == []
+
+
 def test_a_worker_is_lost_once_whoever_notices_how_often(store: Store) -> None:
-    """Its leases run out, and later somebody ends its process. It may come back in between."""
+    """Its leases run out; later, whether or not it comes back in between, somebody ends its process."""
     with store.transaction() as tx:
         tx.workers.register(a_worker(id="worker_1"))
     dies(store, DeathCause.LEASE_EXPIRED)
@@ -337,7 +359,7 @@ def test_a_worker_is_lost_once_whoever_notices_how_often(store: Store) -> None:
     dies(store, DeathCause.KILLED)
 
     with store.snapshot() as tx:
-        assert tx.counters.values() == {"crashes.killed": 1, "crashes.lease_expired": 1}
+        assert tx.counters.values() == {"crashes.lease_expired": 1}
 
 
 def test_of_two_that_notice_a_loss_at_once_one_counts_it(store: Store) -> None:

@@ -91,8 +91,8 @@ def test_silent_workers_are_marked_as_stopped_once(store: Store, clock: FakeCloc
         tx.workers.register(alive)
         clock.advance(seconds=60)
 
-        assert tx.workers.mark_lost(clock.now - timedelta(seconds=30)) == 1
-        assert tx.workers.mark_lost(clock.now - timedelta(seconds=30)) == 0
+        assert tx.workers.mark_lost(clock.now - timedelta(seconds=30)) == (silent.id,)
+        assert tx.workers.mark_lost(clock.now - timedelta(seconds=30)) == ()
         [stopped] = tx.workers.list(state=WorkerState.STOPPED)
         assert (stopped.id, stopped.heartbeat_at) == (silent.id, silent.heartbeat_at)
 

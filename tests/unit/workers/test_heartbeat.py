@@ -4,6 +4,7 @@ import threading
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -140,7 +141,7 @@ def test_with_the_database_away_leases_are_dropped_once_they_may_be_somebody_els
     claim, holder = claim_online(store, "hello"), Holder()
     heartbeat.hold(claim.lease, holder, clock())
 
-    def away() -> None:
+    def away(**options: Any) -> None:
         raise DatabaseUnavailable
 
     monkeypatch.setattr(store, "transaction", away)
@@ -160,10 +161,10 @@ def test_a_database_that_is_back_hears_of_its_leases_before_the_next_beat_was_du
     heartbeat = Heartbeat(store, "worker-1", LeaseConfig(3600, 1000, 2000), clock_s=clock)
     asked, answers, is_back = threading.Event(), store.transaction, threading.Event()
 
-    def ask() -> AbstractContextManager[Transaction]:
+    def ask(**options: Any) -> AbstractContextManager[Transaction]:
         if asked.is_set():
             is_back.set()
-            return answers()
+            return answers(**options)
         asked.set()
         raise DatabaseUnavailable
 
@@ -183,7 +184,7 @@ def test_leases_are_dropped_in_time_although_the_database_keeps_the_heartbeat_wa
     heartbeat.hold(claim.lease, holder, clock())
     asked, answered = threading.Event(), threading.Event()
 
-    def hang() -> None:
+    def hang(**options: Any) -> None:
         asked.set()
         answered.wait(PATIENCE_S)
         raise DatabaseUnavailable

@@ -321,10 +321,10 @@ def test_a_message_is_kept_while_the_database_is_away(
     failures = [DatabaseUnavailable(), DatabaseUnavailable()]
     real = store.transaction
 
-    def flaky():
+    def flaky(**options):
         if failures:
             raise failures.pop()
-        return real()
+        return real(**options)
 
     monkeypatch.setattr(store, "transaction", flaky)
     monkeypatch.setattr("workers.intake.DATABASE_RETRY_S", 0.01)

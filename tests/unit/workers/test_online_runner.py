@@ -187,10 +187,10 @@ def test_an_answer_waits_for_a_database_that_is_away_for_a_moment(
     failures = [DatabaseUnavailable(), DatabaseUnavailable()]
     real = store.transaction
 
-    def flaky():
+    def flaky(**options):
         if failures:
             raise failures.pop()
-        return real()
+        return real(**options)
 
     monkeypatch.setattr(store, "transaction", flaky)
     monkeypatch.setattr("workers.publisher.DATABASE_RETRY_S", 0)
@@ -250,7 +250,7 @@ def test_an_answer_that_cannot_be_recorded_in_time_leaves_its_lease_to_run_out(
     runner.run(claim, clock())
     real = store.transaction
 
-    def away():
+    def away(**options):
         clock.advance(25)  # past the trust in the lease
         monkeypatch.setattr(store, "transaction", real)
         raise DatabaseUnavailable

@@ -1,6 +1,7 @@
 """How a worker makes itself known."""
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,10 @@ def outages(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[DatabaseUnava
     outages: list[DatabaseUnavailable] = []
     transaction = store.transaction
 
-    def ask() -> AbstractContextManager[Transaction]:
+    def ask(**options: Any) -> AbstractContextManager[Transaction]:
         if outages:
             raise outages.pop()
-        return transaction()
+        return transaction(**options)
 
     monkeypatch.setattr(store, "transaction", ask)
     return outages
