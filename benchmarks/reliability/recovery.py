@@ -64,7 +64,10 @@ def measure_flush(database: Database, rounds: int) -> Iterator[Figure]:
 def _deaths(database: Database, deaths: int, kind: str, goal_s: float, how: str) -> Iterator[Figure]:
     draw = random.Random(SEED)
     with service_on(database, workers=2, SHARD_BYTES=str(ROWS * LINE_BYTES // 2)) as service:
+        service.pause("worker-2")  # else each might get one of the two shards
         job = submit_bulk(service, some_rows(ROWS, step_ms=STEP_MS, tokens=TOKENS))
+        wait_for("the other has both shards", lambda: _holder(service, job) is not None)
+        service.resume("worker-2")
         seen = [_kill_the_holder(service, job, kind, draw.uniform(*WAIT_S)) for _ in range(deaths)]
         again = _given_again(admissions(service), [one.killed_ns for one in seen])
         with service.store.snapshot() as tx:

@@ -373,10 +373,10 @@ class Away(Store):
         self.refused = threading.Semaphore(0)
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, durable: bool = True) -> Iterator[Transaction]:
         if self.is_away:
             self._refuse()
-        with super().transaction() as tx:
+        with super().transaction(durable=durable) as tx:
             yield tx
         if self.loses_answers:
             self.loses_answers -= 1
