@@ -143,10 +143,16 @@ def release_worker(
     """A worker is known to be dead: nobody waits for its leases to run out."""
     abandoned = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
     recovered = recover_lost(tx, abandoned, {worker_id: cause}, attempts_max, now)
-    if cause.is_crash and tx.workers.mark_loss_counted(worker_id, now):
-        tx.counters.add(crash_counter(cause), 1)
+    count_lost(tx, [worker_id], cause, now)
     tx.workers.mark(worker_id, WorkerState.STOPPED, now)
     return recovered
+
+
+def count_lost(tx: Transaction, worker_ids: Sequence[str], cause: DeathCause, now: datetime) -> None:
+    """Workers are gone. Each counts once, whoever notices, and only if that was no leaving in order."""
+    if cause.is_crash:
+        counted = sum(tx.workers.mark_loss_counted(id, now) for id in worker_ids)
+        tx.counters.add(crash_counter(cause), counted)
 
 
 def crash_counter(cause: DeathCause) -> str:

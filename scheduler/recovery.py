@@ -5,14 +5,13 @@ would have renewed. What becomes of the shard is `nightshift/recovery.py`'s to s
 worker die says the same, sooner.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from nightshift.fleet import DeathCause
 from nightshift.leases import LeaseConfig
-from nightshift.recovery import crash_counter, gone_with, recover_lost
-from nightshift.store import Store, Transaction
+from nightshift.recovery import count_lost, gone_with, recover_lost
+from nightshift.store import Store
 from nightshift.store.leases import ExpiredLease
 from scheduler.duty import Every, Result
 
@@ -66,7 +65,8 @@ class Recovery:
             causes = {lease.worker_id: self._outages.cause(lease) for lease in expired}
             lost = [*expired, *gone_with(tx, expired, causes)]
             recovered = recover_lost(tx, lost, causes, self._config.attempts_max, now)
-            _count_lost(tx, [id for id, cause in causes.items() if cause.is_crash], now)
+            for worker_id, cause in causes.items():
+                count_lost(tx, [worker_id], cause, now)
         return Rescued(
             retried=recovered.retried,
             stopped=recovered.stopped,
@@ -87,13 +87,8 @@ class Recovery:
         with self._store.transaction() as tx:
             lost = tx.workers.mark_lost(now - silence)
             if self._outages.none_since(now - silence):  # else they may live, and were not heard
-                _count_lost(tx, lost, now)
+                count_lost(tx, lost, DeathCause.LEASE_EXPIRED, now)
         return len(lost)
-
-
-def _count_lost(tx: Transaction, worker_ids: Sequence[str], now: datetime) -> None:
-    counted = [id for id in worker_ids if tx.workers.mark_loss_counted(id, now)]
-    tx.counters.add(crash_counter(DeathCause.LEASE_EXPIRED), len(counted))
 
 
 class Outages:

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 
 from nightshift.errors import ConfigurationError, Conflicted, DatabaseUnavailable
-from nightshift.store import patience
+from nightshift.store import patience, round_trips
 from nightshift.store.tables import from_ms
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _READ_ONLY: Final = "25006"  # this server is a standby by now, or is kept from 
 _NOW_MS = {
     # julianday is a double: good to about 0.05 ms at this epoch.
     "sqlite": text("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"),
-    "postgresql": text(patience.NOW_MS),
+    "postgresql": text(round_trips.NOW_MS),
 }
 
 
@@ -98,7 +98,7 @@ class Database:
 
     def now(self, connection: Connection) -> datetime:
         """The database's time, aware, UTC, in milliseconds."""
-        began_at_ms = None if self.is_sqlite else patience.time_of_begin_ms(connection)
+        began_at_ms = None if self.is_sqlite else round_trips.time_of_begin_ms(connection)
         if began_at_ms is not None:
             return from_ms(began_at_ms)
         return from_ms(int(connection.execute(_NOW_MS[self.dialect]).scalar_one()))
@@ -151,7 +151,8 @@ def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
             "options": patience.server_options(url, timeout_s),
         },
     )
-    patience.connect_patiently(engine, timeout_s)
+    patience.connect_patiently(engine, timeout_s, round_trips.SparingConnection)
+    round_trips.spare(engine)
     # Many rows in one statement. psycopg would send one for each, and the word that this was all in the end:
     # until that comes none of the server's time limits holds, and whoever vanishes before keeps its locks.
     engine.dialect.use_insertmanyvalues_wo_returning = True

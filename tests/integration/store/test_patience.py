@@ -16,7 +16,7 @@ from sqlalchemy import Connection, make_url, text
 
 from nightshift.errors import Conflicted, DatabaseUnavailable
 from nightshift.settings import DataSettings
-from nightshift.store import TRIES_MAX, Store, Transaction, open_database, patience
+from nightshift.store import TRIES_MAX, Store, Transaction, open_database, patience, round_trips
 from nightshift.store.database import Database
 from nightshift.testing import planned
 from tests.integration.servers import HOST, PostgresServer
@@ -70,7 +70,7 @@ def test_a_server_that_falls_silent_in_a_transaction_is_not_waited_for(impatient
 def test_a_connection_that_fell_silent_while_idle_is_replaced_unnoticed(
     impatient: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "HEARD_LATELY_S", 0.0)
+    monkeypatch.setattr(round_trips, "HEARD_LATELY_S", 0.0)
     with impatient.read() as connection:
         backend = backend_of(connection)
 
@@ -86,12 +86,12 @@ def test_a_server_is_not_asked_again_whether_it_is_there_until_it_may_have_gone(
     postgresql_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = conninfo(postgresql_server)
-    with patience.PatientConnection.connect(where, autocommit=True) as connection:
+    with round_trips.SparingConnection.connect(where, autocommit=True) as connection:
         connection.execute("SELECT 1")
         assert connection.was_heard_lately()
 
         with monkeypatch.context() as later:
-            later.setattr(patience, "HEARD_LATELY_S", 0.0)
+            later.setattr(round_trips, "HEARD_LATELY_S", 0.0)
             assert not connection.was_heard_lately(), "it is a long time ago"
 
         with psycopg.connect(where, autocommit=True) as other:
