@@ -14,7 +14,7 @@ from typing import Final
 from nightshift.errors import TooManyRequests
 from nightshift.settings import ApiSettings
 from nightshift.store import Transaction
-from nightshift.store.load import BulkLoad
+from nightshift.store.jobs.load import BulkLoad
 
 RETRY_AFTER_MAX_S: Final = 60  # longer than this nobody can see ahead
 

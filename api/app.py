@@ -11,16 +11,16 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fastapi import FastAPI
 
 from api.authentication import Authenticator
-from api.boundary import Boundary
-from api.documentation import document
-from api.errors import install_error_handlers
-from api.limits import BodyLimit
 from api.metrics import HttpMetrics, QueueTruth
+from api.middleware.boundary import Boundary
+from api.middleware.limits import BodyLimit
 from api.openai import batches, files, inference, models
+from api.responses.documentation import document
+from api.responses.errors import install_error_handlers
 from api.routes import dead_letters, deliveries, events, health, jobs, results, webhooks, workers
 from api.services import AppSettings, open_services, try_settings
 from nightshift.observability import set_up_logging
-from nightshift.starting import starting
+from nightshift.processes.starting import starting
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Final
 from starlette.concurrency import run_in_threadpool
 
 from nightshift.errors import NotAuthenticated
-from nightshift.keys import digest, key_id
 from nightshift.store import Store
+from nightshift.tenants.keys import digest, key_id
 
 KEY_CACHE_S: Final = 5.0  # a revoked key works for at most so long
 KEY_CACHE_MAX: Final = 10_000

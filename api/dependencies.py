@@ -13,7 +13,7 @@ from fastapi import Depends, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from api.authentication import Authenticator, Caller
-from api.limits import parse_json_object
+from api.middleware.limits import parse_json_object
 from api.services import Services
 from nightshift.errors import InvalidRequest, NotFound
 from nightshift.jobs import Job, JsonObject

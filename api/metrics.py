@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from nightshift.errors import DatabaseUnavailable
-from nightshift.fleet import DeathCause
-from nightshift.recovery import crash_counter
+from nightshift.fleet.workers import DeathCause
+from nightshift.lifecycle.recovery import crash_counter
 from nightshift.store import Store
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

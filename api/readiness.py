@@ -7,7 +7,7 @@ from typing import Final
 
 from api.services import Services
 from nightshift.errors import NightshiftError
-from nightshift.store.migrate import serves
+from nightshift.store.databases.migrate import serves
 
 PROBE_KEY: Final = "readyz"  # nothing lies there; asking is enough
 WORKER_SILENCE_MAX: Final = timedelta(seconds=30)  # six heartbeats

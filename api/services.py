@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 from starlette.concurrency import run_in_threadpool
 
-from api.bodies import Bodies
-from api.doorbell import Doorbell
 from api.jobs.catalogue import Catalogue
+from api.middleware.bodies import Bodies
+from api.rings import Doorbell
 from api.storage_threads import StorageThreads
-from nightshift.nudges import Nudger
+from nightshift.broker.hints import Nudger
+from nightshift.broker.queue import Queue
+from nightshift.broker.token_streams import StreamReader
 from nightshift.objectstore import Locations, ObjectStore, open_store
-from nightshift.queue import Queue
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings, QueueSettings
 from nightshift.store import Store, open_database
-from nightshift.streams import StreamReader
-from nightshift.vault import Vault, open_vault
+from nightshift.tenants.vault import Vault, open_vault
 
 
 @dataclass(frozen=True)

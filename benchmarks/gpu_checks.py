@@ -20,7 +20,7 @@ from benchmarks.vocabularies import save_made_up_tokenizer
 from workers.engine import Completion, Engine, EngineConfig, Request, SamplingParams
 from workers.engine.batching.batcher import Chunk
 from workers.engine.batching.sequence import Sequence
-from workers.engine.execution.attention_backends import (
+from workers.engine.execution.attention.selection import (
     FP8_CAPABILITY_MIN,
     has_transposed_keys,
     make_attention,

@@ -20,9 +20,9 @@ from urllib.parse import quote
 import httpx
 
 from nightshift.errors import ConfigurationError, NightshiftError
-from nightshift.ids import new_id
 from nightshift.jobs import Counts, JobState, JsonObject, Usage
-from nightshift.poison import DeadRowState
+from nightshift.jobs.dead_letters import DeadRowState
+from nightshift.jobs.ids import new_id
 
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0

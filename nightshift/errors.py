@@ -1,7 +1,8 @@
 """Everything that can go wrong on purpose, as one tree.
 
-A subclass's docstring is its default message, advice included. Nothing here knows HTTP: `api/errors.py`
-turns these into a status and a body, `nightshift/cli` into a line on stderr and an exit code.
+A subclass's docstring is its default message, advice included. Nothing here knows HTTP:
+`api/responses/errors.py` turns these into a status and a body, `nightshift/cli` into a line on stderr and an
+exit code.
 
     NightshiftError
     ├── InvalidRequest                 the caller can mend it; `param` names the field

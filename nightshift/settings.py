@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from nightshift.errors import InvalidSetting
-from nightshift.leases import LeaseConfig
+from nightshift.jobs.leases import LeaseConfig
 
 MIB = 1024 * 1024
 PREFIX: Final = "NIGHTSHIFT_"

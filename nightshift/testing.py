@@ -11,11 +11,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from nightshift import lifecycle
+from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
 from nightshift.errors import QueueUnavailable
-from nightshift.files import File, FilePurpose
-from nightshift.fleet import Worker, WorkerState
-from nightshift.ids import new_id
+from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import (
     Answer,
     BulkClaim,
@@ -27,21 +25,23 @@ from nightshift.jobs import (
     JobSpec,
     JobState,
     JsonObject,
+    NewJob,
     NewShard,
     OnlineClaim,
     Segment,
     Usage,
     segment_key,
 )
-from nightshift.keys import DEFAULT_TENANT, ApiKey, digest, key_id, new_key
-from nightshift.leases import Lease
-from nightshift.lifecycle import Submitted
-from nightshift.priorities import PriorityClass
-from nightshift.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
+from nightshift.jobs.files import File, FilePurpose
+from nightshift.jobs.ids import new_id
+from nightshift.jobs.leases import Lease
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle import transitions
+from nightshift.lifecycle.transitions import Submitted
+from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState, event_body
 from nightshift.store import Store
-from nightshift.store.jobs import NewJob
-from nightshift.store.outbox import Ring
-from nightshift.webhooks import Delivery, DeliveryAttempt, DeliveryState, event_body
+from nightshift.store.shards.outbox import Ring
+from nightshift.tenants.keys import DEFAULT_TENANT, ApiKey, digest, key_id, new_key
 
 MODEL: Final = "demo"  # what every factory's job asks for, unless told otherwise
 WORKER: Final = "worker_1"  # who claims, unless told otherwise
@@ -265,7 +265,7 @@ def a_worker(**overrides: Any) -> Worker:
 def submit(store: Store, **overrides: Any) -> Job:
     """A bulk job is accepted; its input has not been read."""
     with store.transaction() as tx:
-        return lifecycle.submit_bulk(tx, a_new_job(**overrides), tx.now()).job
+        return transitions.submit_bulk(tx, a_new_job(**overrides), tx.now()).job
 
 
 def planned(store: Store, *, shards: int = 1, rows_total: int | None = None, **overrides: Any) -> Job:
@@ -273,14 +273,14 @@ def planned(store: Store, *, shards: int = 1, rows_total: int | None = None, **o
     job = submit(store, **overrides)
     with store.transaction() as tx:
         cut = [a_shard(number) for number in range(shards)]
-        lifecycle.plan(tx, job, job.model or MODEL, cut, tx.now(), rows_total=rows_total)
+        transitions.plan(tx, job, job.model or MODEL, cut, tx.now(), rows_total=rows_total)
         return tx.jobs.fetch(job.id)
 
 
 def asked(store: Store, *, body: JsonObject | None = None, **overrides: Any) -> Submitted:
     """An online request is accepted."""
     with store.transaction() as tx:
-        return lifecycle.submit_online(tx, a_new_request(**overrides), body or {"messages": []}, tx.now())
+        return transitions.submit_online(tx, a_new_request(**overrides), body or {"messages": []}, tx.now())
 
 
 def claim(
@@ -310,7 +310,7 @@ def commit_rows(store: Store, lease: Lease, seq: int = 0, *, rows: int = 4, fail
     """A worker commits a segment. False: its lease is gone."""
     with store.transaction() as tx:
         segment = a_segment(lease, seq, rows=rows, failed=failed)
-        return lifecycle.commit_segment(tx, lease, segment, tx.now(), rows_total=None)
+        return transitions.commit_segment(tx, lease, segment, tx.now(), rows_total=None)
 
 
 def completed(store: Store, lease: Lease, *, rows_total: int) -> bool:

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
-from nightshift.egress import Egress, EgressConfig
+from nightshift.broker.queue import Queue
 from nightshift.errors import ConfigurationError
 from nightshift.objectstore import Locations, ObjectStore, open_store
+from nightshift.objectstore.sources import Sources
 from nightshift.observability import set_up_logging
-from nightshift.queue import Queue
+from nightshift.outbound.safe_http import Egress, EgressConfig
+from nightshift.processes.starting import starting
 from nightshift.rows.validation import FileLimits
 from nightshift.settings import (
     ApiSettings,
@@ -32,25 +34,23 @@ from nightshift.settings import (
     SchedulerSettings,
     WorkerSettings,
 )
-from nightshift.sources import Sources
-from nightshift.starting import starting
 from nightshift.store import Store, open_database
-from nightshift.vault import Vault, open_vault
-from scheduler import loop
-from scheduler.assembly import Assembly, AssemblyConfig
-from scheduler.deadlines import Deadlines
-from scheduler.duty import Duty, MayContinue
+from nightshift.tenants.vault import Vault, open_vault
+from scheduler.duties.assembly import Assembly, AssemblyConfig
+from scheduler.duties.deadlines import Deadlines
+from scheduler.duties.planning import Planning, PlanningConfig
+from scheduler.duties.recovery import Recovery, RecoveryConfig
+from scheduler.duties.retention import Retention, RetentionConfig
+from scheduler.duties.ringing import Ringing, RingingConfig
+from scheduler.duties.stopping import Stopping, StoppingConfig
+from scheduler.duties.webhook_delivery import WebhookDelivery
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
-from scheduler.leadership import Elector, LeadershipConfig
-from scheduler.loop import Ticker
 from scheduler.metrics import DutyMetrics
-from scheduler.planning import Planning, PlanningConfig
-from scheduler.recovery import Recovery, RecoveryConfig
-from scheduler.retention import Retention, RetentionConfig
-from scheduler.ringing import Ringing, RingingConfig
-from scheduler.stopping import Stopping, StoppingConfig
-from scheduler.webhook_delivery import WebhookDelivery
+from scheduler.runtime import loop
+from scheduler.runtime.duty import Duty, MayContinue
+from scheduler.runtime.leadership import Elector, LeadershipConfig
+from scheduler.runtime.loop import Ticker
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The Celery application of a worker: what `celery -A workers.app worker -P custom` imports.
 
 It declares; the pool, which Celery makes before it connects to the broker, starts the work
-(`workers/pool.py`).
+(`workers/intake/pool.py`).
 """
 
 import faulthandler
@@ -12,11 +12,11 @@ from typing import Any
 from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging
 
+from nightshift.broker.queue import celery_app
 from nightshift.observability import set_up_logging
-from nightshift.queue import celery_app
 from nightshift.settings import QueueSettings
-from workers import tasks, transport
-from workers.pool import ConsumerTap
+from workers.intake import tasks, transport
+from workers.intake.pool import ConsumerTap
 
 
 def _log_as_the_operator_wants(**_: Any) -> None:

@@ -2,18 +2,18 @@
 
 import os
 
-from nightshift.clouds import open_provider
+from nightshift.broker.token_streams import StreamWriter
 from nightshift.errors import ConfigurationError
-from nightshift.ids import new_id
+from nightshift.jobs.ids import new_id
 from nightshift.objectstore import Locations, open_store
+from nightshift.objectstore.sources import Sources
 from nightshift.observability import adopt_libraries
+from nightshift.outbound.cloud_metadata import open_provider
 from nightshift.settings import DataSettings, LocationSettings, QueueSettings, WorkerSettings
-from nightshift.sources import Sources
 from nightshift.store import Store, open_database
-from nightshift.streams import StreamWriter
-from workers.model_server import ModelServer, OnFatal
-from workers.models import LoadModel
 from workers.runtime import Connections, Runtime
+from workers.serving.model_server import ModelServer, OnFatal
+from workers.serving.models import LoadModel
 
 # Given by the supervisor, which must know whose leases to release.
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
@@ -21,7 +21,7 @@ WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
 
 def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
     """A model in our own engine. torch is imported now: nothing before this needs it."""
-    from workers.model_loading import load_model
+    from workers.serving.loading import load_model
 
     adopt_libraries()
     return load_model(path_or_id, position, settings, on_fatal)

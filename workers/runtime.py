@@ -13,31 +13,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nightshift.checkpoints import check_distinct
-from nightshift.children import DISMISSED_EXIT, DISMISSED_LATE_EXIT
-from nightshift.clouds import Provider
-from nightshift.fleet import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, Capacity, WorkerState
+from nightshift.broker.hints import NudgeListener
+from nightshift.broker.queue import Queue
+from nightshift.broker.token_streams import StreamWriter
+from nightshift.fleet.checkpoints import check_distinct
+from nightshift.fleet.workers import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, Capacity, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
-from nightshift.nudges import NudgeListener
 from nightshift.objectstore import ObjectStore
-from nightshift.queue import Queue
+from nightshift.objectstore.sources import Sources
+from nightshift.outbound.cloud_metadata import Provider
+from nightshift.processes.children import DISMISSED_EXIT, DISMISSED_LATE_EXIT
+from nightshift.processes.supervisor import HURRY_AFTER_S
 from nightshift.settings import QueueSettings, WorkerSettings
-from nightshift.sources import Sources
 from nightshift.store import Store
-from nightshift.streams import StreamWriter
-from nightshift.supervisor import HURRY_AFTER_S
-from workers.exits import dump_stacks, engine_died, leave_process
-from workers.heartbeat import Heartbeat
-from workers.intake import Intake
-from workers.metrics import WorkerMetrics
-from workers.models import LoadModel, Models
-from workers.notices import Notices
-from workers.online_runner import OnlineRunner
-from workers.registration import Registration
-from workers.shard_runner import Rooms, ShardConfig
-from workers.shards import Shards
-from workers.suspicion import Isolation
-from workers.watchdog import DeadThread, Deaf, Finding, StuckStep, Watchdog, queues_with_places
+from workers.health.exits import dump_stacks, engine_died, leave_process
+from workers.health.heartbeat import Heartbeat
+from workers.health.metrics import WorkerMetrics
+from workers.health.notices import Notices
+from workers.health.registration import Registration
+from workers.health.watchdog import DeadThread, Deaf, Finding, StuckStep, Watchdog, queues_with_places
+from workers.intake.claiming import Intake
+from workers.online.runner import OnlineRunner
+from workers.serving.models import LoadModel, Models
+from workers.shard.runner import Rooms, ShardConfig
+from workers.shard.running import Shards
+from workers.shard.suspicion import Isolation
 
 log = logging.getLogger(__name__)
 

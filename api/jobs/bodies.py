@@ -8,11 +8,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from nightshift.endpoints.requests import invalid_request
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Endpoint, JsonObject
-from nightshift.priorities import PriorityClass
-from nightshift.schemas import invalid_request
-from nightshift.webhooks import EVENT_TYPES
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.outbound.webhooks import EVENT_TYPES
 
 METADATA_PAIRS_MAX: Final = 16
 URI_CHARS_MAX: Final = 2048

@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Final
 
-from nightshift import lifecycle
 from nightshift.errors import Conflict
 from nightshift.jobs import Job, JobState, StopReason
+from nightshift.lifecycle import transitions
 from nightshift.store import Transaction
 
 # A job that was asked to stop and yet ended otherwise was asked too late.
@@ -19,6 +19,6 @@ def cancel(tx: Transaction, job: Job, status: str, noun: str, now: datetime) -> 
     """
     if job.stop_reason is StopReason.CANCELLED and job.state in STILL_CANCELLED:
         return job
-    if not lifecycle.request_stop(tx, job, StopReason.CANCELLED, now):
+    if not transitions.request_stop(tx, job, StopReason.CANCELLED, now):
         raise Conflict(f"Cannot cancel a {noun} with status '{status}'.")
     return tx.jobs.fetch(job.id)

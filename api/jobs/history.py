@@ -17,13 +17,13 @@ from sse_starlette import ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
 from api.jobs.online import Moment, moments
+from api.responses.sse import event
+from api.responses.times import seconds
 from api.services import Services
-from api.sse import event
-from api.times import seconds
+from nightshift.broker.token_streams import Delta
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import Job, JobState, JsonObject
-from nightshift.store.events import Event
-from nightshift.streams import Delta
+from nightshift.store.jobs.events import Event
 
 log = logging.getLogger(__name__)
 

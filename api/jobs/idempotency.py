@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from nightshift import failpoints
 from nightshift.errors import DatabaseUnavailable, IdempotencyKeyReused, InvalidRequest
 from nightshift.jobs import Job, JobKind, JsonObject
-from nightshift.lifecycle import Submitted
+from nightshift.lifecycle.transitions import Submitted
+from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
-from nightshift.store.idempotency import KeptAnswer
-from nightshift.store.outbox import Ring
+from nightshift.store.jobs.idempotency import KeptAnswer
+from nightshift.store.shards.outbox import Ring
 
 KEY_CHARS_MAX: Final = 255
 KEPT_FOR: Final = {JobKind.ONLINE: timedelta(hours=24), JobKind.BULK: timedelta(hours=72)}

@@ -18,16 +18,16 @@ import redis
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from api.errors import RequestEnded, WaitedTooLong, error_json
 from api.jobs.submission import submit_online
+from api.responses.errors import RequestEnded, WaitedTooLong, error_json
 from api.services import Services
-from nightshift import failpoints, lifecycle
+from nightshift.broker.token_streams import BrokenStream, Delta, StreamReader
 from nightshift.errors import DatabaseUnavailable, NightshiftError
-from nightshift.jobs import Answer, Job, JobState, JsonObject, StopReason, Usage
-from nightshift.lifecycle import Submitted
+from nightshift.jobs import Answer, Job, JobState, JsonObject, NewJob, StopReason, Usage
+from nightshift.lifecycle import transitions
+from nightshift.lifecycle.transitions import Submitted
+from nightshift.processes import failpoints
 from nightshift.store import Transaction
-from nightshift.store.jobs import NewJob
-from nightshift.streams import BrokenStream, Delta, StreamReader
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def stop(services: Services, job: Job) -> None:
     """Free a job's slot. One that has ended meanwhile stays as it is."""
     try:
         stopped = services.store.run(
-            lambda tx: lifecycle.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+            lambda tx: transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
         )
     except DatabaseUnavailable:
         # Its completion window is not much longer than the wait was; the scheduler ends it then.

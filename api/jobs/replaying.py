@@ -8,14 +8,13 @@ from api.jobs.fingerprints import fingerprint
 from api.jobs.submission import submit_online
 from api.services import Services
 from nightshift.errors import Conflict, LocationNotAllowed, ObjectNotFound
-from nightshift.ids import new_id
-from nightshift.jobs import Face, Job, JobKind, JobSpec, JsonObject, Shard
+from nightshift.jobs import Face, Job, JobKind, JobSpec, JsonObject, NewJob, Shard
+from nightshift.jobs.dead_letters import DeadRow
+from nightshift.jobs.ids import new_id
 from nightshift.objectstore.objects import ObjectChanged
-from nightshift.poison import DeadRow
+from nightshift.objectstore.sources import Sources
 from nightshift.rows.inputs import iter_rows
 from nightshift.rows.requests import RowRequest, to_request
-from nightshift.sources import Sources
-from nightshift.store.jobs import NewJob
 
 
 def replay(services: Services, row: DeadRow) -> None:

@@ -18,7 +18,7 @@ from api.services import Services
 from nightshift.errors import NotFound
 from nightshift.jobs import Job, JobKind, JsonObject, StopReason
 from nightshift.rows.outputs import NotExecuted, read_segment
-from nightshift.store.shards import ListedSegment
+from nightshift.store.shards.shards import ListedSegment
 
 SEGMENTS_PAGE: Final = 32  # listed at a time; each is read only when its rows are wanted
 

@@ -1,6 +1,6 @@
 """From a checked body to a job: what may be named, what must exist, what is kept secret.
 
-Nothing here writes; the transaction that does is `nightshift/lifecycle.py`'s.
+Nothing here writes; the transaction that does is `nightshift/lifecycle/transitions.py`'s.
 """
 
 from dataclasses import replace
@@ -10,22 +10,21 @@ from typing import Final
 from api.admission import admit_bulk, admit_online
 from api.jobs.bodies import BatchCreate, JobCreate, Options, WebhookBody
 from api.jobs.fingerprints import fingerprint
+from api.responses.times import parse_window
 from api.services import Services
-from api.times import parse_window
-from nightshift import lifecycle
-from nightshift.egress import check_url
+from nightshift.endpoints.requests import parse_request
 from nightshift.errors import InvalidRequest
-from nightshift.files import FilePurpose
-from nightshift.ids import new_id
-from nightshift.jobs import Endpoint, Face, JobKind, JobSpec, JsonObject, Webhook
-from nightshift.lifecycle import Submitted
+from nightshift.jobs import Endpoint, Face, JobKind, JobSpec, JsonObject, NewJob, Webhook
+from nightshift.jobs.files import FilePurpose
+from nightshift.jobs.ids import new_id
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle import transitions
+from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore import ObjectUri
-from nightshift.priorities import PriorityClass
-from nightshift.schemas import parse_request
-from nightshift.sources import is_file_id
+from nightshift.objectstore.sources import is_file_id
+from nightshift.outbound.safe_http import check_url
+from nightshift.outbound.webhooks import InvalidSecret, secret_key
 from nightshift.store import Transaction
-from nightshift.store.jobs import NewJob
-from nightshift.webhooks import InvalidSecret, secret_key
 
 JOBS_ROUTE: Final = "/v1/jobs"
 BATCHES_ROUTE: Final = "/v1/batches"
@@ -114,7 +113,7 @@ def submit_online(
     assert new.model is not None, "an online request names its model"
     services.catalogue.check(tx, new.model, new.spec.endpoint)
     admit_online(tx, new.tenant_id, services.settings.api, now)
-    return lifecycle.submit_online(tx, new, body, now)
+    return transitions.submit_online(tx, new, body, now)
 
 
 def submit_bulk(tx: Transaction, services: Services, new: NewJob, now: datetime) -> Submitted:
@@ -125,7 +124,7 @@ def submit_bulk(tx: Transaction, services: Services, new: NewJob, now: datetime)
     if new.model is not None:
         services.catalogue.check(tx, new.model, new.spec.endpoint)
     admit_bulk(tx, new.tenant_id, services.settings.api, now)
-    return lifecycle.submit_bulk(tx, new, now)
+    return transitions.submit_bulk(tx, new, now)
 
 
 def run_key(asked: JobCreate) -> str | None:

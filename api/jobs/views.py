@@ -2,10 +2,10 @@
 
 from datetime import datetime
 
-from api.times import eta_at, seconds, window_text
-from nightshift.answers import usage_json
+from api.responses.times import eta_at, seconds, window_text
+from nightshift.endpoints.answers import usage_json
 from nightshift.jobs import InputError, Job, JobSpec, JobState, JsonObject
-from nightshift.lifecycle import counts_json
+from nightshift.lifecycle.transitions import counts_json
 from nightshift.store import Transaction
 
 

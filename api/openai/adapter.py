@@ -6,9 +6,8 @@ from datetime import datetime
 from typing import Final
 
 from api.jobs.fingerprints import fingerprint
-from api.times import eta_at, seconds, window_text
-from nightshift.files import File
-from nightshift.ids import batch_id, new_id
+from api.responses.times import eta_at, seconds, window_text
+from nightshift.endpoints.requests import Request
 from nightshift.jobs import (
     Endpoint,
     Face,
@@ -18,11 +17,12 @@ from nightshift.jobs import (
     JobSpec,
     JobState,
     JsonObject,
+    NewJob,
     StopReason,
     Usage,
 )
-from nightshift.schemas import Request
-from nightshift.store.jobs import NewJob
+from nightshift.jobs.files import File
+from nightshift.jobs.ids import batch_id, new_id
 
 _STATUS: Final[Mapping[JobState, str]] = {
     JobState.RUNNING: "in_progress",

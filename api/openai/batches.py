@@ -14,8 +14,8 @@ from api.jobs.idempotency import create_once, repeatable
 from api.jobs.submission import bulk_from_batch, submit_bulk
 from api.openai.adapter import batch_json, batch_status
 from nightshift.errors import NotFound
-from nightshift.ids import job_id_of_batch
 from nightshift.jobs import Face, Job, JobKind, JobState, JsonObject
+from nightshift.jobs.ids import job_id_of_batch
 from nightshift.store import Transaction
 
 router = APIRouter(prefix="/v1/batches", tags=["OpenAI"])

@@ -14,11 +14,11 @@ from api.openai.adapter import file_json
 from api.openai.ranges import Unsatisfiable, parse_range
 from api.openai.uploads import keep_upload, read_form
 from api.services import Services
-from nightshift.answers import error_body
+from nightshift.endpoints.answers import error_body
 from nightshift.errors import Conflict, InvalidRequest, NotFound, StorageUnavailable
-from nightshift.files import File, FilePurpose
-from nightshift.ids import batch_id
 from nightshift.jobs import Face
+from nightshift.jobs.files import File, FilePurpose
+from nightshift.jobs.ids import batch_id
 from nightshift.store import Transaction
 
 router = APIRouter(prefix="/v1/files", tags=["OpenAI"])

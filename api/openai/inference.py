@@ -10,9 +10,9 @@ from api.jobs.online import Waiting, accept, answer
 from api.openai.adapter import online_job
 from api.openai.streaming import Wanted, streamed
 from api.services import Services
+from nightshift.endpoints.requests import Request as ModelRequest
+from nightshift.endpoints.requests import parse_request
 from nightshift.jobs import Endpoint, JsonObject
-from nightshift.schemas import Request as ModelRequest
-from nightshift.schemas import parse_request
 
 router = APIRouter(tags=["OpenAI"])
 

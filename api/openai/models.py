@@ -5,7 +5,7 @@ from fastapi.responses import JSONResponse, Response
 
 from api.dependencies import CallerDep, ServicesDep
 from api.jobs.catalogue import ServedModel
-from api.times import seconds
+from api.responses.times import seconds
 from nightshift.errors import UnknownModel
 from nightshift.jobs import JsonObject
 

@@ -13,12 +13,12 @@ from typing import Final
 from fastapi.responses import JSONResponse, Response
 from sse_starlette import ServerSentEvent
 
-from api.errors import error_json
 from api.jobs.online import Gone, Waiting, follow, stopping_if_abandoned
 from api.openai.chunks import DONE, Chunks, error_line, recorded
 from api.openai.transcript import MalformedDelta, Piece, Transcript
+from api.responses.errors import error_json
+from api.responses.sse import event, event_source
 from api.services import Services
-from api.sse import event, event_source
 from nightshift.errors import NightshiftError
 from nightshift.jobs import Answer, JsonObject
 

@@ -14,9 +14,9 @@ log-probabilities of tokens, where they are asked for, come along in the same wa
 
 from dataclasses import dataclass
 
-from api.errors import StreamInterrupted
+from api.responses.errors import StreamInterrupted
+from nightshift.endpoints.logprobs import num_tokens, since
 from nightshift.jobs import JsonObject
-from nightshift.logprobs import num_tokens, since
 
 
 @dataclass(frozen=True, slots=True)

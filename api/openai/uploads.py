@@ -16,8 +16,8 @@ from typing import BinaryIO, Final
 from starlette.datastructures import FormData, UploadFile
 
 from nightshift.errors import InvalidRequest, RequestTooLarge, StorageUnavailable
-from nightshift.files import RECORDED_WITHIN_S, File, FilePurpose, file_key
-from nightshift.ids import new_id
+from nightshift.jobs.files import RECORDED_WITHIN_S, File, FilePurpose, file_key
+from nightshift.jobs.ids import new_id
 from nightshift.objectstore import ObjectStore
 from nightshift.store import Store
 

@@ -6,10 +6,10 @@ from fastapi.responses import JSONResponse, Response
 from api.authentication import Caller
 from api.dependencies import CallerDep, PageDep, ServicesDep, list_json
 from api.jobs.replaying import replay
-from api.times import seconds
+from api.responses.times import seconds
 from nightshift.errors import Conflict, NotFound
 from nightshift.jobs import JsonObject
-from nightshift.poison import DeadRow, DeadRowState
+from nightshift.jobs.dead_letters import DeadRow, DeadRowState
 from nightshift.store import Transaction
 
 router = APIRouter(prefix="/v1/dead_letters", tags=["Jobs"])

@@ -5,11 +5,11 @@ from fastapi.responses import JSONResponse, Response
 
 from api.authentication import Caller
 from api.dependencies import CallerDep, PageDep, ServicesDep, list_json
-from api.times import seconds
+from api.responses.times import seconds
 from nightshift.errors import NotFound
 from nightshift.jobs import JsonObject
+from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
 from nightshift.store import Transaction
-from nightshift.webhooks import Delivery, DeliveryAttempt, DeliveryState
 
 router = APIRouter(prefix="/v1/deliveries", tags=["Webhooks"])
 

@@ -18,8 +18,8 @@ from api.jobs.submission import bulk_from, online_from, run_key, submit_bulk, su
 from api.jobs.views import accepted_json, job_json
 from api.services import Services
 from nightshift.jobs import Job, JobKind, JobState, JsonObject
-from nightshift.lifecycle import Submitted
-from nightshift.priorities import PriorityClass
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle.transitions import Submitted
 from nightshift.store import Transaction
 
 router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
 from api.dependencies import CallerDep, ServicesDep
-from nightshift.webhooks import new_secret
+from nightshift.outbound.webhooks import new_secret
 
 router = APIRouter(prefix="/v1/webhooks", tags=["Webhooks"])
 

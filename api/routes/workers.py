@@ -8,9 +8,9 @@ from fastapi.responses import JSONResponse, Response
 
 from api.dependencies import LIST_LIMIT_MAX, CallerDep, ServicesDep, list_json
 from api.readiness import WORKER_SILENCE_MAX
-from api.times import seconds
+from api.responses.times import seconds
 from nightshift.errors import NotFound
-from nightshift.fleet import Worker
+from nightshift.fleet.workers import Worker
 from nightshift.jobs import JsonObject
 
 router = APIRouter(tags=["Operation"])

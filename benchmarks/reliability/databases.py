@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.reliability.services import Database
 from nightshift.store import Store
-from nightshift.store import database as store_database
-from nightshift.store.migrate import upgrade
+from nightshift.store.databases import database as store_database
+from nightshift.store.databases.migrate import upgrade
 from tests.integration import servers
 
 

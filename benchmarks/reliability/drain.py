@@ -12,7 +12,7 @@ from benchmarks.reliability.figures import Figure
 from benchmarks.reliability.services import Database, service_on
 from nightshift.jobs import JobKind
 from nightshift.settings import WorkerSettings
-from nightshift.store.leases import ExpiredLease
+from nightshift.store.shards.leases import ExpiredLease
 from tests.faults.processes import wait_for
 from tests.faults.service import Service
 from tests.faults.workload import Row, some_rows, submit_bulk, submit_online

@@ -16,20 +16,20 @@ from pathlib import Path
 from benchmarks.reliability.databases import store_on
 from benchmarks.reliability.figures import Figure
 from benchmarks.reliability.services import Database
-from nightshift.files import file_key
-from nightshift.ids import new_id
 from nightshift.jobs import Face
-from nightshift.keys import DEFAULT_TENANT
+from nightshift.jobs.files import file_key
+from nightshift.jobs.ids import new_id
 from nightshift.objectstore import Locations, open_store
+from nightshift.objectstore.sources import Sources
 from nightshift.rows.validation import FileLimits
 from nightshift.settings import SchedulerSettings
-from nightshift.sources import Sources
 from nightshift.store import Store
+from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import MODEL, InMemoryQueue, a_spec, submit
 from scheduler.__main__ import SHARD_ROWS_MAX
+from scheduler.duties.planning import Planning, PlanningConfig
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
-from scheduler.planning import Planning, PlanningConfig
 from tests.faults.workload import ENDPOINT
 
 GOALS = {"sqlite": 30_000.0, "postgresql": 100_000.0}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from benchmarks.reliability.figures import Figure, quantile
 from benchmarks.reliability.services import Database, admissions, service_on, wait_for_admissions
-from nightshift.fleet import WorkerState
+from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import Shard
 from tests.faults.processes import wait_for
 from tests.faults.service import Service, Stamp

@@ -12,7 +12,7 @@ from nightshift.settings import SchedulerSettings, WorkerSettings
 from tests.faults.launch import SCALED, running
 from tests.faults.processes import wait_for
 from tests.faults.service import Parts, Service, Stamp
-from workers.intake import POLL_S
+from workers.intake.claiming import POLL_S
 
 Database = Literal["sqlite", "postgresql"]
 POINTS = "points.log"

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from benchmarks.reliability.databases import store_on
 from benchmarks.reliability.figures import Figure
 from benchmarks.reliability.services import Database, service_on
-from nightshift import lifecycle
+from nightshift.lifecycle import transitions
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store
 from nightshift.testing import MODEL, TTL_S, WORKER, a_segment, planned
@@ -70,7 +70,7 @@ def _run_shards(store: Store, segment_rows: int) -> int:
             rows = min(segment_rows, ROWS_PER_SHARD - first)
             with store.transaction() as tx:
                 segment = a_segment(claim.lease, seq, rows=rows)
-                assert lifecycle.commit_segment(tx, claim.lease, segment, tx.now(), rows_total=None)
+                assert transitions.commit_segment(tx, claim.lease, segment, tx.now(), rows_total=None)
         with store.transaction() as tx:
             assert tx.shards.complete(claim.lease, rows_total=ROWS_PER_SHARD)
         done += 1

@@ -14,17 +14,20 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from nightshift import checkpoints, demo, valkey
-from nightshift.cli.session import KEY_FILE, advice_on_database
+from nightshift import demo
+from nightshift.broker.queue import Queue
+from nightshift.cli.session import advice_on_database
 from nightshift.client import check_api_key, check_base_url
-from nightshift.clouds import NoticeKind, open_provider
 from nightshift.errors import DatabaseUnavailable, NightshiftError, ObjectExists, QueueUnavailable
-from nightshift.fleet import WorkerState
+from nightshift.fleet import checkpoints
+from nightshift.fleet.workers import WorkerState
 from nightshift.objectstore import open_store
-from nightshift.queue import Queue
+from nightshift.outbound.cloud_metadata import NoticeKind, open_provider
+from nightshift.processes import valkey
 from nightshift.settings import ClientSettings, DataSettings, QueueSettings, WorkerSettings
 from nightshift.store import open_existing_database
-from nightshift.store.migrate import is_current
+from nightshift.store.databases.migrate import is_current
+from nightshift.tenants.keys import API_KEY_FILE
 
 DISK_FREE_MIN_BYTES: Final = 1024**3  # results, logs and the queue's log grow; a full disk stops all of it
 ANSWER_TIMEOUT_S: Final = 3.0
@@ -61,9 +64,9 @@ def examine(data: DataSettings) -> Iterator[Finding]:
         ("storage", lambda: check_storage(data.resolved_storage_url)),
         *((f"model {name}", lambda name=name: check_model(name)) for name in names),
         ("spot notices", lambda: check_spot(worker)),
-        ("API key", lambda: check_key(client, data.data_dir / KEY_FILE)),
+        ("API key", lambda: check_key(client, data.data_dir / API_KEY_FILE)),
         ("server", lambda: check_server(client.base_url)),
-        ("service", lambda: check_service(client, data.data_dir / KEY_FILE, _start_a_worker(queue))),
+        ("service", lambda: check_service(client, data.data_dir / API_KEY_FILE, _start_a_worker(queue))),
     ]
     for name, check in checks:
         try:
@@ -97,7 +100,7 @@ def check_database(data: DataSettings) -> Finding:
             return Finding(
                 "database",
                 f"{database.dialect}, with another schema than this version's",
-                "run `python -m nightshift.store.migrate`",
+                "run `python -m nightshift.store.databases.migrate`",
             )
         return Finding("database", f"{database.dialect}, schema current")
 

@@ -11,7 +11,7 @@ import typer
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import EXIT_FAILED, complain, print_json, print_table, say
 from nightshift.jobs import JsonObject
-from nightshift.poison import DeadRowState
+from nightshift.jobs.dead_letters import DeadRowState
 
 if TYPE_CHECKING:
     from nightshift.client import ApiError

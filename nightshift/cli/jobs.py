@@ -8,9 +8,9 @@ import typer
 
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import print_json, print_table, say
-from nightshift.ids import job_id_of_batch
 from nightshift.jobs import JobState
-from nightshift.priorities import PriorityClass
+from nightshift.jobs.ids import job_id_of_batch
+from nightshift.jobs.priorities import PriorityClass
 
 if TYPE_CHECKING:
     from nightshift.client import RemoteJob

@@ -8,7 +8,7 @@ import typer
 from nightshift.cli.session import DataDir, Json, operator_store
 from nightshift.cli.terminal import print_json, print_table, say
 from nightshift.errors import NotFound
-from nightshift.keys import DEFAULT_TENANT, ApiKey, new_key
+from nightshift.tenants.keys import DEFAULT_TENANT, ApiKey, new_key
 
 app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
 

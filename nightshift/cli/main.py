@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from nightshift.children import CONFIGURATION_EXIT
 from nightshift.cli import (
     dlq,
     doctor,
@@ -25,6 +24,7 @@ from nightshift.cli import (
 from nightshift.cli.session import advice_on_database
 from nightshift.cli.terminal import describe, fail
 from nightshift.errors import DatabaseUnavailable, InvalidSetting, NightshiftError
+from nightshift.processes.children import CONFIGURATION_EXIT
 
 app = typer.Typer(
     name="nightshift",

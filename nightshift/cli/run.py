@@ -17,7 +17,7 @@ import typer
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import fail, print_json, say
 from nightshift.errors import NightshiftError
-from nightshift.priorities import PriorityClass
+from nightshift.jobs.priorities import PriorityClass
 
 if TYPE_CHECKING:
     from nightshift.client import Client, RemoteJob

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nightshift.errors import ConfigurationError
+from nightshift.tenants.keys import API_KEY_FILE
 
 if TYPE_CHECKING:
     from nightshift.client import Client
     from nightshift.settings import DataSettings
     from nightshift.store import Store
 
-KEY_FILE: Final = "api_key"
 
 DataDir = Annotated[
     Path | None,
@@ -42,7 +42,8 @@ def open_client() -> "Client":
     from nightshift.settings import ClientSettings
 
     settings = ClientSettings()
-    return Client(settings.base_url, settings.api_key or _key_in_file(data_settings().data_dir / KEY_FILE))
+    key_file = data_settings().data_dir / API_KEY_FILE
+    return Client(settings.base_url, settings.api_key or _key_in_file(key_file))
 
 
 @contextmanager
@@ -52,14 +53,14 @@ def operator_store(data_dir: Path | None = None) -> "Iterator[Store]":
     Raises ConfigurationError when it has not been set up, and leaves no trace of having looked.
     """
     from nightshift.store import Store, open_existing_database
-    from nightshift.store.migrate import serves
+    from nightshift.store.databases.migrate import serves
 
     database = open_existing_database(data_settings(data_dir))
     try:
         if not serves(database):
             raise ConfigurationError(
-                "The database does not have the current schema: run `python -m nightshift.store.migrate`, or "
-                "`nightshift up`, which does the same."
+                "The database does not have the current schema: run "
+                "`python -m nightshift.store.databases.migrate`, or `nightshift up`, which does the same."
             )
         yield Store(database)
     finally:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from nightshift.children import Death, Sequel
 from nightshift.cli.session import DataDir, data_settings
 from nightshift.cli.terminal import fail, is_interactive, say
 from nightshift.errors import ConfigurationError
-from nightshift.supervisor import Supervisor
+from nightshift.processes.children import Death, Sequel
+from nightshift.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from nightshift.cli.embedded import Embedded
+    from nightshift.processes.embedded import Embedded
 
 READY_POLL_S: Final = 0.2
 READY_TIMEOUT_S: Final = 5.0  # of one question, not of the start: a large model takes as long as it takes
@@ -52,8 +52,9 @@ def up(
     kept running. Ready when GET /readyz answers 200. Ctrl-C stops it: unfinished work is kept, and goes on at
     the next start.
     """
-    from nightshift import checkpoints, demo
-    from nightshift.cli import embedded
+    from nightshift import demo
+    from nightshift.fleet import checkpoints
+    from nightshift.processes import embedded
     from nightshift.settings import WorkerSettings, check_settings
 
     check_settings()

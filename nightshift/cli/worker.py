@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
-from nightshift.children import CONFIGURATION_EXIT, Backoff, Child
 from nightshift.cli.terminal import EXIT_FAILED, fail
 from nightshift.errors import ConfigurationError
-from nightshift.supervisor import Supervisor
+from nightshift.processes.children import CONFIGURATION_EXIT, Backoff, Child
+from nightshift.processes.supervisor import Supervisor
 
 RESTART: Final = Backoff(first_s=0.2)  # a dead worker's rows wait long enough for a model to be loaded again
 HEARD_OF_WITHIN: Final = timedelta(seconds=30)  # six heartbeats
@@ -37,7 +37,7 @@ def worker(
     if check:
         _check()
         return
-    from nightshift.cli.worker_child import worker_child
+    from nightshift.processes.worker_child import worker_child
     from nightshift.settings import WorkerSettings, check_settings
 
     check_settings()
@@ -49,10 +49,10 @@ def worker(
 
 def keep_running(child: Child) -> None:
     """Supervise a worker until somebody says stop, or there is no point in starting it again."""
-    from nightshift.cli.worker_child import Undertaker
-    from nightshift.fleet import DeathCause
+    from nightshift.broker.queue import Queue
+    from nightshift.fleet.workers import DeathCause
     from nightshift.observability import set_up_logging
-    from nightshift.queue import Queue
+    from nightshift.processes.worker_child import Undertaker
     from nightshift.settings import DataSettings, QueueSettings, SchedulerSettings
     from nightshift.store import Store, open_database
 
@@ -78,7 +78,7 @@ def keep_running(child: Child) -> None:
 def _check() -> None:
     """For a container's health check: what the database knows of this host's workers."""
     from nightshift.cli.session import operator_store
-    from nightshift.fleet import WorkerState
+    from nightshift.fleet.workers import WorkerState
 
     host = socket.gethostname()
     with operator_store() as store, store.snapshot() as tx:

@@ -10,7 +10,7 @@ import typer
 from nightshift.cli.session import DataDir, Json, operator_store
 from nightshift.cli.terminal import print_json, print_table, say
 from nightshift.errors import NotFound
-from nightshift.fleet import Worker, WorkerState
+from nightshift.fleet.workers import Worker, WorkerState
 
 app = typer.Typer(help="List workers, and drain one.", no_args_is_help=True)
 

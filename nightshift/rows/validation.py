@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final
 
+from nightshift.endpoints.requests import embedding_inputs
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Endpoint, InputError, JsonObject
 from nightshift.rows.lines import BadLine, Line, parse_object
 from nightshift.rows.requests import CUSTOM_ID_CHARS_MAX, is_custom_id
-from nightshift.schemas import embedding_inputs
 
 ERRORS_MAX: Final = 100  # bad lines reported; the last one's message says how many more there are
 ID_DIGEST_BYTES: Final = 16  # kept per row to find duplicates: two ids that differ never share one

@@ -21,23 +21,23 @@ from sqlalchemy import Connection
 
 from nightshift.errors import ConfigurationError, Conflicted
 from nightshift.settings import DataSettings
-from nightshift.store.claims import Claims
 from nightshift.store.counters import Counters
-from nightshift.store.database import Database
-from nightshift.store.dead_rows import DeadRows
+from nightshift.store.databases.database import Database
 from nightshift.store.deliveries import Deliveries
-from nightshift.store.events import Events
 from nightshift.store.files import Files
-from nightshift.store.idempotency import Idempotency
-from nightshift.store.jobs import Jobs
+from nightshift.store.jobs.events import Events
+from nightshift.store.jobs.idempotency import Idempotency
+from nightshift.store.jobs.jobs import Jobs
+from nightshift.store.jobs.load import Load
+from nightshift.store.jobs.online import Online
+from nightshift.store.jobs.references import References
 from nightshift.store.keys import Keys
 from nightshift.store.leadership import Leadership
-from nightshift.store.leases import Leases
-from nightshift.store.load import Load
-from nightshift.store.online import Online
-from nightshift.store.outbox import Outbox
-from nightshift.store.references import References
-from nightshift.store.shards import Shards
+from nightshift.store.shards.claims import Claims
+from nightshift.store.shards.dead_letters import DeadRows
+from nightshift.store.shards.leases import Leases
+from nightshift.store.shards.outbox import Outbox
+from nightshift.store.shards.shards import Shards
 from nightshift.store.workers import Workers
 
 __all__ = ["Store", "Transaction", "open_database", "open_existing_database"]

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
+from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
 from nightshift.store import tables
-from nightshift.webhooks import Delivery, DeliveryAttempt, DeliveryState
 
 delivery = tables.delivery
 attempt = tables.delivery_attempt

@@ -21,7 +21,7 @@ from sqlalchemy import (
     tuple_,
 )
 
-from nightshift.files import File, FilePurpose
+from nightshift.jobs.files import File, FilePurpose
 from nightshift.store import tables
 
 file = tables.file

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from nightshift.keys import ApiKey
 from nightshift.store import tables
+from nightshift.tenants.keys import ApiKey
 
 api_key = tables.api_key
 tenant_secret = tables.tenant_secret

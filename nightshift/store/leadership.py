@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from nightshift.leases import FIRST_TERM, Term
+from nightshift.jobs.leases import FIRST_TERM, Term
 from nightshift.store import tables
 
 leadership = tables.leadership

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
-from nightshift.fleet import Capacity, DeathCause, Model, ModelKind, Worker, WorkerState
+from nightshift.fleet.models import Model, ModelKind
+from nightshift.fleet.workers import Capacity, DeathCause, Worker, WorkerState
 from nightshift.store import tables
 
 worker = tables.worker

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nightshift.fleet.models import Model
+
 from nightshift.errors import NightshiftError
-from nightshift.fleet import Model
 from nightshift.jobs import Endpoint, InputError, NewShard
 from nightshift.objectstore import ObjectChanged
 

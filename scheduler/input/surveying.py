@@ -12,13 +12,13 @@ from itertools import islice
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import InputError, Job, NewShard
 from nightshift.objectstore import Locations, ObjectInfo, ObjectUri
+from nightshift.objectstore.sources import Source, Sources, is_file_id
 from nightshift.rows.inputs import BadRow, InputFormat, InputObject, Row, describe, format_of, iter_rows
 from nightshift.rows.requests import RowProblem, RowRequest, to_request
-from nightshift.sources import Source, Sources, is_file_id
 from nightshift.store import Store
-from scheduler.duty import MayContinue, interruptible
 from scheduler.input.plan import Catalogue, Plan, Refused
 from scheduler.input.sharding import ShardLimits, TooManyShards, cut_objects
+from scheduler.runtime.duty import MayContinue, interruptible
 
 NO_ROWS = InputError("empty_input", "The input has no rows.", param="input")
 NO_MODEL = InputError(

@@ -5,13 +5,13 @@ What a line must look like is `nightshift/rows/validation.py`'s to know.
 
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import Job
+from nightshift.objectstore.sources import Source
 from nightshift.rows.inputs import InputFormat, UnreadableInput, format_of
 from nightshift.rows.lines import lines_in_range
 from nightshift.rows.validation import FileLimits, validate
-from nightshift.sources import Source
-from scheduler.duty import MayContinue, interruptible
 from scheduler.input.plan import Catalogue, Plan, Refused
 from scheduler.input.sharding import cut_validated
+from scheduler.runtime.duty import MayContinue, interruptible
 
 
 def plan_file(

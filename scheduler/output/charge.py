@@ -6,7 +6,7 @@ job's by now.
 
 from nightshift.jobs import Job, JobState
 from nightshift.store import Store
-from scheduler.duty import MayContinue, check
+from scheduler.runtime.duty import MayContinue, check
 
 
 class AlreadyEnded(Exception):

@@ -11,11 +11,11 @@ from itertools import chain
 from tempfile import SpooledTemporaryFile
 from typing import IO, Final, Literal
 
-from nightshift import failpoints
-from nightshift.files import File, FilePurpose, file_key, output_file_id
-from nightshift.ids import batch_id
 from nightshift.jobs import Job
+from nightshift.jobs.files import File, FilePurpose, file_key, output_file_id
+from nightshift.jobs.ids import batch_id
 from nightshift.objectstore import ObjectInfo, ObjectStore
+from nightshift.processes import failpoints
 from scheduler.output.results import ResultLine
 
 CHUNK_BYTES: Final = 1024 * 1024

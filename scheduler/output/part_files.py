@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Final
 
-from nightshift import failpoints
 from nightshift.errors import StorageError
 from nightshift.jobs import Counts, Job, JobState, Shard
 from nightshift.objectstore import ObjectInfo, ObjectStore
+from nightshift.processes import failpoints
 from nightshift.rows.manifest import MANIFEST_NAME, SUCCESS_NAME, Manifest, Part, part_name
 from nightshift.rows.outputs import NotExecuted, RowResult
-from scheduler.crew import side_by_side
-from scheduler.duty import MayContinue, check
 from scheduler.output.part_encoding import encoded
 from scheduler.output.results import Results, Tally
+from scheduler.runtime.duty import MayContinue, check
+from scheduler.runtime.thread_pools import side_by_side
 
 NOTE_BYTES_MAX: Final = 16 * 1024 * 1024
 

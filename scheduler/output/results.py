@@ -11,9 +11,10 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
 from nightshift.errors import InvalidRequest, StorageError
-from nightshift.ids import derived_id
 from nightshift.jobs import Counts, Job, JsonObject, Shard, ShardState, StopReason
+from nightshift.jobs.ids import derived_id
 from nightshift.objectstore import ObjectStore
+from nightshift.objectstore.sources import Sources
 from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.outputs import (
     INTERRUPTED,
@@ -24,7 +25,6 @@ from nightshift.rows.outputs import (
     read_segment,
 )
 from nightshift.rows.requests import custom_id_of, row_number
-from nightshift.sources import Sources
 from nightshift.store import Store
 
 SPOOL_BYTES: Final = 16 * 1024 * 1024  # of one shard's results in memory; more go to a temporary file

@@ -13,8 +13,8 @@ import pytest
 from nightshift.client import Client
 from nightshift.demo import demo_model_path, number_in_words
 from nightshift.jobs import JobState
-from nightshift.store.database import Database
-from nightshift.store.migrate import is_current
+from nightshift.store.databases.database import Database
+from nightshift.store.databases.migrate import is_current
 from tests.e2e.service import Service, output_lines, running, submit_batch
 from tests.e2e.test_service import ACCURACY_MIN, accuracy, kill_worker_in_the_middle, wait_for_batch
 from tests.integration import servers

@@ -10,15 +10,15 @@ from functools import cache
 from typing import Protocol
 
 from nightshift.demo import demo_model_path
+from nightshift.endpoints.requests import ChatRequest
 from nightshift.jobs import Answer
-from nightshift.priorities import PriorityClass
-from nightshift.schemas import ChatRequest
+from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
 from tests.faults.fake_engine import FakeTokenizer, answer_tokens
 from tests.faults.processes import PATIENCE_S
 from workers.engine import Output
-from workers.inference import Identity, Progress, TextAnswer
-from workers.model_server import Inference
+from workers.serving.inference import Identity, Progress, TextAnswer
+from workers.serving.model_server import Inference
 
 Asked = tuple[ChatRequest, Identity]
 
@@ -59,7 +59,7 @@ class ModelAnswers:
     """The demo model's, from an engine of our own here, in deterministic mode."""
 
     def __init__(self) -> None:
-        from workers.model_loading import load_model  # torch: only who asks for a model pays for it
+        from workers.serving.loading import load_model  # torch: only who asks for a model pays for it
 
         self._heard: queue.SimpleQueue[tuple[int, Answer] | BaseException] = queue.SimpleQueue()
         settings = WorkerSettings(deterministic=True)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from nightshift.errors import DatabaseUnavailable
-from nightshift.fleet import WorkerState
+from nightshift.fleet.workers import WorkerState
 from tests.faults.processes import is_running, pause, resume, send, wait_for
 from tests.faults.proxy import Blackhole, Fault, Latency
 from tests.faults.recoveries import Recoveries

@@ -28,13 +28,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nightshift.checkpoints import model_id
-from nightshift.fleet import Model, ModelKind
+from nightshift.fleet.models import Model, ModelKind
+
+from nightshift.fleet.checkpoints import model_id
 from nightshift.settings import WorkerSettings
 from workers.engine import InvalidTokenIds, MadeBy, Output, PromptTooLong, Request
 from workers.engine.request import PRIORITY_RANKS
-from workers.inference import SamplingDefaults
-from workers.model_server import ModelServer, OnFatal, TextServer
+from workers.serving.inference import SamplingDefaults
+from workers.serving.model_server import ModelServer, OnFatal, TextServer
 
 MODEL: Final = "fake"
 CONTEXT_LENGTH: Final = 100_000  # tokens, which are bytes here
@@ -229,7 +230,7 @@ def _eat_memory(more_bytes: int) -> None:
 
 
 def load_fake(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
-    """In place of `workers.model_loading.load_model`: any name is a model."""
+    """In place of `workers.serving.loading.load_model`: any name is a model."""
     while os.path.exists(os.environ.get(LOADING, "")):
         time.sleep(0.02)
     model = Model(

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nightshift.cli import embedded
 from nightshift.demo import demo_model_path
 from nightshift.objectstore import open_store
+from nightshift.processes import embedded
 from nightshift.settings import DataSettings
 from nightshift.store import Store, open_database
 from tests.faults.fake_engine import MODEL
@@ -24,7 +24,7 @@ from tests.faults.processes import Kept, children, send
 from tests.faults.proxy import FaultProxy, proxied
 from tests.faults.service import Parts, Service
 from tests.integration import servers
-from tests.integration.s3_faults import FaultyS3, faulty_s3
+from tests.integration.objectstore.s3_faults import FaultyS3, faulty_s3
 from tests.integration.servers import HOST, PostgresServer, S3Server, ValkeyServer, free_port
 from tests.receiver import receiver, says
 
@@ -76,7 +76,7 @@ def _commands(service: Service) -> dict[str, tuple[str, ...]]:
     python = (sys.executable, "-P", "-m")
     api = (*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(ROOT), "--host", HOST)
     api += ("--port", service.base_url.rpartition(":")[2], "--no-access-log", "--log-level", "warning")
-    api += ("--http", "api.connections:BoundedHttp", "--backlog", "128")
+    api += ("--http", "api.middleware.connections:BoundedHttp", "--backlog", "128")
     worker = "tests.faults.worker_process" if service.parts.engine == "fake" else "nightshift.cli.main"
     arguments = () if service.parts.engine == "fake" else ("worker",)
     return {

@@ -13,20 +13,20 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
+from nightshift.endpoints.requests import ChatRequest, parse_request
 from nightshift.errors import DatabaseUnavailable, NightshiftError
-from nightshift.ids import batch_id
 from nightshift.jobs import Answer, Counts, Face, JobState, Shard, ShardState
 from nightshift.jobs import Job as StoredJob
-from nightshift.poison import ALONE_TO_BURY, AMONG_OTHERS_MAX
+from nightshift.jobs.dead_letters import ALONE_TO_BURY, AMONG_OTHERS_MAX
+from nightshift.jobs.ids import batch_id
+from nightshift.outbound.webhooks import DeliveryState
 from nightshift.rows.outputs import RowResult, json_line
-from nightshift.schemas import ChatRequest, parse_request
 from nightshift.store import tables
-from nightshift.webhooks import DeliveryState
 from tests.faults.answers import Asked, answers_of
 from tests.faults.processes import PATIENCE_S, wait_for
 from tests.faults.service import Service
 from tests.faults.workload import BulkJob, Job, OnlineJob, Row
-from workers.inference import Identity
+from workers.serving.inference import Identity
 
 FAR_AHEAD: Final = timedelta(days=1000)
 SHARDS_PAGE: Final = 1000
@@ -180,7 +180,7 @@ def _stored(service: Service, job: Job) -> tuple[StoredJob, list[Shard]]:
 
 def _without_buried(service: Service, job: Job, shards: Sequence[Shard]) -> tuple[Job, int]:
     """The job with the rows that were buried expected to be errors, and how many they are: only those that
-    lost as many workers as `nightshift/poison.py` demands where nobody can explain a death.
+    lost as many workers as `nightshift/jobs/dead_letters.py` demands where nobody can explain a death.
     """
     dead = tables.dead_row
     wanted = select(dead.c.shard_id, dead.c.row).where(

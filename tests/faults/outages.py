@@ -25,7 +25,7 @@ from typing import Final, Literal
 import psycopg
 
 from nightshift.errors import DatabaseUnavailable
-from nightshift.keys import DEFAULT_TENANT
+from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.faults.launch import running
 from tests.faults.processes import TICK_S, wait_for
 from tests.faults.proxy import Blackhole, Refuse

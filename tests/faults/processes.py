@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nightshift.children import Backoff, Child, Death, Launch, Sequel
-from nightshift.supervisor import Supervisor
+from nightshift.processes.children import Backoff, Child, Death, Launch, Sequel
+from nightshift.processes.supervisor import Supervisor
 
 TICK_S: Final = 0.02  # another process can only be asked again, not waited for
 RESTART: Final = Backoff(first_s=0.1, factor=1.0)  # at once, however often it dies

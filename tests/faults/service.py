@@ -19,15 +19,15 @@ from typing import Literal
 
 import httpx
 
-from nightshift import failpoints
-from nightshift.children import Death
 from nightshift.client import Client
-from nightshift.fleet import WorkerState
-from nightshift.keys import DEFAULT_TENANT
+from nightshift.fleet.workers import WorkerState
 from nightshift.objectstore import ObjectStore
+from nightshift.outbound.webhooks import DeliveryState
+from nightshift.processes import failpoints
+from nightshift.processes.children import Death
 from nightshift.store import Store, tables
-from nightshift.store.database import Database
-from nightshift.webhooks import DeliveryState
+from nightshift.store.databases.database import Database
+from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.faults.fake_engine import MODEL
 from tests.faults.processes import (
     PATIENCE_S,
@@ -42,7 +42,7 @@ from tests.faults.processes import (
 )
 from tests.faults.proxy import FaultProxy
 from tests.integration.api.conftest import insert_key
-from tests.integration.s3_faults import FaultyS3
+from tests.integration.objectstore.s3_faults import FaultyS3
 from tests.integration.servers import PostgresServer, S3Server, ValkeyServer
 from tests.receiver import Receiver
 

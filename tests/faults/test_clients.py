@@ -17,11 +17,11 @@ import httpx
 import pytest
 from sqlalchemy import ColumnElement, func, select
 
-from api.connections import connections_max
-from nightshift.ids import job_id_of_batch
+from api.middleware.connections import connections_max
 from nightshift.jobs import Face, JobState
+from nightshift.jobs.ids import job_id_of_batch
+from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
-from nightshift.webhooks import DeliveryState
 from tests.faults import oracle
 from tests.faults.processes import PATIENCE_S, wait_for
 from tests.faults.service import Service

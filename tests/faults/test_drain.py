@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.fleet import DeathCause, Worker, WorkerState
-from nightshift.store.leases import ExpiredLease
+from nightshift.fleet.workers import DeathCause, Worker, WorkerState
+from nightshift.store.shards.leases import ExpiredLease
 from tests.faults import oracle
 from tests.faults.conftest import ServiceOf
 from tests.faults.oracle import Limits

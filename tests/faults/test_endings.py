@@ -12,8 +12,8 @@ import httpx
 import pytest
 from sqlalchemy import Column, update
 
-from nightshift.ids import batch_id
 from nightshift.jobs import Face, JobKind, JobState
+from nightshift.jobs.ids import batch_id
 from nightshift.store import tables
 from tests.faults import oracle
 from tests.faults.processes import wait_for

@@ -15,12 +15,12 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from nightshift.fleet import WorkerState
+from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import Face
-from nightshift.keys import DEFAULT_TENANT
 from nightshift.rows.outputs import decode_segment
 from nightshift.settings import WorkerSettings
 from nightshift.store import tables
+from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.faults import oracle
 from tests.faults.launch import SCALED, running
 from tests.faults.oracle import Limits

@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.clouds import PROVIDERS, MetadataServer, Notice, NoticeKind, Provider, detected, open_provider
+from nightshift.outbound.cloud_metadata import (
+    PROVIDERS,
+    MetadataServer,
+    Notice,
+    NoticeKind,
+    Provider,
+    detected,
+    open_provider,
+)
 from tests.faults import metadata
 from tests.faults.metadata import EVENT_ID, MACHINE, Metadata, Trouble
 from tests.unit.workers.scripted import ManualClock
-from workers.spot import NOTICE_STANDS_S, SpotWatcher
+from workers.health.spot import NOTICE_STANDS_S, SpotWatcher
 
 AT = datetime(2026, 11, 21, 18, tzinfo=UTC)
 CLOUDS = ["aws", "gcp", "azure"]

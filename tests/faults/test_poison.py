@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import select
 
 from nightshift.errors import NightshiftError
-from nightshift.fleet import DeathCause
+from nightshift.fleet.workers import DeathCause
 from nightshift.jobs import JobState
-from nightshift.poison import CRASHES_TO_BURY, ERROR_CODE
+from nightshift.jobs.dead_letters import CRASHES_TO_BURY, ERROR_CODE
 from nightshift.store import tables
 from tests.faults import oracle
 from tests.faults.oracle import Limits

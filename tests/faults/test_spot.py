@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nightshift.fleet import DeathCause, Worker, WorkerState
+from nightshift.fleet.workers import DeathCause, Worker, WorkerState
 from nightshift.jobs import Job
 from tests.faults import metadata, oracle
 from tests.faults.metadata import Metadata, Trouble

@@ -15,14 +15,14 @@ import pytest
 from api.storage_threads import STORAGE_THREADS_MAX
 from nightshift.jobs import Face, JobState
 from nightshift.jobs import Job as StoredJob
-from scheduler.retention import COLLECTED
+from scheduler.duties.retention import COLLECTED
 from tests.faults import oracle
 from tests.faults.launch import running
 from tests.faults.oracle import Limits
 from tests.faults.processes import wait_for
 from tests.faults.service import Parts, Service
 from tests.faults.workload import BulkJob, Job, Row, some_rows, submit_bulk, submit_online
-from tests.integration.s3_faults import (
+from tests.integration.objectstore.s3_faults import (
     ANY,
     AnswerLost,
     CutShort,

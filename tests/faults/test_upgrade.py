@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection
 
-from nightshift.store.migrate import change_schema
+from nightshift.store.databases.migrate import change_schema
 from tests.faults import oracle
 from tests.faults.conftest import ServiceOf
 from tests.faults.oracle import Limits

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import httpx
 import pytest
 
-from nightshift.fleet import DeathCause, Worker
+from nightshift.fleet.workers import DeathCause, Worker
 from tests.faults import oracle
 from tests.faults.conftest import ServiceOf
 from tests.faults.control_group import short_of_memory

@@ -5,11 +5,12 @@ from typing import Any, Final
 
 from kombu.transport import virtual
 
-from nightshift import failpoints
+from nightshift.processes import failpoints
 from tests.faults.fake_engine import load_fake
-from workers import composition, intake
+from workers import composition
 from workers.app import app
-from workers.pool import EnginePool
+from workers.intake import claiming
+from workers.intake.pool import EnginePool
 from workers.runtime import Runtime
 
 __all__ = ["FakePool", "app"]
@@ -35,5 +36,5 @@ def _die_with_a_message_in_hand() -> None:
     virtual.QoS.append = hit_and_append
 
 
-intake.POLL_S = float(os.environ.get(POLL_S, intake.POLL_S))  # type: ignore[misc]
+claiming.POLL_S = float(os.environ.get(POLL_S, claiming.POLL_S))  # type: ignore[misc]
 _die_with_a_message_in_hand()

@@ -3,7 +3,7 @@ supervisor, the same restarts, the same release of a dead worker's leases.
 """
 
 from nightshift.cli.worker import keep_running
-from nightshift.cli.worker_child import worker_child
+from nightshift.processes.worker_child import worker_child
 from nightshift.settings import WorkerSettings
 
 APP = "tests.faults.worker_app"

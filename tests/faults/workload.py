@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import httpx
 
-from nightshift.ids import job_id_of_batch
 from nightshift.jobs import Face
+from nightshift.jobs.ids import job_id_of_batch
 from tests.faults.processes import PATIENCE_S
 from tests.faults.service import Service
 

@@ -15,7 +15,7 @@ from tests.unit.workers.engine.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX,
 from tests.unit.workers.engine.test_overlap import CRAMPED, random_request, told
 from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine, save_model
 from workers.engine import Engine, Request
-from workers.engine.execution.attention_backends import FP8_CAPABILITY_MIN
+from workers.engine.execution.attention.selection import FP8_CAPABILITY_MIN
 from workers.engine.kernels.quantised import QUANTISED_DTYPES
 
 pytestmark = [

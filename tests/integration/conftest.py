@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from nightshift.store import Store, tables
-from nightshift.store.database import Database
-from nightshift.store.migrate import upgrade
+from nightshift.store.databases.database import Database
+from nightshift.store.databases.migrate import upgrade
 from nightshift.testing import FakeClock
 from tests.integration import servers
 from tests.integration.servers import PostgresServer, S3Server, ValkeyServer

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 import redis
 
-from nightshift import valkey
 from nightshift.objectstore.s3 import s3_client
+from nightshift.processes import valkey
 from nightshift.settings import QueueSettings
 
 if TYPE_CHECKING:

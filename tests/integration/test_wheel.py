@@ -72,9 +72,9 @@ def test_the_wheel_holds_the_four_packages_and_nothing_else(wheel):
     [
         "nightshift/_migrations/env.py",
         "nightshift/_migrations/versions/2026-11-20-2000_create_jobs.py",
-        "nightshift/demo_model/config.json",
-        "nightshift/demo_model/model.safetensors",
-        "nightshift/demo_model/tokenizer.json",
+        "nightshift/demo/demo_model/config.json",
+        "nightshift/demo/demo_model/model.safetensors",
+        "nightshift/demo/demo_model/tokenizer.json",
     ],
 )
 def test_the_wheel_holds_what_up_needs_without_a_checkout(wheel, name):
@@ -97,7 +97,7 @@ def test_only_the_worker_needs_torch(installed, module):
 
 
 def test_the_schema_is_made_from_the_wheel(installed, tmp_path):
-    program = "import runpy; runpy.run_module('nightshift.store.migrate', run_name='__main__')"
+    program = "import runpy; runpy.run_module('nightshift.store.databases.migrate', run_name='__main__')"
     run(installed, program, NIGHTSHIFT_DATA_DIR=str(tmp_path))
     assert (tmp_path / "nightshift.db").stat().st_size > 0
 

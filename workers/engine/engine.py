@@ -27,7 +27,7 @@ from .batching.step_time import StepShape
 from .config import EngineConfig
 from .detokenizer import TextStream
 from .errors import DuplicateRequest, EngineDraining, InvalidConfig, UnknownRequest
-from .execution.attention_backends import can_be_recorded, has_transposed_keys, make_attention
+from .execution.attention.selection import can_be_recorded, has_transposed_keys, make_attention
 from .execution.cuda_graphs import CudaCapture
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import ModelRunner

@@ -19,8 +19,8 @@ from torch import Tensor
 from .batching.batcher import Chunk
 from .batching.sequence import Sequence
 from .errors import UnsupportedModel
-from .execution.attention import ATTENTION_NAME, LayerCall, UnsupportedAttention, paged_step
-from .execution.attention_backends import block_size_multiple, has_transposed_keys, make_attention
+from .execution.attention.interface import ATTENTION_NAME, LayerCall, UnsupportedAttention, paged_step
+from .execution.attention.selection import block_size_multiple, has_transposed_keys, make_attention
 from .execution.forward_pass import ForwardPass, ModulePass
 from .execution.kv_memory import KvMemory, KvShape
 from .execution.model_runner import ModelRunner

@@ -12,10 +12,10 @@ import pytest
 
 from api.app import create_app
 from api.services import AppSettings
-from nightshift.keys import ApiKey, digest, key_id, new_key
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
-from nightshift.store.database import Database
+from nightshift.store.databases.database import Database
+from nightshift.tenants.keys import ApiKey, digest, key_id, new_key
 from tests.integration.api.asking import bulk_under
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 from tests.integration.api.serving import serving

@@ -13,19 +13,20 @@ from typing import Any
 
 import redis
 from kombu.exceptions import OperationalError
+from nightshift.fleet.models import Model, ModelKind
 
-from nightshift import lifecycle
-from nightshift.answers import Choice, chat_completion, embedding_list, error_body, text_completion
+from nightshift.broker.queue import ONLINE_QUEUE, Queue, celery_app
+from nightshift.broker.token_streams import Delta, End, StreamWriter
+from nightshift.endpoints.answers import Choice, chat_completion, embedding_list, error_body, text_completion
+from nightshift.endpoints.logprobs import Chance, Chosen, chat_logprobs, completion_logprobs
+from nightshift.endpoints.requests import ChatRequest, CompletionRequest, parse_request
 from nightshift.errors import QueueUnavailable
-from nightshift.fleet import Model, ModelKind, Worker, WorkerState
+from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import Answer, Endpoint, JobKind, JsonObject, OnlineClaim, StopReason, Usage
-from nightshift.logprobs import Chance, Chosen, chat_logprobs, completion_logprobs
-from nightshift.queue import ONLINE_QUEUE, Queue, celery_app
-from nightshift.schemas import ChatRequest, CompletionRequest, parse_request
+from nightshift.lifecycle import transitions
 from nightshift.settings import QueueSettings
 from nightshift.store import Store
-from nightshift.store.outbox import Ring
-from nightshift.streams import Delta, End, StreamWriter
+from nightshift.store.shards.outbox import Ring
 
 CHAT_MODEL = "org/parrot"
 EMBEDDING_MODEL = "ruler"
@@ -78,7 +79,7 @@ class FakeWorker:
     def record(self, claim: OnlineClaim, answer: Answer) -> None:
         """Commit the answer, then announce it."""
         with self._store.transaction() as tx:
-            lifecycle.record_answer(tx, claim, answer, tx.now())
+            transitions.record_answer(tx, claim, answer, tx.now())
         self._streams.write([End(claim.lease.shard_id)])
 
     def refuse(self, claim: OnlineClaim, status_code: int, code: str) -> None:
@@ -93,7 +94,7 @@ class FakeWorker:
                 (held,) = tx.leases.renew([claim.lease], tx.now(), LEASE_S)
                 if held.stop_reason is not None:
                     tx.shards.stop_held(claim.lease)
-                    lifecycle.end_stopped_online(tx, tx.jobs.fetch(claim.job.id), tx.now())
+                    transitions.end_stopped_online(tx, tx.jobs.fetch(claim.job.id), tx.now())
                     return held.stop_reason
         raise AssertionError("the test ended before the job was told to stop")
 

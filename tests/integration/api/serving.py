@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
-from api.connections import BoundedHttp
+from api.middleware.connections import BoundedHttp
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0

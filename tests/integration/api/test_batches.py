@@ -7,9 +7,9 @@ import openai
 import pytest
 from openai.types import Batch
 
-from nightshift import lifecycle
-from nightshift.ids import job_id_of_batch
 from nightshift.jobs import Counts, InputError, Job, JobState, NewShard
+from nightshift.jobs.ids import job_id_of_batch
+from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction
 from tests.integration.api.conftest import ClientMaker, batch_lines
 
@@ -38,13 +38,13 @@ def move_to(store: Store, batch: Batch, *path: JobState) -> None:
             job = job_of(tx, batch)
             if state is JobState.QUEUED:
                 shard = NewShard(shard_no=0, uri="file-x", format="jsonl", start=0, end=10)
-                assert lifecycle.plan(tx, job, "org/parrot", [shard], now, rows_total=3)
+                assert transitions.plan(tx, job, "org/parrot", [shard], now, rows_total=3)
             elif state is JobState.RUNNING:
                 assert tx.jobs.mark_started(job.id, now, None)
             elif state is JobState.FINALIZING:
                 assert tx.jobs.mark_finalizing(job.id, now)
             else:
-                assert lifecycle.finish(tx, job, state, now, counts=Counts(3, 2, 1))
+                assert transitions.finish(tx, job, state, now, counts=Counts(3, 2, 1))
 
 
 def test_a_batch_is_created_shown_and_listed(client: openai.OpenAI) -> None:
@@ -246,7 +246,7 @@ def test_a_file_that_failed_validation_shows_its_lines(client: openai.OpenAI, st
     batch = create(client)
     wrong = InputError("duplicate_custom_id", "row-1 was seen before", line=2, param="custom_id")
     with store.transaction() as tx:
-        lifecycle.finish(tx, job_of(tx, batch), JobState.FAILED, tx.now(), errors=[wrong])
+        transitions.finish(tx, job_of(tx, batch), JobState.FAILED, tx.now(), errors=[wrong])
 
     shown = client.batches.retrieve(batch.id)
 

@@ -15,8 +15,8 @@ from api import authentication
 from api.app import create_app
 from api.openai import streaming
 from api.services import AppSettings
-from nightshift.keys import key_id
 from nightshift.store import Store
+from nightshift.tenants.keys import key_id
 from tests.integration.api.conftest import TIMEOUT_S, KeyMaker, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, OnlineClaim
 from tests.integration.api.serving import serving

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from api import connections
-from api.connections import connections_max
+from api.middleware import connections
+from api.middleware.connections import connections_max
 from tests.integration.api.conftest import TIMEOUT_S
 from tests.integration.api.serving import HOST, serving
 

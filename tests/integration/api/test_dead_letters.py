@@ -11,20 +11,20 @@ import pytest
 from api.jobs.replaying import replay
 from api.routes import dead_letters
 from api.services import AppSettings, Services
-from nightshift.fleet import DeathCause
-from nightshift.ids import new_id
+from nightshift.fleet.workers import DeathCause
 from nightshift.jobs import Endpoint
-from nightshift.lifecycle import plan
+from nightshift.jobs.dead_letters import DeadRow
+from nightshift.jobs.ids import new_id
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle.transitions import plan
 from nightshift.objectstore.directory import DirectoryStore
-from nightshift.poison import DeadRow
-from nightshift.priorities import PriorityClass
 from nightshift.settings import ApiSettings
 from nightshift.store import Store, Transaction
-from nightshift.store.dead_rows import DeadRows
+from nightshift.store.shards.dead_letters import DeadRows
 from nightshift.testing import a_shard, a_spec, submit
 from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
-from tests.integration.scheduling import a_line, jsonl
+from tests.integration.scheduler.scheduling import a_line, jsonl
 
 
 @pytest.fixture

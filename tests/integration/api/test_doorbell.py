@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.doorbell import Doorbell
+from api.rings import Doorbell
+from nightshift.broker.hints import Nudger
 from nightshift.jobs import JobKind
-from nightshift.nudges import Nudger
 from nightshift.settings import QueueSettings
 from nightshift.store import Store
-from nightshift.store.outbox import Ring
+from nightshift.store.shards.outbox import Ring
 from nightshift.testing import InMemoryQueue, asked
 from tests.integration.api.waiting import wait_until_nothing_is_owed
 

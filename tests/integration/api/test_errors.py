@@ -7,8 +7,8 @@ import httpx
 import openai
 import pytest
 
-from nightshift.keys import key_id
 from nightshift.store import Store
+from nightshift.tenants.keys import key_id
 from tests.integration.api.conftest import KeyMaker, StandingApi
 from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL, FakeWorker
 

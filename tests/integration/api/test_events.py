@@ -9,8 +9,8 @@ from threading import Event
 import httpx
 import pytest
 
-from nightshift import lifecycle
 from nightshift.jobs import Counts, JobState, NewShard, OnlineClaim, Segment, Usage
+from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from tests.integration.api.conftest import TIMEOUT_S
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, heard, spoken
@@ -110,7 +110,7 @@ def test_a_bulk_job_is_followed_live_to_its_end(http: httpx.Client, bulk_job_id:
         first = next(coming)
         with store.transaction() as tx:
             job, now = tx.jobs.fetch(bulk_job_id), tx.now()
-            lifecycle.finish(tx, job, JobState.FAILED, now, counts=Counts(0))
+            transitions.finish(tx, job, JobState.FAILED, now, counts=Counts(0))
         rest = list(coming)
 
     assert first.type == "job.queued"
@@ -121,7 +121,7 @@ def test_of_much_progress_only_the_newest_is_told(http: httpx.Client, bulk_job_i
     with store.transaction() as tx:
         now = tx.now()
         shard = NewShard(shard_no=0, uri="file:///x", format="jsonl", start=0, end=10)
-        lifecycle.plan(tx, tx.jobs.fetch(bulk_job_id), CHAT_MODEL, [shard], now)
+        transitions.plan(tx, tx.jobs.fetch(bulk_job_id), CHAT_MODEL, [shard], now)
         claim = tx.claims.bulk("worker_a", [CHAT_MODEL], now, 60)
         assert claim is not None
         for seq in range(700):  # more than is read at a time
@@ -135,8 +135,8 @@ def test_of_much_progress_only_the_newest_is_told(http: httpx.Client, bulk_job_i
                 size_bytes=1,
                 sha256="0" * 64,
             )
-            lifecycle.commit_segment(tx, claim.lease, segment, now, rows_total=None)
-        lifecycle.finish(tx, tx.jobs.fetch(bulk_job_id), JobState.FAILED, now, counts=Counts(700, 700, 0))
+            transitions.commit_segment(tx, claim.lease, segment, now, rows_total=None)
+        transitions.finish(tx, tx.jobs.fetch(bulk_job_id), JobState.FAILED, now, counts=Counts(700, 700, 0))
 
     seen = follow(http, bulk_job_id)
 

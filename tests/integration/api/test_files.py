@@ -12,13 +12,13 @@ import pytest
 
 from api.openai.uploads import Upload, keep_upload
 from nightshift.errors import StorageUnavailable
-from nightshift.files import RECORDED_WITHIN_S, File, FilePurpose
+from nightshift.jobs.files import RECORDED_WITHIN_S, File, FilePurpose
 from nightshift.objectstore import DirectoryStore
 from nightshift.store import Store
-from nightshift.store.database import Database
+from nightshift.store.databases.database import Database
 from nightshift.testing import FakeClock
 from tests.integration.api.conftest import ClientMaker, batch_lines
-from tests.integration.scheduling import BusyStore
+from tests.integration.scheduler.scheduling import BusyStore
 
 LINES = batch_lines(3)
 

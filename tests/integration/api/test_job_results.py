@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from api.services import AppSettings
-from nightshift import lifecycle
 from nightshift.jobs import Counts, InputError, JobState, NewShard, Segment, Usage
+from nightshift.lifecycle import transitions
 from nightshift.objectstore import open_store
 from nightshift.rows.outputs import RowResult, encode_segment
 from nightshift.store import Store
@@ -23,7 +23,7 @@ class TestResults:
         with store.transaction() as tx:
             now = tx.now()
             shard = NewShard(shard_no=0, uri="file:///x", format="jsonl", start=0, end=10)
-            lifecycle.plan(tx, tx.jobs.fetch(job_id), CHAT_MODEL, [shard], now)
+            transitions.plan(tx, tx.jobs.fetch(job_id), CHAT_MODEL, [shard], now)
             claim = tx.claims.bulk("worker_a", [CHAT_MODEL], now, 60)
             assert claim is not None
             for seq, names in enumerate((("a", "b", "bad"), ("c", "d"))):
@@ -40,7 +40,7 @@ class TestResults:
                     size_bytes=stored.size_bytes,
                     sha256=stored.sha256 or "",
                 )
-                assert lifecycle.commit_segment(tx, claim.lease, segment, now, rows_total=None)
+                assert transitions.commit_segment(tx, claim.lease, segment, now, rows_total=None)
         return job_id
 
     def test_rows_are_read_page_by_page_without_gap_or_duplicate(
@@ -81,7 +81,7 @@ def test_the_row_of_a_request_that_was_given_up_says_why(
     why = InputError("interrupted", "The worker was lost.")
     with store.transaction() as tx:
         job = tx.jobs.fetch(job_id)
-        assert lifecycle.finish(tx, job, JobState.FAILED, tx.now(), counts=Counts(1, 0, 1), errors=(why,))
+        assert transitions.finish(tx, job, JobState.FAILED, tx.now(), counts=Counts(1, 0, 1), errors=(why,))
 
     (row,) = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
 

@@ -8,11 +8,11 @@ import openai
 import pytest
 
 from api.services import AppSettings
-from nightshift import lifecycle
 from nightshift.jobs import Counts, InputError, JobState
+from nightshift.lifecycle import transitions
+from nightshift.outbound.webhooks import new_secret, secret_key
 from nightshift.store import Store
-from nightshift.vault import open_vault
-from nightshift.webhooks import new_secret, secret_key
+from nightshift.tenants.vault import open_vault
 from tests.integration.api.asking import CHAT, bulk_under, online
 from tests.integration.api.conftest import ClientMaker, KeyMaker, StandingApi, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, OnlineClaim
@@ -276,7 +276,7 @@ def test_what_was_wrong_with_a_job_is_shown_the_first_of_it_twice(
     unharmed = http.get(f"/v1/jobs/{job_id}").json()
     found = [InputError("invalid_json", "not JSON", line=2), InputError("empty_file", "empty", param="input")]
     with store.transaction() as tx:
-        lifecycle.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, tx.now(), errors=found)
+        transitions.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, tx.now(), errors=found)
     shown = http.get(f"/v1/jobs/{job_id}").json()
 
     assert (unharmed["error"], unharmed["errors"]) == (None, [])
@@ -291,7 +291,7 @@ def test_cancelling_is_idempotent_and_too_late_is_a_conflict(
     first = http.post(f"/v1/jobs/{ids[0]}/cancel")
     second = http.post(f"/v1/jobs/{ids[0]}/cancel")
     with store.transaction() as tx:
-        lifecycle.finish(tx, tx.jobs.fetch(ids[1]), JobState.FAILED, tx.now(), counts=Counts(0))
+        transitions.finish(tx, tx.jobs.fetch(ids[1]), JobState.FAILED, tx.now(), counts=Counts(0))
     late = http.post(f"/v1/jobs/{ids[1]}/cancel")
 
     assert first.status_code == second.status_code == 200

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from api.app import create_app
-from api.bodies import SMALL_BYTES, Bodies
+from api.middleware.bodies import SMALL_BYTES, Bodies
 from api.services import AppSettings
 from nightshift.errors import TooManyRequests
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings

@@ -8,13 +8,13 @@ import pytest
 
 from api.app import create_app
 from api.services import AppSettings
-from nightshift import lifecycle
-from nightshift.fleet import Worker, WorkerState
+from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import Counts, JobState
+from nightshift.lifecycle import transitions
+from nightshift.outbound.webhooks import DeliveryAttempt, DeliveryState
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
-from nightshift.store.migrate import downgrade
-from nightshift.webhooks import DeliveryAttempt, DeliveryState
+from nightshift.store.databases.migrate import downgrade
 from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.fake_worker import CHAT_MODEL, WORKER_ID, FakeWorker
 from tests.integration.api.serving import serving
@@ -128,7 +128,7 @@ def delivery_id(http: httpx.Client, store: Store, tmp_path: Path) -> str:
     job_id = http.post("/v1/jobs", json=asked).json()["id"]
     with store.transaction() as tx:
         now = tx.now()
-        lifecycle.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, now, counts=Counts(0))
+        transitions.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, now, counts=Counts(0))
         (delivery,) = tx.deliveries.due(now, 10)
         attempt = DeliveryAttempt(
             attempt_no=1, started_at=now, latency_ms=12, status_code=500, error=None, response_head="sorry"

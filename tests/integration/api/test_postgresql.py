@@ -7,11 +7,11 @@ import httpx
 import openai
 import pytest
 
-from nightshift import lifecycle
 from nightshift.jobs import Face
+from nightshift.lifecycle import transitions
 from nightshift.settings import DataSettings
 from nightshift.store import Store
-from nightshift.store.database import Database
+from nightshift.store.databases.database import Database
 from nightshift.testing import a_new_job, a_spec
 from tests.integration.api.conftest import batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
@@ -62,7 +62,7 @@ def test_a_file_is_not_deleted_beside_the_submit_of_a_batch_over_it(
     with ThreadPoolExecutor(1) as pool:
         with store.transaction() as tx:  # a submit, held up before its commit
             assert tx.files.get_to_read(new.tenant_id, file.id, tx.now())
-            lifecycle.submit_bulk(tx, new, tx.now())
+            transitions.submit_bulk(tx, new, tx.now())
             deleting = pool.submit(http.delete, f"/v1/files/{file.id}")
             wait_until_blocked(postgresql_database)
 

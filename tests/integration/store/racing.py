@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy import text
 
-from nightshift.store.database import Database
+from nightshift.store.databases.database import Database
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import Store
 from nightshift.testing import FakeClock, a_delivery, an_attempt, submit
-from nightshift.webhooks import Delivery, DeliveryState
 from tests.integration.store.racing import at_once
 
 RESERVED = timedelta(seconds=30)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from nightshift.files import File, FilePurpose
+from nightshift.jobs.files import File, FilePurpose
 from nightshift.store import Store
 from nightshift.testing import FakeClock, a_file
 

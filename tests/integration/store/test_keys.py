@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from nightshift.keys import ApiKey, key_id, new_key
 from nightshift.store import Store
+from nightshift.tenants.keys import ApiKey, key_id, new_key
 from nightshift.testing import FakeClock, an_api_key
 from tests.integration.store.racing import at_once
 

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from nightshift.leases import Term
+from nightshift.jobs.leases import Term
 from nightshift.store import Store
 from nightshift.testing import FakeClock
 from tests.integration.store.racing import at_once

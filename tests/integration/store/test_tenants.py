@@ -9,14 +9,15 @@ from typing import get_type_hints
 
 import pytest
 
-from nightshift import lifecycle
-from nightshift.files import File
-from nightshift.fleet import DeathCause
-from nightshift.ids import new_id
+from nightshift.fleet.workers import DeathCause
 from nightshift.jobs import Job, StopReason
-from nightshift.poison import DeadRow
+from nightshift.jobs.dead_letters import DeadRow
+from nightshift.jobs.files import File
+from nightshift.jobs.ids import new_id
+from nightshift.lifecycle import transitions
+from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import Store, Transaction
-from nightshift.store.idempotency import KeptAnswer
+from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.testing import (
     STARTS_AT,
     a_delivery,
@@ -30,7 +31,6 @@ from nightshift.testing import (
     commit_rows,
     planned,
 )
-from nightshift.webhooks import Delivery, DeliveryState
 
 OWNER, STRANGER = "tenant_owner", "tenant_stranger"
 DAY = timedelta(days=1)
@@ -72,7 +72,7 @@ def belongings(store: Store, tenant_id: str) -> Belongings:
     delivery = a_delivery(bulk)
     answered = claimed_online(store, online.shard_id)
     with store.transaction() as tx:
-        lifecycle.record_answer(tx, answered, an_answer(), tx.now())
+        transitions.record_answer(tx, answered, an_answer(), tx.now())
         tx.files.insert(file)
         tx.dead_rows.bury(dead)
         tx.deliveries.insert(delivery)

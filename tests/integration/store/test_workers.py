@@ -2,7 +2,9 @@
 
 from datetime import timedelta
 
-from nightshift.fleet import Capacity, DeathCause, Model, ModelKind, WorkerState
+from nightshift.fleet.models import Model, ModelKind
+
+from nightshift.fleet.workers import Capacity, DeathCause, WorkerState
 from nightshift.store import Store
 from nightshift.testing import FakeClock, a_worker
 from tests.integration.store.racing import at_once

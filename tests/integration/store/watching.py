@@ -1,11 +1,11 @@
 """What can be seen of a job from outside its transactions, and orders to it, each in one of its own."""
 
-from nightshift import lifecycle
 from nightshift.jobs import Counts, Job, JobState, ShardState, StopReason, Webhook
+from nightshift.lifecycle import transitions
+from nightshift.outbound.webhooks import Delivery
 from nightshift.store import Store
-from nightshift.store.outbox import Ring
+from nightshift.store.shards.outbox import Ring
 from nightshift.testing import a_spec, claimed, completed, planned
-from nightshift.webhooks import Delivery
 
 HOOK = "https://receiver.example/hook"
 
@@ -41,14 +41,14 @@ def shard_states(store: Store, job: Job) -> list[ShardState]:
 
 def request_stop(store: Store, job: Job, reason: StopReason = StopReason.CANCELLED) -> bool:
     with store.transaction() as tx:
-        return lifecycle.request_stop(tx, job, reason, tx.now())
+        return transitions.request_stop(tx, job, reason, tx.now())
 
 
 def finish(
     store: Store, job: Job, state: JobState = JobState.SUCCEEDED, counts: Counts | None = None
 ) -> bool:
     with store.transaction() as tx:
-        return lifecycle.finish(tx, job, state, tx.now(), counts=counts)
+        return transitions.finish(tx, job, state, tx.now(), counts=counts)
 
 
 def finalizing(store: Store, **overrides: object) -> Job:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.children import CONFIGURATION_EXIT
+from nightshift.processes.children import CONFIGURATION_EXIT
 
 COMMAND = ("uvicorn", "api.app:create_app", "--factory", "--port", "0", "--log-level", "warning")
 

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from api.errors import StreamInterrupted
 from api.openai.transcript import MalformedDelta, Piece, Transcript
+from api.responses.errors import StreamInterrupted
+from nightshift.endpoints.logprobs import num_tokens, since
 from nightshift.jobs import JsonObject
-from nightshift.logprobs import num_tokens, since
 
 ANSWER = "forty-eight thousand two hundred thirteen"
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from nightshift.errors import InvalidSetting
-from nightshift.leases import LeaseConfig
+from nightshift.jobs.leases import LeaseConfig
 from nightshift.settings import (
     EVERY_CONCERN,
     ApiSettings,

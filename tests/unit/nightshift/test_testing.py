@@ -4,10 +4,10 @@ import inspect
 
 import pytest
 
+from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
-from nightshift.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
-from nightshift.store.outbox import Ring
+from nightshift.store.shards.outbox import Ring
 from nightshift.testing import STARTS_AT, FakeClock, InMemoryQueue
 
 

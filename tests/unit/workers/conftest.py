@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.leases import LeaseConfig
+from nightshift.jobs.leases import LeaseConfig
 from nightshift.objectstore import Locations, ObjectStore, open_store
-from nightshift.sources import Sources
+from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
-from nightshift.store.database import Database
-from nightshift.store.migrate import upgrade
+from nightshift.store.databases.database import Database
+from nightshift.store.databases.migrate import upgrade
 from tests.unit.workers.scripted import ManualClock, RecordingStreams, ScriptedServer
-from workers.heartbeat import Heartbeat
-from workers.models import Models
-from workers.shard_runner import Rooms
+from workers.health.heartbeat import Heartbeat
+from workers.serving.models import Models
+from workers.shard.runner import Rooms
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nightshift import lifecycle
-from nightshift.answers import Choice, chat_completion
+from nightshift.fleet.models import Model, ModelKind
+
+from nightshift.broker.token_streams import Delta, End
+from nightshift.endpoints.answers import Choice, chat_completion
+from nightshift.endpoints.requests import ChatRequest
 from nightshift.errors import InvalidRequest
-from nightshift.fleet import Model, ModelKind
-from nightshift.ids import new_id
 from nightshift.jobs import (
     Answer,
     BulkClaim,
@@ -20,17 +21,17 @@ from nightshift.jobs import (
     Job,
     JobKind,
     JobSpec,
+    NewJob,
     NewShard,
     OnlineClaim,
     Usage,
 )
-from nightshift.priorities import PriorityClass
-from nightshift.schemas import ChatRequest
+from nightshift.jobs.ids import new_id
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle import transitions
 from nightshift.store import Store
-from nightshift.store.jobs import NewJob
-from nightshift.streams import Delta, End
-from workers.inference import Progress
-from workers.model_server import Busy, Inference, ModelServer
+from workers.serving.inference import Progress
+from workers.serving.model_server import Busy, Inference, ModelServer
 
 TENANT = "default"
 LEASE_TTL_S = 30.0
@@ -181,7 +182,7 @@ def submit_online(
     """An online request that waits to be claimed. Returns its shard's id."""
     new = replace(a_job(JobKind.ONLINE), tenant_id=tenant_id, priority=priority)
     with store.transaction() as tx:
-        submitted = lifecycle.submit_online(tx, new, chat_body(text, **fields), tx.now())
+        submitted = transitions.submit_online(tx, new, chat_body(text, **fields), tx.now())
     assert submitted.shard_id is not None
     return submitted.shard_id
 
@@ -205,11 +206,11 @@ def plan_bulk(store: Store, uri: str, *, shards: int = 1, **spec: Any) -> Job:
     """A planned bulk job: every shard is the whole object at `uri`."""
     with store.transaction() as tx:
         now = tx.now()
-        job = lifecycle.submit_bulk(tx, a_job(JobKind.BULK, input=uri, **spec), now).job
+        job = transitions.submit_bulk(tx, a_job(JobKind.BULK, input=uri, **spec), now).job
         planned = [
             NewShard(shard_no=number, uri=uri, format="jsonl", start=0, end=None) for number in range(shards)
         ]
-        lifecycle.plan(tx, job, "demo", planned, now)
+        transitions.plan(tx, job, "demo", planned, now)
     return job
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import AttentionBackend
+from .attention.interface import AttentionBackend
 from .forward_pass import ForwardPass
 from .step_layout import StepInputs, StepLayout
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ..kernels.build import load_kernels
-from .attention import AttentionStep, LayerCall
+from .attention.interface import AttentionStep, LayerCall
+from .attention.native_backend import NativeAttention
 from .decoder_kernels import DecoderKernels
 from .linears import Gate, Linear, Pack, Packing
 from .mapped_files import MappedFiles
-from .native_attention import NativeAttention
 from .native_calls import FIXED_ORDER, WrittenCalls
 from .step_layout import StepInputs
 

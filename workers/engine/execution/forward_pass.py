@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from .attention import AttentionStep, paged_step
+from .attention.interface import AttentionStep, paged_step
 from .linears import Linear, Packing
 from .mapped_files import MappedFiles
 from .step_layout import StepInputs

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..batching.batcher import Chunk
-from .attention import AttentionBackend
+from .attention.interface import AttentionBackend
 from .cuda_graphs import Capture, DecodeGraphs
 from .forward_pass import ForwardPass
 from .kv_memory import KvMemory

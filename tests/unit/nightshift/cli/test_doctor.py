@@ -128,7 +128,7 @@ def test_a_database_of_another_version_is_noticed(nightshift, healthy, data_dir)
     (data_dir / "nightshift.db").touch()
     ended = nightshift("doctor", "--json")
     assert ended.code == 1
-    assert "nightshift.store.migrate" in by_name(ended)["database"]["advice"]
+    assert "nightshift.store.databases.migrate" in by_name(ended)["database"]["advice"]
 
 
 def test_a_key_that_others_can_read_is_noticed(nightshift, healthy, data_dir):

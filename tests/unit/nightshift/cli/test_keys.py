@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from nightshift.cli.session import data_settings
-from nightshift.keys import key_id
 from nightshift.store import Store, open_database
-from nightshift.store.migrate import upgrade
+from nightshift.store.databases.migrate import upgrade
+from nightshift.tenants.keys import key_id
 
 
 @pytest.fixture
@@ -65,4 +65,4 @@ def test_without_a_schema_the_operator_is_told_what_to_run(nightshift, data_dir)
 
     ended = nightshift("keys", "list")
     assert ended.code == 1
-    assert "python -m nightshift.store.migrate" in ended.err
+    assert "python -m nightshift.store.databases.migrate" in ended.err

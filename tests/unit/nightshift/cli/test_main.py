@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from nightshift.children import CONFIGURATION_EXIT
+from nightshift.processes.children import CONFIGURATION_EXIT
 
 COMMANDS = [
     ("up",),
@@ -67,7 +67,7 @@ def test_a_setting_that_makes_no_sense_is_one_line_and_nothing_is_started(
     nightshift, monkeypatch, data_dir, command
 ):
     monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", "ibm")
-    monkeypatch.setattr("nightshift.supervisor.Supervisor.start", pytest.fail)
+    monkeypatch.setattr("nightshift.processes.supervisor.Supervisor.start", pytest.fail)
 
     ended = nightshift(*command)
 

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from nightshift import testing, valkey
-from nightshift.checkpoints import Checkpoint
-from nightshift.children import CONFIGURATION_EXIT, Death, Launch, Sequel
-from nightshift.cli import embedded, up
-from nightshift.cli.embedded import Embedded, Redis
+from nightshift import testing
+from nightshift.cli import up
 from nightshift.cli.session import data_settings
 from nightshift.cli.up import Witness
 from nightshift.errors import ConfigurationError
+from nightshift.fleet.checkpoints import Checkpoint
+from nightshift.processes import embedded, valkey
+from nightshift.processes.children import CONFIGURATION_EXIT, Death, Launch, Sequel
+from nightshift.processes.embedded import Embedded, Redis
 from nightshift.store import Store, open_database
-from nightshift.store.migrate import is_current
+from nightshift.store.databases.migrate import is_current
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_a_second_up_in_the_same_directory_is_refused(nightshift, data_dir):
 def test_the_directory_is_free_again_when_its_holder_was_killed(data_dir):
     program = f"""
 import pathlib, time
-from nightshift.cli.embedded import held
+from nightshift.processes.embedded import held
 with held(pathlib.Path({str(data_dir)!r})):
     print("held", flush=True)
     time.sleep(600)

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from nightshift import testing
-from nightshift.children import (
+from nightshift.cli.session import data_settings
+from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet.workers import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, DeathCause, WorkerState
+from nightshift.jobs import JobKind, JobState, StopReason
+from nightshift.lifecycle.transitions import request_stop
+from nightshift.processes import worker_child as undertaking
+from nightshift.processes.children import (
     CONFIGURATION_EXIT,
     DISMISSED_EXIT,
     DISMISSED_LATE_EXIT,
@@ -18,23 +24,11 @@ from nightshift.children import (
     Launch,
     Sequel,
 )
-from nightshift.cli import worker_child as undertaking
-from nightshift.cli.session import data_settings
-from nightshift.cli.worker_child import DEATHS_IN_A_ROW_MAX, WORKER_ID, Undertaker, worker_child
-from nightshift.cli.worker_death import cause_of, count_oom_kills
-from nightshift.errors import DatabaseUnavailable
-from nightshift.fleet import (
-    EXIT_DEAF,
-    EXIT_DRAIN_TOO_SLOW,
-    EXIT_ENGINE_DIED,
-    DeathCause,
-    WorkerState,
-)
-from nightshift.jobs import JobKind, JobState, StopReason
-from nightshift.lifecycle import request_stop
+from nightshift.processes.worker_child import DEATHS_IN_A_ROW_MAX, WORKER_ID, Undertaker, worker_child
+from nightshift.processes.worker_exits import cause_of, count_oom_kills
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store, open_database
-from nightshift.store.migrate import upgrade
+from nightshift.store.databases.migrate import upgrade
 
 
 @pytest.fixture
@@ -342,7 +336,7 @@ def test_every_start_has_a_worker_id_of_its_own_and_our_pool():
 
     assert first.environment[WORKER_ID] != second.environment[WORKER_ID]
     assert first.environment["NIGHTSHIFT_MODELS"] == "a,b"
-    assert first.environment["CELERY_CUSTOM_WORKER_POOL"] == "workers.pool:EnginePool"
+    assert first.environment["CELERY_CUSTOM_WORKER_POOL"] == "workers.intake.pool:EnginePool"
     assert "--queues online,bulk --concurrency 12" in " ".join(first.command)
 
 

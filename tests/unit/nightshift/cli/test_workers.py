@@ -7,9 +7,9 @@ import pytest
 
 from nightshift import testing
 from nightshift.cli.session import data_settings
-from nightshift.fleet import Capacity, DeathCause, WorkerState
+from nightshift.fleet.workers import Capacity, DeathCause, WorkerState
 from nightshift.store import Store, open_database
-from nightshift.store.migrate import upgrade
+from nightshift.store.databases.migrate import upgrade
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from workers.engine.execution.attention import LayerCall
-from workers.engine.execution.attention_backends import has_transposed_keys, make_attention
+from workers.engine.execution.attention.interface import LayerCall
+from workers.engine.execution.attention.selection import has_transposed_keys, make_attention
+from workers.engine.execution.attention.torch_backend import PADDING_RATIO_MAX, similar_lengths
 from workers.engine.execution.kv_memory import KvMemory, KvShape
 from workers.engine.execution.step_layout import StepLayout
-from workers.engine.execution.torch_attention import PADDING_RATIO_MAX, similar_lengths
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 40

@@ -17,7 +17,7 @@ from tests.unit.workers.engine.test_overlap import random_request, told
 from tests.unit.workers.engine.tiny_models import CONTEXT, VOCAB_SIZE, complete, greedy, load_engine
 from workers.engine import Engine, EngineConfig, Request
 from workers.engine.batching.kv_blocks import BlockPool
-from workers.engine.execution.attention_backends import make_attention
+from workers.engine.execution.attention.selection import make_attention
 from workers.engine.execution.cuda_graphs import graph_sizes
 from workers.engine.execution.kv_memory import KvMemory
 from workers.engine.execution.model_runner import ModelRunner

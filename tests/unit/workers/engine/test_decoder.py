@@ -20,7 +20,7 @@ from tests.unit.workers.engine.tiny_models import (
 )
 from workers.engine import Request
 from workers.engine.execution import linears
-from workers.engine.execution.attention import LayerCall
+from workers.engine.execution.attention.interface import LayerCall
 from workers.engine.execution.decoder import Decoder, NotPlain, read_decoder
 from workers.engine.execution.linears import NativeLinear, Packing, native_pack, native_packing, onednn_pack
 from workers.engine.execution.step_layout import StepInputs, StepLayout

@@ -16,11 +16,11 @@ from torch import Tensor
 from tests.unit.workers.engine.test_attention import layout_of, make_cases, written_out
 from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine, reference_greedy, save_model
 from workers.engine import EngineConfig, InvalidConfig, Request
-from workers.engine.execution import attention_backends, varlen_attention
-from workers.engine.execution.attention import LayerCall, UnsupportedAttention
-from workers.engine.execution.attention_backends import resolve_attention_backend
+from workers.engine.execution.attention import selection, varlen_backend
+from workers.engine.execution.attention.interface import LayerCall, UnsupportedAttention
+from workers.engine.execution.attention.selection import resolve_attention_backend
+from workers.engine.execution.attention.varlen_backend import VarlenAttention
 from workers.engine.execution.kv_memory import KvMemory, KvShape
-from workers.engine.execution.varlen_attention import VarlenAttention
 
 CPU = torch.device("cpu")
 NEW_TOKENS = 8
@@ -136,7 +136,7 @@ def test_torchs_own_kernel_is_told_where_everything_is(window: int | None) -> No
 
 
 def test_torchs_own_kernel_accepts_our_arguments_where_it_takes_block_tables() -> None:
-    varlen_attn = varlen_attention.paged_varlen_attn()
+    varlen_attn = varlen_backend.paged_varlen_attn()
     if varlen_attn is None:
         pytest.skip("this torch's varlen_attn has no block tables")
     shape = KvShape(2, 64, 64)
@@ -197,7 +197,7 @@ def test_cuda_gets_triton_where_it_is_installed_and_the_device_new_enough(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(
-        attention_backends.importlib.util, "find_spec", lambda name: object() if is_installed else None
+        selection.importlib.util, "find_spec", lambda name: object() if is_installed else None
     )
 
     assert resolve_attention_backend("auto", torch.device("cuda"), torch.bfloat16) == wanted

@@ -14,8 +14,8 @@ from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine
 from workers.engine import EngineConfig, InvalidConfig, Request
 from workers.engine.batching.batcher import Chunk
 from workers.engine.batching.sequence import Sequence
-from workers.engine.execution.attention import AttentionBackend, AttentionStep, LayerCall
-from workers.engine.execution.attention_backends import (
+from workers.engine.execution.attention.interface import AttentionBackend, AttentionStep, LayerCall
+from workers.engine.execution.attention.selection import (
     has_transposed_keys,
     make_attention,
     resolve_attention_backend,

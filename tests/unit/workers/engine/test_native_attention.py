@@ -19,9 +19,9 @@ from tests.unit.workers.engine.test_attention import (
     paged,
     written_out,
 )
-from workers.engine.execution.attention import LayerCall
+from workers.engine.execution.attention.interface import LayerCall
+from workers.engine.execution.attention.native_backend import NativeAttention
 from workers.engine.execution.kv_memory import KvMemory, KvShape
-from workers.engine.execution.native_attention import NativeAttention
 
 BLOCK = 32
 LENGTHS = [(0, 1), (31, 1), (32, 1), (33, 1), (100, 1), (0, 2), (0, 33), (31, 34), (64, 3), (90, 40)]

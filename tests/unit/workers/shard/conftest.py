@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from nightshift.files import file_key
 from nightshift.jobs import BulkClaim
+from nightshift.jobs.files import file_key
 from nightshift.objectstore import ObjectStore
 from tests.unit.workers.scripted import TENANT, ManualClock
 from tests.unit.workers.shard.helpers import CONFIG, INPUT
-from workers import shard_runner, uploads
-from workers.heartbeat import Heartbeat
-from workers.shard_runner import Rooms, ShardConfig, ShardRunner
+from workers.health.heartbeat import Heartbeat
+from workers.shard import runner, uploads
+from workers.shard.runner import Rooms, ShardConfig, ShardRunner
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def run(rooms: Rooms, heartbeat: Heartbeat, clock: ManualClock) -> Iterator[Call
         return runner
 
     yield start
-    for runner in runners:
-        runner.lease_lost()
-        assert runner.join(10)
+    for each in runners:
+        each.lease_lost()
+        assert each.join(10)
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has to wait before trying again does not wait long."""
     monkeypatch.setattr(uploads, "LISTING_RETRY_S", 0.01)
-    for module in (uploads, shard_runner):
+    for module in (uploads, runner):
         monkeypatch.setattr(module, "retry_delay_s", lambda faults, key: 0.01)

@@ -9,7 +9,7 @@ from nightshift.objectstore import ObjectStore
 from nightshift.rows.outputs import RowResult, decode_segment
 from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, chat_body
-from workers.shard_runner import ShardConfig, ShardRunner
+from workers.shard.runner import ShardConfig, ShardRunner
 
 INPUT = "file-input"
 

@@ -9,10 +9,10 @@ from nightshift.objectstore import READ_BYTES_MAX, DirectoryStore, ObjectStore
 from nightshift.store import Store
 from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
-from workers import segments
-from workers.carry_over import CarryOver, ChoiceSoFar
-from workers.inference import Progress
-from workers.shard_runner import ShardRunner
+from workers.serving.carry_over import CarryOver, ChoiceSoFar
+from workers.serving.inference import Progress
+from workers.shard import segments
+from workers.shard.runner import ShardRunner
 
 
 def test_draining_saves_tokens_so_far_and_the_next_worker_continues_from_them(

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from nightshift import lifecycle
 from nightshift.errors import DatabaseUnavailable, StorageUnavailable
 from nightshift.jobs import ShardState, StopReason, Suspicion
+from nightshift.lifecycle import transitions
 from nightshift.objectstore import ObjectStore
 from nightshift.store import Store, Transaction
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
@@ -24,10 +24,10 @@ from tests.unit.workers.shard.helpers import (
     shard_of,
     wait_until,
 )
-from workers import endings
-from workers.model_server import Inference
-from workers.shard_runner import ShardRunner
-from workers.uploads import UPLOADS_MAX
+from workers.serving.model_server import Inference
+from workers.shard import endings
+from workers.shard.runner import ShardRunner
+from workers.shard.uploads import UPLOADS_MAX
 
 
 def test_a_stopped_job_starts_nothing_more_and_keeps_what_finishes_in_time(
@@ -38,7 +38,7 @@ def test_a_stopped_job_starts_nothing_more_and_keeps_what_finishes_in_time(
     runner = run(claim_bulk(store), replace(CONFIG, rows_in_flight_max=2))
     running = model.wait_for(2)
     with store.transaction() as tx:
-        lifecycle.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
     heartbeat.beat()
     for inference in running:
         model.answer(inference.id)

@@ -1,0 +1,99 @@
+"""The OpenAPI description behind /docs: what FastAPI cannot know, because we read bodies ourselves.
+
+Adds the request bodies, the key, and the one shape of every error.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from api.jobs.bodies import BatchCreate, JobCreate
+from nightshift.endpoints.requests import ChatRequest, CompletionRequest, EmbeddingRequest
+
+JSON_BODIES: Final[Mapping[str, type[BaseModel]]] = {
+    "/v1/jobs": JobCreate,
+    "/v1/batches": BatchCreate,
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/embeddings": EmbeddingRequest,
+}
+
+_REFERENCE: Final = "#/components/schemas/{model}"
+_NEEDS_KEY: Final = "/v1/"
+
+_UPLOAD: Final = {
+    "type": "object",
+    "required": ["purpose", "file"],
+    "properties": {
+        "purpose": {"type": "string", "example": "batch"},
+        "file": {"type": "string", "format": "binary"},
+        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+        "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
+    },
+}
+
+_ERROR: Final = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+def document(app: FastAPI) -> None:
+    """Complete the application's description when it is first asked for."""
+    app.openapi = _completing(app.openapi)  # type: ignore[method-assign]
+
+
+def _completing(describe: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    def completed() -> dict[str, Any]:
+        description = describe()  # FastAPI keeps it and returns the same one again
+        if "Error" not in description.setdefault("components", {}).setdefault("schemas", {}):
+            _complete(description)
+        return description
+
+    return completed
+
+
+def _complete(description: dict[str, Any]) -> None:
+    components = description["components"]
+    _, defined = models_json_schema(
+        [(model, "validation") for model in JSON_BODIES.values()], ref_template=_REFERENCE
+    )
+    components["schemas"] |= defined["$defs"] | {"Error": _ERROR}
+    for outdated in ("HTTPValidationError", "ValidationError"):
+        components["schemas"].pop(outdated, None)
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for path, operations in description["paths"].items():
+        for method, operation in operations.items():
+            _complete_operation(path, method, operation)
+
+
+def _complete_operation(path: str, method: str, operation: dict[str, Any]) -> None:
+    operation["responses"].pop("422", None)  # what FastAPI would say; we say 400, in the envelope
+    error = {"schema": {"$ref": _REFERENCE.format(model="Error")}}
+    operation["responses"]["default"] = {"description": "Error", "content": {"application/json": error}}
+    if path.startswith(_NEEDS_KEY):
+        operation["security"] = [{"key": []}]
+    if method == "post" and path in JSON_BODIES:
+        reference = _REFERENCE.format(model=JSON_BODIES[path].__name__)
+        operation["requestBody"] = _body("application/json", {"$ref": reference})
+    if (method, path) == ("post", "/v1/files"):
+        operation["requestBody"] = _body("multipart/form-data", _UPLOAD)
+
+
+def _body(content_type: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"required": True, "content": {content_type: {"schema": schema}}}

@@ -1,0 +1,167 @@
+"""Every answer that is not a success, in the one envelope: exception in, status and body out.
+
+    {"error": {"message": "…", "type": "invalid_request_error", "param": "limit", "code": "…"}}
+
+`nightshift/errors.py` says what can go wrong; this file alone says what that is in HTTP. An error never
+carries a traceback, a query or a secret.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from nightshift import errors
+from nightshift.endpoints.answers import error_body
+from nightshift.errors import InvalidRequest, NightshiftError
+from nightshift.jobs import JsonObject
+
+RETRY_AFTER_S: Final = 2  # when something we stand on is away: soon, but not at once
+CLIENT_CLOSED_REQUEST: Final = 499  # nobody reads it; it tells the logs apart
+
+# The official client retries 409 and 5xx by itself unless it is told that it makes no sense.
+NEVER_AGAIN: Final = {"x-should-retry": "false"}
+
+
+class WaitedTooLong(NightshiftError):
+    """The answer did not come within the time this service waits for one. The request was stopped."""
+
+    default_code = "timeout"
+
+
+class RequestEnded(NightshiftError):
+    """The request was cancelled before it had an answer."""
+
+    default_code = "request_cancelled"
+
+
+class StreamInterrupted(NightshiftError):
+    """The answer had to be begun again by another worker and came out differently. Ask once more."""
+
+    default_code = "stream_interrupted"
+
+
+@dataclass(frozen=True)
+class ErrorAnswer:
+    """How one kind of error is told in HTTP."""
+
+    status: int
+    type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_INVALID: Final = "invalid_request_error"
+_SERVER: Final = "server_error"
+_SOON: Final = {"retry-after": str(RETRY_AFTER_S)}
+
+# The nearest class of an error's own line of ancestors decides.
+_ANSWERS: Final[Mapping[type[BaseException], ErrorAnswer]] = {
+    errors.InvalidRequest: ErrorAnswer(400, _INVALID),
+    errors.UnknownModel: ErrorAnswer(404, _INVALID),
+    errors.RequestTooLarge: ErrorAnswer(413, _INVALID),
+    errors.RequestTimedOut: ErrorAnswer(408, _INVALID, {"connection": "close"}),
+    errors.NotAuthenticated: ErrorAnswer(401, "authentication_error", {"www-authenticate": "Bearer"}),
+    errors.NotFound: ErrorAnswer(404, _INVALID),
+    errors.ObjectNotFound: ErrorAnswer(404, _INVALID),
+    errors.Conflict: ErrorAnswer(409, _INVALID, NEVER_AGAIN),
+    errors.IdempotencyKeyReused: ErrorAnswer(422, _INVALID),
+    errors.TooManyRequests: ErrorAnswer(429, "rate_limit_error"),
+    errors.StorageUnavailable: ErrorAnswer(503, _SERVER, _SOON),
+    errors.DatabaseUnavailable: ErrorAnswer(503, _SERVER, _SOON),
+    errors.QueueUnavailable: ErrorAnswer(503, _SERVER, _SOON),
+    WaitedTooLong: ErrorAnswer(504, _SERVER, NEVER_AGAIN),
+    RequestEnded: ErrorAnswer(409, _INVALID, NEVER_AGAIN),
+    NightshiftError: ErrorAnswer(500, _SERVER),
+}
+
+_FRAMEWORK_CODES: Final = {404: "unknown_url", 405: "method_not_allowed"}
+
+
+def error_response(error: NightshiftError) -> JSONResponse:
+    """The answer to a request that met this error."""
+    answer = _answer(error)
+    headers = dict(answer.headers)
+    if isinstance(error, errors.TooManyRequests):
+        headers["retry-after"] = str(error.retry_after_s)
+    return JSONResponse(error_json(error), answer.status, headers)
+
+
+def error_json(error: NightshiftError) -> JsonObject:
+    """The envelope alone, for errors that travel inside a stream."""
+    return error_body(error.message, _answer(error).type, param=error.param, code=error.code)
+
+
+def unexpected_error(request_id: str) -> JSONResponse:
+    """The answer when nobody expected this. The details are in the log, under the request's id."""
+    message = f"Something went wrong on our side. The operator finds it in the log under {request_id}."
+    return JSONResponse(error_body(message, _SERVER, code="internal_error"), 500)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every refusal of the framework speak the envelope too."""
+    app.add_exception_handler(NightshiftError, _on_nightshift_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+
+
+def _answer(error: NightshiftError) -> ErrorAnswer:
+    return next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
+
+
+def _on_nightshift_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, NightshiftError)
+    return error_response(error)
+
+
+def _on_invalid_parameter(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return error_response(_invalid_parameter(error.errors()[0]))
+
+
+def _on_http_exception(request: Request, error: Exception) -> Response:
+    """Unknown routes, wrong methods, forms that cannot be read: what Starlette itself refuses."""
+    assert isinstance(error, HTTPException)
+    type = _INVALID if error.status_code < 500 else _SERVER
+    code = _FRAMEWORK_CODES.get(error.status_code)
+    message = f"{error.detail}: {request.method} {request.url.path}" if code else str(error.detail)
+    body = error_body(message, type, code=code)
+    return JSONResponse(body, error.status_code, error.headers)
+
+
+def _on_disconnect(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+def _invalid_parameter(found: Mapping[str, Any]) -> InvalidRequest:
+    """A query parameter or header FastAPI has refused, in OpenAI's words where they are known."""
+    name = str(found["loc"][-1])
+    limits = found.get("ctx", {})
+    match found["type"]:
+        case "less_than_equal":
+            text = (
+                f"integer above maximum value. Expected a value <= {limits['le']}, but got {found['input']}"
+            )
+            return _invalid(name, text + " instead.", "integer_above_max_value")
+        case "greater_than_equal":
+            text = (
+                f"integer below minimum value. Expected a value >= {limits['ge']}, but got {found['input']}"
+            )
+            return _invalid(name, text + " instead.", "integer_below_min_value")
+        case "missing":
+            return InvalidRequest(
+                f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"
+            )
+        case kind if kind.endswith(("_parsing", "_type")):
+            return _invalid(name, f"{found['msg']}.", "invalid_type")
+        case _:
+            return _invalid(name, f"{found['msg']}.", "invalid_value")
+
+
+def _invalid(name: str, text: str, code: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid '{name}': {text}", param=name, code=code)

@@ -1,0 +1,89 @@
+"""A nudge: orders have changed, look at the database now. Redis pub/sub, lossy, and nothing depends on it.
+
+Workers look every few seconds anyway, when they renew their leases. A nudge makes a cancel free its place at
+once.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import redis
+
+from nightshift.broker.token_streams import connection_url
+from nightshift.settings import QueueSettings
+
+log = logging.getLogger(__name__)
+
+CHANNEL: Final = "ns:nudge"
+LISTEN_S: Final = 1.0  # how long one wait lasts before the listener looks whether it is to stop
+RECONNECT_S: Final = 5.0
+
+
+class Nudger:
+    """Whoever changes orders. A Redis that is away costs one bounded attempt."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._redis = _connect(settings, settings.publish_timeout_s)
+
+    def nudge(self) -> bool:
+        """Tell all workers to look. False: Redis is away; they will look by themselves."""
+        try:
+            self._redis.publish(CHANNEL, b"")
+        except redis.RedisError as error:
+            log.info("nobody nudged", extra={"action": "nudge_failed", "reason": str(error)})
+            return False
+        return True
+
+    def close(self) -> None:
+        self._redis.close()
+
+
+class NudgeListener:
+    """A worker's ear, on a thread of its own."""
+
+    def __init__(self, settings: QueueSettings, on_nudge: Callable[[], None]) -> None:
+        self._redis = _connect(settings, LISTEN_S + settings.publish_timeout_s)
+        self._on_nudge = on_nudge
+        self._is_stopping = threading.Event()
+        self.is_listening = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nudges", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._redis.close()
+
+    def _run(self) -> None:
+        while not self._is_stopping.is_set():
+            try:
+                self._listen()
+            except redis.RedisError as error:
+                self.is_listening.clear()
+                log.info("not listening", extra={"action": "nudges_deaf", "reason": str(error)})
+                self._is_stopping.wait(RECONNECT_S)
+
+    def _listen(self) -> None:
+        with self._redis.pubsub() as channel:
+            channel.subscribe(CHANNEL)
+            while not self._is_stopping.is_set():
+                message = channel.get_message(timeout=LISTEN_S)
+                if message is None:
+                    continue
+                if message["type"] == "subscribe":
+                    self.is_listening.set()
+                else:
+                    self._on_nudge()
+
+
+def _connect(settings: QueueSettings, timeout_s: float) -> redis.Redis:
+    return redis.Redis.from_url(
+        connection_url(settings.redis_url),
+        socket_timeout=timeout_s,
+        socket_connect_timeout=settings.publish_timeout_s,
+    )

@@ -1,0 +1,132 @@
+"""The doorbell: Celery over Redis, and the only place that talks to the broker.
+
+Messages carry ids only. An online message names a shard; a bulk message names nothing, it says "there is
+work", and whoever hears it claims the best shard there is at that moment. So a message lost is rung again by
+the scheduler, and one duplicated finds nothing left to claim: Redis can lose everything, and nothing is lost.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from celery import Celery
+from kombu.exceptions import LimitExceeded, OperationalError
+
+from nightshift.errors import QueueUnavailable
+from nightshift.jobs import JobKind
+from nightshift.settings import QueueSettings
+from nightshift.store.shards.outbox import Ring
+
+log = logging.getLogger(__name__)
+
+ONLINE_QUEUE: Final = "online"
+BULK_QUEUE: Final = "bulk"
+ONLINE_TASK: Final = "nightshift.online"
+BULK_TASK: Final = "nightshift.bulk"
+
+# kombu's Redis priorities: 0 is fetched first. Ranks 0, 1, 2 leave room between them.
+PRIORITY_STEPS: Final = list(range(10))
+PRIORITY_OF_RANK: Final = (0, 4, 8)
+
+KEY_PREFIX: Final = "ns:"
+PUBLISHERS_MAX: Final = 64  # threads that ring at once, each on a connection of its own; more take turns
+
+
+def celery_app(settings: QueueSettings) -> Celery:
+    """The Celery application that the API and the scheduler send with and the workers receive with."""
+    app = Celery("nightshift", broker=settings.redis_url, set_as_current=False)
+    app.conf.update(
+        broker_transport_options={
+            "priority_steps": PRIORITY_STEPS,
+            "sep": ":",
+            "queue_order_strategy": "priority",
+            "health_check_interval": 5,
+            "socket_timeout": 10,
+            "socket_connect_timeout": settings.publish_timeout_s,
+            "socket_keepalive": True,
+            "global_keyprefix": KEY_PREFIX,
+        },
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_channel_error_retry=True,  # a Redis that refuses a command is one that is away
+        broker_pool_limit=4,
+        task_acks_late=True,
+        task_ignore_result=True,
+        task_serializer="json",
+        accept_content=["json"],
+        task_create_missing_queues=True,
+        task_default_queue=BULK_QUEUE,
+        task_publish_retry=False,
+        worker_prefetch_multiplier=1,
+        worker_send_task_events=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_hijack_root_logger=False,
+        worker_enable_remote_control=False,
+    )
+    return app
+
+
+class Queue:
+    """Rings. Every failure is QueueUnavailable, after a bounded time; nobody's work depends on success.
+
+    Thread-safe: the API rings from a pool of threads.
+    """
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._publish_timeout_s = settings.publish_timeout_s
+        self._app = celery_app(settings)
+        # A worker waits patiently for its broker; whoever rings does not wait for an answer longer than the
+        # publish timeout, tries to connect once, and does not queue up behind others who wait as well.
+        self._app.conf.update(
+            broker_transport_options={
+                **self._app.conf.broker_transport_options,
+                "socket_timeout": settings.publish_timeout_s,
+                "max_retries": 0,
+            },
+            broker_pool_limit=PUBLISHERS_MAX,
+        )
+
+    def ring(self, rings: Sequence[Ring]) -> None:
+        """Send these messages. Raises QueueUnavailable; some of them may have been sent by then."""
+        for ring in rings:
+            if ring.kind is JobKind.ONLINE:
+                self._send(ONLINE_TASK, ONLINE_QUEUE, ring.priority_rank, [ring.shard_id])
+            else:
+                self._send(BULK_TASK, BULK_QUEUE, ring.priority_rank, [])
+
+    def length(self, queue: str) -> int:
+        """How many messages nobody has fetched yet. Raises QueueUnavailable."""
+        try:
+            with self._app.connection_for_read() as connection:
+                connection.ensure_connection(max_retries=0, timeout=self._publish_timeout_s)
+                # Not `passive`: kombu looks for the queue without our key prefix then, and never finds it.
+                declared = connection.default_channel.queue_declare(queue)
+        except (OperationalError, OSError) as error:
+            raise QueueUnavailable from error
+        return int(declared.message_count)
+
+    def ping(self) -> None:
+        """Raises QueueUnavailable when the broker does not answer."""
+        try:
+            with self._app.connection_for_write() as connection:
+                connection.ensure_connection(max_retries=0, timeout=self._publish_timeout_s)
+        except (OperationalError, OSError) as error:
+            raise QueueUnavailable from error
+
+    def close(self) -> None:
+        self._app.close()
+
+    def _send(self, task: str, queue: str, rank: int, args: list[Any]) -> None:
+        try:
+            with self._app.producer_pool.acquire(block=True, timeout=self._publish_timeout_s) as producer:
+                self._app.send_task(
+                    task,
+                    args=args,
+                    queue=queue,
+                    priority=PRIORITY_OF_RANK[rank],
+                    retry=False,
+                    ignore_result=True,
+                    producer=producer,
+                )
+        except (OperationalError, OSError, LimitExceeded) as error:
+            raise QueueUnavailable from error

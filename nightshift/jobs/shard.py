@@ -1,0 +1,146 @@
+"""Shards: runs of a job's rows, leased one at a time, and the objects their rows end up in. Pure.
+
+shard   queued ◄──► leased ──► done
+          │           ├─────► failed       given up after too many attempts
+          └───────────┴─────► stopped      its job was cancelled, expired or failed
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from nightshift.jobs.job import Job, JsonObject, Usage
+from nightshift.jobs.leases import Lease, Term
+
+_CARRY_OVER_SHA256: Final = re.compile(r"-c[0-9]{6,}-([0-9a-f]{64})\.jsonl$")
+
+
+class ShardState(StrEnum):
+    QUEUED = "queued"  # may be claimed
+    LEASED = "leased"  # a worker has it, under `term`
+    DONE = "done"  # every row of it is in a listed segment
+    STOPPED = "stopped"  # its job ended first; rows without a result get an error line
+    FAILED = "failed"  # given up; likewise
+
+    @property
+    def is_terminal(self) -> bool:
+        return not SHARD_TRANSITIONS[self]
+
+
+SHARD_TRANSITIONS: Final[Mapping[ShardState, frozenset[ShardState]]] = {
+    ShardState.QUEUED: frozenset({ShardState.LEASED, ShardState.STOPPED}),
+    ShardState.LEASED: frozenset({ShardState.QUEUED, ShardState.DONE, ShardState.STOPPED, ShardState.FAILED}),
+    ShardState.DONE: frozenset(),
+    ShardState.STOPPED: frozenset(),
+    ShardState.FAILED: frozenset(),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewShard:
+    """A contiguous run of rows, as planned. `start` and `end` are bytes (JSONL) or row groups (Parquet)."""
+
+    shard_no: int
+    uri: str  # the object the rows are in
+    format: str
+    start: int
+    end: int | None  # None: to the object's end
+    rows_estimated: int | None = None
+    first_row: int | None = None  # rows before this shard in the job, when known
+    source_etag: str | None = None  # the object as it was when planned; None: it may be any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard(NewShard):
+    """A shard as it is now."""
+
+    id: str
+    job_id: str
+    state: ShardState
+    term: Term
+    attempts: int
+    attempts_before: int = 0  # of these, those that had ended when the one that made progress last began
+    rows_total: int | None = None  # known once a worker has read to the end of it
+    rows_done: int = 0
+    carry_over_key: str | None = None  # object with the rows a drained worker left unfinished
+    faults: int = 0  # how often in a row something outside it, storage for one, stood in its way
+
+    @property
+    def attempts_in_a_row(self) -> int:
+        """Attempts since a segment was last listed; the one that did counts."""
+        return self.attempts - self.attempts_before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """An immutable object with the results of some rows of a shard. It exists once the database lists it."""
+
+    key: str
+    term: Term
+    seq: int  # 0, 1, 2 … within the term
+    succeeded: int
+    failed: int
+    usage: Usage
+    size_bytes: int
+    sha256: str
+
+    @property
+    def rows(self) -> int:
+        return self.succeeded + self.failed
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What is known of a shard whose workers died: by row, as far as rows were written down."""
+
+    crashes: int = 0  # of workers that had it; 0: nothing is suspected
+    suspects: tuple[int, ...] = ()  # rows that were under way in one of them: each is to run alone
+    dead: frozenset[int] = frozenset()  # rows that are run no more; each gets an error line
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether rows are written down before they are given to the engine."""
+        return self.crashes > 0
+
+
+@dataclass(frozen=True)
+class BulkClaim:
+    """Everything a worker needs to run a shard it has just leased."""
+
+    lease: Lease
+    shard: Shard
+    job: Job
+    suspicion: Suspicion = Suspicion()
+
+
+@dataclass(frozen=True)
+class OnlineClaim:
+    """Everything a worker needs to run an online request it has just leased."""
+
+    lease: Lease
+    job: Job
+    body: JsonObject
+    runs_alone: bool = False  # workers died with it: nothing else may be in its worker meanwhile
+
+
+def segment_key(lease: Lease, shard_no: int, seq: int) -> str:
+    """Where a segment lies in the object store: named by what made it, so no two writers ever collide."""
+    return f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}/t{lease.term}-{seq:06d}.jsonl"
+
+
+def carry_over_key(lease: Lease, shard_no: int, seq: int, sha256: str) -> str:
+    """Where a worker leaves the tokens of rows it has not finished: 0, 1, 2 … within the term.
+
+    The key says which bytes (sha256, hex) lie there: the shard's row names the key, so whoever reads the
+    object knows from elsewhere what was written.
+    """
+    folder = f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}"
+    return f"{folder}/t{lease.term}-c{seq:06d}-{sha256}.jsonl"
+
+
+def carry_over_sha256(key: str) -> str | None:
+    """Of the bytes that were written under this key; None: an earlier release's, which did not say."""
+    found = _CARRY_OVER_SHA256.search(key)
+    return None if found is None else found[1]

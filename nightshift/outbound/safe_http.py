@@ -1,0 +1,293 @@
+"""The HTTP client that cannot be sent inside: it calls URLs that strangers wrote down.
+
+A name is looked up once, every address it has must be a public one, and the connection goes to exactly the
+address that was looked at: a name that would answer differently the second time (rebinding) is not asked
+again. TLS and `Host` still speak of the name. Redirects are answers, not orders; proxies from the environment
+are not used; nothing is read beyond 64 KiB or after the deadline, however slowly it drips.
+
+It knows nothing of webhooks, and of its callers only what the operator allows them: ports and networks.
+"""
+
+import ipaddress
+import queue
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpcore
+import httpx
+
+from nightshift.errors import InvalidRequest, NightshiftError
+from nightshift.outbound.http_deadline import BoundedBackend, Clock, Deadline
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Resolver = Callable[[str, int], Sequence[str]]  # a host's addresses, as text. Raises OSError.
+
+HOST_CHARS_MAX: Final = 253  # of a name (RFC 1035)
+
+_PORTS: Final = {"http": 80, "https": 443}
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_NEVER_PUBLIC: Final = (  # Python calls some of these global; they lead to whatever is near
+    ipaddress.ip_network("192.0.0.0/24"),  # protocol assignments, among them the local router's
+    ipaddress.ip_network("192.88.99.0/24"),  # the old 6to4 relay
+    ipaddress.ip_network("fec0::/10"),  # site-local
+)
+_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")  # of a name, between its dots
+_NOBODYS: Final = "192.0.2.1"  # for documentation: no machine has it
+
+
+class BlockedUrl(InvalidRequest):
+    """This URL may not be called: it must be http or https, without user or password, and lead to a public
+    address. The operator allows networks in NIGHTSHIFT_WEBHOOK_ALLOW_CIDRS."""
+
+    default_code = "url_not_allowed"
+
+
+class NoAnswer(NightshiftError):
+    """The other side gave no answer that could be read in time."""
+
+    default_code = "no_answer"
+
+
+@dataclass(frozen=True)
+class EgressConfig:
+    """What may be called, and for how long."""
+
+    allow_cidrs: tuple[str, ...] = ()  # networks that may be reached although they are not public
+    ports: tuple[int, ...] = ()  # the only ones allowed; empty: any
+    deadline_s: float = 15.0  # look-up, connection, TLS, sending and reading together
+    connect_timeout_s: float = 5.0  # of one address, so that a dead one leaves time for the next
+    response_bytes_max: int = 64 * 1024  # read at most; the rest is cut off
+
+    def __post_init__(self) -> None:
+        if not 0 < self.connect_timeout_s <= self.deadline_s:
+            raise ValueError(f"connect_timeout_s {self.connect_timeout_s} must lie in (0, deadline_s]")
+
+    @property
+    def allowed_networks(self) -> tuple[Network, ...]:
+        """Raises ValueError for what is no network."""
+        return tuple(ipaddress.ip_network(cidr, strict=False) for cidr in self.allow_cidrs)
+
+
+@dataclass(frozen=True)
+class EgressResponse:
+    """What the other side said. `headers` have lower-case names; `head` is the body's beginning."""
+
+    status: int
+    headers: Mapping[str, str]
+    head: bytes
+
+
+def check_url(url: str, allow_cidrs: Sequence[str] = (), ports: Sequence[int] = ()) -> None:
+    """Refuse a URL that could never be called, without looking anything up. Raises BlockedUrl.
+
+    Passing is no promise: a name's addresses are looked at when it is called, every time.
+    """
+    config = EgressConfig(tuple(allow_cidrs), tuple(ports))
+    parsed = _parsed(url, config.ports)
+    literal = _literal_address(parsed.host.decode("ascii"))
+    if literal is not None:
+        _check_addresses([literal], config.allowed_networks)
+
+
+class Egress:
+    """Posts to URLs that strangers wrote down. Safe to share between threads; keeps no connections."""
+
+    def __init__(
+        self, config: EgressConfig, *, resolve: Resolver | None = None, clock: Clock = time.monotonic
+    ) -> None:
+        """Raises ValueError if an allowed network is not one."""
+        self._config = config
+        self._allowed = config.allowed_networks
+        self._resolve = resolve or _system_resolver
+        self._clock = clock
+        self._tls = ssl.create_default_context()
+
+    def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> EgressResponse:
+        """One request, one answer, whatever its status. Raises BlockedUrl and NoAnswer."""
+        target = _parsed(url, self._config.ports)
+        deadline = Deadline(self._clock() + self._config.deadline_s, self._clock)
+        backend = _GuardedBackend(self._config, self._allowed, self._resolve, deadline)
+        sent = {"accept-encoding": "identity", "user-agent": "nightshift", "connection": "close"}
+        sent |= {name.lower(): value for name, value in headers.items()}
+        try:
+            # A pool of one, for one request: no connection outlives the look at its address.
+            with httpcore.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool:
+                with pool.stream("POST", target, headers=list(sent.items()), content=body) as response:
+                    return EgressResponse(response.status, _readable(response.headers), self._head(response))
+        except _UNANSWERED as error:
+            raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+
+    def _head(self, response: httpcore.Response) -> bytes:
+        head = bytearray()
+        for chunk in response.iter_stream():
+            head += chunk
+            if len(head) >= self._config.response_bytes_max:
+                break
+        return bytes(head[: self._config.response_bytes_max])
+
+
+_UNANSWERED: Final = (
+    httpcore.TimeoutException,
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.UnsupportedProtocol,
+)
+
+
+class _GuardedBackend(httpcore.NetworkBackend):
+    """Opens connections to addresses it has looked at, for one request."""
+
+    def __init__(
+        self,
+        config: EgressConfig,
+        allowed: Sequence[Network],
+        resolve: Resolver,
+        deadline: Deadline,
+    ) -> None:
+        self._config = config
+        self._allowed = allowed
+        self._resolve = resolve
+        self._deadline = deadline
+        self._sockets = BoundedBackend(deadline)
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        """Look the host up, refuse it unless all its addresses may be called, connect to one that answers."""
+        addresses = self._addresses_of(host, port)
+        _check_addresses(addresses, self._allowed)
+        failure: Exception | None = None
+        for address in addresses:
+            try:
+                return self._sockets.connect_tcp(
+                    str(address), port, self._config.connect_timeout_s, local_address, socket_options
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure or httpcore.ConnectError(f"{host} has no address")
+
+    def _addresses_of(self, host: str, port: int) -> list[Address]:
+        found = _within(lambda: self._resolve(host, port), self._deadline.bounded())
+        if isinstance(found, OSError):
+            raise httpcore.ConnectError(f"{host} cannot be looked up: {found}") from found
+        return [ipaddress.ip_address(text) for text in dict.fromkeys(found)]
+
+
+def is_public(address: Address) -> bool:
+    """Whether the address leads to the same place from anywhere on the internet, and not to this machine."""
+    return all(
+        part.is_global
+        and not (part.is_multicast or part.is_reserved)
+        and not any(part in network for network in _NEVER_PUBLIC)
+        and not _is_our_own(part)
+        for part in _meant(address)
+    )
+
+
+def _check_addresses(addresses: Sequence[Address], allowed: Sequence[Network]) -> None:
+    """Every one of them must be good: which one is used is not the stranger's to choose."""
+    for address in addresses:
+        parts = _meant(address)
+        if not (all(any(part in network for network in allowed) for part in parts) or is_public(address)):
+            # Which address it is stays between us and the name server: strangers read this message.
+            raise BlockedUrl("The URL leads to an address that is not public.", param="webhook.url")
+
+
+def _meant(address: Address) -> tuple[Address, ...]:
+    """The IPv4 addresses inside an IPv6 address that carries any; else the address itself."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return (address,)
+    if address in _NAT64:
+        return (ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF),)
+    return address.teredo or tuple(filter(None, (address.ipv4_mapped or address.sixtofour,))) or (address,)
+
+
+def _is_our_own(address: Address) -> bool:
+    """Whether this machine has the address: a public one is no less an inside one then."""
+    return _can_bind(str(address)) and not _can_bind(_NOBODYS)  # unless the kernel binds anything at all
+
+
+def _can_bind(address: str) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _parsed(url: str, ports: Sequence[int]) -> httpcore.URL:
+    """The URL in parts, internationalised names in ASCII. Raises BlockedUrl."""
+    try:
+        parsed = httpx.URL(url)
+        host = parsed.host
+    except (httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a label that only claims to be IDNA
+        raise BlockedUrl(f"{url!r} is not a URL: {error}", param="webhook.url") from error
+    if parsed.scheme not in _PORTS or not host or parsed.userinfo:
+        raise BlockedUrl(param="webhook.url")
+    if not _can_be_looked_up(parsed.raw_host.decode("ascii")):
+        raise BlockedUrl(f"{host!r} is no name or address that can be looked up.", param="webhook.url")
+    port = _PORTS[parsed.scheme] if parsed.port is None else parsed.port
+    if not 0 < port < 65536 or (ports and port not in ports):
+        raise BlockedUrl(f"Port {port} may not be called.", param="webhook.url")
+    return httpcore.URL(
+        scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path
+    )
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """Whether the name system could hold the host, or it is an IPv6 address that means the same anywhere."""
+    if ":" in host:
+        return "%" not in host  # a zone is a network card of the machine that says so
+    labels = host.removesuffix(".").split(".")
+    return len(host) <= HOST_CHARS_MAX and all(_LABEL.fullmatch(label) for label in labels)
+
+
+def _literal_address(host: str) -> Address | None:
+    """The address a host is without any look-up, in whatever spelling (`2130706433`, `0x7f.1`); else None."""
+    host = host.rstrip(".").lower()
+    if host == "localhost" or host.endswith(".localhost"):
+        return ipaddress.IPv4Address("127.0.0.1")
+    try:
+        return ipaddress.IPv6Address(host) if ":" in host else ipaddress.IPv4Address(socket.inet_aton(host))
+    except (OSError, ValueError):
+        return None
+
+
+def _system_resolver(host: str, port: int) -> Sequence[str]:
+    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+def _within(look_up: Callable[[], Sequence[str]], timeout_s: float) -> Sequence[str] | OSError:
+    """What a look-up says, or that it says nothing in time. The system's own cannot be told to hurry, so it
+    runs beside us; it ends when the resolver's own timeouts do."""
+    answers: queue.SimpleQueue[Sequence[str] | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(look_up())
+        except (OSError, UnicodeError) as error:  # UnicodeError: a label the name system cannot hold
+            answers.put(error if isinstance(error, OSError) else OSError(str(error)))
+
+    threading.Thread(target=ask, name="look-up", daemon=True).start()
+    try:
+        return answers.get(timeout=timeout_s)
+    except queue.Empty:
+        return TimeoutError("no answer from the name servers in time")
+
+
+def _readable(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}

@@ -1,0 +1,178 @@
+"""Webhooks on paper: the event's body, its signature, and when to try again. No I/O.
+
+Signatures follow Standard Webhooks 1.0.0 (standard-webhooks/standard-webhooks, spec/standard-webhooks.md):
+HMAC-SHA256 over `{id}.{timestamp}.{body}`, base64, in `webhook-signature` as `v1,…`, separated by spaces.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from nightshift.jobs import Face, Job, JobState
+from nightshift.jobs.ids import batch_id
+
+SECRET_PREFIX: Final = "whsec_"
+SECRET_BYTES: Final = 32  # the specification allows 24 to 64
+SECRET_BYTES_ALLOWED: Final = range(24, 65)
+
+# Seconds after the previous attempt; the first entry is the first attempt. About 75.6 hours in all.
+RETRY_DELAYS_S: Final = (0, 5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
+ATTEMPTS_MAX: Final = len(RETRY_DELAYS_S)
+JITTER: Final = 0.1  # of the delay, so that a recovered endpoint is not hit by everybody at once
+RETRY_AFTER_MAX_S: Final = 86400
+RESPONSE_HEAD_CHARS: Final = 2048  # of the receiver's answer, kept with the attempt
+
+GONE: Final = 410  # the receiver wants no more of these
+TOLERANCE_S: Final = 300
+
+BATCH_EVENT: Final = {
+    JobState.SUCCEEDED: "batch.completed",
+    JobState.FAILED: "batch.failed",
+    JobState.CANCELLED: "batch.cancelled",
+    JobState.EXPIRED: "batch.expired",
+}
+EVENT_TYPES: Final = frozenset(BATCH_EVENT.values()) | frozenset(f"job.{state}" for state in BATCH_EVENT)
+
+
+class DeliveryState(StrEnum):
+    PENDING = "pending"  # due at `next_at`
+    DELIVERED = "delivered"
+    DEAD = "dead"  # attempts exhausted, refused for good, or the receiver said 410
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """An event owed to one webhook endpoint. The body is fixed once written: the bytes signed are sent."""
+
+    id: str
+    event_id: str  # `evt_…`: the receiver's idempotency key, the same at every attempt
+    tenant_id: str
+    job_id: str
+    event_type: str
+    url: str
+    body: str
+    state: DeliveryState
+    attempts: int
+    next_at: datetime
+    created_at: datetime
+    delivered_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliveryAttempt:
+    """One try, as it went."""
+
+    attempt_no: int  # 1, 2, 3 …
+    started_at: datetime
+    latency_ms: int
+    status_code: int | None  # None: no answer was had
+    error: str | None
+    response_head: str | None
+    retry_after_s: int | None = None
+
+    @property
+    def delivered(self) -> bool:
+        return self.status_code is not None and 200 <= self.status_code < 300
+
+
+class InvalidSecret(ValueError):
+    """A webhook secret is `whsec_` and 24 to 64 random bytes in base64."""
+
+
+class InvalidSignature(ValueError):
+    """The webhook's signature does not match its body, or its timestamp is too old."""
+
+
+def new_secret() -> str:
+    return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+
+
+def secret_key(secret: str) -> bytes:
+    """The raw key in a `whsec_…` secret. Raises InvalidSecret."""
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except ValueError as error:
+        raise InvalidSecret(InvalidSecret.__doc__) from error
+    if not secret.startswith(SECRET_PREFIX) or len(key) not in SECRET_BYTES_ALLOWED:
+        raise InvalidSecret(InvalidSecret.__doc__)
+    return key
+
+
+def signature(secret: str, event_id: str, timestamp_s: int, body: str) -> str:
+    """One `v1,…` signature."""
+    signed = f"{event_id}.{timestamp_s}.{body}".encode()
+    digest = hmac.new(secret_key(secret), signed, hashlib.sha256).digest()
+    return "v1," + base64.b64encode(digest).decode()
+
+
+def headers(event_id: str, timestamp_s: int, body: str, secrets: Sequence[str]) -> dict[str, str]:
+    """The headers of one attempt. Several secrets (rotation) give several signatures."""
+    return {
+        "content-type": "application/json",
+        "webhook-id": event_id,
+        "webhook-timestamp": str(timestamp_s),
+        "webhook-signature": " ".join(signature(secret, event_id, timestamp_s, body) for secret in secrets),
+    }
+
+
+def verify(
+    body: str, headers: dict[str, str], secret: str, now_s: int, tolerance_s: int = TOLERANCE_S
+) -> None:
+    """What a receiver does. `headers` are in lower case. Raises InvalidSignature."""
+    try:
+        event_id, given = headers["webhook-id"], headers["webhook-signature"].split()
+        timestamp_s = int(headers["webhook-timestamp"])
+    except (KeyError, ValueError) as error:
+        raise InvalidSignature("a webhook header is missing or cannot be read") from error
+    if abs(now_s - timestamp_s) > tolerance_s:
+        raise InvalidSignature("the webhook's timestamp is outside the tolerance")
+    expected = signature(secret, event_id, timestamp_s, body).encode()
+    if not any(hmac.compare_digest(expected, one.encode()) for one in given):
+        raise InvalidSignature(InvalidSignature.__doc__)
+
+
+def event_type(job: Job) -> str:
+    """What is said about a job that has just ended, in the words of the route it came in by."""
+    return BATCH_EVENT[job.state] if job.face is Face.OPENAI else f"job.{job.state}"
+
+
+def wants(events: Sequence[str], event_type: str) -> bool:
+    """No list means every terminal event. Either face's name of an event is understood."""
+    if not events:
+        return True
+    job_names = {batch: f"job.{state}" for state, batch in BATCH_EVENT.items()}
+    return event_type in events or any(
+        job_names.get(event, event) == job_names.get(event_type, event_type) for event in events
+    )
+
+
+def event_body(event_id: str, event_type: str, job: Job, at: datetime) -> str:
+    """The body of a job's event: ids and counts, never results. The bytes are final."""
+    subject = batch_id(job.id) if job.face is Face.OPENAI else job.id
+    counts = {"total": job.counts.total, "succeeded": job.counts.succeeded, "failed": job.counts.failed}
+    event = {
+        "id": event_id,
+        "object": "event",
+        "created_at": int(at.timestamp()),
+        "type": event_type,
+        "data": {"id": subject, "counts": counts},
+    }
+    return json.dumps(event, separators=(",", ":"))
+
+
+def retry_delay_s(attempt: DeliveryAttempt, jitter: float) -> float | None:
+    """Seconds until the next try after a failed one; None when there is none: that is a dead letter.
+
+    `jitter` is a random number in [0, 1). The receiver's Retry-After can only lengthen the wait.
+    """
+    if attempt.status_code == GONE or attempt.attempt_no >= ATTEMPTS_MAX:
+        return None
+    scheduled_s = RETRY_DELAYS_S[attempt.attempt_no] * (1 + JITTER * jitter)
+    return max(scheduled_s, min(attempt.retry_after_s or 0, RETRY_AFTER_MAX_S))

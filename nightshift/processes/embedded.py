@@ -1,0 +1,269 @@
+"""One machine's whole service: where its parts keep things, how they find one another, how they are called.
+
+    DATA_DIR/    nightshift.db  objects/  valkey/  logs/  files/  api_key  secret_key  up.lock
+
+The parts are known by their command lines. What the operator has set in the environment stays as it is: a
+database or Redis named there is used in place of the embedded one.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nightshift.errors import ConfigurationError
+from nightshift.fleet.checkpoints import Checkpoint
+from nightshift.fleet.workers import DeathCause, WorkerState
+from nightshift.lifecycle.recovery import release_worker
+from nightshift.processes import valkey
+from nightshift.processes.children import Child, Launch
+from nightshift.processes.worker_child import DRAIN_MARGIN_S
+from nightshift.settings import (
+    DataSettings,
+    LocationSettings,
+    LogSettings,
+    QueueSettings,
+    SchedulerSettings,
+    WorkerSettings,
+)
+from nightshift.store import Store, open_database
+from nightshift.store.databases.migrate import upgrade
+from nightshift.tenants.keys import API_KEY_FILE, DEFAULT_TENANT, ApiKey, key_id, new_key
+
+SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel allows 107
+API_SHUTDOWN_S: Final = 5  # for answers under way, before the API closes its connections
+API_GRACE_S: Final = 10.0
+LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
+
+# The directory all four packages were installed into; without it, uvicorn would look where the user stands.
+PACKAGES: Final = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redis:
+    """Where Redis is, and the command that runs it if it is ours to run."""
+
+    url: str
+    command: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """Everything that is decided before the first process starts."""
+
+    data: DataSettings
+    models: tuple[Checkpoint, ...]
+    redis: Redis
+    host: str
+    port: int
+    workers: int
+    file_roots: tuple[str, ...]
+    webhook_cidrs: tuple[str, ...]
+
+    @property
+    def base_url(self) -> str:
+        """How this machine reaches the API, whatever interface it listens on."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def log_settings(self) -> LogSettings:
+        """The logs of one machine's service lie in files; unless the operator says otherwise, for people."""
+        chosen = LogSettings()
+        return chosen.model_copy(update={"log_format": "human"}) if chosen.log_format == "auto" else chosen
+
+    @property
+    def logs(self) -> Path:
+        return self.data.data_dir / "logs"
+
+    @property
+    def key_file(self) -> Path:
+        return self.data.data_dir / API_KEY_FILE
+
+    def environment(self) -> dict[str, str]:
+        """What the processes read their settings from."""
+        words = {
+            "DATA_DIR": str(self.data.data_dir),
+            "DATABASE_URL": self.data.resolved_database_url,
+            "STORAGE_URL": self.data.resolved_storage_url,
+            "REDIS_URL": self.redis.url,
+            "MODELS": ",".join(model.reference for model in self.models),
+            "BASE_URL": os.environ.get("NIGHTSHIFT_BASE_URL") or self.base_url,
+            "READY_NEEDS_WORKER": "1",
+            "FILE_ROOTS": ",".join(self.file_roots),
+            "WEBHOOK_ALLOW_CIDRS": ",".join(self.webhook_cidrs),
+            "LOG_FORMAT": self.log_settings.log_format,
+        }
+        return {f"NIGHTSHIFT_{name}": value for name, value in words.items()}
+
+    def stages(self) -> list[list[Child]]:
+        """The processes, in the order they start in. They stop in the reverse one: the worker gives its work
+        back while the rest is still there.
+        """
+        python = (sys.executable, "-P", "-m")  # -P: nothing is imported from where the user stands
+        api = (
+            *(*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(PACKAGES)),
+            *("--host", self.host, "--port", str(self.port), "--no-access-log", "--log-level", "warning"),
+            *("--http", "api.middleware.connections:BoundedHttp", "--backlog", "128"),
+            *("--timeout-graceful-shutdown", str(API_SHUTDOWN_S)),
+        )
+        worker = (*python, "nightshift.cli.main", "worker")
+        worker_grace_s = WorkerSettings().drain_s + 2 * DRAIN_MARGIN_S
+        return [
+            [self._child("valkey", self.redis.command)] if self.redis.command else [],
+            [self._child("api", api, API_GRACE_S), self._child("scheduler", (*python, "scheduler"))],
+            [self._child(f"worker-{n}", worker, worker_grace_s) for n in range(1, self.workers + 1)],
+        ]
+
+    def _child(self, name: str, command: tuple[str, ...], grace_s: float = 10.0) -> Child:
+        launch = Launch(command, self.environment())
+        return Child(name=name, launch=lambda: launch, grace_s=grace_s, log_path=self.logs / f"{name}.log")
+
+
+@contextlib.contextmanager
+def held(data_dir: Path) -> Iterator[None]:
+    """The data directory is ours alone for this long; made if need be.
+
+    Raises ConfigurationError when another `nightshift up` has it, or it cannot be made.
+    """
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (data_dir / "up.lock").open("a+")
+    except OSError as error:
+        raise ConfigurationError(f"{data_dir} cannot be used: {error.strerror}", param="data-dir") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise ConfigurationError(
+                f"{data_dir} is in use by another `nightshift up` (process {lock.read().strip()}): "
+                "stop it, or name another directory",
+                param="data-dir",
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def usable_port(host: str, port: int) -> int:
+    """The port itself, if it can be listened on; a free one for 0. Raises ConfigurationError."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise ConfigurationError(
+            f"{host}:{port} cannot be listened on ({error.strerror}): "
+            "stop what listens there, or choose another with --port",
+            param="port",
+        ) from error
+
+
+@contextlib.contextmanager
+def embedded_redis(data: DataSettings) -> Iterator[Redis]:
+    """The Redis the operator named, else a Valkey of our own on a socket only this user can open.
+
+    Raises ConfigurationError when there is no server to run.
+    """
+    queue = QueueSettings()
+    if "redis_url" in queue.model_fields_set:
+        yield Redis(url=queue.redis_url, command=None)
+        return
+    directory = data.data_dir / "valkey"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    with _short_directory(directory) as near:
+        command = valkey.command_line(directory, socket=near / "valkey.sock")
+        yield Redis(url=f"redis+socket://{near / 'valkey.sock'}", command=tuple(command))
+
+
+def allowed_file_roots(data: DataSettings) -> tuple[str, ...]:
+    """The directories jobs may name: the operator's choice, else where the user stands and DATA_DIR/files.
+
+    Not the data directory itself: it holds keys.
+    """
+    chosen = LocationSettings().file_roots
+    if chosen:
+        return chosen
+    files = data.data_dir / "files"
+    files.mkdir(exist_ok=True)
+    here = Path.cwd()
+    return (str(files),) if here == Path(here.anchor) else (str(here), str(files))
+
+
+def allowed_webhook_cidrs() -> tuple[str, ...]:
+    """The private networks webhooks may reach: the operator's choice, else this machine."""
+    return SchedulerSettings().webhook_allow_cidrs or LOOPBACK
+
+
+def set_up_database(data: DataSettings) -> Path:
+    """Bring the schema up to date and see that there is a key that works. Returns where the key is."""
+    database = open_database(data)
+    store = Store(database)
+    try:
+        upgrade(database)
+        if database.is_sqlite:
+            release_predecessors(store)
+        return ensure_key(store, data.data_dir / API_KEY_FILE)
+    finally:
+        database.close()
+
+
+def release_predecessors(store: Store) -> int:
+    """Give back what workers held when this machine went down. Returns how many shards.
+
+    Only true while the data directory is ours alone: then no worker of this database can be alive.
+    """
+    with store.transaction() as tx:
+        now = tx.now()
+        dead = [worker.id for worker in tx.workers.list() if worker.state is not WorkerState.STOPPED]
+        attempts_max = SchedulerSettings().attempts_max
+        return sum(
+            release_worker(tx, worker_id, attempts_max, now, DeathCause.KILLED).shards for worker_id in dead
+        )
+
+
+def ensure_key(store: Store, path: Path) -> Path:
+    """A key in a file that only this user can read, and its hash in the database."""
+    if path.exists() and _admits(store, path.read_text().strip()):
+        return path
+    key = new_key()
+    with store.transaction() as tx:
+        tx.keys.insert(ApiKey.of(key, tenant_id=DEFAULT_TENANT, name="nightshift up", created_at=tx.now()))
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(key)  # and no newline: whoever reads the file has the key
+    fresh.replace(path)
+    return path
+
+
+def _admits(store: Store, key: str) -> bool:
+    found_id = key_id(key)
+    if found_id is None:
+        return False
+    with store.snapshot() as tx:
+        found = tx.keys.find(found_id)
+        return found is not None and found.admits(key, tx.now())
+
+
+@contextlib.contextmanager
+def _short_directory(preferred: Path) -> Iterator[Path]:
+    """A directory for a socket: the preferred one, or a temporary one if its path is too long for that."""
+    if len(os.fsencode(preferred / "valkey.sock")) <= SOCKET_PATH_BYTES_MAX:
+        yield preferred
+        return
+    near = Path(tempfile.mkdtemp(prefix="nightshift-", dir="/tmp"))
+    try:
+        yield near
+    finally:
+        shutil.rmtree(near, ignore_errors=True)

@@ -1,0 +1,353 @@
+"""Runs other programs and keeps them running: started in order, restarted when they die, stopped in reverse.
+
+It knows command lines and nothing of what they mean; it imports none of what it runs. A child's death is told
+to whoever asked, with its exit code or signal, before the child is started again. Children never outlive this
+process, not even when it is killed: the kernel ends them (Linux).
+
+One thread does everything: call `start`, `watch` and `stop` from the same one, which must live as long as the
+children (the kernel's promise is about the thread that started them). `ask_to_stop` may come from anywhere.
+"""
+
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import IO, Final
+
+from nightshift.processes.children import (
+    SIGNAL_EXIT_BASE,
+    Backoff,
+    Child,
+    Death,
+    Launch,
+    OnDeath,
+    Sequel,
+    restart_always,
+)
+
+log = logging.getLogger(__name__)
+
+LOG_BYTES_MAX: Final = (
+    16 * 1024 * 1024
+)  # a log file larger than this is set aside, and the one before it goes
+LOG_CHECK_S: Final = 30.0
+HURRY_AFTER_S: Final = 1.0  # make and some shells repeat the terminal's signal; a person takes longer
+KILL_WAIT_S: Final = 5.0  # between one SIGKILL and the next, for a process the kernel is slow to let go
+
+
+class Supervisor:
+    """Children in stages: a stage is started together, after the one before it, and stopped together."""
+
+    def __init__(
+        self,
+        stages: Sequence[Sequence[Child]],
+        *,
+        on_death: OnDeath = restart_always,
+        backoff: Backoff = Backoff(),
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_death` is told of every death while this watches, and answers what follows."""
+        self._stages = [[_Running(child) for child in stage] for stage in stages]
+        self._on_death = on_death
+        self._backoff = backoff
+        self._clock_s = clock_s
+        # Signal handlers put things here too, and SimpleQueue, unlike Queue, is made for that.
+        self._exits: SimpleQueue[_Exit | None] = SimpleQueue()
+        self._stop_asked_at_s: float | None = None
+        self._hurry_asked = False
+        self._logs_checked_at_s = clock_s()
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether `watch` has ended, or is about to."""
+        return self._stop_asked_at_s is not None
+
+    def pids(self) -> dict[str, int]:
+        """The children that run right now."""
+        return {r.child.name: r.process.pid for r in self._all() if r.process is not None}
+
+    def start(self) -> None:
+        """Start every child, in order."""
+        for running in self._all():
+            self._start(running)
+
+    def watch(self, for_s: float | None = None) -> bool:
+        """Keep the children running for this long (None: until told otherwise).
+
+        False: it is time to `stop`, because somebody asked or `on_death` gave a child up.
+        """
+        ends_at_s = None if for_s is None else self._clock_s() + for_s
+        while not self.stop_asked:
+            now_s = self._clock_s()
+            for running in self._all():
+                if running.restart_at_s is not None and running.restart_at_s <= now_s:
+                    self._start_again(running)
+            if now_s >= self._logs_checked_at_s + LOG_CHECK_S:
+                self._logs_checked_at_s = now_s
+                self._set_large_logs_aside()
+            if ends_at_s is not None and now_s >= ends_at_s:
+                return True
+            exit = self._next_exit(ends_at_s)
+            if exit is not None:
+                self._bury(exit)
+        return False
+
+    def stop(self) -> Sequence[Death]:
+        """End every child, the last stage first: SIGTERM, and SIGKILL when its grace is over.
+
+        Returns how each of those that were still running ended. May be called again.
+        """
+        ended: list[Death] = []
+        self._stop_asked_at_s = self._stop_asked_at_s or self._clock_s()
+        for stage in reversed(self._stages):
+            for running in stage:
+                running.restart_at_s = None
+                if running.process is not None:
+                    running.process.terminate()
+            ended += self._wait_for(stage)
+        return ended
+
+    def ask_to_stop(self) -> None:
+        """Let `watch` return. Asked again a moment later, it ends every grace at once."""
+        now_s = self._clock_s()
+        if self._stop_asked_at_s is None:
+            self._stop_asked_at_s = now_s
+        elif now_s >= self._stop_asked_at_s + HURRY_AFTER_S:
+            self._hurry_asked = True
+        self._exits.put(None)
+
+    def pass_on(self, signal_number: int) -> None:
+        """Send a signal to every child."""
+        for running in self._all():
+            if running.process is not None:
+                running.process.send_signal(signal_number)
+
+    @contextmanager
+    def signals(self, forwarded: Sequence[int] = ()) -> Iterator[None]:
+        """Meanwhile SIGTERM, SIGINT and SIGHUP ask to stop, and `forwarded` ones go to the children."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.ask_to_stop()
+
+        def forward(number: int, frame: FrameType | None) -> None:
+            self.pass_on(number)
+
+        handlers = dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), stop)
+        handlers |= dict.fromkeys(map(signal.Signals, forwarded), forward)
+        # nohup ignores SIGHUP for us, and means it.
+        handlers = {n: h for n, h in handlers.items() if signal.getsignal(n) is not signal.SIG_IGN}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _all(self) -> "Iterator[_Running]":
+        return (running for stage in self._stages for running in stage)
+
+    def _start_again(self, running: "_Running") -> None:
+        """A machine without memory or disk for it just now may have some a moment later."""
+        try:
+            self._start(running)
+        except OSError as error:
+            running.deaths_in_a_row += 1
+            running.restart_at_s = self._clock_s() + self._backoff.delay_s(running.deaths_in_a_row)
+            log.warning(
+                "child not started: %s",
+                error,
+                extra={"action": "child_not_started", "child": running.child.name},
+            )
+
+    def _start(self, running: "_Running") -> None:
+        running.restart_at_s = None
+        running.launch = running.child.launch()
+        running.started_at_s = self._clock_s()
+        with _output(running.child.log_path) as output:
+            running.process = subprocess.Popen(
+                running.launch.command,
+                env={**os.environ, **running.launch.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT if output else None,
+                start_new_session=True,  # Ctrl-C is for us: the children are stopped in our order
+                preexec_fn=_die_with_parent(),
+            )
+        log.info(
+            "child started",
+            extra={"action": "child_started", "child": running.child.name, "pid": running.process.pid},
+        )
+        threading.Thread(
+            target=self._await_exit,
+            args=(_Exit(running, running.process),),
+            name=f"wait-{running.child.name}",
+            daemon=True,
+        ).start()
+
+    def _await_exit(self, exit: "_Exit") -> None:
+        exit.process.wait()
+        self._exits.put(exit)
+
+    def _next_exit(self, ends_at_s: float | None) -> "_Exit | None":
+        """Wait for a child's end, at most until the next thing to be done by the clock."""
+        times_s = [self._logs_checked_at_s + LOG_CHECK_S]
+        times_s += [r.restart_at_s for r in self._all() if r.restart_at_s is not None]
+        times_s += [ends_at_s] if ends_at_s is not None else []
+        with suppress(Empty):
+            return self._exits.get(timeout=max(0.0, min(times_s) - self._clock_s()))
+        return None
+
+    def _set_large_logs_aside(self) -> None:
+        for running in self._all():
+            path = running.child.log_path
+            try:
+                if path is not None and path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+                    set_aside(path)
+            except OSError as error:  # a full disk, most likely: what is running is worth more than its log
+                log.warning(
+                    "log not set aside: %s",
+                    error,
+                    extra={"action": "log_not_set_aside", "child": running.child.name},
+                )
+
+    def _bury(self, exit: "_Exit") -> None:
+        running = exit.running
+        death = self._death(exit)
+        if death.is_as_asked:  # by somebody else than us
+            log.info("child ended: %s", death, extra={"action": "child_ended", "child": death.name})
+        else:
+            log.warning("child died: %s", death, extra={"action": "child_died", "child": death.name})
+        match self._on_death(death):
+            case Sequel.RESTART:
+                running.deaths_in_a_row = death.in_a_row
+                running.restart_at_s = self._clock_s() + self._backoff.delay_s(death.in_a_row)
+            case Sequel.RESTART_SOON:
+                running.restart_at_s = self._clock_s() + self._backoff.first_s
+            case Sequel.LEAVE:
+                pass
+            case Sequel.GIVE_UP:
+                self._stop_asked_at_s = self._clock_s()
+
+    def _death(self, exit: "_Exit") -> Death:
+        """The child has ended: it has no process any more."""
+        running = exit.running
+        running.process = None
+        uptime_s = self._clock_s() - running.started_at_s
+        was_stable = uptime_s >= self._backoff.stable_after_s
+        return Death(
+            name=running.child.name,
+            pid=exit.process.pid,
+            launch=running.launch,
+            returncode=exit.process.returncode,
+            uptime_s=uptime_s,
+            in_a_row=1 if was_stable else running.deaths_in_a_row + 1,
+        )
+
+    def _wait_for(self, stage: "Sequence[_Running]") -> Sequence[Death]:
+        ended: list[Death] = []
+        alive = {running.process: running for running in stage if running.process is not None}
+        asked_at_s = self._clock_s()
+        while alive:
+            deadlines_s = [asked_at_s + running.child.grace_s for running in alive.values()]
+            if self._hurry_asked or min(deadlines_s) <= self._clock_s():
+                self._kill_overdue(alive, asked_at_s)
+            with suppress(Empty):
+                exit = self._exits.get(timeout=max(0.0, min(deadlines_s) - self._clock_s()) or KILL_WAIT_S)
+                if exit is not None:  # of this stage, or of a later one that does not wait for its turn
+                    alive.pop(exit.process, None)
+                    ended.append(self._death(exit))
+                    log.info(
+                        "child stopped: %s",
+                        ended[-1],
+                        extra={"action": "child_stopped", "child": ended[-1].name},
+                    )
+        return ended
+
+    def _kill_overdue(self, alive: "Mapping[subprocess.Popen[bytes], _Running]", asked_at_s: float) -> None:
+        for process, running in alive.items():
+            if self._hurry_asked or asked_at_s + running.child.grace_s <= self._clock_s():
+                log.warning(
+                    "child killed: it did not stop in %.0f s",
+                    running.child.grace_s,
+                    extra={"action": "child_killed", "child": running.child.name},
+                )
+                _kill_group(process)
+
+
+@dataclass(eq=False)
+class _Running:
+    """A child and what has become of it so far."""
+
+    child: Child
+    process: "subprocess.Popen[bytes] | None" = None
+    launch: Launch = field(default_factory=lambda: Launch(()))  # the last one
+    started_at_s: float = 0.0
+    deaths_in_a_row: int = 0
+    restart_at_s: float | None = None  # None: it runs, or it has been given up
+
+
+@dataclass(frozen=True)
+class _Exit:
+    running: _Running
+    process: "subprocess.Popen[bytes]"
+
+
+@contextmanager
+def _output(log_path: Path | None) -> Iterator[IO[bytes] | None]:
+    """Where a child's output goes; None: where ours goes, as it does when its log cannot be written."""
+    with ExitStack() as stack:
+        file = None
+        if log_path is not None:
+            try:
+                log_path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(log_path.open("ab"))
+            except OSError as error:
+                log.warning("no log: %s", error, extra={"action": "no_log", "path": str(log_path)})
+        yield file
+
+
+def set_aside(log_path: Path) -> None:
+    """Make a log short again while its child goes on writing; the file beside it has what it said so far.
+
+    The child appends, so it goes on at the new end. What it says during the copy may be lost.
+    """
+    shutil.copyfile(log_path, log_path.with_name(log_path.name + ".1"))
+    os.truncate(log_path, 0)
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    """SIGKILL to the child and to whatever it has started in its own session."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """What a child does before it becomes another program: ask the kernel to kill it when we are gone.
+
+    Everything is looked up here, in the parent: between fork and exec only the call itself is made.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    parent_pid = os.getpid()
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent_pid:  # we were gone before it could ask
+            os._exit(SIGNAL_EXIT_BASE + signal.SIGKILL)
+
+    return ask
+
+
+_PR_SET_PDEATHSIG: Final = 1

@@ -1,0 +1,201 @@
+"""One Celery worker as a supervisor sees it: how it is called, and what is done when it has died.
+
+The worker is another program, known here by its command line. Every start has a worker id of its own, so that
+what a dead one held can be told from what its successor holds.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nightshift.broker.queue import Queue
+from nightshift.errors import DatabaseUnavailable, NightshiftError
+from nightshift.fleet.workers import DeathCause, WorkerState
+from nightshift.jobs.ids import new_id
+from nightshift.lifecycle.recovery import LEASES_PER_WORKER_MAX, release_worker
+from nightshift.processes.children import Child, Death, Launch, Sequel
+from nightshift.processes.worker_exits import cause_of, count_oom_kills, unasked
+from nightshift.settings import WorkerSettings
+from nightshift.store import Store, Transaction
+from nightshift.store.shards.outbox import Ring
+
+log = logging.getLogger(__name__)
+
+WORKER_ID: Final = "NIGHTSHIFT_WORKER_ID"
+APP: Final = "workers.app"
+POOL: Final = "workers.intake.pool:EnginePool"
+DRAIN_MARGIN_S: Final = 5.0  # on top of the worker's own limit, which it keeps by itself
+DEATHS_IN_A_ROW_MAX: Final = 5  # then whoever supervises us decides: it may have another machine
+RINGS_MAX: Final = 500  # sent for one death; the scheduler sends what is more than that
+RELEASE_PATIENCE_S: Final = (
+    5.0  # with a database that is away just then; after that, leases run out by themselves
+)
+RELEASE_RETRY_S: Final = 0.5
+
+
+def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) -> Child:
+    """The worker as a child of its supervisor. `app` and `pool` name the Celery application and its pool: a
+    worker whose computing is somebody else's is supervised all the same.
+    """
+
+    def launch() -> Launch:
+        worker_id = new_id("wrk")
+        environment = {
+            WORKER_ID: worker_id,
+            "NIGHTSHIFT_MODELS": ",".join(settings.models),
+            "CELERY_CUSTOM_WORKER_POOL": pool,
+            "TQDM_DISABLE": "1",  # progress bars of libraries fill a log and tell it nothing
+        }
+        messages_max = settings.online_slots + settings.shards_max
+        return Launch(celery_command(worker_id, messages_max, app), environment)
+
+    return Child(name="worker", launch=launch, grace_s=settings.drain_s + DRAIN_MARGIN_S)
+
+
+def celery_command(worker_id: str, messages_max: int, app: str = APP) -> tuple[str, ...]:
+    """How the worker is called. `messages_max` is how many messages it may hold unacknowledged."""
+    return (
+        *(sys.executable, "-P", "-m", "celery", "--app", app, "--quiet", "worker"),
+        *("--pool", "custom", "--queues", "online,bulk", "--concurrency", str(messages_max)),
+        *("--hostname", f"{worker_id}@%h", "--loglevel", "WARNING"),
+        *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+    )
+
+
+class Undertaker:
+    """Told of a worker's death: returns its shards to the queue, tells the other workers, and says whether to
+    start another.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        queue: Queue,
+        attempts_max: int,
+        *,
+        oom_kills: Callable[[], int] = count_oom_kills,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._attempts_max = attempts_max
+        self._oom_kills = oom_kills
+        self._pause = pause
+        self._oom_kills_before = oom_kills()
+        self.gave_up_on: Death | None = None
+
+    def __call__(self, death: Death) -> Sequel:
+        buried = self.bury(death)
+        if buried.was_asked_to_drain:
+            return Sequel.GIVE_UP  # whoever asked for it does not want it back at once
+        if death.is_configuration:
+            self.gave_up_on = death
+            return Sequel.GIVE_UP
+        if buried.is_blameless:
+            return Sequel.RESTART_SOON
+        if death.is_for_want_of_others:
+            return Sequel.RESTART
+        if death.in_a_row >= DEATHS_IN_A_ROW_MAX:
+            self.gave_up_on = death
+            return Sequel.GIVE_UP
+        return Sequel.RESTART
+
+    def bury(self, death: Death, *, was_told: bool = False) -> "Buried":
+        """Write down why it ended, give back what it held, and ring for that. `was_told`: its supervisor had
+        told it to leave.
+        """
+        oom_kills = self._oom_kills()
+        cause = cause_of(death.returncode, oom_kills - self._oom_kills_before)
+        self._oom_kills_before = oom_kills
+        worker_id = death.launch.environment[WORKER_ID]
+        try:
+            released = self._patiently(lambda tx: self._release(tx, worker_id, cause, was_told))
+        except DatabaseUnavailable as error:
+            log.warning(
+                "leases of a worker that has ended not released; they will run out",
+                extra={"action": "release_failed", "worker": worker_id, "reason": error.message},
+            )
+            return Buried(cause, was_asked_to_drain=death.was_dismissed)
+        self._ring(released.rings)
+        has_left = released.cause is DeathCause.DRAINED
+        log.info(
+            "a worker has left" if has_left else "leases of a dead worker released",
+            extra={
+                "action": "worker_released",
+                "worker": worker_id,
+                "cause": released.cause,
+                "shards": released.shards,
+            },
+        )
+        return Buried(released.cause, released.was_asked_to_drain, released.was_isolating)
+
+    def _patiently(self, release: "Callable[[Transaction], _Released]") -> "_Released":
+        """Raises DatabaseUnavailable when that has lasted for too long."""
+        ends_at_s = time.monotonic() + RELEASE_PATIENCE_S
+        while True:
+            try:
+                return self._store.run(release)
+            except DatabaseUnavailable:
+                if time.monotonic() >= ends_at_s:
+                    raise
+            self._pause(RELEASE_RETRY_S)
+
+    def _release(self, tx: Transaction, worker_id: str, cause: DeathCause, was_told: bool) -> "_Released":
+        now = tx.now()
+        held = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
+        was_asked = tx.workers.is_drain_requested(worker_id)
+        if held and not (was_told or was_asked or tx.workers.state(worker_id) in _LEAVING):
+            cause = unasked(cause)
+        recovered = release_worker(tx, worker_id, self._attempts_max, now, cause)
+        tx.workers.ended(worker_id, cause, now)
+        return _Released(
+            cause,
+            recovered.shards,
+            tuple(tx.outbox.waiting(now, RINGS_MAX)) if recovered.retried else (),
+            was_asked,
+            any(lease.is_isolating for lease in held),
+        )
+
+    def _ring(self, rings: Sequence[Ring]) -> None:
+        """The outbox has them, and the scheduler would send them within two seconds: others need not wait."""
+        if not rings:
+            return
+        try:
+            self._queue.ring(rings)
+            with self._store.transaction() as tx:
+                tx.outbox.delete([ring.id for ring in rings])
+        except NightshiftError as error:
+            log.warning("not rung", extra={"action": "ring_failed", "reason": error.message})
+
+
+@dataclass(frozen=True)
+class _Released:
+    """What a dead worker had, now anybody's."""
+
+    cause: DeathCause
+    shards: int
+    rings: Sequence[Ring]
+    was_asked_to_drain: bool
+    was_isolating: bool
+
+
+@dataclass(frozen=True)
+class Buried:
+    """What became known of a dead worker."""
+
+    cause: DeathCause
+    was_asked_to_drain: bool = False  # by `nightshift workers drain`, as far as the database or it could say
+    was_isolating: bool = False  # it ran a row alone that had cost workers before
+
+    @property
+    def is_blameless(self) -> bool:
+        """Whether it says nothing about the worker or its machine that it died."""
+        return self.was_isolating or self.cause in _FROM_OUTSIDE
+
+
+# What a worker that was told to leave says of itself before it does.
+_LEAVING: Final = (WorkerState.DRAINING, WorkerState.STOPPED)
+_FROM_OUTSIDE: Final = frozenset({DeathCause.DRAINED, DeathCause.DRAIN_TOO_SLOW, DeathCause.KILLED})

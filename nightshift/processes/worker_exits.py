@@ -1,0 +1,80 @@
+"""Why a worker process ended, as far as its supervisor can tell from outside."""
+
+import signal
+from pathlib import Path
+from typing import Final
+
+from nightshift.fleet.workers import (
+    EXIT_DEAF,
+    EXIT_DRAIN_TOO_SLOW,
+    EXIT_ENGINE_DIED,
+    EXIT_STUCK_STEP,
+    DeathCause,
+)
+from nightshift.processes.children import DISMISSED_EXIT, DISMISSED_LATE_EXIT, SIGNAL_EXIT_BASE
+
+_BY_EXIT_CODE: Final = {
+    0: DeathCause.DRAINED,
+    DISMISSED_EXIT: DeathCause.DRAINED,
+    DISMISSED_LATE_EXIT: DeathCause.DRAIN_TOO_SLOW,
+    EXIT_ENGINE_DIED: DeathCause.ENGINE_DIED,
+    EXIT_DRAIN_TOO_SLOW: DeathCause.DRAIN_TOO_SLOW,
+    EXIT_STUCK_STEP: DeathCause.STUCK_STEP,
+    EXIT_DEAF: DeathCause.DEAF,
+    # What a container runtime calls a process that its memory limit ended.
+    SIGNAL_EXIT_BASE + signal.SIGKILL: DeathCause.OUT_OF_MEMORY,
+}
+_BY_SIGNAL: Final[dict[int, DeathCause]] = {
+    signal.SIGTERM: DeathCause.DRAINED,  # a worker answers this one itself as soon as it may hold anything
+    signal.SIGABRT: DeathCause.ABORTED,
+    signal.SIGSEGV: DeathCause.SIGNAL,
+    signal.SIGBUS: DeathCause.SIGNAL,
+    signal.SIGILL: DeathCause.SIGNAL,
+    signal.SIGFPE: DeathCause.SIGNAL,
+}  # any other comes from outside
+_ON_LEAVING: Final = (DeathCause.DRAINED, DeathCause.DRAIN_TOO_SLOW, DeathCause.DEAF)
+
+
+def cause_of(returncode: int, oom_kills: int) -> DeathCause:
+    """`oom_kills`: how many processes the kernel has killed for want of memory while this one lived. Pure."""
+    if returncode >= 0:
+        return _BY_EXIT_CODE.get(returncode, DeathCause.EXITED)
+    if returncode == -signal.SIGKILL and oom_kills > 0:
+        return DeathCause.OUT_OF_MEMORY
+    return _BY_SIGNAL.get(-returncode, DeathCause.KILLED)
+
+
+def unasked(cause: DeathCause) -> DeathCause:
+    """The cause where nobody had told the worker to leave, and it held leases: then a row may have ended it
+    with the exit code of one that leaves. Pure.
+    """
+    return DeathCause.LEFT_UNASKED if cause in _ON_LEAVING else cause
+
+
+def count_oom_kills(root: Path = Path("/")) -> int:
+    """How often the kernel has killed a process for want of memory: in this control group where it can tell,
+    else on this machine. 0 where it says nothing.
+    """
+    for path in (*_memory_events(root), root / "proc/vmstat"):
+        try:
+            words = dict(line.split(maxsplit=1) for line in path.read_text().splitlines())
+            return int(words["oom_kill"])
+        except (OSError, KeyError, ValueError):
+            continue
+    return 0
+
+
+def _memory_events(root: Path) -> list[Path]:
+    """Where the control group of this process counts: version 2, then version 1."""
+    try:
+        groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
+    except OSError:
+        return []
+    top = root / "sys/fs/cgroup"
+    v2 = [top / path.lstrip("/") / "memory.events" for _, names, path in groups if not names]
+    v1 = [
+        top / "memory" / path.lstrip("/") / "memory.oom_control"
+        for _, names, path in groups
+        if "memory" in names.split(",")
+    ]
+    return v2 + v1

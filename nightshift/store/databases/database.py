@@ -1,0 +1,215 @@
+"""Connections and transactions on SQLite or PostgreSQL, and the only clock that counts: the database's.
+
+SQLite runs in WAL mode with `synchronous=FULL` (accepted work survives a power cut), but where a transaction
+says that it need not. Every writing transaction begins IMMEDIATE: a reader that upgrades to a writer fails at
+once whatever the busy timeout.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, create_engine, event, exc, text
+from sqlalchemy.engine import URL, ExceptionContext, make_url
+
+from nightshift.errors import ConfigurationError, Conflicted, DatabaseUnavailable
+from nightshift.store.databases import connection_reuse, statement_timeouts
+from nightshift.store.tables import from_ms
+
+log = logging.getLogger(__name__)
+
+_LOCKED_RETRY_S: Final = 0.01
+_DRIVERS: Final = frozenset({"sqlite", "sqlite+pysqlite", "postgresql+psycopg"})
+
+# SQLSTATEs of PostgreSQL.
+_CONFLICTS: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock
+_READ_ONLY: Final = "25006"  # this server is a standby by now, or is kept from writing
+
+_NOW_MS = {
+    # julianday is a double: good to about 0.05 ms at this epoch.
+    "sqlite": text("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"),
+    "postgresql": text(connection_reuse.NOW_MS),
+}
+
+
+class Database:
+    """One database by URL. Thread-safe; every transaction uses a connection of its own."""
+
+    def __init__(
+        self, url: str, *, pool_size: int = 10, busy_timeout_s: float = 15.0, timeout_s: float = 10.0
+    ) -> None:
+        """Connects lazily. Raises ConfigurationError if the URL is not one of a supported database.
+
+        SQLite is waited for while it is locked, `busy_timeout_s`; PostgreSQL until it has carried a statement
+        out, `timeout_s`.
+        """
+        parsed = _parse(url)
+        self.dialect = parsed.get_backend_name()
+        self._engine = (
+            _sqlite(parsed, pool_size, busy_timeout_s)
+            if self.is_sqlite
+            else _postgresql(parsed, pool_size, timeout_s)
+        )
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.dialect == "sqlite"
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is an SQLite file that is not there yet; whoever connects to one makes it."""
+        path = self._engine.url.database
+        return self.is_sqlite and path is not None and not Path(path).exists()
+
+    @contextmanager
+    def write(self, *, durable: bool = True) -> Iterator[Connection]:
+        """A transaction that may write. Commits at the end, rolls back on an exception.
+
+        One that is not `durable` does not wait for SQLite's disk: a power cut, and nothing less, may take it
+        back together with all that came after it and is not durable either. PostgreSQL's always are: those
+        who go on while its machine is gone would remember what it forgets.
+
+        Raises DatabaseUnavailable when the database cannot be reached, stays locked or does not answer; and
+        Conflicted when it chose another transaction over this one.
+        """
+        with self._mapped(), self._engine.connect() as connection:
+            with connection.execution_options(nightshift_durable=durable).begin():
+                yield connection
+
+    @contextmanager
+    def write_at_leisure(self) -> Iterator[Connection]:
+        """As `write`, however long a statement takes: for changes to the schema."""
+        with self.write() as connection:
+            with nullcontext() if self.is_sqlite else statement_timeouts.suspended(connection):
+                yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that only reads. On SQLite it never waits for a writer."""
+        with self._mapped(), self._engine.connect() as connection:
+            with connection.execution_options(nightshift_reads_only=True).begin():
+                yield connection
+
+    def now(self, connection: Connection) -> datetime:
+        """The database's time, aware, UTC, in milliseconds."""
+        began_at_ms = None if self.is_sqlite else connection_reuse.time_of_begin_ms(connection)
+        if began_at_ms is not None:
+            return from_ms(began_at_ms)
+        return from_ms(int(connection.execute(_NOW_MS[self.dialect]).scalar_one()))
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except exc.TimeoutError as error:
+            raise DatabaseUnavailable("All connections to the database are in use.") from error
+        except (exc.OperationalError, exc.InterfaceError, exc.InternalError) as error:
+            if isinstance(error, exc.InternalError) and not error.connection_invalidated:
+                raise
+            kind = Conflicted if _sqlstate(error) in _CONFLICTS else DatabaseUnavailable
+            reason = str(error.orig or error).splitlines()[0]
+            raise kind(f"The database cannot be used right now: {reason}") from error
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (exc.ArgumentError, ValueError) as error:  # ValueError: of its port
+        raise ConfigurationError(
+            "NIGHTSHIFT_DATABASE_URL is not a database URL", param="DATABASE_URL"
+        ) from error
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    # What SQLAlchemy takes for the host of an SQLite file is a path with two slashes too few.
+    if parsed.drivername not in _DRIVERS or (parsed.get_backend_name() == "sqlite" and parsed.host):
+        raise ConfigurationError(
+            f"NIGHTSHIFT_DATABASE_URL names {parsed.drivername!r}; use sqlite:/// or postgresql://",
+            param="DATABASE_URL",
+        )
+    return parsed
+
+
+def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
+    engine = create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=timeout_s,
+        pool_pre_ping=True,
+        pool_use_lifo=True,  # the one just used is the quickest
+        connect_args={
+            "connect_timeout": url.query.get("connect_timeout", statement_timeouts.CONNECT_TIMEOUT_S),
+            "options": statement_timeouts.server_options(url, timeout_s),
+        },
+    )
+    statement_timeouts.connect_patiently(engine, timeout_s, connection_reuse.SparingConnection)
+    connection_reuse.spare(engine)
+    # Many rows in one statement. psycopg would send one for each, and the word that this was all in the end:
+    # until that comes none of the server's time limits holds, and whoever vanishes before keeps its locks.
+    engine.dialect.use_insertmanyvalues_wo_returning = True
+    event.listen(engine, "handle_error", _leave_a_server_that_cannot_write)
+    return engine
+
+
+def _leave_a_server_that_cannot_write(context: ExceptionContext) -> None:
+    """After a failover, a connection to what has become the standby is good for nothing."""
+    if _sqlstate(context.sqlalchemy_exception) == _READ_ONLY:
+        context.is_disconnect = True
+
+
+def _sqlstate(error: BaseException | None) -> str | None:
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
+
+
+def _sqlite(url: URL, pool_size: int, busy_timeout_s: float) -> Engine:
+    engine = create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_use_lifo=True,  # the one just used remembers its statements and pages
+        connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
+    )
+    event.listen(engine, "connect", partial(_prepare_sqlite, busy_timeout_s))
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(busy_timeout_s: float, connection: Any, record: Any) -> None:
+    connection.isolation_level = None  # we say BEGIN ourselves
+    _write_ahead(connection, busy_timeout_s)
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _write_ahead(connection: Any, busy_timeout_s: float) -> None:
+    """Put the file into WAL mode, in which it then stays. While somebody writes to a new file this fails at
+    once, because SQLite's own busy timeout does not wait for it."""
+    ends_s = monotonic() + busy_timeout_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if monotonic() >= ends_s:
+                raise
+        sleep(_LOCKED_RETRY_S)
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    if options.get("nightshift_reads_only", False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    synchronous = "FULL" if options.get("nightshift_durable", True) else "NORMAL"
+    if connection.info.get("synchronous") != synchronous:
+        connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
+        connection.info["synchronous"] = synchronous
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

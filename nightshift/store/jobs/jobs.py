@@ -1,0 +1,435 @@
+"""Statements about jobs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    case,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from nightshift.jobs import (
+    Counts,
+    Face,
+    InputError,
+    Job,
+    JobKind,
+    JobSpec,
+    JobState,
+    NewJob,
+    StopReason,
+    Usage,
+    sources,
+)
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.store import tables
+from nightshift.store.jobs.events import FIRST_SEQ
+from nightshift.store.shards.shards import OPEN_SHARD_STATES
+
+job = tables.job
+shard = tables.shard
+
+ACTIVE_STATES = tuple(state for state in JobState if not state.is_terminal)
+RUNNABLE_STATES = (JobState.QUEUED, JobState.RUNNING)
+
+# Made once: a request is under way while SQLAlchemy makes statements.
+
+_INSERT = insert(job)
+
+_AHEAD = select(func.count()).where(
+    job.c.kind == bindparam("of_kind"),
+    job.c.state.in_(RUNNABLE_STATES),
+    or_(
+        job.c.priority_rank < bindparam("rank"),
+        and_(job.c.priority_rank == bindparam("rank"), job.c.created_at < bindparam("since")),
+    ),
+)
+
+_LOCK = select(job.c.id).where(job.c.id == bindparam("of")).with_for_update(key_share=True)
+
+_START = (
+    update(job)
+    .where(job.c.id == bindparam("of"), job.c.state == JobState.QUEUED)
+    .values(state=JobState.RUNNING, started_at=bindparam("since"), runtime_deadline_at=bindparam("until"))
+)
+
+
+def new_row(new: NewJob, now: datetime) -> dict[str, Any]:
+    """A new job as a row of its table. Its first event is counted already (`events.first_row`)."""
+    accepted = new.accepted(now)
+    return {
+        "id": new.id,
+        "tenant_id": new.tenant_id,
+        "kind": new.kind,
+        "face": new.face,
+        "state": accepted.state,
+        "priority": new.priority,
+        "priority_rank": new.priority.rank,
+        "model": new.model,
+        "spec": new.spec.to_json(),
+        "fingerprint": new.fingerprint,
+        "created_at": accepted.created_at,
+        "deadline_at": accepted.deadline_at,
+        "webhook_secret": new.webhook_secret,
+        "capacity": new.spec.capacity,
+        "event_seq": FIRST_SEQ,
+    }
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """How many jobs of one kind and state there are, over all tenants. For metrics and admission."""
+
+    kind: JobKind
+    state: JobState
+    jobs: int
+
+
+class Jobs:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    # -- creation and look-up, on behalf of a tenant ---------------------------------------------------
+
+    def insert(self, new: NewJob, now: datetime) -> Job:
+        """Record an accepted bulk job. It is queued and not planned yet."""
+        self._connection.execute(_INSERT, new_row(new, now))
+        return new.accepted(now)
+
+    def get(self, tenant_id: str, job_id: str) -> Job | None:
+        row = self._connection.execute(
+            select(job).where(job.c.id == job_id, job.c.tenant_id == tenant_id)
+        ).one_or_none()
+        return to_job(row) if row else None
+
+    def list(
+        self,
+        tenant_id: str,
+        *,
+        limit: int,
+        after: Job | None = None,
+        kind: JobKind | None = None,
+        face: Face | None = None,
+        state: JobState | None = None,
+        priority: PriorityClass | None = None,
+    ) -> Sequence[Job]:
+        """Newest first, in a total order. `after` is the last job of the page before."""
+        wanted = select(job).where(job.c.tenant_id == tenant_id)
+        for column, value in (
+            (job.c.kind, kind), (job.c.face, face), (job.c.state, state), (job.c.priority, priority)
+        ):  # fmt: skip
+            if value is not None:
+                wanted = wanted.where(column == value)
+        if after is not None:
+            order = (job.c.created_at, job.c.id)
+            wanted = wanted.where(tuple_(*order) < _place(order, (after.created_at, after.id)))
+        ordered = wanted.order_by(job.c.created_at.desc(), job.c.id.desc()).limit(limit)
+        return [to_job(row) for row in self._connection.execute(ordered)]
+
+    def find_repeat(self, tenant_id: str, fingerprint: str, created_since: datetime) -> Job | None:
+        """The newest job made of the same request since then: what a client that retried means."""
+        row = self._connection.execute(
+            select(job)
+            .where(
+                job.c.tenant_id == tenant_id,
+                job.c.fingerprint == fingerprint,
+                job.c.created_at >= created_since,
+            )
+            .order_by(job.c.created_at.desc())
+            .limit(1)
+        ).one_or_none()
+        return to_job(row) if row else None
+
+    def reading(self, tenant_id: str, file_id: str) -> Job | None:
+        """A tenant's unfinished job that has this file as its input, the oldest; None if there is none."""
+        row = self._connection.execute(
+            select(job)
+            .where(
+                job.c.tenant_id == tenant_id,
+                job.c.kind == JobKind.BULK,
+                job.c.state.in_(ACTIVE_STATES),
+                job.c.spec["input"].as_string() == file_id,
+            )
+            .order_by(job.c.created_at, job.c.id)
+            .limit(1)
+        ).one_or_none()
+        return to_job(row) if row else None
+
+    def queue_position(self, of: Job) -> int:
+        """How many runnable jobs of the same kind sort before this one, over all tenants, plus one."""
+        ahead: int = self._connection.execute(
+            _AHEAD, {"of_kind": of.kind, "rank": of.priority.rank, "since": of.created_at}
+        ).scalar_one()
+        return ahead + 1
+
+    def request_stop(self, tenant_id: str, job_id: str, reason: StopReason, now: datetime) -> bool:
+        """Start no more rows of this job. False: it was stopping, finalizing or over already."""
+        return self._stop(reason, now, job.c.id == job_id, job.c.tenant_id == tenant_id)
+
+    # -- the service's own duties, over all tenants ----------------------------------------------------
+
+    def fetch(self, job_id: str) -> Job:
+        """A job by id alone, for a duty or worker that was given the id by the database."""
+        return to_job(self._connection.execute(select(job).where(job.c.id == job_id)).one())
+
+    def webhook_secret(self, job_id: str) -> bytes | None:
+        """The job's own webhook secret, encrypted; None if it has none."""
+        return self._connection.execute(
+            select(job.c.webhook_secret).where(job.c.id == job_id)
+        ).scalar_one_or_none()
+
+    def to_plan(self, limit: int, after: Job | None = None) -> Sequence[Job]:
+        """Bulk jobs whose input has not been read yet, most urgent first. `after` is the last one of the page
+        before.
+        """
+        order = (job.c.priority_rank, job.c.created_at, job.c.id)
+        wanted = select(job).where(
+            job.c.state == JobState.QUEUED,
+            job.c.kind == JobKind.BULK,
+            job.c.planned_at.is_(None),
+            job.c.stop_reason.is_(None),
+        )
+        if after is not None:
+            place = (after.priority.rank, after.created_at, after.id)
+            wanted = wanted.where(tuple_(*order) > _place(order, place))
+        return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
+
+    def mark_planned(
+        self, job_id: str, *, model: str, rows_total: int | None, rows_estimated: int | None, now: datetime
+    ) -> bool:
+        """The input is cut into shards. False: the job was planned, stopped or over meanwhile."""
+        return self._update(
+            job.c.id == job_id,
+            job.c.state == JobState.QUEUED,
+            job.c.planned_at.is_(None),
+            job.c.stop_reason.is_(None),
+            planned_at=now,
+            model=model,
+            rows_total=rows_total,
+            rows_estimated=rows_estimated,
+        )
+
+    def mark_started(self, job_id: str, now: datetime, max_runtime_s: int | None) -> bool:
+        """A shard of the job has been claimed for the first time. False: not the first time."""
+        ends = None if max_runtime_s is None else now + timedelta(seconds=max_runtime_s)
+        found = self._connection.execute(_START, {"of": job_id, "since": now, "until": ends})
+        return found.rowcount == 1
+
+    def lock(self, job_id: str) -> None:
+        """Until this transaction ends nobody else changes the job.
+
+        Who changes a job and a shard of it (a first claim, a listed segment, a stop) locks the job first: in
+        opposite orders they would wait for each other, until PostgreSQL breaks one of them off. SQLite's
+        writers take turns, and leave the lock out.
+        """
+        self._connection.execute(_LOCK, {"of": job_id})
+
+    def add_progress(self, job_id: str, counts: Counts, usage: Usage) -> None:
+        """Count rows that a listed segment or a recorded result has just added."""
+        self._update(
+            job.c.id == job_id,
+            rows_succeeded=job.c.rows_succeeded + counts.succeeded,
+            rows_failed=job.c.rows_failed + counts.failed,
+            prompt_tokens=job.c.prompt_tokens + usage.prompt_tokens,
+            completion_tokens=job.c.completion_tokens + usage.completion_tokens,
+            cached_tokens=job.c.cached_tokens + usage.cached_tokens,
+        )
+
+    def add_tokens_redone(self, job_id: str, tokens: int) -> None:
+        """Count tokens that were lost with a worker, or could not be gone on from."""
+        self._update(job.c.id == job_id, tokens_redone=job.c.tokens_redone + tokens)
+
+    def overdue(self, now: datetime, limit: int) -> Sequence[Job]:
+        """Jobs past their window or their run time that have not been told to stop."""
+        rows = self._connection.execute(
+            select(job)
+            .where(
+                job.c.state.in_(RUNNABLE_STATES),
+                job.c.stop_reason.is_(None),
+                or_(job.c.deadline_at <= now, job.c.runtime_deadline_at <= now),
+            )
+            .limit(limit)
+        )
+        return [to_job(row) for row in rows]
+
+    def too_many_errors(self, limit: int) -> Sequence[Job]:
+        """Running jobs past their `max_error_rate` so far, those with the most failed rows first."""
+        rate = job.c.spec["max_error_rate"].as_float()  # NULL, and so never exceeded, when there is none
+        rows = self._connection.execute(
+            select(job)
+            .where(
+                job.c.kind == JobKind.BULK,
+                job.c.state == JobState.RUNNING,
+                job.c.stop_reason.is_(None),
+                job.c.rows_failed > rate * (job.c.rows_succeeded + job.c.rows_failed),
+            )
+            .order_by(job.c.rows_failed.desc())
+            .limit(limit)
+        )
+        return [to_job(row) for row in rows]
+
+    def stop(self, job_id: str, reason: StopReason, now: datetime) -> bool:
+        """As `request_stop`, for the service itself."""
+        return self._stop(reason, now, job.c.id == job_id)
+
+    def stopping(self, limit: int) -> Sequence[Job]:
+        """Jobs that were told to stop and have not ended, the longest told first."""
+        rows = self._connection.execute(
+            select(job)
+            .where(job.c.state.in_(RUNNABLE_STATES), job.c.stop_reason.is_not(None))
+            .order_by(job.c.stop_requested_at)
+            .limit(limit)
+        )
+        return [to_job(row) for row in rows]
+
+    def to_finalize(self, limit: int) -> Sequence[Job]:
+        """Bulk jobs of which no row will run any more: all shards ended, or stopped before planning."""
+        open_shards = select(shard.c.id).where(
+            shard.c.job_id == job.c.id, shard.c.state.in_(OPEN_SHARD_STATES)
+        )
+        rows = self._connection.execute(
+            select(job)
+            .where(
+                job.c.kind == JobKind.BULK,
+                job.c.state.in_(RUNNABLE_STATES),
+                or_(job.c.planned_at.is_not(None), job.c.stop_reason.is_not(None)),
+                ~open_shards.exists(),
+            )
+            .order_by(job.c.priority_rank, job.c.created_at)
+            .limit(limit)
+        )
+        return [to_job(row) for row in rows]
+
+    def mark_finalizing(self, job_id: str, now: datetime) -> bool:
+        return self._update(
+            job.c.id == job_id,
+            job.c.state.in_(sources(JobState.FINALIZING)),
+            state=JobState.FINALIZING,
+            finalizing_at=now,
+        )
+
+    def to_assemble(self, limit: int, after: Job | None = None) -> Sequence[Job]:
+        """Jobs whose output is to be put together, the longest waiting first. `after` is the last one of the
+        page before.
+        """
+        order = (job.c.finalizing_at, job.c.id)
+        wanted = select(job).where(job.c.state == JobState.FINALIZING)
+        if after is not None:
+            wanted = wanted.where(tuple_(*order) > _place(order, (after.finalizing_at, after.id)))
+        return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
+
+    def finish(
+        self,
+        job_id: str,
+        state: JobState,
+        now: datetime,
+        *,
+        counts: Counts | None = None,
+        errors: Sequence[InputError] = (),
+        output_file_id: str | None = None,
+        error_file_id: str | None = None,
+    ) -> bool:
+        """Enter a terminal state, once. False: the job has one already. `counts` are the final ones."""
+        values: dict[str, Any] = {"state": state, "finished_at": now}
+        if counts is not None:
+            values |= {
+                "rows_total": counts.total,
+                "rows_succeeded": counts.succeeded,
+                "rows_failed": counts.failed,
+            }
+        if errors:
+            values["errors"] = [_error_to_json(error) for error in errors]
+        values |= {"output_file_id": output_file_id, "error_file_id": error_file_id}
+        return self._update(job.c.id == job_id, job.c.state.in_(sources(state)), **values)
+
+    def backlog(self) -> Sequence[Backlog]:
+        """Unfinished jobs by kind and state."""
+        rows = self._connection.execute(
+            select(job.c.kind, job.c.state, func.count())
+            .where(job.c.state.in_(ACTIVE_STATES))
+            .group_by(job.c.kind, job.c.state)
+        )
+        return [Backlog(JobKind(kind), JobState(state), count) for kind, state, count in rows]
+
+    def _stop(self, reason: StopReason, now: datetime, *guards: ColumnElement[bool]) -> bool:
+        return self._update(
+            *guards,
+            job.c.state.in_(RUNNABLE_STATES),
+            job.c.stop_reason.is_(None),
+            stop_reason=reason,
+            stop_requested_at=now,
+        )
+
+    def _update(self, *guards: ColumnElement[bool], **values: Any) -> bool:
+        return self._connection.execute(update(job).where(*guards).values(**values)).rowcount == 1
+
+
+def claim_order(
+    now: datetime, deadline_ramp: timedelta, ageing: timedelta, in_flight: ColumnElement[int]
+) -> tuple[ColumnElement[int], ...]:
+    """`priorities.claim_key` in SQL, over all jobs that could be claimed."""
+    is_urgent = or_(job.c.deadline_at <= now + deadline_ramp, job.c.created_at <= now - ageing)
+    is_lifted = and_(is_urgent, job.c.priority_rank > 0)
+    fewest_lifted = func.min(case((is_lifted, in_flight))).over(partition_by=job.c.priority_rank)
+    is_in_its_place = in_flight < fewest_lifted
+    return (
+        case((or_(is_lifted, is_in_its_place), job.c.priority_rank - 1), else_=job.c.priority_rank),
+        case((is_in_its_place, fewest_lifted), else_=in_flight),
+        in_flight,
+    )
+
+
+def _place(order: Sequence[Column[Any]], values: Sequence[Any]) -> ColumnElement[Any]:
+    """A row's place in an order, bound with the columns' own types: a bare tuple would bind times as text."""
+    bound = zip(order, values, strict=True)
+    return tuple_(*(bindparam(None, value, type_=column.type) for column, value in bound))
+
+
+def to_job(row: Row[Any]) -> Job:
+    """A row of the job table as the domain's Job."""
+    return Job(
+        id=row.id,
+        tenant_id=row.tenant_id,
+        kind=JobKind(row.kind),
+        face=Face(row.face),
+        state=JobState(row.state),
+        priority=PriorityClass(row.priority),
+        model=row.model,
+        spec=JobSpec.from_json(row.spec),
+        counts=Counts(row.rows_total, row.rows_succeeded, row.rows_failed),
+        usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens),
+        created_at=row.created_at,
+        deadline_at=row.deadline_at,
+        planned_at=row.planned_at,
+        started_at=row.started_at,
+        finalizing_at=row.finalizing_at,
+        finished_at=row.finished_at,
+        stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
+        stop_requested_at=row.stop_requested_at,
+        rows_estimated=row.rows_estimated,
+        errors=tuple(_error_from_json(error) for error in row.errors or ()),
+        output_file_id=row.output_file_id,
+        error_file_id=row.error_file_id,
+        tokens_redone=row.tokens_redone,
+    )
+
+
+def _error_to_json(error: InputError) -> dict[str, Any]:
+    return {"code": error.code, "message": error.message, "line": error.line, "param": error.param}
+
+
+def _error_from_json(data: dict[str, Any]) -> InputError:
+    return InputError(**data)

@@ -1,0 +1,84 @@
+"""Statements about what refers to objects, asked before one is collected. Over all tenants; they change
+nothing.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from nightshift.jobs import Face, JobKind, ShardState
+from nightshift.jobs.leases import Term
+from nightshift.store import tables
+from nightshift.store.jobs.jobs import ACTIVE_STATES
+
+shard = tables.shard
+
+
+@dataclass(frozen=True)
+class ShardReferences:
+    """What a shard is up to, and the objects it knows."""
+
+    state: ShardState
+    term: Term
+    carry_over_key: str | None
+    listed: frozenset[str]  # of the keys that were asked about
+
+
+class References:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def of_shards(
+        self, places: Collection[tuple[str, int]], keys: Collection[str]
+    ) -> Mapping[tuple[str, int], ShardReferences]:
+        """By (job id, shard number), as far as there are such shards. Segments are looked up among `keys`."""
+        rows = self._connection.execute(
+            select(
+                shard.c.id,
+                shard.c.job_id,
+                shard.c.shard_no,
+                shard.c.state,
+                shard.c.term,
+                shard.c.carry_over_key,
+            ).where(
+                shard.c.job_id.in_({job_id for job_id, _ in places}),
+                shard.c.shard_no.in_({number for _, number in places}),
+            )
+        ).all()
+        listed: dict[str, set[str]] = {}
+        found = self._connection.execute(
+            select(tables.segment.c.shard_id, tables.segment.c.key).where(
+                tables.segment.c.shard_id.in_([row.id for row in rows]), tables.segment.c.key.in_(keys)
+            )
+        )
+        for shard_id, key in found:
+            listed.setdefault(shard_id, set()).add(key)
+        return {
+            (row.job_id, row.shard_no): ShardReferences(
+                ShardState(row.state), Term(row.term), row.carry_over_key, frozenset(listed.get(row.id, ()))
+            )
+            for row in rows
+        }
+
+    def unfinished_jobs(self, job_ids: Collection[str]) -> set[str]:
+        """Those of these jobs that have not ended."""
+        rows = self._connection.execute(
+            select(tables.job.c.id).where(tables.job.c.id.in_(job_ids), tables.job.c.state.in_(ACTIVE_STATES))
+        )
+        return set(rows.scalars())
+
+    def unfinished_batches(self) -> set[str]:
+        """The ids of all jobs that have yet to end and whose output will be files."""
+        job = tables.job
+        rows = self._connection.execute(
+            select(job.c.id).where(
+                job.c.state.in_(ACTIVE_STATES), job.c.kind == JobKind.BULK, job.c.face == Face.OPENAI
+            )
+        )
+        return set(rows.scalars())
+
+    def files(self, file_ids: Collection[str]) -> set[str]:
+        """Those of these files that are on record, expired ones too."""
+        rows = self._connection.execute(select(tables.file.c.id).where(tables.file.c.id.in_(file_ids)))
+        return set(rows.scalars())

@@ -1,0 +1,266 @@
+"""Statements that claim: who gets a shard. Who keeps one is in `leases.py`.
+
+A claim raises the term in the same UPDATE that takes the shard, so the terms of one shard never repeat. On
+PostgreSQL, claimers step over each other's rows (SKIP LOCKED); on SQLite, writers take turns.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Row,
+    Subquery,
+    bindparam,
+    func,
+    or_,
+    select,
+    update,
+)
+
+from nightshift.fleet.workers import Capacity
+from nightshift.jobs import BulkClaim, Job, JobKind, JobState, JsonObject, OnlineClaim, ShardState, Suspicion
+from nightshift.jobs.leases import Lease, Term
+from nightshift.jobs.priorities import PriorityConfig
+from nightshift.store import tables
+from nightshift.store.jobs.jobs import RUNNABLE_STATES, Jobs, claim_order, to_job
+from nightshift.store.shards.dead_letters import DeadRows
+from nightshift.store.shards.shards import to_shard
+
+job = tables.job
+shard = tables.shard
+request = tables.request
+
+ANY_CAPACITY = "any"  # of a job that takes whatever machine there is
+JOBS_LOOKED_AT_MAX = 8  # the best jobs; another claimer may have just taken the last shard of the first ones
+
+
+class Claims:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def bulk(
+        self,
+        worker_id: str,
+        models: Sequence[str],
+        now: datetime,
+        ttl_s: float,
+        priorities: PriorityConfig = PriorityConfig(),
+        *,
+        capacity: Capacity = Capacity.ON_DEMAND,
+    ) -> BulkClaim | None:
+        """Lease the best bulk shard for a worker with these models, on such a machine. None: there is nothing
+        to do.
+
+        Best is decided now, not when the message was sent: class, then fairness between tenants, then
+        deadline (`nightshift/jobs/priorities.py`).
+        """
+        for candidate in self._best_jobs(models, now, priorities, capacity):
+            if candidate.state is JobState.QUEUED:  # the claim will change it
+                Jobs(self._connection).lock(candidate.id)
+            claimed = self._take_next_shard(candidate, worker_id, now, ttl_s)
+            if claimed is not None:
+                self._start(candidate, now)
+                return BulkClaim(_to_lease(claimed), to_shard(claimed), candidate, self._suspicion(claimed))
+        return None
+
+    def online(
+        self,
+        shard_ids: Sequence[str],
+        worker_id: str,
+        models: Sequence[str],
+        now: datetime,
+        ttl_s: float,
+        *,
+        capacity: Capacity = Capacity.ON_DEMAND,
+    ) -> Sequence[OnlineClaim]:
+        """Lease those of these online shards that are still to be had. At most 64 a call keeps it short."""
+        found = self._lock_jobs_of(shard_ids)
+        if not found:
+            return []
+        taken = self._connection.execute(
+            _TAKE_ONLINE,
+            {
+                "shards": shard_ids,
+                "jobs": list(found),
+                "served": models,
+                "machines": (ANY_CAPACITY, capacity),
+                "moment": now,
+                **_taker(worker_id, now, ttl_s),
+            },
+        ).all()
+        for row in taken:
+            self._start(found[row.job_id][0], now)
+        return [OnlineClaim(_to_lease(row), *found[row.job_id], row.is_isolating) for row in taken]
+
+    def next_online(
+        self,
+        models: Sequence[str],
+        now: datetime,
+        limit: int,
+        capacity: Capacity = Capacity.ON_DEMAND,
+    ) -> Sequence[str]:
+        """The online shards that are to be claimed next, the best first (`jobs/priorities.py` orders them):
+        what a worker asks for when more have rung than it has places for, or when Redis does not ring.
+        """
+        in_flight = self._in_flight(JobKind.ONLINE)
+        is_best = (job.c.priority_rank, shard.c.enqueued_at, shard.c.id)
+        waiting = (
+            select(
+                shard.c.id,
+                job.c.priority_rank,
+                shard.c.enqueued_at,
+                # How many its tenant would have in flight once this one is claimed too.
+                (
+                    func.row_number().over(partition_by=shard.c.tenant_id, order_by=is_best)
+                    + func.coalesce(in_flight.c.shards, 0)
+                ).label("turn"),
+            )
+            .join(job, job.c.id == shard.c.job_id)
+            .outerjoin(in_flight, in_flight.c.tenant_id == shard.c.tenant_id)
+            .where(
+                shard.c.kind == JobKind.ONLINE,
+                shard.c.model.in_(models),
+                shard.c.capacity.in_((ANY_CAPACITY, capacity)),
+                *_claimable(now),
+            )
+            .subquery()
+        )
+        rows = self._connection.execute(
+            select(waiting.c.id)
+            .order_by(waiting.c.priority_rank, waiting.c.turn, waiting.c.enqueued_at, waiting.c.id)
+            .limit(limit)
+        )
+        return list(rows.scalars())
+
+    def _best_jobs(
+        self, models: Sequence[str], now: datetime, priorities: PriorityConfig, capacity: Capacity
+    ) -> Sequence[Job]:
+        in_flight = self._in_flight(JobKind.BULK)
+        of_tenant = func.coalesce(in_flight.c.shards, 0)
+        order = claim_order(now, priorities.deadline_ramp, priorities.ageing, of_tenant)
+        # By their keys alone: to compare jobs with one another, SQLite copies all that is asked for of each.
+        best = (
+            select(job.c.id, *(key.label(f"key_{place}") for place, key in enumerate(order)))
+            .outerjoin(in_flight, in_flight.c.tenant_id == job.c.tenant_id)
+            .where(
+                job.c.kind == JobKind.BULK,
+                job.c.state.in_(RUNNABLE_STATES),
+                job.c.planned_at.is_not(None),
+                job.c.stop_reason.is_(None),
+                job.c.model.in_(models),
+                job.c.capacity.in_((ANY_CAPACITY, capacity)),
+                select(shard.c.id).where(shard.c.job_id == job.c.id, *_claimable(now)).exists(),
+            )
+            .order_by(*order, job.c.deadline_at, job.c.created_at, job.c.id)
+            .limit(JOBS_LOOKED_AT_MAX)
+            .subquery()
+        )
+        _, *keys = best.c
+        rows = self._connection.execute(
+            select(job)
+            .join(best, best.c.id == job.c.id)
+            .order_by(*keys, job.c.deadline_at, job.c.created_at, job.c.id)
+        )
+        return [to_job(row) for row in rows]
+
+    def _in_flight(self, kind: JobKind) -> Subquery:
+        """How many shards of each tenant are leased right now."""
+        return (
+            select(shard.c.tenant_id, func.count().label("shards"))
+            .where(shard.c.state == ShardState.LEASED, shard.c.kind == kind)
+            .group_by(shard.c.tenant_id)
+            .subquery()
+        )
+
+    def _take_next_shard(self, of: Job, worker_id: str, now: datetime, ttl_s: float) -> Row[Any] | None:
+        return self._connection.execute(
+            _TAKE_NEXT, {"of": of.id, "moment": now, **_taker(worker_id, now, ttl_s)}
+        ).one_or_none()
+
+    def _lock_jobs_of(self, shard_ids: Sequence[str]) -> dict[str, tuple[Job, JsonObject]]:
+        """The online jobs of those that wait, and what was asked: one look less than asking for it later."""
+        rows = self._connection.execute(_LOCK_JOBS, {"shards": shard_ids})
+        return {row.id: (to_job(row), row.body) for row in rows}
+
+    def _suspicion(self, claimed: Row[Any]) -> Suspicion:
+        """Shards that lost no worker, which are nearly all, cost no look."""
+        return DeadRows(self._connection).suspicion(claimed.id, claimed.crash_count)
+
+    def _start(self, claimed: Job, now: datetime) -> None:
+        if claimed.state is not JobState.QUEUED:
+            return  # another shard was claimed before, or this one
+        Jobs(self._connection).mark_started(claimed.id, now, claimed.spec.max_runtime_s)
+
+
+def _claimable(now: datetime | BindParameter[datetime]) -> tuple[ColumnElement[bool], ...]:
+    return (
+        shard.c.state == ShardState.QUEUED,
+        or_(shard.c.not_before.is_(None), shard.c.not_before <= now),
+    )
+
+
+# Made once: somebody waits while SQLAlchemy makes a statement.
+
+_LOCK_JOBS = (
+    select(job, request.c.body)
+    .join(shard, shard.c.job_id == job.c.id)
+    .join(request, request.c.shard_id == shard.c.id)
+    .where(shard.c.id.in_(bindparam("shards", expanding=True)), shard.c.state == ShardState.QUEUED)
+    .order_by(job.c.id)
+    .with_for_update(of=job)
+)
+
+_TAKE = update(shard).values(
+    state=ShardState.LEASED,
+    term=shard.c.term + 1,
+    attempts=shard.c.attempts + 1,
+    worker_id=bindparam("taker"),
+    lease_until=bindparam("until"),
+)
+
+_TAKE_ONLINE = _TAKE.where(
+    shard.c.id.in_(bindparam("shards", expanding=True)),
+    shard.c.job_id.in_(bindparam("jobs", expanding=True)),
+    shard.c.kind == JobKind.ONLINE,
+    shard.c.model.in_(bindparam("served", expanding=True)),
+    shard.c.capacity.in_(bindparam("machines", expanding=True)),
+    *_claimable(bindparam("moment")),
+).returning(
+    shard.c.id,
+    shard.c.job_id,
+    shard.c.tenant_id,
+    shard.c.term,
+    shard.c.worker_id,
+    shard.c.lease_until,
+    shard.c.is_isolating,
+)
+
+_TAKE_NEXT = _TAKE.where(
+    shard.c.id
+    == select(shard.c.id)
+    .where(shard.c.job_id == bindparam("of"), *_claimable(bindparam("moment")))
+    .order_by(shard.c.shard_no)
+    .limit(1)
+    .with_for_update(skip_locked=True)  # SQLite, which has one writer at a time, leaves it out
+    .scalar_subquery(),
+    shard.c.state == ShardState.QUEUED,
+).returning(shard)
+
+
+def _taker(worker_id: str, now: datetime, ttl_s: float) -> dict[str, Any]:
+    return {"taker": worker_id, "until": now + timedelta(seconds=ttl_s)}
+
+
+def _to_lease(row: Row[Any]) -> Lease:
+    return Lease(
+        shard_id=row.id,
+        job_id=row.job_id,
+        tenant_id=row.tenant_id,
+        term=Term(row.term),
+        worker_id=row.worker_id,
+        expires_at=row.lease_until,
+    )

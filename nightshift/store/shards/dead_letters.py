@@ -1,0 +1,238 @@
+"""Statements about rows that kill their workers: which are suspected, and which are run no more."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, case, delete, insert, literal, select, tuple_, update
+
+from nightshift.fleet.workers import DeathCause
+from nightshift.jobs import ShardState, Suspicion
+from nightshift.jobs.dead_letters import DeadRow, DeadRowState
+from nightshift.jobs.leases import Lease
+from nightshift.store import tables
+
+shard = tables.shard
+row_crash = tables.row_crash
+dead_row = tables.dead_row
+
+
+class DeadRows:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def suspicion(self, shard_id: str, crashes: int) -> Suspicion:
+        """What is known of a shard that lost so many workers. No look is needed where it lost none."""
+        if crashes == 0:
+            return Suspicion()
+        return Suspicion(crashes, tuple(self.suspects(shard_id)), self._dead(shard_id))
+
+    def suspects(self, shard_id: str) -> Mapping[int, int]:
+        """Rows that workers died with and that have neither finished nor died: how often, by row."""
+        dead = self._dead(shard_id)
+        rows = self._connection.execute(
+            select(row_crash).where(row_crash.c.shard_id == shard_id).order_by(row_crash.c.row)
+        )
+        return {row.row: row.crashes for row in rows if row.row not in dead}
+
+    # -- under a lease ---------------------------------------------------------------------------------
+
+    def journal(self, lease: Lease, rows: Sequence[int]) -> bool:
+        """Write down which rows are under way. False: the lease is gone."""
+        return self._update_held(lease, suspects=sorted(rows))
+
+    def clear(self, lease: Lease, row: int) -> bool:
+        """A suspect has finished. The last one that does takes the shard above suspicion. False: the lease is
+        gone.
+        """
+        if not self._update_held(lease, suspects=[]):
+            return False
+        suspected = (row_crash.c.shard_id == lease.shard_id) & (row_crash.c.row == row)
+        self._connection.execute(delete(row_crash).where(suspected))
+        if not self.suspects(lease.shard_id):
+            innocent = {} if self._dead(lease.shard_id) else {"crash_count": 0}
+            self._update_held(lease, is_isolating=False, **innocent)
+        return True
+
+    def acquit(self, lease: Lease) -> bool:
+        """Every row that can have been under way when workers were lost has finished since. False: the lease
+        is gone. Not for a shard with a dead row, which whoever has it next must know of.
+        """
+        if not self._update_held(lease, suspects=None, is_isolating=False, crash_count=0):
+            return False
+        self._connection.execute(delete(row_crash).where(row_crash.c.shard_id == lease.shard_id))
+        return True
+
+    def name(self, shard_id: str, row: int, custom_id: str) -> None:
+        """A worker has read what a dead row is called."""
+        self._connection.execute(
+            update(dead_row)
+            .where(dead_row.c.shard_id == shard_id, dead_row.c.row == row, dead_row.c.custom_id.is_(None))
+            .values(custom_id=custom_id)
+        )
+
+    # -- a tenant's ------------------------------------------------------------------------------------
+
+    def list(
+        self,
+        tenant_id: str,
+        *,
+        limit: int,
+        after: DeadRow | None = None,
+        state: DeadRowState | None = None,
+        job_id: str | None = None,
+    ) -> Sequence[DeadRow]:
+        """A tenant's dead rows, the latest first."""
+        wanted = [dead_row.c.tenant_id == tenant_id]
+        if state is not None:
+            wanted.append(dead_row.c.state == state)
+        if job_id is not None:
+            wanted.append(dead_row.c.job_id == job_id)
+        if after is not None:
+            place = tuple_(dead_row.c.died_at, dead_row.c.id)
+            wanted.append(place < tuple_(tables.to_ms(after.died_at), after.id))
+        rows = self._connection.execute(
+            select(dead_row)
+            .where(*wanted)
+            .order_by(dead_row.c.died_at.desc(), dead_row.c.id.desc())
+            .limit(limit)
+        )
+        return [_to_dead_row(row) for row in rows]
+
+    def get(self, tenant_id: str, id: str) -> DeadRow | None:
+        row = self._connection.execute(
+            select(dead_row).where(dead_row.c.tenant_id == tenant_id, dead_row.c.id == id)
+        ).one_or_none()
+        return None if row is None else _to_dead_row(row)
+
+    def replay(self, tenant_id: str, id: str, job_id: str, now: datetime) -> bool:
+        """It has been submitted again, as this job. False: somebody had decided already."""
+        return self._decide(tenant_id, id, now, state=DeadRowState.REPLAYED, replay_job_id=job_id)
+
+    def discard(self, tenant_id: str, id: str, now: datetime) -> bool:
+        """Nobody wants to hear of it any more. False: somebody had decided already."""
+        return self._decide(tenant_id, id, now, state=DeadRowState.DISCARDED)
+
+    # -- the service's own duties, over all tenants ----------------------------------------------------
+
+    def blame(
+        self,
+        shard_id: str,
+        rows: Sequence[int],
+        cause: DeathCause,
+        *,
+        crashes_before: int = 1,
+        lost_before: int = 0,
+    ) -> None:
+        """These were under way when their worker died. The first a shard has to blame are taken to have been
+        under way the time before as well, which is why they were written down, and that to have been of this
+        kind: if there was such a time since it was last above suspicion. `lost_before`: workers that anybody
+        has lost without an explanation before this one.
+        """
+        first = 2 if crashes_before and not self._has_blamed(shard_id) else 1
+        for row in rows:
+            this = (row_crash.c.shard_id == shard_id) & (row_crash.c.row == row)
+            explained = int(cause.is_explained)
+            more = {"crashes": row_crash.c.crashes + 1, "explained": row_crash.c.explained + explained}
+            if not self._connection.execute(
+                update(row_crash).where(this).values(**more, last_cause=cause)
+            ).rowcount:
+                self._connection.execute(
+                    insert(row_crash).values(
+                        shard_id=shard_id,
+                        row=row,
+                        crashes=first,
+                        explained=first * explained,
+                        last_cause=cause,
+                        lost_before=lost_before - (first - 1) * (1 - explained),
+                    )
+                )
+
+    def unexplained(self, shard_id: str, row: int) -> tuple[int, int | None]:
+        """Of a suspect: workers lost with it without an explanation; workers that anybody had lost so when it
+        was first suspected, None if that is not known.
+        """
+        found = self._connection.execute(
+            select(row_crash.c.crashes - row_crash.c.explained, row_crash.c.lost_before).where(
+                row_crash.c.shard_id == shard_id, row_crash.c.row == row
+            )
+        ).one()
+        return found[0], found[1]
+
+    def explain(self, shard_id: str, row: int) -> int:
+        """A suspect is found guilty, and the workers lost with it are explained from now on. How many. Those
+        that were lost before another was suspected no longer count as lost before that; all of them are taken
+        to have been where nobody knows since when this one was suspected.
+        """
+        with_it, before = self.unexplained(shard_id, row)
+        lost_before = row_crash.c.lost_before
+        since = literal(with_it) if before is None else lost_before - before
+        self._connection.execute(
+            update(row_crash)
+            .where(since > 0)
+            .values(lost_before=lost_before - case((since < with_it, since), else_=with_it))
+        )
+        return with_it
+
+    def bury(self, row: DeadRow) -> None:
+        """This row is run no more."""
+        self._connection.execute(
+            insert(dead_row).values(
+                id=row.id,
+                tenant_id=row.tenant_id,
+                job_id=row.job_id,
+                shard_id=row.shard_id,
+                row=row.row,
+                custom_id=row.custom_id,
+                cause=row.cause,
+                crashes=row.crashes,
+                worker_id=row.worker_id,
+                died_at=row.died_at,
+                state=row.state,
+            )
+        )
+
+    def _decide(self, tenant_id: str, id: str, now: datetime, **values: Any) -> bool:
+        return (
+            self._connection.execute(
+                update(dead_row)
+                .where(
+                    dead_row.c.tenant_id == tenant_id,
+                    dead_row.c.id == id,
+                    dead_row.c.state == DeadRowState.DEAD,
+                )
+                .values(decided_at=now, **values)
+            ).rowcount
+            == 1
+        )
+
+    def _has_blamed(self, shard_id: str) -> bool:
+        found = select(row_crash.c.row).where(row_crash.c.shard_id == shard_id).limit(1)
+        return self._connection.execute(found).one_or_none() is not None
+
+    def _dead(self, shard_id: str) -> frozenset[int]:
+        rows = self._connection.execute(select(dead_row.c.row).where(dead_row.c.shard_id == shard_id))
+        return frozenset(rows.scalars())
+
+    def _update_held(self, lease: Lease, **values: Any) -> bool:
+        held = (shard.c.id == lease.shard_id) & (shard.c.term == lease.term)
+        changed = update(shard).where(held, shard.c.state == ShardState.LEASED).values(**values)
+        return self._connection.execute(changed).rowcount == 1
+
+
+def _to_dead_row(row: Row[Any]) -> DeadRow:
+    return DeadRow(
+        id=row.id,
+        tenant_id=row.tenant_id,
+        job_id=row.job_id,
+        shard_id=row.shard_id,
+        row=row.row,
+        custom_id=row.custom_id,
+        cause=DeathCause(row.cause),
+        crashes=row.crashes,
+        worker_id=row.worker_id,
+        died_at=row.died_at,
+        state=DeadRowState(row.state),
+        decided_at=row.decided_at,
+        replay_job_id=row.replay_job_id,
+    )

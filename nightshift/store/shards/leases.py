@@ -1,0 +1,228 @@
+"""Statements about leases: who keeps a shard, who gave it up. Who gets one is in `claims.py`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    case,
+    select,
+    tuple_,
+    update,
+)
+
+from nightshift.jobs import (
+    JobKind,
+    ShardState,
+    StopReason,
+)
+from nightshift.jobs.leases import Lease, Term
+from nightshift.store import tables
+
+job = tables.job
+shard = tables.shard
+
+
+@dataclass(frozen=True)
+class HeldLease:
+    """A lease that was renewed, and whether its job wants no more rows."""
+
+    shard_id: str
+    term: Term
+    stop_reason: StopReason | None
+    stop_requested_at: datetime | None
+
+
+@dataclass(frozen=True)
+class ExpiredLease:
+    """A shard whose worker stopped renewing."""
+
+    shard_id: str
+    job_id: str
+    tenant_id: str
+    kind: JobKind
+    term: Term
+    worker_id: str
+    expired_at: datetime  # by the database's clock; in the future where the worker is known to be dead
+    attempts: int
+    attempts_in_a_row: int  # of these, those since a segment was last listed; the one that did counts
+    crash_count: int  # workers lost with it since it was last above suspicion, this one not counted
+    stop_reason: StopReason | None
+    retry_on_interrupt: bool
+    suspects: tuple[int, ...] = ()  # rows written down as under way
+    is_isolating: bool = False  # its rows ran one by one
+    tokens_in_flight: int = 0  # generated and in no checkpoint, at the last renewal
+
+
+class Leases:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def renew(
+        self, held: Sequence[Lease], now: datetime, ttl_s: float, in_flight: Mapping[str, int] = {}
+    ) -> Sequence[HeldLease]:
+        """Extend the leases that are still ours. One missing from the answer is lost.
+
+        Only what the worker knows it holds: a claim whose commit it never heard of must run out. `in_flight`
+        is how many tokens of which shard, by id, are generated and in no checkpoint.
+        """
+        if not held:
+            return []
+        at_risk = {shard_id: tokens for shard_id, tokens in in_flight.items() if tokens}
+        told = case(at_risk, value=shard.c.id, else_=0) if at_risk else 0
+        kept = self._connection.execute(
+            update(shard)
+            .where(
+                tuple_(shard.c.id, shard.c.term).in_([(lease.shard_id, lease.term) for lease in held]),
+                shard.c.state == ShardState.LEASED,
+            )
+            .values(lease_until=now + timedelta(seconds=ttl_s), tokens_in_flight=told)
+            .returning(shard.c.id, shard.c.term, shard.c.job_id)
+        ).all()
+        stops = self._stop_orders([row.job_id for row in kept])
+        return [HeldLease(row.id, Term(row.term), *stops.get(row.job_id, (None, None))) for row in kept]
+
+    def hand_back(self, lease: Lease, carry_over_key: str | None = None) -> bool:
+        """Return an unfinished shard to the queue, without charging an attempt. False: it was not ours.
+
+        Without a key, what the shard has as its carry-over stays.
+        """
+        kept = {} if carry_over_key is None else {"carry_over_key": carry_over_key}
+        return self._release(
+            lease.shard_id,
+            lease.term,
+            state=ShardState.QUEUED,
+            attempts=shard.c.attempts - 1,
+            signalled_at=None,
+            **kept,
+        )
+
+    def delay(self, lease: Lease, not_before: datetime) -> bool:
+        """Return a shard to the queue after a fault outside it, to be claimed from `not_before` on.
+
+        No attempt is charged; the fault is counted.
+        """
+        return self._release(
+            lease.shard_id,
+            lease.term,
+            state=ShardState.QUEUED,
+            attempts=shard.c.attempts - 1,
+            faults=shard.c.faults + 1,
+            not_before=not_before,
+            signalled_at=None,
+        )
+
+    def return_broken(self, lease: Lease, not_before: datetime) -> bool:
+        """Return a shard to the queue that could not be run for a reason nobody foresaw: an attempt, but no
+        worker died of it.
+        """
+        return self._release(
+            lease.shard_id, lease.term, state=ShardState.QUEUED, not_before=not_before, signalled_at=None
+        )
+
+    # -- the service's own duties, over all tenants ----------------------------------------------------
+
+    def expired(self, now: datetime, limit: int) -> Sequence[ExpiredLease]:
+        """Leases that have run out, the longest gone first."""
+        return self._abandoned(shard.c.lease_until <= now, limit)
+
+    def of_worker(self, worker_id: str, limit: int) -> Sequence[ExpiredLease]:
+        """Leases of a worker that is known to be dead."""
+        return self._abandoned(shard.c.worker_id == worker_id, limit)
+
+    def beside(self, abandoned: Sequence[ExpiredLease], limit: int) -> Sequence[ExpiredLease]:
+        """What else the workers of these hold. Looked at only: they may be alive and renew it."""
+        if not abandoned:
+            return []
+        workers = {one.worker_id for one in abandoned}
+        others = shard.c.id.not_in([one.shard_id for one in abandoned])
+        return self._abandoned(shard.c.worker_id.in_(workers) & others, limit, is_locked=False)
+
+    def of_job(self, job_id: str, limit: int) -> Sequence[ExpiredLease]:
+        """Leases of a job that was told to stop and is not waited for any longer."""
+        return self._abandoned(shard.c.job_id == job_id, limit)
+
+    def requeue(
+        self,
+        expired: ExpiredLease,
+        *,
+        charge: bool = True,
+        isolate: bool = False,
+        not_before: datetime | None = None,
+    ) -> bool:
+        """Let somebody else try, from `not_before` on. False: the term has moved on.
+
+        Without `charge`, the lost worker counts neither as an attempt nor as a crash of this shard. With
+        `isolate`, the next worker runs its rows one by one.
+        """
+        charged = {"crash_count": shard.c.crash_count + 1} if charge else {"attempts": shard.c.attempts - 1}
+        return self._release(
+            expired.shard_id,
+            expired.term,
+            state=ShardState.QUEUED,
+            signalled_at=None,
+            is_isolating=isolate,
+            not_before=not_before,
+            **charged,
+        )
+
+    def end(self, expired: ExpiredLease, state: ShardState) -> bool:
+        """Stop or fail an abandoned shard for good."""
+        return self._release(expired.shard_id, expired.term, state=state)
+
+    def _abandoned(
+        self, condition: ColumnElement[bool], limit: int, *, is_locked: bool = True
+    ) -> Sequence[ExpiredLease]:
+        found = (
+            select(shard, job.c.stop_reason, job.c.spec)
+            .join(job, job.c.id == shard.c.job_id)
+            .where(shard.c.state == ShardState.LEASED, condition)
+            .order_by(shard.c.lease_until)
+            .limit(limit)
+        )
+        if is_locked:
+            # A worker that renews at this very moment keeps its shard. SQLite's writers take turns anyway.
+            found = found.with_for_update(of=shard, skip_locked=True)
+        return [_to_expired(row) for row in self._connection.execute(found)]
+
+    def _stop_orders(self, job_ids: Sequence[str]) -> dict[str, tuple[StopReason, datetime]]:
+        rows = self._connection.execute(
+            select(job.c.id, job.c.stop_reason, job.c.stop_requested_at).where(
+                job.c.id.in_(set(job_ids)), job.c.stop_reason.is_not(None)
+            )
+        )
+        return {row.id: (StopReason(row.stop_reason), row.stop_requested_at) for row in rows}
+
+    def _release(self, shard_id: str, term: Term, **values: Any) -> bool:
+        return (
+            self._connection.execute(
+                update(shard)
+                .where(shard.c.id == shard_id, shard.c.term == term, shard.c.state == ShardState.LEASED)
+                .values(worker_id=None, lease_until=None, suspects=None, tokens_in_flight=0, **values)
+            ).rowcount
+            == 1
+        )
+
+
+def _to_expired(row: Row[Any]) -> ExpiredLease:
+    return ExpiredLease(
+        shard_id=row.id,
+        job_id=row.job_id,
+        tenant_id=row.tenant_id,
+        kind=JobKind(row.kind),
+        term=Term(row.term),
+        worker_id=row.worker_id,
+        expired_at=row.lease_until,
+        attempts=row.attempts,
+        attempts_in_a_row=row.attempts - row.attempts_before,
+        crash_count=row.crash_count,
+        stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
+        retry_on_interrupt=row.spec.get("retry_on_interrupt", True),
+        suspects=tuple(row.suspects or ()),
+        is_isolating=row.is_isolating,
+        tokens_in_flight=row.tokens_in_flight,
+    )

@@ -1,0 +1,367 @@
+"""Statements about shards: planning them, listing what a worker has produced, ending them.
+
+Everything a worker writes is guarded by its lease's term. `False` means the lease is not its own any more,
+and whatever it wanted to write must be thrown away.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from nightshift.jobs import (
+    Answer,
+    Job,
+    JobKind,
+    JsonObject,
+    NewShard,
+    Segment,
+    Shard,
+    ShardState,
+    Usage,
+)
+from nightshift.jobs.ids import new_id
+from nightshift.jobs.leases import Lease, Term
+from nightshift.store import tables
+
+shard = tables.shard
+segment = tables.segment
+request = tables.request
+result = tables.result
+
+OPEN_SHARD_STATES = tuple(state for state in ShardState if not state.is_terminal)
+INSERT_ROWS_MAX = 500  # rows per INSERT: SQLite allows 32,766 bound values in a statement
+
+
+class AlreadyListed(Exception):
+    """This segment is listed: the transaction that did it had succeeded, though nobody heard of it."""
+
+
+@dataclass(frozen=True)
+class ListedSegment:
+    """A segment with its place in the job's order of commits: a cursor for readers of partial results."""
+
+    id: int
+    shard_no: int
+    segment: Segment
+
+
+@dataclass(frozen=True)
+class ShardTotals:
+    """What a job's shards add up to. `rows_total` is None while some shard has not been read to its end."""
+
+    shards: int
+    rows_total: int | None
+
+
+class Shards:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    # -- planning --------------------------------------------------------------------------------------
+
+    def insert_bulk(self, job: Job, model: str, planned: Sequence[NewShard], now: datetime) -> None:
+        """Record a bulk job's shards, ready to be claimed."""
+        rows = [
+            {
+                "id": new_id("shard"),
+                "job_id": job.id,
+                "tenant_id": job.tenant_id,
+                "kind": JobKind.BULK,
+                "model": model,
+                "shard_no": new.shard_no,
+                "state": ShardState.QUEUED,
+                "enqueued_at": now,
+                "rows_estimated": new.rows_estimated,
+                "first_row": new.first_row,
+                "uri": new.uri,
+                "format": new.format,
+                "start": new.start,
+                "end": new.end,
+                "capacity": job.spec.capacity,
+                "source_etag": new.source_etag,
+            }
+            for new in planned
+        ]
+        for first in range(0, len(rows), INSERT_ROWS_MAX):
+            self._connection.execute(insert(shard), rows[first : first + INSERT_ROWS_MAX])
+
+    # -- writes under a lease --------------------------------------------------------------------------
+
+    def list_segment(
+        self,
+        lease: Lease,
+        new: Segment | None,
+        *,
+        rows_total: int | None,
+        carry_over_key: str | None = None,
+        tokens_in_flight: int = 0,
+    ) -> bool:
+        """Make a stored segment exist, a stored carry-over the shard's, or both at once. False: the lease is
+        gone, the objects are garbage.
+
+        Raises AlreadyListed when the segment was listed before: an answer to that was lost. The caller adds
+        the rows to the job (`jobs.add_progress`) in the same transaction.
+        """
+        values: dict[str, Any] = {"tokens_in_flight": tokens_in_flight}
+        if new is not None:
+            # Crashes stay: a finished row is above suspicion itself, and says nothing of the others.
+            values |= {"rows_done": shard.c.rows_done + new.rows, "faults": 0}
+            values["attempts_before"] = shard.c.attempts - 1  # it makes progress: nothing wears it out
+        if rows_total is not None:
+            values["rows_total"] = rows_total
+        if carry_over_key is not None:
+            values["carry_over_key"] = carry_over_key
+        holds = self._update_held(lease, **values)
+        if holds and new is not None:
+            self._insert_segment(lease, new)
+        return holds
+
+    def complete(self, lease: Lease, *, rows_total: int) -> bool:
+        """Mark the shard done if this lease's term still holds it and every row of it is listed.
+
+        False means we were too late, or rows are missing.
+        """
+        return self._update_held(
+            lease,
+            shard.c.rows_done == rows_total,
+            state=ShardState.DONE,
+            rows_total=rows_total,
+            lease_until=None,
+        )
+
+    def stop_held(self, lease: Lease) -> bool:
+        """End a shard whose job was told to stop. Rows without a result get an error line at assembly."""
+        return self._update_held(lease, state=ShardState.STOPPED, lease_until=None)
+
+    def fail_held(self, lease: Lease) -> bool:
+        """Give a shard up: no worker could do any better."""
+        return self._update_held(lease, state=ShardState.FAILED, lease_until=None)
+
+    def record_result(self, lease: Lease, answer: Answer) -> bool:
+        """Record an online request's one answer. False: the lease is gone and so is the answer."""
+        holds = self._update_held(lease, state=ShardState.DONE, rows_done=1, lease_until=None)
+        if holds:
+            self._connection.execute(
+                insert(result).values(
+                    shard_id=lease.shard_id,
+                    status_code=answer.status_code,
+                    body=answer.body,
+                    prompt_tokens=answer.usage.prompt_tokens,
+                    completion_tokens=answer.usage.completion_tokens,
+                    cached_tokens=answer.usage.cached_tokens,
+                )
+            )
+        return holds
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def of_job(self, job_id: str, *, after_no: int = -1, limit: int) -> Sequence[Shard]:
+        """A job's shards in input order, a page at a time."""
+        rows = self._connection.execute(
+            select(shard)
+            .where(shard.c.job_id == job_id, shard.c.shard_no > after_no)
+            .order_by(shard.c.shard_no)
+            .limit(limit)
+        )
+        return [to_shard(row) for row in rows]
+
+    def get(self, tenant_id: str, shard_id: str) -> Shard | None:
+        """A shard of a tenant's job."""
+        row = self._connection.execute(
+            select(shard).where(shard.c.id == shard_id, shard.c.tenant_id == tenant_id)
+        ).one_or_none()
+        return None if row is None else to_shard(row)
+
+    def request_body(self, tenant_id: str, shard_id: str) -> JsonObject | None:
+        """What a tenant's online request asked for; None for a shard of a bulk job."""
+        body: JsonObject | None = self._connection.execute(
+            select(request.c.body)
+            .join(shard, shard.c.id == request.c.shard_id)
+            .where(request.c.shard_id == shard_id, shard.c.tenant_id == tenant_id)
+        ).scalar_one_or_none()
+        return body
+
+    def states(self, job_id: str) -> Counter[ShardState]:
+        """How many of a job's shards there are in each state."""
+        rows = self._connection.execute(
+            select(shard.c.state, func.count()).where(shard.c.job_id == job_id).group_by(shard.c.state)
+        )
+        return Counter({ShardState(state): count for state, count in rows})
+
+    def totals(self, job_id: str) -> ShardTotals:
+        count, known, rows = self._connection.execute(
+            select(func.count(), func.count(shard.c.rows_total), func.sum(shard.c.rows_total)).where(
+                shard.c.job_id == job_id
+            )
+        ).one()
+        return ShardTotals(count, int(rows or 0) if known == count else None)
+
+    def segments(self, shard_id: str) -> Sequence[Segment]:
+        """What is listed for a shard, in the order of commits."""
+        rows = self._connection.execute(
+            select(segment).where(segment.c.shard_id == shard_id).order_by(segment.c.id)
+        )
+        return [_to_segment(row) for row in rows]
+
+    def segments_of_job(
+        self, tenant_id: str, job_id: str, *, after_id: int = 0, limit: int
+    ) -> Sequence[ListedSegment]:
+        """What is listed for a tenant's job so far, in the order of commits, a page at a time."""
+        rows = self._connection.execute(
+            select(segment, shard.c.shard_no)
+            .join(shard, shard.c.id == segment.c.shard_id)
+            .where(segment.c.job_id == job_id, shard.c.tenant_id == tenant_id, segment.c.id > after_id)
+            .order_by(segment.c.id)
+            .limit(limit)
+        )
+        return [ListedSegment(row.id, row.shard_no, _to_segment(row)) for row in rows]
+
+    def online_result(self, tenant_id: str, job_id: str) -> Answer | None:
+        """The answer to a tenant's online job; None while there is none."""
+        row = self._connection.execute(
+            select(result)
+            .join(shard, shard.c.id == result.c.shard_id)
+            .where(shard.c.job_id == job_id, shard.c.tenant_id == tenant_id)
+        ).one_or_none()
+        if row is None:
+            return None
+        return Answer(
+            row.status_code, row.body, Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens)
+        )
+
+    # -- the service's own duties, over all tenants ----------------------------------------------------
+
+    def stop_queued(self, job_id: str) -> int:
+        """End the shards of a stopping job that nobody has claimed. Returns how many."""
+        return self._connection.execute(
+            update(shard)
+            .where(shard.c.job_id == job_id, shard.c.state == ShardState.QUEUED)
+            .values(state=ShardState.STOPPED)
+        ).rowcount
+
+    def has_open(self, job_id: str) -> bool:
+        """Whether some shard of the job may still run, or is running."""
+        return (
+            self._connection.execute(
+                select(shard.c.id)
+                .where(shard.c.job_id == job_id, shard.c.state.in_(OPEN_SHARD_STATES))
+                .limit(1)
+            ).one_or_none()
+            is not None
+        )
+
+    def unrung(
+        self, now: datetime, ring_after: timedelta, *, kind: JobKind, limit: int
+    ) -> Sequence[tuple[str, int]]:
+        """Queued shards nobody has been told of for a while, as (shard id, class rank), best class first.
+
+        Of a new shard its creator tells, so it counts as told of when it was made.
+        """
+        told_at = func.coalesce(shard.c.signalled_at, shard.c.enqueued_at)
+        rows = self._connection.execute(
+            select(shard.c.id, tables.job.c.priority_rank)
+            .join(tables.job, tables.job.c.id == shard.c.job_id)
+            .where(
+                shard.c.state == ShardState.QUEUED,
+                shard.c.kind == kind,
+                or_(shard.c.not_before.is_(None), shard.c.not_before <= now),
+                told_at <= now - ring_after,
+            )
+            .order_by(tables.job.c.priority_rank, shard.c.enqueued_at)
+            .limit(limit)
+        )
+        return [(row.id, row.priority_rank) for row in rows]
+
+    def mark_signalled(self, shard_ids: Sequence[str], now: datetime) -> None:
+        """Somebody was told of these. One that is being claimed or stopped right now needs no such note, and
+        waiting for it, while holding others, could end in a deadlock."""
+        free = select(shard.c.id).where(shard.c.id.in_(shard_ids)).with_for_update(skip_locked=True)
+        self._connection.execute(update(shard).where(shard.c.id.in_(free)).values(signalled_at=now))
+
+    def queued(self) -> dict[JobKind, int]:
+        """Queued shards by kind, for metrics."""
+        rows = self._connection.execute(
+            select(shard.c.kind, func.count())
+            .where(shard.c.state == ShardState.QUEUED)
+            .group_by(shard.c.kind)
+        )
+        return {JobKind(kind): count for kind, count in rows}
+
+    def _insert_segment(self, lease: Lease, new: Segment) -> None:
+        try:
+            self._connection.execute(
+                insert(segment).values(
+                    job_id=lease.job_id,
+                    shard_id=lease.shard_id,
+                    term=new.term,
+                    seq=new.seq,
+                    key=new.key,
+                    succeeded=new.succeeded,
+                    failed=new.failed,
+                    prompt_tokens=new.usage.prompt_tokens,
+                    completion_tokens=new.usage.completion_tokens,
+                    cached_tokens=new.usage.cached_tokens,
+                    size_bytes=new.size_bytes,
+                    sha256=new.sha256,
+                )
+            )
+        except IntegrityError as error:
+            raise AlreadyListed(f"{new.key} is listed") from error
+
+    def _update_held(self, lease: Lease, *guards: ColumnElement[bool], **values: Any) -> bool:
+        """An UPDATE that does nothing unless the lease's term still holds the shard."""
+        return (
+            self._connection.execute(
+                update(shard)
+                .where(
+                    shard.c.id == lease.shard_id,
+                    shard.c.term == lease.term,
+                    shard.c.state == ShardState.LEASED,
+                    *guards,
+                )
+                .values(**values)
+            ).rowcount
+            == 1
+        )
+
+
+def to_shard(row: Row[Any]) -> Shard:
+    """A row of the shard table as the domain's Shard."""
+    return Shard(
+        id=row.id,
+        job_id=row.job_id,
+        state=ShardState(row.state),
+        term=Term(row.term),
+        attempts=row.attempts,
+        attempts_before=row.attempts_before,
+        shard_no=row.shard_no,
+        uri=row.uri,
+        format=row.format,
+        start=row.start,
+        end=row.end,
+        rows_estimated=row.rows_estimated,
+        first_row=row.first_row,
+        rows_total=row.rows_total,
+        rows_done=row.rows_done,
+        carry_over_key=row.carry_over_key,
+        source_etag=row.source_etag,
+        faults=row.faults,
+    )
+
+
+def _to_segment(row: Row[Any]) -> Segment:
+    return Segment(
+        key=row.key,
+        term=Term(row.term),
+        seq=row.seq,
+        succeeded=row.succeeded,
+        failed=row.failed,
+        usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens),
+        size_bytes=row.size_bytes,
+        sha256=row.sha256,
+    )

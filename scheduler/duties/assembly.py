@@ -1,0 +1,313 @@
+"""Put a job's output together once no row of it will run any more, and end the job.
+
+Every row has exactly one line in the output, or the job does not succeed: the lines are counted against the
+input before anybody is told. An attempt that dies is repeated from the start, or from the last note, and
+writes the same bytes to the same places. One that finds the job ended, or another leading, changes nothing.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from nightshift.errors import InvalidRequest, NightshiftError, StorageError
+from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
+from nightshift.lifecycle.transitions import counts_json, finish
+from nightshift.objectstore import Locations, ObjectStore, ObjectUri, fenced
+from nightshift.objectstore.sources import Sources, is_file_id
+from nightshift.objectstore.verdicts import storage_verdict
+from nightshift.processes import failpoints
+from nightshift.rows.manifest import Part
+from nightshift.rows.outputs import NotExecuted, RowResult
+from nightshift.store import Store
+from scheduler.duties.deadlines import exceeds_error_rate
+from scheduler.input.plan import input_error
+from scheduler.output.charge import AlreadyEnded, check_charge
+from scheduler.output.output_files import OutputFiles, write_files
+from scheduler.output.part_files import Destination, OutputTrouble, PartWriter, forget_notes
+from scheduler.output.results import InputTrouble, Mismatch, ResultLine, Results, Tally
+from scheduler.runtime.duty import MayContinue, Result, check
+from scheduler.runtime.thread_pools import POSTPONED, Crew, CrewConfig
+
+log = logging.getLogger(__name__)
+
+LATE: Final = timedelta(days=1)  # past a job's deadline: so long its own places are waited for
+
+
+@dataclass(frozen=True)
+class AssemblyConfig:
+    line_bytes_max: int  # one input row, read again where it was not run
+    interval_s: float = 0.25  # between looks for jobs that are through: what a small job waits for its output
+    jobs_looked_at_max: int = 100  # a pass starts the first of these that are neither under way nor resting
+    shards_per_step: int = 64  # between two notes: what an interrupted attempt does again
+    parts_at_once: int = 4  # parts of one job written side by side; each waits for storage most of the time
+    crew: CrewConfig = field(default_factory=CrewConfig)  # jobs assembled at once
+
+    def __post_init__(self) -> None:
+        if self.shards_per_step < 1 or self.parts_at_once < 1:
+            raise ValueError("a step needs a shard, and a hand to write it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembled(Result):
+    """What one pass started, and how work ended since the pass before."""
+
+    finalizing: int = 0  # jobs found to be through
+    started: int = 0
+    ended: int = 0
+    postponed: int = 0  # storage was away
+    too_late: int = 0  # jobs that had ended meanwhile
+
+
+class _Outcome(StrEnum):
+    ENDED = "ended"
+    TOO_LATE = "too_late"
+
+
+@dataclass(frozen=True)
+class _Output:
+    """What was written, and what it amounts to."""
+
+    counts: Counts
+    state: JobState
+    errors: tuple[InputError, ...] = ()
+    files: OutputFiles = field(default_factory=OutputFiles)
+
+
+class Assembly:
+    """See the file's docstring."""
+
+    name = "assembly"
+
+    def __init__(
+        self,
+        store: Store,
+        objects: ObjectStore,
+        sources: Sources,
+        locations: Locations,
+        config: AssemblyConfig,
+        may_continue: MayContinue = lambda: True,
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._locations = locations
+        self._config = config
+        self._may_continue = may_continue
+        self._results = Results(store, objects, sources, config.line_bytes_max)
+        self._crew = Crew(self.name, self._assemble, config.crew)
+
+    @property
+    def interval_s(self) -> float:
+        return self._config.interval_s
+
+    def run_once(self, now: datetime) -> Assembled:
+        """Find jobs that are through and hand their assembly out. `wait_until_idle` waits for the outcome."""
+        ended: Counter[str] = self._crew.take_outcomes()
+        finalizing = self._mark_finalizing(now)
+        return Assembled(
+            finalizing=finalizing,
+            started=self._crew.hand_out(self._waiting, self._config.jobs_looked_at_max, now),
+            ended=ended[_Outcome.ENDED],
+            postponed=ended[POSTPONED],
+            too_late=ended[_Outcome.TOO_LATE],
+        )
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait for the work under way. False: some is still."""
+        return self._crew.wait_until_idle(timeout_s)
+
+    def _waiting(self, limit: int, after: Job | None) -> Sequence[Job]:
+        with self._store.snapshot() as tx:
+            return tx.jobs.to_assemble(limit, after)
+
+    def _mark_finalizing(self, now: datetime) -> int:
+        with self._store.snapshot() as tx:
+            through = tx.jobs.to_finalize(self._config.jobs_looked_at_max)
+        if not through:
+            return 0
+        with self._store.transaction() as tx:
+            marked = [job for job in through if tx.jobs.mark_finalizing(job.id, now)]
+            for job in marked:
+                said = {"status": JobState.FINALIZING, "counts": counts_json(job)}
+                tx.events.append(job.id, f"job.{JobState.FINALIZING}", said, now)
+        return len(marked)
+
+    def _assemble(self, job: Job) -> _Outcome:
+        """Assemble one job and end it. Raises StorageError, DatabaseUnavailable, Interrupted: it stays."""
+        failpoints.hit("scheduler.before_output")
+        try:
+            with fenced(lambda: check_charge(job, self._store, self._may_continue)):
+                output = self._output(job)
+            failpoints.hit("scheduler.output_written")
+            outcome = self._end(job, output)
+        except AlreadyEnded:
+            outcome = _Outcome.TOO_LATE
+        self._forget_notes(job)
+        return outcome
+
+    def _output(self, job: Job) -> _Output:
+        """Write a job's output, or say why there is none. Raises as above, and AlreadyEnded."""
+        try:
+            return self._files(job) if job.face is Face.OPENAI else self._parts(job)
+        except Mismatch as mismatch:
+            log.error("rows do not add up: %s", mismatch, extra={"action": "rows_mismatch", "job": job.id})
+            message = f"The output does not add up: {mismatch}."
+            return _broken(job, InputError("row_count_mismatch", message))
+        except InputTrouble as trouble:
+            is_ours = is_file_id(job.spec.input or "")
+            return _impossible(job, trouble.error, "input", self._store.now(), in_our_store=is_ours)
+        except OutputTrouble as trouble:
+            is_ours = job.spec.output is None
+            return _impossible(job, trouble.error, "output", self._store.now(), in_our_store=is_ours)
+        except (InvalidRequest, StorageError) as error:
+            return _impossible(job, error, "output", self._store.now(), in_our_store=True)
+
+    def _files(self, job: Job) -> _Output:
+        """OpenAI: one output file, one error file."""
+        tally = Tally()
+        with self._store.snapshot() as tx:
+            now = tx.now()
+        files = write_files(job, tally.counted(self._lines(job)), self._objects, now)
+        if job.counts.total not in (None, tally.rows):  # the number of rows that passed validation
+            raise Mismatch(f"{tally.rows} lines for {job.counts.total} rows")
+        state, errors = self._verdict(job, tally.counts)
+        return _Output(tally.counts, state, errors, files)
+
+    def _parts(self, job: Job) -> _Output:
+        """Native: a part file per shard, a manifest, `_SUCCESS`."""
+        if (
+            job.planned_at is None
+        ):  # told to stop before anybody looked at its input: nothing is to be written
+            return _Output(Counts(0, 0, 0), *self._verdict(job, Counts(0, 0, 0)))
+        writer = self._part_writer(job)
+        parts: list[Part] = []
+        for shards in self._steps(job):
+            parts += writer.write(shards)
+        total, succeeded = sum(part.rows for part in parts), sum(part.succeeded for part in parts)
+        counts = Counts(total, succeeded, total - succeeded)
+        state, errors = self._verdict(job, counts)
+        writer.finish(parts, counts, state)
+        return _Output(counts, state, errors)
+
+    def _part_writer(self, job: Job) -> PartWriter:
+        hands = self._config.parts_at_once
+        return PartWriter(
+            job, self._results, self._destination(job), self._objects, hands, self._may_continue
+        )
+
+    def _lines(self, job: Job) -> Iterator[ResultLine]:
+        for shards in self._steps(job):
+            for shard in shards:
+                check(self._may_continue)
+                yield from self._results.lines(job, shard, _openai_line)
+
+    def _steps(self, job: Job) -> Iterator[Sequence[Shard]]:
+        """The job's shards in input order, a page at a time."""
+        last_no = -1
+        while True:
+            check(self._may_continue)
+            with self._store.snapshot() as tx:
+                shards = tx.shards.of_job(job.id, after_no=last_no, limit=self._config.shards_per_step)
+            if not shards:
+                return
+            yield shards
+            last_no = shards[-1].shard_no
+
+    def _destination(self, job: Job) -> Destination:
+        if job.spec.output is None:
+            return Destination(self._objects, f"results/{job.tenant_id}/{job.id}/")
+        location = ObjectUri.parse(job.spec.output)
+        prefix = location.key if location.is_prefix else f"{location.key}/"
+        return Destination(self._locations.open(location), prefix)
+
+    def _verdict(self, job: Job, counts: Counts) -> tuple[JobState, tuple[InputError, ...]]:
+        with self._store.snapshot() as tx:
+            shard_states = tx.shards.states(job.id)
+        return verdict(job, counts, shard_states)
+
+    def _end(self, job: Job, output: _Output) -> _Outcome:
+        """One transaction: the files exist, the job is over, its event and its webhook are owed."""
+        files = output.files
+        with self._store.transaction() as tx:
+            ended = finish(
+                tx,
+                job,
+                output.state,
+                tx.now(),
+                counts=output.counts,
+                errors=output.errors,
+                output_file_id=files.output_id,
+                error_file_id=files.error_id,
+            )
+            for file in files.written if ended else ():
+                tx.files.insert(file)
+        failpoints.hit("scheduler.job_ended")
+        log.info(
+            "job ended",
+            extra={
+                "action": "job_ended",
+                "job": job.id,
+                "state": output.state,
+                "rows": output.counts.total,
+                "failed": output.counts.failed,
+            },
+        )
+        return _Outcome.ENDED if ended else _Outcome.TOO_LATE
+
+    def _forget_notes(self, job: Job) -> None:
+        try:
+            forget_notes(job, self._objects)
+        except StorageError as error:  # the job has ended all the same
+            log.warning("notes left behind: %s", error, extra={"action": "notes_left", "job": job.id})
+
+
+def verdict(
+    job: Job, counts: Counts, shard_states: "Counter[ShardState]"
+) -> tuple[JobState, tuple[InputError, ...]]:
+    """How a job ends whose output is complete, and why if not well. Pure.
+
+    Failed rows are results, and the job has succeeded in having them; it fails when there are more of them
+    than it allows, or when the service could not run any shard to its end.
+    """
+    if job.stop_reason not in (None, StopReason.FAILED):
+        return job.stop_reason.final_state, ()
+    if exceeds_error_rate(counts, job.spec.max_error_rate) or job.stop_reason is StopReason.FAILED:
+        message = f"{counts.failed} of {counts.total} rows have no good result; max_error_rate was exceeded."
+        return JobState.FAILED, (InputError("max_error_rate_exceeded", message, param="max_error_rate"),)
+    if (
+        shard_states.total()
+        and shard_states[ShardState.FAILED] == shard_states.total()
+        and not counts.succeeded
+    ):
+        message = "No worker could run any part of the input to its end."
+        return JobState.FAILED, (InputError("interrupted", message),)
+    return JobState.SUCCEEDED, ()
+
+
+def _impossible(
+    job: Job, error: NightshiftError, param: str, now: datetime, *, in_our_store: bool
+) -> _Output:
+    """A job whose output no waiting can bring about. Raises the error again where waiting may help: for our
+    own store for ever, since nothing goes on without it, for a place the job named until it is late.
+    """
+    is_late = not in_our_store and now >= job.deadline_at + LATE
+    if storage_verdict(error, in_our_store=in_our_store) != "fail" and not is_late:
+        raise error
+    log.error("no output: %s", error, extra={"action": "output_impossible", "job": job.id})
+    return _broken(job, input_error(error, param))
+
+
+def _broken(job: Job, error: InputError) -> _Output:
+    """A job whose output could not be made. Its results are still there, in segments."""
+    finished = job.counts.succeeded + job.counts.failed
+    total = finished if job.counts.total is None else job.counts.total
+    return _Output(
+        Counts(total, job.counts.succeeded, total - job.counts.succeeded), JobState.FAILED, (error,)
+    )
+
+
+def _openai_line(result: RowResult | NotExecuted) -> dict[str, object]:
+    return result.openai_line()

@@ -1,0 +1,176 @@
+"""Plan jobs whose input has not been read: cut it into shards that workers may claim, or say what is wrong.
+
+An OpenAI file is read whole and validated before any of its rows may run; a native input is only surveyed.
+A job whose input cannot be run ends as failed, with the reasons; one whose storage is away waits and is
+tried again.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from nightshift.errors import InvalidRequest, QueueUnavailable, StorageError
+from nightshift.jobs import Counts, Face, InputError, Job, JobState
+from nightshift.lifecycle.transitions import finish, plan
+from nightshift.objectstore import Locations
+from nightshift.objectstore.sources import Sources, is_file_id
+from nightshift.objectstore.verdicts import storage_verdict
+from nightshift.processes import failpoints
+from nightshift.rows.validation import FileLimits
+from nightshift.store import Store
+from nightshift.store.shards.outbox import Ring
+from scheduler.duties.ringing import Bell
+from scheduler.input.plan import Catalogue, Plan, Refused, input_error
+from scheduler.input.surveying import SurveyConfig, Surveyor
+from scheduler.input.validation import plan_file
+from scheduler.runtime.duty import MayContinue, Result
+from scheduler.runtime.thread_pools import POSTPONED, Crew, CrewConfig
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PlanningConfig:
+    file: FileLimits  # of OpenAI routes
+    survey: SurveyConfig  # of native jobs
+    announced_models: tuple[str, ...] = ()  # known before a worker has registered them
+    interval_s: float = 0.25  # between looks for new jobs: what a small job waits before it may run
+    jobs_looked_at_max: int = 100  # a pass starts the first of these that are neither under way nor resting
+    crew: CrewConfig = field(
+        default_factory=CrewConfig
+    )  # inputs read at once, and how long one rests that cannot be reached
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned(Result):
+    """What one pass started, and how work ended since the pass before."""
+
+    started: int = 0
+    planned: int = 0
+    refused: int = 0  # jobs that failed because of their input
+    postponed: int = 0  # storage was away
+    too_late: int = 0  # jobs that were cancelled, or planned by another, meanwhile
+
+
+class _Outcome(StrEnum):
+    PLANNED = "planned"
+    REFUSED = "refused"
+    TOO_LATE = "too_late"
+
+
+class Planning:
+    """See the file's docstring."""
+
+    name = "planning"
+
+    def __init__(
+        self,
+        store: Store,
+        bell: Bell,
+        sources: Sources,
+        locations: Locations,
+        config: PlanningConfig,
+        may_continue: MayContinue = lambda: True,
+    ) -> None:
+        self._store = store
+        self._bell = bell
+        self._sources = sources
+        self._config = config
+        self._may_continue = may_continue
+        self._surveyor = Surveyor(store, sources, locations, config.survey, may_continue)
+        self._crew = Crew(self.name, self._plan, config.crew)
+
+    @property
+    def interval_s(self) -> float:
+        return self._config.interval_s
+
+    def run_once(self, now: datetime) -> Planned:
+        """Hand out what is to be planned. `wait_until_idle` waits for the outcome."""
+        ended: Counter[str] = self._crew.take_outcomes()
+        return Planned(
+            started=self._crew.hand_out(self._waiting, self._config.jobs_looked_at_max, now),
+            planned=ended[_Outcome.PLANNED],
+            refused=ended[_Outcome.REFUSED],
+            postponed=ended[POSTPONED],
+            too_late=ended[_Outcome.TOO_LATE],
+        )
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait for the work under way. False: some is still."""
+        return self._crew.wait_until_idle(timeout_s)
+
+    def _waiting(self, limit: int, after: Job | None) -> Sequence[Job]:
+        with self._store.snapshot() as tx:
+            return tx.jobs.to_plan(limit, after)
+
+    def _plan(self, job: Job) -> _Outcome:
+        """Plan one job. Raises StorageError, DatabaseUnavailable and Interrupted: it stays queued."""
+        assert job.spec.input is not None, "a bulk job has an input"
+        try:
+            found = self._read(job)
+        except Refused as refused:
+            return self._refuse(job, refused.errors)
+        except (InvalidRequest, StorageError) as error:
+            if storage_verdict(error, in_our_store=is_file_id(job.spec.input)) != "fail":
+                raise
+            param = "input_file_id" if job.face is Face.OPENAI else "input"
+            return self._refuse(job, (input_error(error, param),))
+        return self._commit(job, found)
+
+    def _read(self, job: Job) -> Plan:
+        assert job.spec.input is not None, "a bulk job has an input"
+        with self._store.snapshot() as tx:
+            catalogue = Catalogue(tx.workers.models(), self._config.announced_models)
+        if job.face is Face.NATIVE:
+            return self._surveyor.plan(job, catalogue)
+        source = self._sources.open(job.spec.input, job.tenant_id)
+        line_bytes_max = self._config.survey.line_bytes_max
+        return plan_file(job, source, catalogue, self._config.file, line_bytes_max, self._may_continue)
+
+    def _refuse(self, job: Job, errors: tuple[InputError, ...]) -> _Outcome:
+        with self._store.transaction() as tx:
+            ended = finish(tx, job, JobState.FAILED, tx.now(), counts=Counts(0, 0, 0), errors=errors)
+        log.info(
+            "input refused",
+            extra={"action": "input_refused", "job": job.id, "code": errors[0].code, "errors": len(errors)},
+        )
+        return _Outcome.REFUSED if ended else _Outcome.TOO_LATE
+
+    def _commit(self, job: Job, found: Plan) -> _Outcome:
+        with self._store.transaction() as tx:
+            rings = plan(
+                tx,
+                job,
+                found.model,
+                found.shards,
+                tx.now(),
+                rows_total=found.rows_total,
+                rows_estimated=found.rows_estimated,
+            )
+        if not rings:
+            return _Outcome.TOO_LATE
+        failpoints.hit("scheduler.planned")
+        log.info(
+            "job planned",
+            extra={
+                "action": "job_planned",
+                "job": job.id,
+                "shards": len(found.shards),
+                "rows": found.rows_total or found.rows_estimated,
+            },
+        )
+        self._ring(rings)
+        return _Outcome.PLANNED
+
+    def _ring(self, rings: tuple[Ring, ...]) -> None:
+        """Tell workers at once. If that fails, the ringing duty does it a little later."""
+        try:
+            self._bell.ring(rings)
+        except QueueUnavailable:
+            log.info("rings left in the outbox", extra={"action": "rings_left", "rings": len(rings)})
+            return
+        with self._store.transaction() as tx:
+            tx.outbox.delete([ring.id for ring in rings])

@@ -1,0 +1,124 @@
+"""Give back shards whose worker stopped renewing.
+
+A shard is expired when its lease is, by the database's clock. We never ask the worker: one that can answer
+would have renewed. `nightshift/lifecycle/recovery.py` says what becomes of the shard; a supervisor that
+saw its worker die says the same, sooner.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from nightshift.fleet.workers import DeathCause
+from nightshift.jobs.leases import LeaseConfig
+from nightshift.lifecycle.recovery import count_lost, gone_with, recover_lost
+from nightshift.store import Store
+from nightshift.store.shards.leases import ExpiredLease
+from scheduler.runtime.duty import Every, Result
+
+
+@dataclass(frozen=True)
+class RecoveryConfig:
+    interval_s: float = 1.0  # between passes: what a rescue costs on top of the lease's own time
+    shards_per_pass_max: int = 200  # in one transaction: a fleet that died at once is rescued in slices
+    attempts_max: int = 20  # leases of one shard in a row that ended without progress; then it is given up
+    workers_interval_s: float = 10.0  # between two looks for silent workers: nothing waits for the outcome
+    lease_ttl_s: float = LeaseConfig.ttl_s  # from a renewal until a lease runs out
+    worker_silent_s: float = 3 * LeaseConfig.ttl_s  # a worker not heard of for this long is listed as stopped
+
+    def __post_init__(self) -> None:
+        if self.shards_per_pass_max < 1 or self.attempts_max < 1:
+            raise ValueError("recovery needs at least one shard a pass and one attempt a shard")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescued(Result):
+    """What one pass did."""
+
+    retried: int = 0  # shards given back to the queue
+    stopped: int = 0  # shards whose job was told to stop
+    given_up: int = 0  # shards tried often enough
+    workers_lost: int = 0
+
+
+class Recovery:
+    """See the file's docstring."""
+
+    name = "recovery"
+
+    def __init__(self, store: Store, config: RecoveryConfig = RecoveryConfig()) -> None:
+        self._store = store
+        self._config = config
+        self._counting_heads = Every(config.workers_interval_s)
+        self._outages = Outages(config.lease_ttl_s)
+
+    @property
+    def interval_s(self) -> float:
+        return self._config.interval_s
+
+    def run_once(self, now: datetime) -> Rescued:
+        """One pass over expired leases and silent workers."""
+        self._outages.passed(now)
+        if not self._anything_expired(now):
+            return Rescued(workers_lost=self._mark_lost_workers(now))
+        with self._store.transaction() as tx:
+            expired = tx.leases.expired(now, self._config.shards_per_pass_max)
+            causes = {lease.worker_id: self._outages.cause(lease) for lease in expired}
+            lost = [*expired, *gone_with(tx, expired, causes)]
+            recovered = recover_lost(tx, lost, causes, self._config.attempts_max, now)
+            for worker_id, cause in causes.items():
+                count_lost(tx, [worker_id], cause, now)
+        return Rescued(
+            retried=recovered.retried,
+            stopped=recovered.stopped,
+            given_up=recovered.given_up,
+            workers_lost=self._mark_lost_workers(now),
+            has_more=len(expired) >= self._config.shards_per_pass_max,
+        )
+
+    def _anything_expired(self, now: datetime) -> bool:
+        """A look in a read transaction: most passes find nothing, and SQLite has one writer at a time."""
+        with self._store.snapshot() as tx:
+            return bool(tx.leases.expired(now, limit=1))
+
+    def _mark_lost_workers(self, now: datetime) -> int:
+        if not self._counting_heads.is_due(now):
+            return 0
+        silence = timedelta(seconds=self._config.worker_silent_s)
+        with self._store.transaction() as tx:
+            lost = tx.workers.mark_lost(now - silence)
+            if self._outages.none_since(now - silence):  # else they may live, and were not heard
+                count_lost(tx, lost, DeathCause.LEASE_EXPIRED, now)
+        return len(lost)
+
+
+class Outages:
+    """Tells workers that died from workers that could not renew, by the gaps between passes."""
+
+    def __init__(self, lease_ttl_s: float) -> None:
+        self._ttl = timedelta(seconds=lease_ttl_s)
+        self._passed_at: datetime | None = None
+        self._over_at: datetime | None = None
+        self._first_passed_at: datetime | None = None
+
+    def passed(self, now: datetime) -> None:
+        """The database has answered. That it has not for long is taken for its own doing: had this process
+        stood still instead, some worker that died meanwhile goes unblamed.
+        """
+        if self._passed_at is not None and now - self._passed_at > self._ttl / 2:
+            self._over_at = now
+        self._passed_at = now
+        self._first_passed_at = self._first_passed_at or now
+
+    def none_since(self, moment: datetime) -> bool:
+        """Whether the database has been there ever since, and somebody has looked."""
+        looks_since = self._over_at or self._first_passed_at
+        return looks_since is not None and looks_since < moment
+
+    def cause(self, expired: ExpiredLease) -> DeathCause:
+        """Why a lease ran out. One that was renewed for a while since the database is back had its chance; at
+        first a heartbeat that began in the outage may still be waiting for its end.
+        """
+        last_renewed_at = expired.expired_at - self._ttl
+        if self._over_at is not None and last_renewed_at < self._over_at + self._ttl / 2:
+            return DeathCause.UNHEARD
+        return DeathCause.LEASE_EXPIRED

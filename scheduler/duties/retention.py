@@ -1,0 +1,171 @@
+"""Collect objects of the service's own that nothing refers to, and nothing ever will.
+
+A process that dies between storing an object and recording it leaves one that nobody will look at. Which
+ones those are, the database knows for certain, and for good: whatever happens between the look at it and the
+delete, however long that takes, makes none of them wanted again.
+
+    segments/{tenant}/{job}/{shard}/t{term}-…    neither listed nor to be carried over, and its term is past:
+                                                 only under a term that is leased is anything listed, and no
+                                                 term comes back
+    assembly/{tenant}/{job}/…                    the job has ended: an assembly goes on from its notes no more
+    files/{tenant}/{file}                        no such file is on record, no batch that has yet to end will
+                                                 write it, and no upload that old may be recorded any more
+    half-written objects                         a day old; a writer who comes back after all is told to begin
+                                                 again
+
+Young objects, by the store's own clock, are left alone besides. What is listed, what a file's owner may
+still download, and what lies where a job's output went is never touched.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Final
+
+from nightshift.jobs import ShardState
+from nightshift.jobs.files import UNRECORDED_S, output_file_id
+from nightshift.objectstore import ObjectInfo, ObjectStore
+from nightshift.store import Store
+from nightshift.store.jobs.references import References, ShardReferences
+from scheduler.runtime.duty import MayContinue, Result, check
+
+CLOCK_KEY: Final = "retention/clock"  # an empty object that says what time it is at the store
+COLLECTED: Final = "objects_collected"  # the counter
+
+_UNDER_A_TERM: Final = re.compile(r"segments/[^/]+/(?P<job>[^/]+)/(?P<shard>[0-9]+)/t(?P<term>[0-9]+)-[^/]+")
+
+
+@dataclass(frozen=True)
+class RetentionConfig:
+    interval_s: float = 300.0  # between two rounds through all there is
+    orphan_age_s: float = 3600.0  # younger objects are left alone, whatever they are
+    objects_per_pass_max: int = 1000  # looked at: a page of S3's; a round takes as many as it needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected(Result):
+    """What one pass did."""
+
+    collected: int = 0
+    unfinished: int = 0  # half-written objects that were swept away
+
+
+Judge = Callable[[References, Sequence[ObjectInfo]], set[str]]  # the keys of those that are still wanted
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Objects under one prefix."""
+
+    prefix: str
+    age_s: float
+    wanted: Judge
+
+
+class Retention:
+    """See the file's docstring."""
+
+    name = "retention"
+
+    def __init__(
+        self,
+        store: Store,
+        objects: ObjectStore,
+        config: RetentionConfig = RetentionConfig(),
+        may_continue: MayContinue = lambda: True,
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._config = config
+        self._may_continue = may_continue
+        self._kinds = (
+            _Kind("segments/", config.orphan_age_s, _wanted_under_a_term),
+            _Kind("assembly/", config.orphan_age_s, _wanted_notes),
+            _Kind("files/", max(config.orphan_age_s, UNRECORDED_S), _wanted_files),
+        )
+        self._kind = 0  # where the round is …
+        self._last_key: str | None = None  # … and the last object it has looked at
+        self._began_at: datetime | None = None  # by the store's clock
+
+    @property
+    def interval_s(self) -> float:
+        return self._config.interval_s
+
+    def run_once(self, now: datetime) -> Collected:
+        """Look at the next objects of the round. May raise StorageError: the round goes on from here."""
+        kind = self._kinds[self._kind]
+        limit = self._config.objects_per_pass_max
+        page = list(islice(self._objects.list(kind.prefix, self._last_key), limit))
+        old = self._older_than(page, kind.age_s) if page else []
+        collected = self._collect(old, kind) if old else 0
+        if len(page) == limit:
+            self._last_key = page[-1].key
+            return Collected(collected=collected, has_more=True)
+        self._kind, self._last_key = (self._kind + 1) % len(self._kinds), None
+        if self._kind:
+            return Collected(collected=collected, has_more=True)
+        self._began_at = None
+        swept = self._objects.forget_unfinished(
+            timedelta(seconds=max(self._config.orphan_age_s, UNRECORDED_S))
+        )
+        return Collected(collected=collected, unfinished=swept)
+
+    def _older_than(self, page: Sequence[ObjectInfo], age_s: float) -> list[ObjectInfo]:
+        """By the store's clock, which may not be ours, as it was when the round came by its first object.
+        That is one write a round, and makes no object older than it is.
+        """
+        if self._began_at is None:
+            self._began_at = self._objects.put(CLOCK_KEY, b"").modified_at
+        latest = self._began_at - timedelta(seconds=age_s)
+        return [info for info in page if info.modified_at <= latest]
+
+    def _collect(self, old: Sequence[ObjectInfo], kind: _Kind) -> int:
+        with self._store.snapshot() as tx:
+            wanted = kind.wanted(tx.references, old)
+        orphans = [info.key for info in old if info.key not in wanted]
+        for key in orphans:
+            check(self._may_continue)
+            self._objects.delete(key)
+        if orphans:
+            with self._store.transaction() as tx:
+                tx.counters.add(COLLECTED, len(orphans))
+        return len(orphans)
+
+
+def _wanted_under_a_term(references: References, old: Sequence[ObjectInfo]) -> set[str]:
+    named = {info.key: found for info in old if (found := _UNDER_A_TERM.fullmatch(info.key))}
+    places = {key: (found["job"], int(found["shard"])) for key, found in named.items()}
+    shards = references.of_shards(set(places.values()), list(named))
+    unknown = {info.key for info in old} - named.keys()  # not ours to judge
+    return unknown | {
+        key for key, place in places.items() if _is_wanted(key, int(named[key]["term"]), shards.get(place))
+    }
+
+
+def _is_wanted(key: str, term: int, shard: ShardReferences | None) -> bool:
+    """Whether a segment or a carry-over is known to its shard, or may become so. Pure."""
+    if shard is None:
+        return False
+    if key in shard.listed or (key == shard.carry_over_key and not shard.state.is_terminal):
+        return True
+    return shard.state is ShardState.LEASED and term >= shard.term
+
+
+def _wanted_notes(references: References, old: Sequence[ObjectInfo]) -> set[str]:
+    return _wanted_by_owner(old, references.unfinished_jobs)
+
+
+def _wanted_files(references: References, old: Sequence[ObjectInfo]) -> set[str]:
+    # Asked before the files: one that ends in between has put its files on record.
+    batches = references.unfinished_batches()
+    to_come = {output_file_id(job_id, kind) for job_id in batches for kind in ("output", "error")}
+    return _wanted_by_owner(old, lambda file_ids: to_come | references.files(file_ids))
+
+
+def _wanted_by_owner(old: Sequence[ObjectInfo], known: Callable[[set[str]], set[str]]) -> set[str]:
+    """Keys are `kind/tenant/owner…`: those whose owner is known, and those of another form."""
+    owners = {info.key: parts[2] for info in old if len(parts := info.key.split("/")) > 2}
+    wanted = known(set(owners.values()))
+    return {info.key for info in old if owners.get(info.key) in wanted or info.key not in owners}

@@ -1,0 +1,134 @@
+"""Ring for work that nobody may have heard of: rings that were owed and not sent, and rings that were lost.
+
+The database knows what is queued; Redis may have forgotten. A ring too many finds nothing to claim, so all
+this duty has to get right is to ring at least once, soon, and not without bound: while messages pile up
+that no worker fetches, more of them would help nobody.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE
+from nightshift.errors import QueueUnavailable
+from nightshift.jobs import JobKind
+from nightshift.store import Store
+from nightshift.store.shards.outbox import Ring
+from scheduler.runtime.duty import Every, Result
+
+log = logging.getLogger(__name__)
+
+UNWRITTEN: Final = 0  # the id of a ring that is in no outbox
+
+
+class Bell(Protocol):
+    """What this duty needs of `nightshift.broker.queue.Queue`. Both raise QueueUnavailable."""
+
+    def ring(self, rings: Sequence[Ring]) -> None: ...
+
+    def length(self, queue: str) -> int: ...
+
+
+@dataclass(frozen=True)
+class RingingConfig:
+    interval_s: float = 1.0  # between sweeps
+    outbox_age_s: float = 1.0  # whoever writes a ring sends it itself; after this long, we do
+    ring_after_s: float = 10.0  # queued work nobody has been told of for this long is rung again
+    rings_per_sweep_max: int = 500  # of each sort: keeps a sweep short after Redis was away
+    bulk_waiting_max: int = (
+        64  # tokens in the queue at once: enough to wake a fleet, which then keeps claiming
+    )
+    purge_interval_s: float = 60.0  # between two looks for idempotency keys that have had their time
+
+    def __post_init__(self) -> None:
+        if min(self.rings_per_sweep_max, self.bulk_waiting_max) < 1:
+            raise ValueError("a sweep that may ring nothing is no sweep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung(Result):
+    """What one sweep did."""
+
+    owed: int = 0  # rings sent from the outbox
+    again: int = 0  # rings sent for work that has waited
+    purged: int = 0  # idempotency keys forgotten
+    unavailable: int = 0  # 1: Redis was away, and the next sweep tries again
+
+
+class Ringing:
+    """See the file's docstring."""
+
+    name = "ringing"
+
+    def __init__(self, store: Store, bell: Bell, config: RingingConfig = RingingConfig()) -> None:
+        self._store = store
+        self._bell = bell
+        self._config = config
+        self._purging = Every(config.purge_interval_s)
+
+    @property
+    def interval_s(self) -> float:
+        return self._config.interval_s
+
+    def run_once(self, now: datetime) -> Rung:
+        """One sweep: the outbox, online requests that wait, bulk shards that wait, old keys."""
+        purged = self._purge(now)
+        try:
+            owed = self._ring_owed(now)
+            again = self._ring_online(now) + self._ring_bulk(now)
+        except QueueUnavailable as error:
+            log.warning("no rings: %s", error, extra={"action": "queue_unavailable"})
+            return Rung(purged=purged, unavailable=1)
+        return Rung(owed=owed, again=again, purged=purged, has_more=owed >= self._config.rings_per_sweep_max)
+
+    def _ring_owed(self, now: datetime) -> int:
+        written_before = now - timedelta(seconds=self._config.outbox_age_s)
+        with self._store.snapshot() as tx:
+            rings = tx.outbox.waiting(written_before, self._config.rings_per_sweep_max)
+        self._send(rings, [ring.shard_id for ring in rings if ring.shard_id], now)
+        return len(rings)
+
+    def _ring_online(self, now: datetime) -> int:
+        """One message per request that waits, unless every request there is has its message waiting too."""
+        waiting = self._unrung(JobKind.ONLINE, now)
+        if not waiting:
+            return 0
+        with self._store.snapshot() as tx:
+            queued = tx.shards.queued().get(JobKind.ONLINE, 0)
+        if self._bell.length(ONLINE_QUEUE) >= queued:
+            return 0
+        rings = [Ring(UNWRITTEN, JobKind.ONLINE, shard_id, rank) for shard_id, rank in waiting]
+        self._send(rings, [shard_id for shard_id, _ in waiting], now)
+        return len(rings)
+
+    def _ring_bulk(self, now: datetime) -> int:
+        """As many tokens as there are shards that wait, until so many lie in the queue that a fleet wakes."""
+        waiting = self._unrung(JobKind.BULK, now)
+        room = self._config.bulk_waiting_max - self._bell.length(BULK_QUEUE) if waiting else 0
+        if room <= 0:
+            return 0
+        rings = [Ring(UNWRITTEN, JobKind.BULK, None, rank) for _, rank in waiting[:room]]
+        self._send(rings, [shard_id for shard_id, _ in waiting], now)
+        return len(rings)
+
+    def _unrung(self, kind: JobKind, now: datetime) -> Sequence[tuple[str, int]]:
+        ring_after = timedelta(seconds=self._config.ring_after_s)
+        with self._store.snapshot() as tx:
+            return tx.shards.unrung(now, ring_after, kind=kind, limit=self._config.rings_per_sweep_max)
+
+    def _send(self, rings: Sequence[Ring], shard_ids: Sequence[str], now: datetime) -> None:
+        """Ring first, remember afterwards: a crash in between rings twice."""
+        if not rings:
+            return
+        self._bell.ring(rings)
+        with self._store.transaction() as tx:
+            tx.outbox.delete([ring.id for ring in rings if ring.id != UNWRITTEN])
+            tx.shards.mark_signalled(shard_ids, now)
+
+    def _purge(self, now: datetime) -> int:
+        if not self._purging.is_due(now):
+            return 0
+        with self._store.transaction() as tx:
+            return tx.idempotency.purge(now)

@@ -1,0 +1,60 @@
+"""What a directory alone can go wrong at: links, unfinished files, folders left empty."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nightshift.errors import LocationNotAllowed
+from nightshift.objectstore import open_store
+from tests.integration.objectstore.test_objectstore import keys
+
+
+def test_a_symbolic_link_does_not_lead_out_of_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_bytes(b"secret")
+    store = open_store((tmp_path / "root").as_uri())
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "root" / "file").symlink_to(tmp_path / "outside" / "secret")
+
+    for key in ("link/secret", "file"):
+        with pytest.raises(LocationNotAllowed):
+            store.read(key)
+    with pytest.raises(LocationNotAllowed):
+        store.put("link/new", b"x")
+
+
+def test_links_in_a_circle_are_refused_and_not_followed(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    store.put("a/b", b"x")
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+
+    assert keys(store) == ["a/b"]
+    with pytest.raises(LocationNotAllowed):
+        store.head("loop/x")
+
+
+def test_an_unfinished_file_is_in_no_listing(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+
+    def body() -> Iterator[bytes]:
+        yield b"x"
+        assert any(tmp_path.iterdir()), "the temporary file lies beside its target"
+        assert keys(store) == []
+        yield b"y"
+
+    store.put("k", body())
+    assert keys(store) == ["k"]
+    assert [path.name for path in tmp_path.iterdir()] == ["k"]
+
+
+def test_deleting_the_last_object_of_a_folder_removes_the_folder(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    store.put("a/b/c", b"x")
+    store.put("a/d", b"x")
+
+    store.delete("a/b/c")
+
+    assert not (tmp_path / "a" / "b").exists()
+    assert keys(store) == ["a/d"]

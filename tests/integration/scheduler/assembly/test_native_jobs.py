@@ -1,0 +1,123 @@
+"""A native job's output: a part per shard, a manifest, and a success, in the place it named."""
+
+import io
+import json
+
+import pyarrow.parquet as pq
+from nightshift.fleet.models import ModelKind
+
+from nightshift.jobs import Endpoint, JobState, JsonObject, StopReason
+from nightshift.rows.requests import RowRequest
+from nightshift.testing import MODEL, FakeClock
+from tests.integration.scheduler.assembly.conftest import (
+    TEMPLATE,
+    TEXTS,
+    a_native_job,
+    assembled,
+    ids,
+    planned,
+    stop,
+)
+from tests.integration.scheduler.scheduling import Place, jsonl, lines_of
+
+
+def test_a_native_job_ends_with_a_part_per_shard_a_manifest_and_success(
+    place: Place, clock: FakeClock
+) -> None:
+    job = a_native_job(place, clock, [*TEXTS, "bad"])
+    place.work_off()
+    ended = assembled(place, job, clock)
+    parts = sorted(path.name for path in (place.bucket / "out").glob("part-*"))
+    lines = [line for name in parts for line in lines_of(place.out(name))]
+    assert ended.state is JobState.SUCCEEDED
+    assert len(parts) == len(place.shards(job)) > 1
+    assert [line["outcome"] for line in lines] == ["succeeded"] * 12 + ["errored"]
+    assert (ended.counts.total, ended.counts.succeeded, ended.counts.failed) == (13, 12, 1)
+
+    manifest = json.loads(place.out("manifest.json"))
+    assert [part["name"] for part in manifest["parts"]] == parts
+    assert manifest["counts"] == {"total": 13, "succeeded": 12, "failed": 1}
+    assert sum(part["size_bytes"] for part in manifest["parts"]) == sum(
+        len(place.out(name)) for name in parts
+    )
+    assert place.out("_SUCCESS") == b""
+
+
+def test_a_cancelled_native_job_has_its_parts_and_no_success(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, TEXTS)
+    place.work_off(shards=1)
+    stop(place, job, StopReason.CANCELLED)
+    ended = assembled(place, job, clock)
+    manifest = json.loads(place.out("manifest.json"))
+    outcomes = [line["outcome"] for part in manifest["parts"] for line in lines_of(place.out(part["name"]))]
+    assert (ended.state, manifest["status"]) == (JobState.CANCELLED, "cancelled")
+    assert len(outcomes) == 12
+    assert set(outcomes) == {"succeeded", "cancelled"}
+    assert not (place.bucket / "out" / "_SUCCESS").exists()
+
+
+def test_a_success_left_by_another_job_is_taken_away_before_its_parts_are_replaced(
+    place: Place, clock: FakeClock
+) -> None:
+    (place.bucket / "out").mkdir()
+    (place.bucket / "out" / "_SUCCESS").touch()
+    job = a_native_job(place, clock, TEXTS)
+    stop(place, job, StopReason.EXPIRED)
+    assembled(place, job, clock)
+    assert not (place.bucket / "out" / "_SUCCESS").exists()
+
+
+def test_a_native_job_without_a_place_of_its_own_has_its_parts_in_ours(
+    place: Place, clock: FakeClock
+) -> None:
+    file = place.upload(jsonl([{"text": "hello"}]))
+    job = planned(place, place.native(input=file.id, output=None, template=TEMPLATE, model=MODEL), clock)
+    place.work_off()
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    names = [info.key.rpartition("/")[2] for info in place.objects.list(f"results/default/{job.id}/")]
+    assert names == ["_SUCCESS", "manifest.json", "part-00000.jsonl"]
+
+
+def test_rows_are_called_by_the_column_that_names_them(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "in.jsonl").write_bytes(jsonl([{"text": "a", "doc": 7}, {"text": "b", "doc": "x"}]))
+    job = planned(place, place.native(model=MODEL, template=TEMPLATE, id_column="doc"), clock)
+    stop(place, job, StopReason.EXPIRED)
+    assembled(place, job, clock)
+    assert ids(lines_of(place.out("part-00000.jsonl"))) == ["7", "x"]
+
+
+def test_parts_may_be_parquet_with_the_answer_in_a_column(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, ["hello", "bad"], format="parquet")
+    place.work_off()
+    assembled(place, job, clock)
+    rows = pq.read_table(io.BytesIO(place.out("part-00000.parquet"))).to_pylist()
+    assert [(row["outcome"], row["status_code"], row["text"]) for row in rows] == [
+        ("succeeded", 200, "hello"),
+        ("errored", 400, None),
+    ]
+    assert (rows[1]["error_code"], rows[0]["prompt_tokens"]) == ("context_length_exceeded", 3)
+    assert json.loads(rows[0]["body"])["choices"][0]["message"]["content"] == "hello"
+
+
+def test_embeddings_are_a_column_of_float32(place: Place, clock: FakeClock) -> None:
+    def embedded(request: RowRequest) -> tuple[int, JsonObject]:
+        text = request.body["input"]
+        vectors: list[object] = ["AACAPwAAAEA="] if text == "base64" else [[0.5, 0.25]]
+        return 200, {"data": [{"embedding": vector} for vector in vectors]}
+
+    place.serve_model("encoder", kind=ModelKind.ENCODER)
+    template = {"model": "encoder", "input": "{{text}}"}
+    (place.bucket / "in.jsonl").write_bytes(jsonl([{"text": "floats"}, {"text": "base64"}]))
+    wishes = {"endpoint": Endpoint.EMBEDDINGS, "template": template, "format": "parquet"}
+    job = planned(place, place.native(model="encoder", **wishes), clock)
+    with place.store.transaction() as tx:
+        claim = tx.claims.bulk("worker_1", ["encoder"], tx.now(), 30)
+    assert claim is not None
+    place.run_shard(claim, embedded)
+    assembled(place, job, clock)
+    table = pq.read_table(io.BytesIO(place.out("part-00000.parquet")))
+    assert str(table.schema.field("embedding").type) == "list<element: float>"
+    assert [(row["embedding"], row["body"]) for row in table.to_pylist()] == [
+        ([0.5, 0.25], None),
+        ([1.0, 2.0], None),
+    ]

@@ -1,0 +1,304 @@
+"""Inputs become shards, or reasons."""
+
+import gzip
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from nightshift.fleet.models import ModelKind
+
+from nightshift.errors import StorageDenied, StorageUnavailable
+from nightshift.jobs import Endpoint, Job, JobState, StopReason
+from nightshift.lifecycle.transitions import request_stop
+from nightshift.store import Store
+from nightshift.testing import MODEL, FakeClock, submit
+from scheduler.duties.planning import Planning
+from scheduler.input.plan import input_error
+from scheduler.runtime.thread_pools import CrewConfig
+from tests.integration.scheduler.scheduling import IDLE_S, BusyStore, FailingStore, Place, a_line, jsonl
+
+TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
+
+
+@pytest.fixture
+def place(store: Store, tmp_path: Path) -> Place:
+    found = Place.at(store, tmp_path)
+    found.serve_model()
+    return found
+
+
+def plan(place: Place, job: Job, clock: FakeClock, duty: Planning | None = None) -> Job:
+    """One pass, and what it started is over."""
+    duty = duty or place.planning()
+    duty.run_once(clock.now)
+    assert duty.wait_until_idle(IDLE_S)
+    return place.job(job)
+
+
+def codes(job: Job) -> list[tuple[str, int | None]]:
+    return [(error.code, error.line) for error in job.errors]
+
+
+# -- batch files -------------------------------------------------------------------------------------------
+
+
+def test_a_valid_file_is_cut_exactly_at_rows(place: Place, clock: FakeClock) -> None:
+    job = place.batch(jsonl(a_line(f"r{number}") for number in range(10)))
+    planned = plan(place, job, clock)
+    shards = place.shards(job)
+    assert (planned.state, planned.model, planned.counts.total) == (JobState.QUEUED, MODEL, 10)
+    assert len(shards) > 2
+    assert [shard.start for shard in shards[1:]] == [shard.end for shard in shards[:-1]]
+    assert sum(shard.rows_estimated or 0 for shard in shards) == 10
+    assert place.work_off() == len(shards)
+    assert place.job(job).counts.succeeded == 10
+
+
+def test_planning_rings_once_for_every_shard(place: Place, clock: FakeClock) -> None:
+    job = place.batch(jsonl(a_line(f"r{number}") for number in range(10)))
+    plan(place, job, clock)
+    assert len(place.queue.rings) == len(place.shards(job))
+    with place.store.snapshot() as tx:
+        assert tx.outbox.length() == 0
+
+
+def test_while_redis_is_away_the_rings_of_a_planned_job_stay_owed(place: Place, clock: FakeClock) -> None:
+    place.queue.is_away = True
+    job = place.batch(jsonl([a_line("r1")]))
+    assert plan(place, job, clock).planned_at is not None
+    with place.store.snapshot() as tx:
+        assert tx.outbox.length() == 1
+
+
+def test_every_bad_line_is_told_and_no_row_runs(place: Place, clock: FakeClock) -> None:
+    bad = jsonl([a_line("a"), a_line("a"), a_line("b", method="GET"), a_line("c", url="/v1/embeddings")])
+    job = place.batch(bad + b"{not json\n" + jsonl([a_line("d", model="other"), {"custom_id": "e"}]))
+    failed = plan(place, job, clock)
+    assert failed.state is JobState.FAILED
+    assert codes(failed) == [
+        ("duplicate_custom_id", 2),
+        ("invalid_method", 3),
+        ("invalid_url", 4),
+        ("invalid_json_line", 5),
+        ("mismatched_model", 6),
+        ("missing_required_parameter", 7),
+    ]
+    assert place.shards(job) == []
+    assert failed.counts.total == 0
+
+
+def test_texts_no_database_can_keep_are_told_by_their_lines(place: Place, clock: FakeClock) -> None:
+    half = [a_line("a \ud800"), a_line("b", model="\udfff"), a_line("c") | {"\ud800": 1}]
+    job = place.batch(jsonl([*half, a_line("d\0"), a_line("e", model="\0")]))
+    failed = plan(place, job, clock)
+    assert failed.state is JobState.FAILED
+    assert codes(failed) == [
+        ("invalid_json_line", 1),
+        ("invalid_json_line", 2),
+        ("invalid_json_line", 3),
+        ("missing_required_parameter", 4),
+        ("model_not_found", 5),
+    ]
+    assert "surrogate" in failed.errors[0].message
+    assert "NUL" in failed.errors[3].message
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "empty_file"),
+        (b"\n\n", "empty_file"),
+        (jsonl([a_line("a", model="unheard-of")]), "model_not_found"),
+    ],
+)
+def test_a_file_that_cannot_run_at_all_fails_its_batch(
+    place: Place, clock: FakeClock, data: bytes, code: str
+) -> None:
+    failed = plan(place, place.batch(data), clock)
+    assert failed.state is JobState.FAILED
+    assert [error.code for error in failed.errors] == [code]
+
+
+def test_a_file_with_too_many_rows_fails_its_batch(place: Place, clock: FakeClock) -> None:
+    job = place.batch(jsonl(a_line(f"r{number}") for number in range(4)))
+    failed = plan(place, job, clock, place.planning(rows_max=3))
+    assert codes(failed) == [("too_many_requests_in_file", 4)]
+
+
+def test_a_file_that_was_deleted_fails_its_batch(place: Place, clock: FakeClock) -> None:
+    job = place.batch(jsonl([a_line("a")]))
+    for info in list(place.objects.list("files/")):
+        place.objects.delete(info.key)
+    assert plan(place, job, clock).errors[0].code == "object_not_found"
+
+
+def test_a_batch_may_name_one_file_in_an_allowed_place(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "in.jsonl").write_bytes(jsonl([a_line("a")]))
+    job = place.batch(b"unused")
+    named = submit(place.store, face=job.face, model=None, spec=place.native(output=None).spec)
+    assert plan(place, named, clock).counts.total == 1
+
+
+def test_before_any_worker_has_registered_no_model_is_unknown(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    place = Place.at(store, tmp_path)
+    job = place.batch(jsonl([a_line("a", model="some-model")]))
+    assert plan(place, job, clock).model == "some-model"
+
+
+def test_a_model_that_does_something_else_is_refused(place: Place, clock: FakeClock) -> None:
+    place.serve_model("encoder", ModelKind.ENCODER)
+    job = place.batch(jsonl([a_line("a", model="encoder")]))
+    assert plan(place, job, clock).errors[0].code == "model_not_supported"
+
+
+# -- native inputs -----------------------------------------------------------------------------------------
+
+
+def test_a_native_input_is_cut_without_being_read(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "in.jsonl").write_bytes(jsonl({"text": f"text {number}"} for number in range(50)))
+    job = place.native(template=TEMPLATE, model=MODEL)
+    planned = plan(place, job, clock)
+    assert planned.counts.total is None
+    assert 40 <= (planned.rows_estimated or 0) <= 60
+    assert len(place.shards(job)) > 3
+    place.work_off()
+    assert place.job(job).counts.succeeded == 50
+
+
+def test_a_pattern_names_many_objects_of_several_formats(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "in-1.jsonl").write_bytes(jsonl([{"text": "one"}]))
+    (place.bucket / "in-2.jsonl.gz").write_bytes(gzip.compress(jsonl([{"text": "two"}, {"text": "three"}])))
+    (place.bucket / "in-3.csv").write_text("text\nfour\n")
+    pq.write_table(pa.table({"text": ["five", "six"]}), place.bucket / "in-4.parquet")
+    job = place.native(name="in-*", template=TEMPLATE, model=MODEL)
+    plan(place, job, clock)
+    assert [shard.format for shard in place.shards(job)] == ["jsonl", "jsonl.gz", "csv", "parquet"]
+    place.work_off()
+    assert place.job(job).counts.succeeded == 6
+
+
+def test_an_uploaded_file_is_read_as_its_name_says(place: Place, clock: FakeClock) -> None:
+    file = place.upload(b"text\nhello\n", filename="rows.csv")
+    job = place.native(input=file.id, output=None, template=TEMPLATE, model=MODEL)
+    plan(place, job, clock)
+    assert [(shard.uri, shard.format) for shard in place.shards(job)] == [(file.id, "csv")]
+
+
+def test_a_file_that_expires_while_its_job_waits_to_be_planned_is_read(
+    place: Place, clock: FakeClock
+) -> None:
+    file = place.upload(jsonl([{"text": "a"}]), expires_at=clock.now + timedelta(hours=1))
+    job = place.native(input=file.id, output=None, template=TEMPLATE, model=MODEL)
+    clock.advance(hours=2)
+
+    assert plan(place, job, clock).errors == ()
+    assert [shard.uri for shard in place.shards(job)] == [file.id]
+
+
+def test_rows_that_are_requests_name_the_model_themselves(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "in.jsonl").write_bytes(b"{broken\n" + jsonl([a_line("a"), a_line("b")]))
+    assert plan(place, place.native(), clock).model == MODEL
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "empty_input"),
+        (b"\n" * 500, "empty_input"),
+        (jsonl([{"text": "nobody is named"}]), "missing_required_parameter"),
+        (jsonl([a_line("a", model="unheard-of")]), "model_not_found"),
+    ],
+)
+def test_an_input_that_cannot_run_fails_its_job(
+    place: Place, clock: FakeClock, data: bytes, code: str
+) -> None:
+    (place.bucket / "in.jsonl").write_bytes(data)
+    failed = plan(place, place.native(), clock)
+    assert (failed.state, failed.errors[0].code) == (JobState.FAILED, code)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("nothing.jsonl", "object_not_found"),
+        ("nothing-*.jsonl", "object_not_found"),
+        ("notes.txt", "unreadable_input"),
+    ],
+)
+def test_an_input_that_is_not_there_or_no_input_fails_its_job(
+    place: Place, clock: FakeClock, name: str, code: str
+) -> None:
+    (place.bucket / "notes.txt").write_text("hello")
+    assert plan(place, place.native(name=name), clock).errors[0].code == code
+
+
+def test_a_place_jobs_may_not_name_fails_the_job_even_if_it_was_accepted(
+    place: Place, clock: FakeClock
+) -> None:
+    failed = plan(place, place.native(input="file:///etc/passwd"), clock)
+    assert failed.errors[0].code == "location_not_allowed"
+
+
+def test_an_embedding_job_needs_a_model_that_embeds(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "in.jsonl").write_bytes(jsonl([{"text": "hello"}]))
+    job = place.native(
+        endpoint=Endpoint.EMBEDDINGS, template={"model": MODEL, "input": "{{text}}"}, model=MODEL
+    )
+    assert plan(place, job, clock).errors[0].code == "model_not_supported"
+
+
+# -- faults ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_whose_storage_is_away_waits_and_is_tried_again_after_a_rest(
+    place: Place, clock: FakeClock
+) -> None:
+    job = place.batch(jsonl([a_line("a")]))
+    failing = FailingStore(place.objects, "head", StorageUnavailable())
+    duty = place.planning(failing)
+    assert plan(place, job, clock, duty).planned_at is None
+
+    failing.is_broken = False
+    assert duty.run_once(clock.now).counts["postponed"] == 1
+    assert duty.run_once(clock.advance(seconds=CrewConfig.rest_first_s - 1)).started == 0
+    clock.advance(seconds=1)
+    assert plan(place, job, clock, duty).planned_at is not None
+
+
+def test_a_refusal_of_our_own_store_is_waited_out_and_one_of_theirs_is_final(
+    place: Place, clock: FakeClock
+) -> None:
+    job = place.batch(jsonl([a_line("a")]))
+    ours = place.planning(FailingStore(place.objects, "head", StorageDenied()))
+    assert plan(place, job, clock, ours).state is JobState.QUEUED
+
+    denied = input_error(StorageDenied(), "input")
+    assert (denied.code, denied.param) == ("storage_denied", "input")
+
+
+def test_a_job_cancelled_while_its_input_is_read_is_not_planned(place: Place, clock: FakeClock) -> None:
+    job = place.batch(jsonl([a_line("a")]))
+
+    def cancelled() -> None:
+        with place.store.transaction() as tx:
+            assert request_stop(tx, job, StopReason.CANCELLED, tx.now())
+
+    duty = place.planning(BusyStore(place.objects, "stream", cancelled))
+    assert plan(place, job, clock, duty).planned_at is None
+    assert duty.run_once(clock.now).too_late == 1
+    assert place.shards(job) == []
+
+
+def test_two_schedulers_plan_a_job_once(place: Place, clock: FakeClock) -> None:
+    job = place.batch(jsonl(a_line(f"r{number}") for number in range(10)))
+    one, other = place.planning(), place.planning()
+    one.run_once(clock.now)
+    other.run_once(clock.now)
+    assert one.wait_until_idle(IDLE_S)
+    assert other.wait_until_idle(IDLE_S)
+    numbers = [shard.shard_no for shard in place.shards(job)]
+    assert numbers == list(range(len(numbers)))

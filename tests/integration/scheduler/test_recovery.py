@@ -1,0 +1,311 @@
+"""Workers disappear; their shards come back, or end."""
+
+import pytest
+
+from nightshift.fleet.workers import DeathCause, WorkerState
+from nightshift.jobs import Job, JobState, ShardState, StopReason
+from nightshift.jobs.leases import Lease
+from nightshift.lifecycle.recovery import release_worker
+from nightshift.lifecycle.transitions import Submitted, request_stop
+from nightshift.store import Store
+from nightshift.testing import (
+    WORKER,
+    FakeClock,
+    a_new_request,
+    a_spec,
+    a_worker,
+    asked,
+    claim,
+    claimed,
+    claimed_online,
+    completed,
+    planned,
+)
+from scheduler.duties.recovery import Recovery, RecoveryConfig
+
+CONFIG = RecoveryConfig(attempts_max=3)
+
+
+@pytest.fixture
+def duty(store: Store) -> Recovery:
+    return Recovery(store, CONFIG)
+
+
+def state_of(store: Store, job: Job) -> JobState:
+    with store.snapshot() as tx:
+        return tx.jobs.fetch(job.id).state
+
+
+def shard_states(store: Store, job: Job) -> list[ShardState]:
+    with store.snapshot() as tx:
+        return [shard.state for shard in tx.shards.of_job(job.id, limit=100)]
+
+
+def tell_to_stop(store: Store, job: Job, reason: StopReason = StopReason.CANCELLED) -> None:
+    with store.transaction() as tx:
+        assert request_stop(tx, job, reason, tx.now())
+
+
+def once_only(store: Store) -> Submitted:
+    wishes = a_spec(completion_window_s=600, input=None, output=None, retry_on_interrupt=False)
+    return asked(store, spec=wishes, id=a_new_request().id)
+
+
+def attempts(store: Store, lease: Lease) -> int:
+    with store.snapshot() as tx:
+        shard = tx.shards.get(lease.tenant_id, lease.shard_id)
+    assert shard is not None
+    return shard.attempts
+
+
+def test_a_live_workers_shard_is_left_alone(store: Store, clock: FakeClock, duty: Recovery) -> None:
+    job = planned(store)
+    claimed(store, ttl_s=30)
+    assert duty.run_once(clock.advance(seconds=29)).counts == dict.fromkeys(
+        duty.run_once(clock.now).counts, 0
+    )
+    assert shard_states(store, job) == [ShardState.LEASED]
+
+
+def test_a_dead_workers_shard_is_had_by_another(store: Store, clock: FakeClock, duty: Recovery) -> None:
+    planned(store)
+    lost = claimed(store, "worker_1", ttl_s=30).lease
+    assert duty.run_once(clock.advance(seconds=30)).retried == 1
+
+    rescued = claimed(store, "worker_2")
+    assert rescued.lease.term > lost.term
+    assert completed(store, lost, rows_total=0) is False
+    assert completed(store, rescued.lease, rows_total=0) is True
+
+
+def test_a_shard_tried_often_enough_is_given_up(store: Store, clock: FakeClock, duty: Recovery) -> None:
+    job = planned(store)
+    for _ in range(CONFIG.attempts_max - 1):
+        claimed(store, ttl_s=30)
+        duty.run_once(clock.advance(seconds=15))
+        assert duty.run_once(clock.advance(seconds=15)).retried == 1
+    claimed(store, ttl_s=30)
+    duty.run_once(clock.advance(seconds=15))
+    assert duty.run_once(clock.advance(seconds=15)).given_up == 1
+    assert shard_states(store, job) == [ShardState.FAILED]
+    assert state_of(store, job) is JobState.RUNNING  # it goes on to be assembled with what it has
+
+
+def test_leases_that_ran_out_while_the_database_was_away_are_charged_to_nobody(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    """However often that happens. Their workers live, and no row has killed anybody."""
+    planned(store)
+    for _ in range(2 * CONFIG.attempts_max):
+        duty.run_once(clock.now)
+        lease = claimed(store, ttl_s=30).lease
+        assert duty.run_once(clock.advance(seconds=40)).retried == 1
+        assert attempts(store, lease) == 0
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {}
+
+
+def test_leases_that_could_not_be_renewed_in_time_after_an_outage_are_charged_to_nobody(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    planned(store)
+    duty.run_once(clock.now)
+    lease = claimed(store, ttl_s=30).lease
+    duty.run_once(clock.advance(seconds=29))  # the database is back, and the worker still waits for an answer
+    assert duty.run_once(clock.advance(seconds=2)).retried == 1
+
+    assert attempts(store, lease) == 0
+
+
+def test_a_lease_taken_as_soon_as_the_database_is_back_may_lack_its_heartbeat_still(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    """The worker's last one began in the outage, and waits for an answer until its own limit."""
+    planned(store)
+    duty.run_once(clock.now)
+    duty.run_once(clock.advance(seconds=40))
+    lease = claimed(store, ttl_s=30).lease
+    for _ in range(3):
+        duty.run_once(clock.advance(seconds=10))
+
+    assert attempts(store, lease) == 0
+
+
+def test_a_worker_that_dies_some_time_after_an_outage_is_charged_as_any_other(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    planned(store)
+    duty.run_once(clock.now)
+    for seconds in (40, 10, 10):
+        duty.run_once(clock.advance(seconds=seconds))
+    lease = claimed(store, ttl_s=30).lease
+    for _ in range(3):
+        duty.run_once(clock.advance(seconds=10))
+
+    assert attempts(store, lease) == 1
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {"crashes.lease_expired": 1}
+
+
+def test_a_shard_of_a_job_told_to_stop_is_not_retried(store: Store, clock: FakeClock, duty: Recovery) -> None:
+    job = planned(store)
+    claimed(store, ttl_s=30)
+    tell_to_stop(store, job)
+    assert duty.run_once(clock.advance(seconds=30)).stopped == 1
+    assert shard_states(store, job) == [ShardState.STOPPED]
+
+
+def test_an_online_request_is_answered_by_another_worker(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    submitted = asked(store)
+    claimed_online(store, submitted.shard_id, "worker_1")
+    assert duty.run_once(clock.advance(seconds=30)).retried == 1
+    claimed_online(store, submitted.shard_id, "worker_2")
+
+
+def test_an_online_request_that_may_run_only_once_fails(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    submitted = once_only(store)
+    claimed_online(store, submitted.shard_id)
+    assert duty.run_once(clock.advance(seconds=30)).given_up == 1
+    with store.snapshot() as tx:
+        ended = tx.jobs.fetch(submitted.job.id)
+    assert (ended.state, ended.counts.failed, ended.counts.total) == (JobState.FAILED, 1, 1)
+    assert ended.errors[0].code == "interrupted"
+
+
+def test_an_online_request_that_may_run_only_once_goes_on_when_its_worker_leaves_in_order(
+    store: Store,
+) -> None:
+    submitted = once_only(store)
+    lease = claimed_online(store, submitted.shard_id, "worker_1").lease
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(lease)
+    claimed_online(store, submitted.shard_id, "worker_2")
+
+
+def test_a_cancelled_online_request_whose_worker_died_is_cancelled(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    submitted = asked(store)
+    claimed_online(store, submitted.shard_id)
+    tell_to_stop(store, submitted.job)
+    assert duty.run_once(clock.advance(seconds=30)).stopped == 1
+    assert state_of(store, submitted.job) is JobState.CANCELLED
+
+
+def test_a_fleet_that_died_at_once_is_rescued_in_slices(store: Store, clock: FakeClock) -> None:
+    planned(store, shards=5)
+    for _ in range(5):
+        claimed(store, ttl_s=30)
+    duty = Recovery(store, RecoveryConfig(shards_per_pass_max=2))
+    clock.advance(seconds=30)
+    passes = [duty.run_once(clock.now) for _ in range(3)]
+    assert [(one.retried, one.has_more) for one in passes] == [(2, True), (2, True), (1, False)]
+    assert claim(store) is not None
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_row_that_ran_alone_answers_for_its_worker_whichever_lease_runs_out_first(
+    store: Store, clock: FakeClock, duty: Recovery, is_first: bool
+) -> None:
+    """What stood by was not in the engine. One beat renews all leases, but they are not claimed at once."""
+    alone, bystander = asked(store).shard_id, asked(store).shard_id
+    for _ in range(2):
+        claimed_online(store, alone)
+        with store.transaction() as tx:
+            release_worker(tx, WORKER, CONFIG.attempts_max, tx.now(), DeathCause.ABORTED)
+    in_order = (alone, bystander) if is_first else (bystander, alone)
+    leases = {}
+    for shard_id in in_order:
+        leases[shard_id] = claimed_online(store, shard_id).lease
+        clock.advance(seconds=3)
+    with store.transaction() as tx:
+        assert tx.dead_rows.journal(leases[alone], [0])
+    for _ in range(7):
+        duty.run_once(clock.advance(seconds=5))
+
+    assert attempts(store, leases[bystander]) == 0
+    with store.snapshot() as tx:
+        assert tx.dead_rows.suspects(alone) == {0: 3}
+        assert tx.dead_rows.suspects(bystander) == {}
+
+
+def test_a_silent_worker_is_listed_as_stopped_with_the_time_it_was_last_heard_of(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    silent, alive = a_worker(), a_worker()
+    with store.transaction() as tx:
+        tx.workers.register(silent)
+        tx.workers.register(alive)
+    clock.advance(seconds=CONFIG.worker_silent_s + 1)
+    with store.transaction() as tx:
+        tx.workers.mark(alive.id, alive.state, clock.now)
+
+    assert duty.run_once(clock.now).workers_lost == 1
+    with store.snapshot() as tx:
+        known = {worker.id: worker for worker in tx.workers.list()}
+    assert (known[silent.id].state, known[silent.id].heartbeat_at) == (
+        WorkerState.STOPPED,
+        silent.heartbeat_at,
+    )
+    assert known[alive.id].state is WorkerState.READY
+
+
+def falls_silent(store: Store, clock: FakeClock) -> None:
+    """A worker without work, whose machine is taken away with everything on it."""
+    with store.transaction() as tx:
+        tx.workers.register(a_worker(heartbeat_at=clock.now))
+
+
+def pass_by(duty: Recovery, clock: FakeClock, seconds: float) -> None:
+    for _ in range(round(seconds / 5)):
+        duty.run_once(clock.advance(seconds=5))
+
+
+def test_a_worker_that_is_lost_without_work_is_counted_too(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    duty.run_once(clock.now)
+    falls_silent(store, clock)
+    pass_by(duty, clock, 2 * CONFIG.worker_silent_s)
+
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {"crashes.lease_expired": 1}
+
+
+def test_a_worker_that_could_not_be_heard_is_not_counted_as_lost(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    falls_silent(store, clock)
+    duty.run_once(clock.advance(seconds=CONFIG.worker_silent_s + 1))  # nobody had looked before
+    falls_silent(store, clock)
+    duty.run_once(clock.advance(seconds=CONFIG.worker_silent_s + 1))  # nor now: the database was away
+    pass_by(duty, clock, 2 * CONFIG.worker_silent_s)
+
+    with store.snapshot() as tx:
+        assert tx.workers.list(state=WorkerState.READY) == []
+        assert tx.counters.values() == {}
+
+
+def test_a_row_that_is_lost_with_one_machine_of_many_is_innocent(
+    store: Store, clock: FakeClock, duty: Recovery
+) -> None:
+    """The other three have no work, and nobody sees them go."""
+    planned(store)
+    duty.run_once(clock.now)
+    for lost in range(10):
+        with store.transaction() as tx:
+            tx.workers.register(a_worker(id=f"worker_{lost}", heartbeat_at=clock.now))
+        claim = claimed(store, f"worker_{lost}", ttl_s=CONFIG.lease_ttl_s)
+        for _ in range(3):
+            falls_silent(store, clock)
+        if lost:
+            with store.transaction() as tx:
+                assert tx.dead_rows.journal(claim.lease, [4])
+        pass_by(duty, clock, CONFIG.worker_silent_s + 2 * CONFIG.workers_interval_s)
+
+    with store.snapshot() as tx:
+        assert tx.dead_rows.list("default", limit=1) == []

@@ -1,0 +1,157 @@
+"""Jobs end when their time is over, when too much of them fails, and when somebody says so; whatever
+workers do."""
+
+import pytest
+
+from nightshift.jobs import Job, JobState, ShardState, StopReason
+from nightshift.lifecycle.transitions import request_stop
+from nightshift.store import Store
+from nightshift.testing import (
+    FakeClock,
+    a_spec,
+    asked,
+    claimed,
+    claimed_online,
+    commit_rows,
+    planned,
+    submit,
+)
+from scheduler.duties.deadlines import Deadlines, DeadlinesConfig
+from scheduler.duties.stopping import Stopping, StoppingConfig
+
+CONFIG = StoppingConfig()
+
+
+@pytest.fixture
+def deadlines(store: Store) -> Deadlines:
+    return Deadlines(store, DeadlinesConfig(error_rate_rows_min=10))
+
+
+@pytest.fixture
+def stopping(store: Store) -> Stopping:
+    return Stopping(store, CONFIG)
+
+
+def job_now(store: Store, job: Job) -> Job:
+    with store.snapshot() as tx:
+        return tx.jobs.fetch(job.id)
+
+
+def shard_states(store: Store, job: Job) -> list[ShardState]:
+    with store.snapshot() as tx:
+        return [shard.state for shard in tx.shards.of_job(job.id, limit=100)]
+
+
+def cancel(store: Store, job: Job) -> None:
+    with store.transaction() as tx:
+        assert request_stop(tx, job, StopReason.CANCELLED, tx.now())
+
+
+# -- told to stop ------------------------------------------------------------------------------------------
+
+
+def test_a_job_past_its_window_is_told_to_stop(store: Store, clock: FakeClock, deadlines: Deadlines) -> None:
+    job = planned(store, shards=2, spec=a_spec(completion_window_s=60))
+    claimed(store)
+    assert deadlines.run_once(clock.advance(seconds=59)).expired == 0
+    assert deadlines.run_once(clock.advance(seconds=1)).expired == 1
+    assert job_now(store, job).stop_reason is StopReason.EXPIRED
+    assert shard_states(store, job) == [ShardState.LEASED, ShardState.STOPPED]
+    assert deadlines.run_once(clock.now).expired == 0
+
+
+def test_a_job_past_its_run_time_is_told_to_stop_from_its_first_claim_on(
+    store: Store, clock: FakeClock, deadlines: Deadlines
+) -> None:
+    job = planned(store, spec=a_spec(max_runtime_s=60))
+    assert deadlines.run_once(clock.advance(hours=1)).expired == 0
+    claimed(store)
+    assert deadlines.run_once(clock.advance(seconds=60)).expired == 1
+    assert job_now(store, job).stop_reason is StopReason.EXPIRED
+
+
+def test_a_job_whose_input_was_never_read_expires_too(
+    store: Store, clock: FakeClock, deadlines: Deadlines
+) -> None:
+    job = submit(store, spec=a_spec(completion_window_s=60))
+    assert deadlines.run_once(clock.advance(seconds=60)).expired == 1
+    with store.snapshot() as tx:
+        assert [waiting.id for waiting in tx.jobs.to_finalize(10)] == [job.id]
+
+
+def test_an_online_request_nobody_answered_expires_at_once(
+    store: Store, clock: FakeClock, deadlines: Deadlines
+) -> None:
+    submitted = asked(store)
+    assert deadlines.run_once(clock.advance(seconds=600)).expired == 1
+    assert job_now(store, submitted.job).state is JobState.EXPIRED
+
+
+def test_a_job_with_too_many_failed_rows_is_told_to_stop(
+    store: Store, clock: FakeClock, deadlines: Deadlines
+) -> None:
+    job = planned(store, spec=a_spec(max_error_rate=0.1))
+    lease = claimed(store).lease
+    commit_rows(store, lease, rows=9, failed=5)
+    assert deadlines.run_once(clock.now).failed == 0  # too few to tell
+    commit_rows(store, lease, 1, rows=31)
+    assert deadlines.run_once(clock.now).failed == 1  # 5 of 40
+    assert job_now(store, job).stop_reason is StopReason.FAILED
+
+
+def test_failed_rows_stop_no_job_that_did_not_ask_for_it(
+    store: Store, clock: FakeClock, deadlines: Deadlines
+) -> None:
+    planned(store)
+    commit_rows(store, claimed(store).lease, rows=100, failed=100)
+    assert deadlines.run_once(clock.now).failed == 0
+
+
+# -- and stopped -------------------------------------------------------------------------------------------
+
+
+def test_a_shard_handed_back_after_the_order_ends_instead_of_waiting_for_ever(
+    store: Store, clock: FakeClock, stopping: Stopping
+) -> None:
+    job = planned(store)
+    lease = claimed(store).lease
+    cancel(store, job)
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(lease)
+    assert stopping.run_once(clock.now).shards_ended == 1
+    assert shard_states(store, job) == [ShardState.STOPPED]
+
+
+def test_a_worker_has_its_grace_and_no_more(store: Store, clock: FakeClock, stopping: Stopping) -> None:
+    job = planned(store)
+    lease = claimed(store, ttl_s=3600).lease
+    cancel(store, job)
+    assert stopping.run_once(clock.advance(seconds=CONFIG.grace_s)).shards_taken == 0
+    assert commit_rows(store, lease)
+
+    assert stopping.run_once(clock.advance(seconds=CONFIG.hearing_s)).shards_taken == 1
+    assert shard_states(store, job) == [ShardState.STOPPED]
+    assert commit_rows(store, lease, 1) is False
+
+
+def test_an_online_request_whose_worker_does_not_stop_ends_without_it(
+    store: Store, clock: FakeClock, stopping: Stopping
+) -> None:
+    submitted = asked(store)
+    claimed_online(store, submitted.shard_id)
+    cancel(store, submitted.job)
+    stopping.run_once(clock.advance(seconds=CONFIG.grace_s + CONFIG.hearing_s))
+    assert job_now(store, submitted.job).state is JobState.CANCELLED
+
+
+def test_an_online_request_whose_shard_is_over_ends_with_it(
+    store: Store, clock: FakeClock, stopping: Stopping
+) -> None:
+    submitted = asked(store)
+    lease = claimed_online(store, submitted.shard_id).lease
+    cancel(store, submitted.job)
+    with store.transaction() as tx:
+        tx.shards.stop_held(lease)  # and the worker died before it could say so of the job
+    assert stopping.run_once(clock.now).online_ended == 1
+    ended = job_now(store, submitted.job)
+    assert (ended.state, ended.counts.total, ended.counts.failed) == (JobState.CANCELLED, 1, 1)

@@ -1,0 +1,251 @@
+"""What a transaction promises, what SQLite is set to, and what a database that is away looks like."""
+
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from nightshift.errors import ConfigurationError, DatabaseUnavailable
+from nightshift.jobs import JobKind
+from nightshift.settings import DataSettings
+from nightshift.store import Store, open_database
+from nightshift.store.databases.database import Database
+from nightshift.testing import FakeClock, submit
+from tests.integration.servers import PostgresServer
+from tests.integration.store.racing import PATIENCE_S
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_a_transaction_that_raises_leaves_nothing_behind(store: Store) -> None:
+    def submit_two_and_fail() -> None:
+        with store.transaction() as tx:
+            for tenant in ("a", "b"):
+                tx.keys.keep_webhook_secret(tenant, b"secret", tx.now())
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        submit_two_and_fail()
+
+    with store.snapshot() as tx:
+        assert tx.keys.webhook_secret("a") is None
+
+
+def test_a_transaction_is_seen_by_others_when_it_ends(store: Store) -> None:
+    with store.transaction() as tx:
+        tx.keys.keep_webhook_secret("a", b"secret", tx.now())
+        with store.snapshot() as other:
+            assert other.keys.webhook_secret("a") is None
+
+    with store.snapshot() as tx:
+        assert tx.keys.webhook_secret("a") == b"secret"
+
+
+def test_without_a_clock_of_its_own_the_time_is_the_databases(database: Database) -> None:
+    now = Store(database).now()
+
+    assert now.tzinfo is UTC
+    assert abs(now - datetime.now(UTC)) < timedelta(minutes=1)  # both clocks are this machine's
+
+
+def test_time_passes_within_a_transaction(database: Database) -> None:
+    with Store(database).transaction() as tx:
+        first = tx.now()
+        while tx.now() == first:
+            pass
+
+
+def test_times_keep_their_milliseconds(store: Store, clock: FakeClock) -> None:
+    clock.advance(seconds=0.123)
+    job = submit(store)
+
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id).created_at == clock.now
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://root@127.0.0.1/nightshift",
+        "nightshift.db",
+        "",
+        "postgresql://db:port/nightshift",
+        "postgresql+psycopg2://db/nightshift",
+        "sqlite+aiosqlite:///nightshift.db",
+        "sqlite://nightshift.db",
+    ],
+)
+def test_a_database_we_cannot_use_is_a_mistake_in_the_configuration(url: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        Database(url)
+
+    assert raised.value.param == "DATABASE_URL"
+
+
+def test_a_postgresql_that_is_away_is_unavailable(tmp_path: Path) -> None:
+    database = Database(f"postgresql://postgres@/postgres?host={tmp_path}")
+
+    with pytest.raises(DatabaseUnavailable, match="cannot be used right now"):
+        Store(database).now()
+
+
+def test_an_sqlite_file_that_cannot_be_opened_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseUnavailable):
+        Store(Database(f"sqlite:///{tmp_path / 'no' / 'such' / 'directory' / 'file.db'}")).now()
+
+
+def test_a_connection_that_was_cut_off_fails_its_transaction_and_no_later_one(
+    postgresql_database: Database, clock: FakeClock
+) -> None:
+    store = Store(postgresql_database, clock=clock)
+
+    def be_cut_off() -> None:
+        with postgresql_database.write() as connection:
+            backend = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            with postgresql_database.write() as other:
+                other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": backend})
+            connection.execute(text("SELECT 1"))
+
+    with pytest.raises(DatabaseUnavailable):
+        be_cut_off()
+
+    submit(store)
+
+
+def test_connections_that_were_cut_off_while_idle_are_replaced_unnoticed(
+    postgresql_server: PostgresServer, postgresql_database: Database, clock: FakeClock
+) -> None:
+    """A restarted PostgreSQL costs the transactions it interrupted, and not one per pooled connection."""
+    store = Store(postgresql_database, clock=clock)
+    submit(store)
+    outsider = Database(postgresql_server.url())
+    with outsider.write() as connection:
+        others = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        connection.execute(text(f"{others} AND backend_type = 'client backend'"))
+    outsider.close()
+
+    submit(store)
+
+
+def test_the_default_database_is_a_file_in_the_data_directory(tmp_path: Path) -> None:
+    data_dir = tmp_path / "made" / "on demand"
+    database = open_database(DataSettings(data_dir=data_dir, _env_file=None))
+
+    Store(database).now()
+    database.close()
+
+    assert (data_dir / "nightshift.db").exists()
+    assert data_dir.stat().st_mode & 0o077 == 0
+
+
+# -- SQLite --------------------------------------------------------------------------------------------
+
+
+def test_sqlite_keeps_accepted_work_through_a_power_cut(sqlite_database: Database) -> None:
+    with sqlite_database.read() as connection:
+        found = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        }
+
+    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+def test_sqlite_waits_for_the_disk_but_where_it_need_not(sqlite_database: Database) -> None:
+    """One after the other they use the same connection."""
+
+    def synchronous(*, durable: bool) -> int:
+        with sqlite_database.write(durable=durable) as connection:
+            return int(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+
+    full, normal = 2, 1
+    assert [synchronous(durable=durable) for durable in (True, False, False, True)] == [
+        full,
+        normal,
+        normal,
+        full,
+    ]
+
+
+def test_a_reader_does_not_wait_for_a_writer(sqlite_database: Database, clock: FakeClock) -> None:
+    store = Store(sqlite_database, clock=clock)
+    job = submit(store)
+
+    with store.transaction() as tx:
+        tx.jobs.mark_planned(job.id, model="demo", rows_total=1, rows_estimated=None, now=tx.now())
+        with store.snapshot() as reader:
+            assert reader.jobs.fetch(job.id).planned_at is None
+
+
+def test_a_writer_takes_its_turn_before_it_reads(sqlite_database: Database, clock: FakeClock) -> None:
+    """BEGIN IMMEDIATE: a transaction that read first and wrote later would fail, however long it may wait."""
+    store = Store(sqlite_database, clock=clock)
+    second_begins = threading.Event()
+
+    def second() -> int:
+        second_begins.set()
+        with store.transaction() as tx:
+            found = tx.outbox.length()
+            tx.outbox.add(JobKind.BULK, 1, tx.now())
+            return found
+
+    with ThreadPoolExecutor(1) as thread:
+        with store.transaction() as tx:
+            waiting = thread.submit(second)
+            assert second_begins.wait(PATIENCE_S)
+            tx.outbox.add(JobKind.BULK, 1, tx.now())
+
+        assert waiting.result(PATIENCE_S) == 1
+
+
+def test_whoever_opens_a_new_file_while_another_makes_its_tables_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is not in WAL mode yet, and SQLite lets no busy timeout wait for that change."""
+    other = sqlite3.connect(tmp_path / "new.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE first (id INTEGER)")
+    monkeypatch.setattr("nightshift.store.databases.database.sleep", lambda seconds: other.execute("COMMIT"))
+    database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+
+    with database.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM first")).scalar_one() == 0
+        assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+
+    database.close()
+    other.close()
+
+
+def test_a_new_file_that_another_keeps_locked_is_given_up_in_time(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "new.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    database = Database(f"sqlite:///{tmp_path / 'new.db'}", busy_timeout_s=0.05)
+
+    with pytest.raises(DatabaseUnavailable, match="locked"), database.write():
+        pass
+
+    database.close()
+    other.close()
+
+
+def test_a_writer_that_waits_for_too_long_is_told(sqlite_template: Path) -> None:
+    impatient = Database(f"sqlite:///{sqlite_template}", busy_timeout_s=0.05)
+    patient = Database(f"sqlite:///{sqlite_template}")
+
+    def write() -> None:
+        with impatient.write():
+            pass
+
+    with patient.write():
+        with pytest.raises(DatabaseUnavailable, match="locked"):
+            write()
+    write()
+
+    impatient.close()
+    patient.close()

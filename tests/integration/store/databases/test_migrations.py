@@ -1,0 +1,320 @@
+"""Migrations: up, down, up again, by several at once; and what they make is what the code expects."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, Inspector, MetaData, inspect, select
+from sqlalchemy.engine.interfaces import ReflectedIndex
+
+from nightshift.errors import ConfigurationError
+from nightshift.fleet.workers import Capacity
+from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
+from nightshift.store import Store, tables
+from nightshift.store.databases.database import Database
+from nightshift.store.databases.migrate import change_schema, downgrade, is_current, serves, upgrade
+from nightshift.testing import a_worker, claimed, planned
+from tests.integration.store.racing import PATIENCE_S, at_once
+
+
+@pytest.fixture
+def empty_database(empty_database_url: str) -> Iterator[Database]:
+    """A database without a schema, on each in turn."""
+    database = Database(empty_database_url)
+    yield database
+    database.close()
+
+
+def tables_in(database: Database) -> set[str]:
+    with database.read() as connection:
+        return set(inspect(connection).get_table_names())
+
+
+def differences(connection: Connection) -> list[object]:
+    context = MigrationContext.configure(
+        connection, opts={"compare_type": True, "compare_server_default": True}
+    )
+    return list(compare_metadata(context, tables.metadata))
+
+
+def test_the_migrations_make_exactly_the_tables_the_code_expects(empty_database: Database) -> None:
+    upgrade(empty_database)
+
+    with empty_database.read() as connection:
+        assert differences(connection) == []
+    assert tables_in(empty_database) == {*tables.metadata.tables, "alembic_version"}
+
+
+def test_constraints_and_indexes_have_the_names_the_code_gives_them(empty_database: Database) -> None:
+    """alembic does not compare primary keys, and foreign keys on SQLite by their columns only."""
+    upgrade(empty_database)
+
+    with empty_database.read() as connection:
+        found = inspect(connection)
+        for table in tables.metadata.sorted_tables:
+            assert found.get_pk_constraint(table.name)["constrained_columns"] == [
+                column.name for column in table.primary_key
+            ]
+            assert {key["name"] for key in found.get_foreign_keys(table.name)} == {
+                key.name for key in table.foreign_key_constraints
+            }
+            assert {
+                (index["name"], tuple(index["column_names"])) for index in own_indexes(found, table.name)
+            } == {(index.name, tuple(column.name for column in index.columns)) for index in table.indexes}
+
+
+def own_indexes(found: Inspector, table: str) -> list[ReflectedIndex]:
+    """Indexes somebody asked for, without those a unique constraint brings along."""
+    return [index for index in found.get_indexes(table) if not index.get("duplicates_constraint")]
+
+
+def test_a_difference_would_be_noticed(empty_database: Database) -> None:
+    upgrade(empty_database)
+
+    with empty_database.write() as connection:
+        connection.exec_driver_sql("DROP INDEX ix_shard_claim")
+        connection.exec_driver_sql("ALTER TABLE job ADD COLUMN colour TEXT")
+        assert {difference[0] for difference in differences(connection)} == {"add_index", "remove_column"}
+
+
+def test_a_migrated_database_works(empty_database: Database) -> None:
+    upgrade(empty_database)
+    store = Store(empty_database)
+
+    planned(store, shards=2)
+
+    assert claimed(store).lease.term == 1
+
+
+def test_a_database_says_whether_it_is_current(empty_database: Database) -> None:
+    assert not is_current(empty_database)
+    upgrade(empty_database)
+    assert is_current(empty_database)
+    downgrade(empty_database, "base")
+    assert not is_current(empty_database)
+
+
+def make_later(database: Database, *changes: str) -> None:
+    """What a release to come may do to the schema."""
+    with database.write() as connection:
+        for change in (*changes, "UPDATE alembic_version SET version_num = '9999'"):
+            connection.exec_driver_sql(change)
+
+
+def test_a_schema_of_a_later_release_serves_as_long_as_it_has_all_we_know(empty_database: Database) -> None:
+    upgrade(empty_database)
+    make_later(empty_database, "ALTER TABLE job ADD COLUMN colour TEXT", "CREATE TABLE colour (name TEXT)")
+
+    assert serves(empty_database)
+    assert not is_current(empty_database)
+    assert claimed_after_planning(empty_database)
+
+
+def claimed_after_planning(database: Database) -> bool:
+    store = Store(database)
+    planned(store)
+    return claimed(store).lease.term == 1
+
+
+def test_a_schema_of_a_later_release_is_not_upgraded(empty_database: Database) -> None:
+    upgrade(empty_database)
+    make_later(empty_database)
+
+    with pytest.raises(ConfigurationError, match=r"a schema of another release: .*9999"):
+        upgrade(empty_database)
+
+
+@pytest.mark.parametrize(
+    ("url", "exit_code", "says"),
+    [
+        ("mysql://nowhere", CONFIGURATION_EXIT, "NIGHTSHIFT_DATABASE_URL names 'mysql'"),
+        ("sqlite:////dev/null/nowhere.db", UNAVAILABLE_EXIT, "unable to open database file"),
+        ("postgresql://:hush@127.0.0.1:1/nowhere", UNAVAILABLE_EXIT, "The database cannot be used right now"),
+    ],
+)
+def test_what_keeps_it_from_migrating_is_one_line(url: str, exit_code: int, says: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "nightshift.store.databases.migrate"],
+        env={**os.environ, "NIGHTSHIFT_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+    assert (ended.returncode, ended.stderr.count("\n")) == (exit_code, 1), ended.stderr
+    assert ended.stderr.startswith("cannot start: ")
+    assert says in ended.stderr
+    assert "hush" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["ALTER TABLE job RENAME COLUMN spec TO wishes", "ALTER TABLE counter RENAME TO tally"],
+    ids=["column", "table"],
+)
+def test_a_schema_that_lacks_what_we_know_does_not_serve(empty_database: Database, change: str) -> None:
+    upgrade(empty_database)
+    make_later(empty_database, change)
+
+    assert not serves(empty_database)
+
+
+def test_an_earlier_schema_or_none_does_not_serve(empty_database: Database) -> None:
+    assert not serves(empty_database)
+    upgrade(empty_database)
+    assert serves(empty_database)
+    downgrade(empty_database, "0001")
+    assert not serves(empty_database)
+
+
+def test_an_upgrade_of_a_current_database_changes_nothing(empty_database: Database) -> None:
+    upgrade(empty_database)
+    planned(Store(empty_database))
+
+    upgrade(empty_database)
+
+    with Store(empty_database).snapshot() as tx:
+        assert len(tx.jobs.list("default", limit=10)) == 1
+
+
+def test_everything_goes_down_and_up_again(empty_database: Database) -> None:
+    upgrade(empty_database)
+    downgrade(empty_database, "base")
+    assert tables_in(empty_database) == {"alembic_version"}
+
+    upgrade(empty_database)
+    with empty_database.read() as connection:
+        assert differences(connection) == []
+
+
+def test_a_database_of_the_release_before_keeps_its_jobs(empty_database: Database) -> None:
+    upgrade(empty_database)
+    store = Store(empty_database)
+    planned(store, shards=2)
+    lease = claimed(store).lease
+    downgrade(empty_database, "0001")
+
+    upgrade(empty_database)
+
+    assert claimed(store).job.tokens_redone == 0
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(lease)
+
+
+def test_processes_of_the_release_before_go_on_inserting(empty_database: Database) -> None:
+    """While a fleet is upgraded they write what they know: rows without the new columns."""
+    upgrade(empty_database, "0001")
+    before = MetaData()
+    with empty_database.read() as connection:
+        before.reflect(connection)
+    upgrade(empty_database)
+    store = Store(empty_database)
+    planned(store)
+    with store.transaction() as tx:
+        tx.workers.register(a_worker())
+
+    with empty_database.write() as connection:
+        for name, new in (
+            ("job", {"id": "j"}),
+            ("shard", {"id": "s", "job_id": "j"}),
+            ("worker", {"id": "w"}),
+        ):
+            known = connection.execute(select(before.tables[name]).limit(1)).mappings().one()
+            connection.execute(before.tables[name].insert().values({**known, **new}))
+
+    assert {claimed(store).lease.shard_id for _ in range(2)} >= {"s"}
+    with store.snapshot() as tx:
+        assert {worker.capacity for worker in tx.workers.list()} == {Capacity.ON_DEMAND}
+
+
+def test_several_that_upgrade_at_once_take_turns(empty_database_url: str) -> None:
+    """Each with connections of its own, as processes have."""
+    databases = [Database(empty_database_url) for _ in range(3)]
+
+    at_once(*[lambda database=database: upgrade(database) for database in databases])
+
+    assert all(is_current(database) for database in databases)
+    for database in databases:
+        database.close()
+
+
+def test_two_processes_that_upgrade_at_once_both_succeed(empty_database_url: str, tmp_path: Path) -> None:
+    environment = {"NIGHTSHIFT_DATABASE_URL": empty_database_url, "PATH": ""}
+    command = [sys.executable, "-m", "nightshift.store.databases.migrate"]
+    processes = [
+        subprocess.Popen(
+            command,
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+
+    for process in processes:
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+        assert "the database has the current schema" in said
+
+    database = Database(empty_database_url)
+    assert is_current(database)
+    database.close()
+
+
+def test_a_migration_that_a_service_at_work_was_in_the_way_of_is_begun_anew(
+    postgresql_database: Database,
+) -> None:
+    """The service holds a shard and wants its job; the migration holds the jobs and wants the shards."""
+    tries: list[int] = []
+    both_hold_one = threading.Barrier(2)
+
+    def migrate(connection: Connection) -> None:
+        tries.append(1)
+        connection.exec_driver_sql("ALTER TABLE job ADD COLUMN colour TEXT")
+        if len(tries) == 1:
+            both_hold_one.wait(PATIENCE_S)
+        connection.exec_driver_sql("ALTER TABLE shard ADD COLUMN colour TEXT")
+
+    def work() -> None:
+        with postgresql_database.write_at_leisure() as connection:
+            connection.exec_driver_sql("SET LOCAL deadlock_timeout = '1h'")  # it is not the one to notice
+            connection.exec_driver_sql("LOCK TABLE shard IN ROW EXCLUSIVE MODE")
+            both_hold_one.wait(PATIENCE_S)
+            connection.exec_driver_sql("LOCK TABLE job IN ROW SHARE MODE")
+
+    def undo(connection: Connection) -> None:
+        for table in ("job", "shard"):
+            connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN IF EXISTS colour")
+
+    try:
+        at_once(lambda: change_schema(postgresql_database, migrate), work)
+        with postgresql_database.read() as connection:
+            assert "colour" in {column["name"] for column in inspect(connection).get_columns("shard")}
+    finally:
+        change_schema(postgresql_database, undo)
+    assert len(tries) == 2
+
+
+def test_a_migration_that_fails_leaves_the_schema_as_it_was(empty_database: Database) -> None:
+    """Its tables are half there already: somebody made one by hand."""
+    with empty_database.write() as connection:
+        connection.exec_driver_sql("CREATE TABLE segment (id INTEGER)")
+
+    with pytest.raises(Exception, match="already exists"):
+        upgrade(empty_database)
+
+    assert tables_in(empty_database) == {"segment"}
+
+
+def test_a_store_without_a_schema_is_not_taken_for_an_empty_one(empty_database: Database) -> None:
+    with pytest.raises(Exception, match=r"no such table|does not exist"):
+        planned(Store(empty_database))

@@ -1,0 +1,258 @@
+"""Finding jobs: by tenant in pages, and what the service's duties look for."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from nightshift.jobs import Counts, Face, Job, JobKind, JobState, StopReason, Usage, Webhook
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.store import Store
+from nightshift.store.jobs.jobs import Backlog
+from nightshift.testing import (
+    FakeClock,
+    a_spec,
+    asked,
+    claimed,
+    commit_rows,
+    completed,
+    planned,
+    submit,
+)
+from tests.integration.store.racing import at_once
+
+
+def ids(jobs: Any) -> list[str]:
+    return [job.id for job in jobs]
+
+
+def test_pages_show_every_job_once_newest_first_however_many_share_a_moment(
+    store: Store, clock: FakeClock
+) -> None:
+    jobs = []
+    for n in range(8):
+        jobs.append(submit(store))
+        clock.advance(seconds=n % 3 // 2)  # three by three at the same moment
+
+    with store.snapshot() as tx:
+        pages = [tx.jobs.list("default", limit=3)]
+        while pages[-1]:
+            pages.append(tx.jobs.list("default", limit=3, after=pages[-1][-1]))
+
+    in_order = sorted(jobs, key=lambda job: (job.created_at, job.id), reverse=True)
+    assert [job for page in pages for job in page] == in_order
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({"kind": JobKind.ONLINE}, ["online"]),
+        ({"face": Face.OPENAI}, ["batch"]),
+        ({"state": JobState.RUNNING}, ["running"]),
+        ({"priority": PriorityClass.BACKGROUND}, ["slow"]),
+        ({"kind": JobKind.BULK, "state": JobState.QUEUED}, ["slow", "batch"]),
+        ({"kind": JobKind.ONLINE, "state": JobState.RUNNING}, []),
+    ],
+)
+def test_jobs_are_listed_by_what_they_are(
+    store: Store, clock: FakeClock, wanted: dict[str, Any], found: list[str]
+) -> None:
+    makers: dict[str, Callable[[], Job]] = {
+        "running": lambda: planned(store),
+        "batch": lambda: submit(store, face=Face.OPENAI),
+        "slow": lambda: submit(store, priority=PriorityClass.BACKGROUND),
+        "online": lambda: asked(store).job,
+    }
+    made = {}
+    for name, make in makers.items():
+        made[name] = make().id
+        clock.advance(seconds=1)
+    claimed(store)
+
+    with store.snapshot() as tx:
+        assert ids(tx.jobs.list("default", limit=10, **wanted)) == [made[name] for name in found]
+
+
+def test_an_accepted_job_is_what_is_read_back(store: Store) -> None:
+    """It is not read back when it is accepted: somebody waits."""
+    webhook = Webhook("https://example.com/hook", ("job.succeeded",))
+    spec = a_spec(max_runtime_s=60, capacity="spot", max_error_rate=0.5, webhook=webhook, metadata={"a": "b"})
+    accepted = [submit(store, spec=spec), submit(store, face=Face.OPENAI), asked(store).job]
+
+    with store.snapshot() as tx:
+        assert [tx.jobs.get("default", job.id) for job in accepted] == accepted
+
+
+def test_a_request_made_again_is_recognised_while_it_is_recent(store: Store, clock: FakeClock) -> None:
+    first = submit(store, fingerprint="f" * 64)
+    clock.advance(minutes=1)
+    second = submit(store, fingerprint="f" * 64)
+    submit(store, fingerprint="e" * 64)
+
+    with store.snapshot() as tx:
+        newest = tx.jobs.find_repeat("default", "f" * 64, first.created_at)
+        assert newest == second
+        assert tx.jobs.find_repeat("default", "f" * 64, second.created_at + timedelta(seconds=1)) is None
+        assert tx.jobs.find_repeat("default", "d" * 64, first.created_at) is None
+
+
+def test_admission_counts_the_jobs_that_have_not_ended(store: Store) -> None:
+    ended = planned(store)
+    for _ in range(2):
+        submit(store)
+    asked(store)
+    completed(store, claimed(store).lease, rows_total=0)
+    with store.transaction() as tx:
+        assert tx.load.bulk("default").jobs == 3
+        tx.jobs.finish(ended.id, JobState.SUCCEEDED, tx.now())
+        assert tx.load.bulk("default").jobs == 2
+        assert tx.load.online("default").own == 1
+
+
+def test_a_file_is_read_by_a_job_of_its_own_tenant_until_the_job_ends(store: Store, clock: FakeClock) -> None:
+    spec = a_spec(input="file-one")
+    older = submit(store, spec=spec)
+    clock.advance(seconds=1)
+    younger = planned(store, spec=spec)
+    submit(store, tenant_id="other", spec=a_spec(input="file-two"))
+    asked(store)
+
+    with store.transaction() as tx:
+        assert tx.jobs.reading("default", "file-one") == older
+        tx.jobs.finish(older.id, JobState.FAILED, tx.now())
+        assert tx.jobs.reading("default", "file-one") == younger
+        tx.jobs.finish(younger.id, JobState.CANCELLED, tx.now())
+        assert tx.jobs.reading("default", "file-one") is None
+        assert tx.jobs.reading("default", "file-two") is None
+
+
+def test_a_place_in_the_queue_counts_better_classes_and_older_jobs(store: Store, clock: FakeClock) -> None:
+    made = {}
+    for name, priority in [
+        ("older", PriorityClass.STANDARD),
+        ("mine", PriorityClass.STANDARD),
+        ("younger", PriorityClass.STANDARD),
+        ("better", PriorityClass.INTERACTIVE),
+        ("worse", PriorityClass.BACKGROUND),
+    ]:
+        made[name] = submit(store, priority=priority, tenant_id=name)
+        clock.advance(seconds=1)
+    asked(store)
+
+    with store.snapshot() as tx:
+        places = {name: tx.jobs.queue_position(job) for name, job in made.items()}
+
+    assert places == {"better": 1, "older": 2, "mine": 3, "younger": 4, "worse": 5}
+
+
+def test_jobs_are_planned_the_most_urgent_first(store: Store, clock: FakeClock) -> None:
+    slow = submit(store, priority=PriorityClass.BACKGROUND)
+    clock.advance(seconds=1)
+    first = submit(store)
+    clock.advance(seconds=1)
+    second = submit(store)
+    planned(store)
+    asked(store)
+    stopped = submit(store)
+    with store.transaction() as tx:
+        tx.jobs.stop(stopped.id, StopReason.CANCELLED, tx.now())
+
+        assert ids(tx.jobs.to_plan(limit=10)) == [first.id, second.id, slow.id]
+        assert ids(tx.jobs.to_plan(limit=2)) == [first.id, second.id]
+        assert ids(tx.jobs.to_plan(limit=2, after=first)) == [second.id, slow.id]
+        assert ids(tx.jobs.to_plan(limit=2, after=slow)) == []
+
+
+def test_a_job_is_overdue_when_its_window_has_ended_and_until_it_is_told(
+    store: Store, clock: FakeClock
+) -> None:
+    job = submit(store, spec=a_spec(completion_window_s=3600))
+    submit(store, spec=a_spec(completion_window_s=7200))
+
+    with store.transaction() as tx:
+        assert tx.jobs.overdue(clock.advance(minutes=59), limit=10) == []
+        assert ids(tx.jobs.overdue(clock.advance(minutes=1), limit=10)) == [job.id]
+        tx.jobs.stop(job.id, StopReason.EXPIRED, clock.now)
+        assert tx.jobs.overdue(clock.now, limit=10) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "failed", "too_many"), [(0.25, 1, False), (0.25, 2, True), (0.0, 1, True), (None, 4, False)]
+)
+def test_too_many_failed_rows_are_more_than_the_job_allows(
+    store: Store, limit: float | None, failed: int, too_many: bool
+) -> None:
+    job = planned(store, spec=a_spec(max_error_rate=limit))
+    commit_rows(store, claimed(store).lease, rows=4, failed=failed)
+
+    with store.snapshot() as tx:
+        assert ids(tx.jobs.too_many_errors(limit=10)) == ([job.id] if too_many else [])
+
+
+def test_jobs_without_a_limit_do_not_hide_one_that_has_passed_its_own(store: Store, clock: FakeClock) -> None:
+    for _ in range(3):
+        planned(store)
+        commit_rows(store, claimed(store).lease, rows=4, failed=4)
+        clock.advance(seconds=1)
+    job = planned(store, spec=a_spec(max_error_rate=0.1))
+    commit_rows(store, claimed(store).lease, rows=4, failed=1)
+
+    with store.snapshot() as tx:
+        assert ids(tx.jobs.too_many_errors(limit=1)) == [job.id]
+
+
+def test_stopping_jobs_are_found_until_they_end(store: Store, clock: FakeClock) -> None:
+    first, second = planned(store), planned(store)
+    planned(store)
+    with store.transaction() as tx:
+        tx.jobs.stop(second.id, StopReason.CANCELLED, clock.now)
+        tx.jobs.stop(first.id, StopReason.EXPIRED, clock.advance(seconds=1))
+
+        assert ids(tx.jobs.stopping(limit=10)) == [second.id, first.id]
+        tx.jobs.mark_finalizing(second.id, clock.now)
+        assert ids(tx.jobs.stopping(limit=10)) == [first.id]
+
+
+def test_jobs_are_assembled_the_longest_waiting_first(store: Store, clock: FakeClock) -> None:
+    jobs = [planned(store, shards=0) for _ in range(3)]
+    with store.transaction() as tx:
+        for job in (jobs[2], jobs[0], jobs[1]):
+            assert tx.jobs.mark_finalizing(job.id, clock.advance(seconds=1))
+            assert tx.jobs.mark_finalizing(job.id, clock.now) is False
+
+        waiting = tx.jobs.to_assemble(limit=10)
+        assert ids(waiting) == [jobs[2].id, jobs[0].id, jobs[1].id]
+        assert ids(tx.jobs.to_assemble(limit=10, after=waiting[0])) == [jobs[0].id, jobs[1].id]
+        assert tx.jobs.to_finalize(limit=10) == []
+
+
+def test_the_backlog_counts_what_has_not_ended_by_kind_and_state(store: Store) -> None:
+    planned(store)
+    for _ in range(2):
+        submit(store)
+    asked(store)
+    claimed(store)
+
+    with store.snapshot() as tx:
+        assert sorted(tx.jobs.backlog(), key=str) == [
+            Backlog(JobKind.BULK, JobState.QUEUED, 2),
+            Backlog(JobKind.BULK, JobState.RUNNING, 1),
+            Backlog(JobKind.ONLINE, JobState.QUEUED, 1),
+        ]
+
+
+def test_progress_of_many_workers_at_once_is_not_lost(store: Store) -> None:
+    job = planned(store)
+
+    def add() -> None:
+        for _ in range(10):
+            with store.transaction() as tx:
+                tx.jobs.add_progress(job.id, Counts(None, 2, 1), Usage(3, 2, 1))
+
+    at_once(add, add, add, add)
+
+    with store.snapshot() as tx:
+        found = tx.jobs.fetch(job.id)
+        assert found.counts == Counts(None, 80, 40)
+        assert found.usage == Usage(120, 80, 40)

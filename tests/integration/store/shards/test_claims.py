@@ -1,0 +1,584 @@
+"""Who gets which shard: `claims.bulk` and `claims.online`."""
+
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from nightshift.fleet.workers import Capacity
+from nightshift.jobs import Job, JobKind, JobState, ShardState, StopReason
+from nightshift.jobs.leases import Lease
+from nightshift.jobs.priorities import PriorityClass, PriorityConfig, claim_key, effective_rank
+from nightshift.lifecycle import transitions
+from nightshift.store import Store, tables
+from nightshift.store.databases.database import Database
+from nightshift.testing import (
+    MODEL,
+    STARTS_AT,
+    TTL_S,
+    FakeClock,
+    a_spec,
+    asked,
+    claim,
+    claimed,
+    claimed_online,
+    planned,
+    submit,
+)
+from tests.integration.store.racing import PATIENCE_S, at_once, in_background, wait_until_blocked
+
+INTERACTIVE, STANDARD, BACKGROUND = PriorityClass
+DAY_S = 86_400
+
+
+def online_claims(store: Store, *shard_ids: str | None, worker_id: str = "worker_1") -> list[Lease]:
+    wanted = [shard_id for shard_id in shard_ids if shard_id is not None]
+    with store.transaction() as tx:
+        claims = tx.claims.online(wanted, worker_id, [MODEL], tx.now(), TTL_S)
+        return [claim.lease for claim in claims]
+
+
+def next_online(store: Store, *, limit: int = 100) -> list[str]:
+    """What a worker that has so many places would claim, the best first."""
+    with store.snapshot() as tx:
+        return list(tx.claims.next_online([MODEL], tx.now(), limit))
+
+
+def several_asked(
+    store: Store, clock: FakeClock, tenant_id: str, count: int, priority: PriorityClass = INTERACTIVE
+) -> list[str]:
+    """Online requests of a tenant, a second apart; their shards, the oldest first."""
+    shard_ids = []
+    for _ in range(count):
+        submitted = asked(store, tenant_id=tenant_id, priority=priority)
+        clock.advance(seconds=1)
+        assert submitted.shard_id is not None
+        shard_ids.append(submitted.shard_id)
+    return shard_ids
+
+
+# -- what a claim does ---------------------------------------------------------------------------------
+
+
+def test_a_claim_leases_the_shard_under_its_first_term(store: Store, clock: FakeClock) -> None:
+    job = planned(store)
+
+    found = claimed(store, "worker_7", ttl_s=30)
+
+    assert found.job.id == job.id
+    assert found.lease.job_id == job.id
+    assert found.lease.tenant_id == job.tenant_id
+    assert found.lease.term == 1
+    assert found.lease.worker_id == "worker_7"
+    assert found.lease.expires_at == clock.now + timedelta(seconds=30)
+    assert found.shard.state is ShardState.LEASED
+    assert found.shard.attempts == 1
+
+
+def test_the_first_claim_starts_the_job_and_its_run_time(store: Store, clock: FakeClock) -> None:
+    job = planned(store, shards=2, spec=a_spec(max_runtime_s=3600))
+    clock.advance(minutes=5)
+
+    claimed(store)
+    clock.advance(minutes=59)
+    claimed(store)
+
+    with store.transaction() as tx:
+        started = tx.jobs.fetch(job.id)
+        assert started.state is JobState.RUNNING
+        assert started.started_at == STARTS_AT + timedelta(minutes=5)
+        assert tx.jobs.overdue(clock.now, limit=10) == []
+        assert [late.id for late in tx.jobs.overdue(clock.advance(minutes=1), limit=10)] == [job.id]
+
+
+def test_the_shards_of_a_job_are_claimed_in_the_order_of_the_input(store: Store) -> None:
+    planned(store, shards=4)
+
+    assert [claimed(store).shard.shard_no for _ in range(4)] == [0, 1, 2, 3]
+
+
+def test_nothing_to_do_is_nothing(store: Store) -> None:
+    assert claim(store) is None
+
+
+def test_a_leased_shard_is_not_claimed_again(store: Store) -> None:
+    planned(store)
+    claimed(store)
+
+    assert claim(store, "worker_2") is None
+
+
+def test_a_job_whose_input_has_not_been_read_is_not_claimed(store: Store) -> None:
+    submit(store)
+
+    assert claim(store) is None
+
+
+def test_a_job_that_is_stopping_is_not_claimed(store: Store) -> None:
+    job = planned(store, shards=2)
+    claimed(store)
+
+    with store.transaction() as tx:
+        assert transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+
+    assert claim(store, "worker_2") is None
+
+
+def test_a_shard_handed_back_after_the_stop_is_not_claimed_either(store: Store) -> None:
+    job = planned(store)
+    lease = claimed(store).lease
+    with store.transaction() as tx:
+        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+        assert tx.leases.hand_back(lease)
+
+    assert claim(store, "worker_2") is None
+
+
+def test_a_delayed_shard_is_claimed_from_its_time_on(store: Store, clock: FakeClock) -> None:
+    planned(store)
+    lease = claimed(store).lease
+    with store.transaction() as tx:
+        assert tx.leases.delay(lease, clock.now + timedelta(seconds=60))
+
+    clock.advance(seconds=59)
+    assert claim(store) is None
+    clock.advance(seconds=1)
+    assert claimed(store).lease.shard_id == lease.shard_id
+
+
+def test_a_worker_is_given_only_shards_of_models_it_has(store: Store) -> None:
+    planned(store, model="other", priority=INTERACTIVE)
+    mine = planned(store, model="mine", priority=BACKGROUND)
+
+    found = claim(store, models=["mine", "mine-too"])
+
+    assert found is not None
+    assert found.job.id == mine.id
+    assert claim(store, models=["mine", "mine-too"]) is None
+    assert claim(store, models=[]) is None
+
+
+# -- which one -----------------------------------------------------------------------------------------
+
+
+def test_classes_are_served_in_order_whatever_was_submitted_first(store: Store, clock: FakeClock) -> None:
+    for priority in (BACKGROUND, STANDARD, INTERACTIVE):
+        planned(store, priority=priority)
+        clock.advance(seconds=1)
+
+    assert [claimed(store).job.priority for _ in range(3)] == [INTERACTIVE, STANDARD, BACKGROUND]
+
+
+def test_within_a_class_the_earlier_deadline_goes_first_and_then_the_older_job(
+    store: Store, clock: FakeClock
+) -> None:
+    late = planned(store, spec=a_spec(completion_window_s=DAY_S))
+    clock.advance(seconds=10)
+    early = planned(store, spec=a_spec(completion_window_s=DAY_S // 2))
+    clock.advance(seconds=10)
+    as_late_but_younger = planned(store, spec=a_spec(completion_window_s=DAY_S - 20))
+
+    assert [claimed(store).job.id for _ in range(3)] == [early.id, late.id, as_late_but_younger.id]
+
+
+def test_a_job_near_its_deadline_goes_before_its_class(store: Store, clock: FakeClock) -> None:
+    urgent = planned(store, priority=BACKGROUND, shards=2, spec=a_spec(completion_window_s=7200))
+    clock.advance(minutes=89, seconds=59)
+    standard = planned(store, priority=STANDARD, shards=2)
+
+    assert claimed(store).job.id == standard.id  # 30 minutes and one second are left
+    clock.advance(seconds=1)
+    assert claimed(store).job.id == urgent.id
+
+
+def test_a_job_that_has_waited_for_long_goes_before_its_class(store: Store, clock: FakeClock) -> None:
+    old = planned(store, priority=BACKGROUND, shards=2, spec=a_spec(completion_window_s=2 * DAY_S))
+    clock.advance(hours=5, minutes=59)
+    standard = planned(store, priority=STANDARD, shards=2, spec=a_spec(completion_window_s=3 * DAY_S))
+
+    assert claimed(store).job.id == standard.id
+    clock.advance(minutes=1)
+    assert claimed(store).job.id == old.id
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_claim_sorts_by_what_priorities_describes(store: Store, clock: FakeClock, seed: int) -> None:
+    """Jobs of every class, age and haste, of three tenants; nothing ends meanwhile."""
+    draw, config = random.Random(seed), PriorityConfig()
+    waiting: list[Job] = []  # once for each of its shards
+    for _ in range(12):
+        age, left = draw.choice([0, 1, 6 * 3600 - 1, 6 * 3600]), draw.choice([1800, 1801, DAY_S])
+        shards = draw.randint(1, 4)
+        clock.now = STARTS_AT - timedelta(seconds=age)
+        job = planned(
+            store,
+            tenant_id=draw.choice("aaabbc"),
+            priority=draw.choice(list(PriorityClass)),
+            shards=shards,
+            spec=a_spec(completion_window_s=age + left),
+        )
+        waiting += [job] * shards
+    now = clock.now = STARTS_AT
+    in_flight: Counter[str] = Counter()
+
+    def rank(job: Job) -> int:
+        return effective_rank(job.priority, job.created_at, job.deadline_at, now, config)
+
+    def key(job: Job) -> tuple[Any, ...]:
+        alike = [other for other in waiting if other.priority is job.priority]
+        lifted = [in_flight[other.tenant_id] for other in alike if rank(other) < other.priority.rank]
+        served = claim_key(job.priority, rank(job), in_flight[job.tenant_id], min(lifted, default=None))
+        return (*served, job.deadline_at, job.created_at, job.id)
+
+    while waiting:
+        expected = min(waiting, key=key)
+        assert claimed(store).job.id == expected.id
+        waiting.remove(expected)
+        in_flight[expected.tenant_id] += 1
+
+
+def test_the_tenant_with_the_least_in_flight_goes_first(store: Store, clock: FakeClock) -> None:
+    planned(store, tenant_id="large", shards=100)
+    clock.advance(hours=1)
+    planned(store, tenant_id="small", shards=3)
+
+    served = [claimed(store).lease.tenant_id for _ in range(8)]
+
+    assert served == ["large", "small", "large", "small", "large", "small", "large", "large"]
+
+
+def test_fairness_counts_what_is_in_flight_now_not_what_was_done(store: Store, clock: FakeClock) -> None:
+    planned(store, tenant_id="first", shards=5)
+    clock.advance(seconds=1)
+    planned(store, tenant_id="second", shards=5)
+    for _ in range(2):
+        lease = claimed(store).lease
+        with store.transaction() as tx:
+            assert tx.shards.complete(lease, rows_total=0)
+
+    assert claimed(store).lease.tenant_id == "first"
+    assert claimed(store).lease.tenant_id == "second"
+
+
+def test_a_better_class_goes_before_fairness(store: Store) -> None:
+    planned(store, tenant_id="busy", shards=3, priority=STANDARD)
+    planned(store, tenant_id="idle", priority=BACKGROUND)
+
+    assert [claimed(store).lease.tenant_id for _ in range(4)] == ["busy", "busy", "busy", "idle"]
+
+
+def aged_backlog(store: Store, clock: FakeClock, tenant_id: str, **options: Any) -> None:
+    """More than anybody claims here, for so long that it counts as one class better."""
+    for _ in range(3):
+        planned(store, tenant_id=tenant_id, shards=20, **options)
+    clock.advance(hours=6)
+
+
+def test_a_backlog_that_has_grown_old_does_not_keep_another_tenant_waiting(
+    store: Store, clock: FakeClock
+) -> None:
+    aged_backlog(store, clock, "large")
+    planned(store, tenant_id="small", shards=3)
+
+    served = [claimed(store).lease.tenant_id for _ in range(8)]
+
+    assert served == ["large", "small", "large", "small", "large", "small", "large", "large"]
+
+
+def test_a_lower_class_that_has_grown_old_takes_turns_with_the_better_one(
+    store: Store, clock: FakeClock
+) -> None:
+    aged_backlog(store, clock, "old", priority=BACKGROUND)
+    planned(store, tenant_id="new", shards=20, priority=STANDARD)
+
+    assert [claimed(store).lease.tenant_id for _ in range(6)] == ["old", "new"] * 3
+
+
+def test_the_turns_of_what_has_grown_old_are_shared_within_its_class(store: Store, clock: FakeClock) -> None:
+    aged_backlog(store, clock, "old", priority=BACKGROUND)
+    planned(store, tenant_id="new", shards=20, priority=STANDARD)
+    planned(store, tenant_id="joined", shards=2, priority=BACKGROUND)
+
+    served = [claimed(store).lease.tenant_id for _ in range(8)]
+
+    assert served == ["old", "new", "joined", "old", "new", "joined", "old", "new"]
+
+
+def test_a_tenant_that_asks_for_haste_does_not_keep_another_waiting(store: Store) -> None:
+    planned(store, tenant_id="hasty", shards=20, spec=a_spec(completion_window_s=1800))
+    planned(store, tenant_id="patient", shards=3)
+
+    assert [claimed(store).lease.tenant_id for _ in range(6)] == ["hasty", "patient"] * 3
+
+
+def test_what_has_grown_old_goes_on_even_if_its_tenant_has_the_most_in_flight(
+    store: Store, clock: FakeClock
+) -> None:
+    aged_backlog(store, clock, "only", priority=BACKGROUND)
+    planned(store, tenant_id="only", shards=20, priority=STANDARD)
+
+    assert [claimed(store).job.priority for _ in range(6)] == [BACKGROUND] * 6
+
+
+# -- several at once -----------------------------------------------------------------------------------
+
+
+def test_claimers_at_the_same_moment_never_get_the_same_shard(store: Store) -> None:
+    for shards in (7, 1, 12):
+        planned(store, shards=shards)
+
+    def claim_until_nothing_is_left(worker_id: str) -> list[str]:
+        taken = []
+        while (found := claim(store, worker_id)) is not None:
+            taken.append(found.lease.shard_id)
+        return taken
+
+    taken = at_once(*[lambda name=f"worker_{n}": claim_until_nothing_is_left(name) for n in range(4)])
+
+    counts = Counter(shard_id for shard_ids in taken for shard_id in shard_ids)
+    assert len(counts) == 20
+    assert set(counts.values()) == {1}
+
+
+def test_an_online_request_is_claimed_once_however_often_it_is_rung(store: Store) -> None:
+    shard_id = asked(store).shard_id
+
+    leases = at_once(
+        *[lambda name=f"worker_{n}": online_claims(store, shard_id, worker_id=name) for n in range(4)]
+    )
+
+    assert sum(map(len, leases)) == 1
+
+
+def test_a_claimer_steps_over_a_shard_that_another_is_just_taking(
+    postgresql_database: Database, clock: FakeClock
+) -> None:
+    store = Store(postgresql_database, clock=clock)
+    planned(store, shards=3)
+    claimed(store)  # the job is running; a job's first claim takes its turn
+
+    with ThreadPoolExecutor(1) as thread, store.transaction() as tx:
+        first = tx.claims.bulk("worker_1", [MODEL], tx.now(), TTL_S)
+        second = thread.submit(claim, store, "worker_2").result(PATIENCE_S)  # before the first one's commit
+
+    assert first is not None
+    assert second is not None
+    assert (first.shard.shard_no, second.shard.shard_no) == (1, 2)
+
+
+@pytest.mark.parametrize("kind", JobKind)
+def test_a_stop_and_a_first_claim_at_the_same_moment_do_not_block_each_other(
+    postgresql_database: Database, clock: FakeClock, kind: JobKind
+) -> None:
+    """Both want the job and its shard. One that had the shard and waited for the job, while the other had the
+    job and waited for the shard, would be broken off as a deadlock."""
+    store = Store(postgresql_database, clock=clock)
+    submitted = asked(store) if kind is JobKind.ONLINE else None
+    job = submitted.job if submitted else planned(store)
+
+    def stop() -> bool:
+        with store.transaction() as tx:
+            return transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+
+    def first_claim() -> bool:
+        return bool(online_claims(store, submitted.shard_id)) if submitted else claim(store) is not None
+
+    with postgresql_database.write() as holder:
+        holder.execute(select(tables.job.c.id).where(tables.job.c.id == job.id).with_for_update())
+        with in_background(stop) as stopping:
+            wait_until_blocked(postgresql_database, transactions=1)
+            with in_background(first_claim) as claiming:
+                wait_until_blocked(postgresql_database, transactions=2)
+                holder.commit()  # both go on, the stop first
+
+    assert stopping.result() is True
+    assert claiming.result() is False
+
+
+# -- online --------------------------------------------------------------------------------------------
+
+
+def test_an_online_claim_brings_the_request_along(store: Store) -> None:
+    request = asked(store, body={"messages": [{"role": "user", "content": "48213"}]})
+
+    found = claimed_online(store, request.shard_id)
+
+    assert found.job.id == request.job.id
+    assert found.body == {"messages": [{"role": "user", "content": "48213"}]}
+    assert found.lease.term == 1
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(request.job.id).state is JobState.RUNNING
+
+
+def test_one_call_claims_all_that_are_still_to_be_had(store: Store) -> None:
+    requests = [asked(store) for _ in range(3)]
+    claimed_online(store, requests[1].shard_id, "worker_2")
+
+    leases = online_claims(store, *[request.shard_id for request in requests], "shard_unknown")
+
+    assert {lease.job_id for lease in leases} == {requests[0].job.id, requests[2].job.id}
+
+
+def test_an_online_claim_leaves_other_models_alone(store: Store) -> None:
+    request = asked(store, model="other")
+
+    assert online_claims(store, request.shard_id) == []
+
+
+def test_a_bulk_shard_is_not_an_online_request(store: Store) -> None:
+    planned(store)
+    with store.snapshot() as tx:
+        [shard] = tx.shards.of_job(tx.jobs.list("default", limit=1)[0].id, limit=10)
+
+    assert online_claims(store, shard.id) == []
+    assert claim(store) is not None
+
+
+def test_an_online_request_is_not_bulk_work(store: Store) -> None:
+    asked(store)
+
+    assert claim(store) is None
+
+
+def test_a_cancelled_online_request_is_not_claimed(store: Store) -> None:
+    request = asked(store)
+    with store.transaction() as tx:
+        transitions.request_stop(tx, request.job, StopReason.CANCELLED, tx.now())
+
+    assert online_claims(store, request.shard_id) == []
+
+
+def test_a_delayed_online_request_is_claimed_from_its_time_on(store: Store, clock: FakeClock) -> None:
+    request = asked(store)
+    lease = claimed_online(store, request.shard_id).lease
+    with store.transaction() as tx:
+        tx.leases.delay(lease, clock.now + timedelta(seconds=5))
+
+    assert online_claims(store, request.shard_id) == []
+    clock.advance(seconds=5)
+    assert [lease.term for lease in online_claims(store, request.shard_id)] == [2]
+
+
+def test_a_worker_that_polls_finds_online_requests_in_the_order_they_came(
+    store: Store, clock: FakeClock
+) -> None:
+    waiting = []
+    for _ in range(3):
+        waiting.append(asked(store).shard_id)
+        clock.advance(seconds=1)
+    asked(store, model="other")
+    claimed_online(store, waiting[1])
+
+    assert next_online(store) == [waiting[0], waiting[2]]
+    assert next_online(store, limit=1) == [waiting[0]]
+
+
+def test_an_online_request_that_is_to_wait_is_not_looked_for(store: Store, clock: FakeClock) -> None:
+    request = asked(store)
+    lease = claimed_online(store, request.shard_id).lease
+    with store.transaction() as tx:
+        tx.leases.delay(lease, clock.now + timedelta(seconds=5))
+
+    assert next_online(store) == []
+    clock.advance(seconds=5)
+    assert next_online(store) == [request.shard_id]
+
+
+def test_a_tenant_whose_online_requests_fill_the_queue_leaves_room_for_another(
+    store: Store, clock: FakeClock
+) -> None:
+    large = several_asked(store, clock, "large", 5)
+    small = several_asked(store, clock, "small", 2)
+
+    assert next_online(store) == [large[0], small[0], large[1], small[1], *large[2:]]
+
+
+def test_online_fairness_counts_what_is_in_flight(store: Store, clock: FakeClock) -> None:
+    large = several_asked(store, clock, "large", 5)
+    online_claims(store, *large[:2])
+    small = several_asked(store, clock, "small", 4)
+
+    assert next_online(store) == [small[0], small[1], large[2], small[2], large[3], small[3], large[4]]
+
+
+def test_bulk_shards_in_flight_do_not_count_against_online_requests(store: Store, clock: FakeClock) -> None:
+    planned(store, tenant_id="both", shards=2)
+    claimed(store)
+    claimed(store)
+    both = several_asked(store, clock, "both", 1)
+    online = several_asked(store, clock, "online", 1)
+
+    assert next_online(store) == both + online
+
+
+def test_a_better_class_of_online_requests_goes_before_fairness(store: Store, clock: FakeClock) -> None:
+    background = several_asked(store, clock, "idle", 2, priority=BACKGROUND)
+    interactive = several_asked(store, clock, "busy", 3)
+
+    assert next_online(store) == interactive + background
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_several_online_requests_at_once_are_those_that_would_be_claimed_one_by_one(
+    store: Store, clock: FakeClock, seed: int
+) -> None:
+    draw = random.Random(seed)
+    shard_ids = []
+    for _ in range(30):
+        tenant, priority = draw.choice(["a", "a", "a", "b", "c"]), draw.choice(list(PriorityClass))
+        shard_ids += several_asked(store, clock, tenant, 1, priority=priority)
+    online_claims(store, *draw.sample(shard_ids, 5))
+
+    at_once = next_online(store, limit=12)
+
+    one_by_one = []
+    for _ in at_once:
+        [best] = next_online(store, limit=1)
+        one_by_one.append(best)
+        online_claims(store, best)
+    assert at_once == one_by_one
+
+
+# -- the kind of machine a job asks for ----------------------------------------------------------------
+
+SERVED = {
+    Capacity.SPOT: {"spot", "any"},
+    Capacity.ON_DEMAND: {"on_demand", "any"},
+}
+
+
+@pytest.mark.parametrize("capacity", SERVED)
+def test_a_worker_claims_bulk_jobs_that_want_its_kind_of_machine_or_any(
+    store: Store, capacity: Capacity
+) -> None:
+    wanted = {planned(store, spec=a_spec(capacity=kind)).id: kind for kind in ("spot", "any", "on_demand")}
+
+    with store.transaction() as tx:
+        claims = [tx.claims.bulk("worker_1", [MODEL], tx.now(), TTL_S, capacity=capacity) for _ in range(3)]
+
+    assert {wanted[found.job.id] for found in claims if found is not None} == SERVED[capacity]
+    assert claims[2] is None
+
+
+@pytest.mark.parametrize("capacity", SERVED)
+def test_a_worker_claims_online_requests_that_want_its_kind_of_machine_or_any(
+    store: Store, capacity: Capacity
+) -> None:
+    wishes = {
+        kind: a_spec(completion_window_s=600, input=None, output=None, capacity=kind)
+        for kind in ("spot", "any", "on_demand")
+    }
+    asked_for = {asked(store, spec=spec).shard_id: kind for kind, spec in wishes.items()}
+
+    with store.transaction() as tx:
+        queued = tx.claims.next_online([MODEL], tx.now(), 10, capacity)
+        claims = tx.claims.online(
+            list(filter(None, asked_for)), "worker_1", [MODEL], tx.now(), TTL_S, capacity=capacity
+        )
+
+    assert {asked_for[shard_id] for shard_id in queued} == SERVED[capacity]
+    assert {asked_for[found.lease.shard_id] for found in claims} == SERVED[capacity]

@@ -1,0 +1,442 @@
+"""Rows that kill workers: suspected, cleared, buried, decided about."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import update
+
+from nightshift.fleet.workers import DeathCause, WorkerState
+from nightshift.jobs import BulkClaim, Counts, Job, JobState, ShardState, Suspicion
+from nightshift.jobs.dead_letters import (
+    ALONE_MAX,
+    ALONE_TO_BURY,
+    AMONG_OTHERS_MAX,
+    CRASHES_WITHOUT_SUSPECT_MAX,
+    ERROR_CODE,
+    DeadRow,
+    DeadRowState,
+)
+from nightshift.lifecycle.recovery import release_worker
+from nightshift.store import Store, tables
+from nightshift.testing import FakeClock, a_worker, asked, claimed, claimed_online, commit_rows, planned
+from tests.integration.store.racing import at_once
+
+ATTEMPTS_MAX = 20
+TENANT = "default"
+
+
+def dies(store: Store, cause: DeathCause = DeathCause.ABORTED, worker_id: str = "worker_1") -> None:
+    with store.transaction() as tx:
+        release_worker(tx, worker_id, ATTEMPTS_MAX, tx.now(), cause)
+
+
+def begins(store: Store, claim: BulkClaim, rows: Sequence[int]) -> None:
+    with store.transaction() as tx:
+        assert tx.dead_rows.journal(claim.lease, rows)
+
+
+def lose_two_workers(store: Store, rows: Sequence[int]) -> None:
+    """The first makes the shard be watched, the second had these rows in its engine."""
+    claimed(store)
+    dies(store)
+    begins(store, claimed(store), rows)
+    dies(store)
+
+
+def letters(store: Store, **wanted: object) -> Sequence[DeadRow]:
+    with store.snapshot() as tx:
+        return tx.dead_rows.list(TENANT, limit=10, **wanted)
+
+
+def test_a_shard_that_lost_a_worker_is_watched(store: Store) -> None:
+    planned(store)
+    assert not claimed(store).suspicion.is_watched
+    dies(store)
+
+    assert claimed(store).suspicion == Suspicion(crashes=1)
+
+
+def test_rows_under_way_in_the_second_are_suspects_and_the_one_alone_in_the_third_dies(store: Store) -> None:
+    planned(store)
+    lose_two_workers(store, [4, 5])
+    third = claimed(store)
+    assert third.suspicion == Suspicion(crashes=2, suspects=(4, 5))
+    begins(store, third, [4])
+    dies(store, DeathCause.OUT_OF_MEMORY)
+
+    fourth = claimed(store)
+    assert fourth.suspicion == Suspicion(crashes=2, suspects=(5,), dead=frozenset({4}))
+    [letter] = letters(store)
+    assert (letter.row, letter.cause, letter.crashes) == (4, DeathCause.OUT_OF_MEMORY, 3)
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {
+            "crashes.aborted": 2,
+            "crashes.out_of_memory": 1,
+            "rows_dead": 1,
+        }
+
+
+def test_rows_that_finish_before_the_poison_do_not_hide_it(store: Store) -> None:
+    planned(store)
+    claim = claimed(store)
+    commit_rows(store, claim.lease)
+    dies(store)
+    claim = claimed(store)
+    commit_rows(store, claim.lease)
+    begins(store, claim, [7])
+    dies(store)
+    claim = claimed(store)
+    commit_rows(store, claim.lease)
+    begins(store, claim, [7])
+    dies(store)
+
+    assert [letter.row for letter in letters(store)] == [7]
+
+
+def test_the_last_suspect_to_finish_takes_the_shard_above_suspicion(store: Store) -> None:
+    planned(store)
+    lose_two_workers(store, [4, 5])
+    third = claimed(store)
+    with store.transaction() as tx:
+        for row in (4, 5):
+            assert tx.dead_rows.clear(third.lease, row)
+        assert tx.leases.hand_back(third.lease)
+
+    assert claimed(store).suspicion == Suspicion()
+
+
+def test_a_row_begun_after_the_last_suspect_was_cleared_costs_three_workers_too(store: Store) -> None:
+    """Its shard still writes down what is under way, and nothing was before."""
+    planned(store)
+    lose_two_workers(store, [4])
+    third = claimed(store)
+    with store.transaction() as tx:
+        assert tx.dead_rows.clear(third.lease, 4)
+    begins(store, third, [9])
+    for lost in range(1, 4):
+        assert letters(store) == [], f"{lost - 1} lost"
+        dies(store)
+        if lost < 3:
+            begins(store, claimed(store), [9])
+
+    assert [(letter.row, letter.crashes) for letter in letters(store)] == [(9, 3)]
+
+
+def test_what_else_the_worker_held_while_a_row_ran_alone_is_not_charged(store: Store) -> None:
+    planned(store)
+    lose_two_workers(store, [4])
+    isolating = claimed(store)
+    planned(store)
+    bystander = claimed(store)
+    online = asked(store)
+    claimed_online(store, online.shard_id)
+    begins(store, isolating, [4])
+    dies(store)
+
+    found = {claim.shard.id: claim for claim in (claimed(store), claimed(store))}
+    assert found[bystander.shard.id].suspicion == Suspicion()
+    assert found[bystander.shard.id].shard.attempts == 1
+    assert claimed_online(store, online.shard_id).runs_alone is False
+
+
+def test_a_shard_that_makes_progress_outlives_the_poison_of_others(store: Store) -> None:
+    """Each poison takes two workers from everybody before it runs alone: others are charged with both."""
+    planned(store)
+    for _ in range(2 * ATTEMPTS_MAX):
+        assert commit_rows(store, claimed(store).lease)
+        dies(store)
+
+    assert claimed(store).shard.attempts == 2 * ATTEMPTS_MAX + 1
+
+
+def test_a_shard_without_progress_is_worn_out_whatever_it_had_done_before(store: Store) -> None:
+    job = planned(store)
+    assert commit_rows(store, claimed(store).lease)
+    dies(store, DeathCause.KILLED)
+    for _ in range(ATTEMPTS_MAX - 1):
+        claimed(store)
+        dies(store, DeathCause.KILLED)
+
+    with store.snapshot() as tx:
+        assert tx.shards.of_job(job.id, limit=1)[0].state is ShardState.FAILED
+
+
+def test_attempts_in_a_row_of_a_shard_handed_back_begin_at_the_progress(store: Store) -> None:
+    planned(store)
+    assert commit_rows(store, (lease := claimed(store).lease))
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(lease)
+
+    shard = claimed(store).shard
+    assert (shard.attempts, shard.attempts_in_a_row) == (1, 1)
+
+
+def test_a_shard_that_stood_by_while_others_killed_its_workers_is_not_charged(store: Store) -> None:
+    """It is watched, and waits for its turn: to have no row under way does not mean that reading it kills."""
+    planned(store)
+    claimed(store)
+    dies(store)
+    for _ in range(CRASHES_WITHOUT_SUSPECT_MAX):
+        waits = claimed(store)
+        claimed_online(store, asked(store).shard_id)
+        dies(store)
+
+    after = claimed(store)
+    assert after.shard.id == waits.shard.id
+    assert (after.shard.attempts, after.suspicion) == (2, Suspicion(crashes=1))
+
+
+def test_a_worker_that_was_too_slow_to_drain_makes_nobody_a_suspect(store: Store) -> None:
+    planned(store)
+    claimed(store)
+    dies(store, DeathCause.DRAIN_TOO_SLOW)
+
+    claim = claimed(store)
+    assert (claim.suspicion, claim.shard.attempts) == (Suspicion(), 1)
+
+
+def test_an_online_request_that_kills_three_workers_fails_and_says_why(store: Store) -> None:
+    online = asked(store)
+    for runs_alone in (False, False, True):
+        claim = claimed_online(store, online.shard_id)
+        assert claim.runs_alone is runs_alone
+        if runs_alone:
+            with store.transaction() as tx:
+                assert tx.dead_rows.journal(claim.lease, [0])
+        dies(store)
+
+    with store.snapshot() as tx:
+        ended = tx.jobs.fetch(online.job.id)
+    assert (ended.state, ended.counts) == (JobState.FAILED, Counts(1, 0, 1))
+    assert ended.errors[0].code == ERROR_CODE
+    assert [letter.job_id for letter in letters(store)] == [online.job.id]
+
+
+def test_an_online_request_that_only_waits_to_run_alone_is_not_blamed(store: Store) -> None:
+    online = asked(store)
+    for _ in range(2 + CRASHES_WITHOUT_SUSPECT_MAX):
+        claimed_online(store, online.shard_id)
+        dies(store)
+
+    assert claimed_online(store, online.shard_id).runs_alone
+    assert letters(store) == []
+
+
+def test_a_second_poison_row_of_a_shard_has_its_own_three_crashes(store: Store) -> None:
+    planned(store)
+    lose_two_workers(store, [4, 5])
+    begins(store, claimed(store), [4])
+    dies(store)
+    fourth = claimed(store).lease
+    with store.transaction() as tx:
+        assert tx.dead_rows.clear(fourth, 5)
+        assert tx.dead_rows.journal(fourth, [90, 91])
+    for _ in range(2):
+        dies(store)
+        assert [letter.row for letter in letters(store)] == [4]
+        begins(store, claimed(store), [90])
+    dies(store)
+
+    assert {letter.row: letter.crashes for letter in letters(store)} == {4: 3, 90: 3}
+
+
+def test_rows_there_while_machines_are_taken_away_are_innocent_for_long(store: Store) -> None:
+    planned(store)
+    lose_two_workers(store, [4, 5])
+    for _ in range(ALONE_TO_BURY - 1):
+        begins(store, claimed(store), [4])
+        dies(store, DeathCause.KILLED)
+    assert letters(store) == []
+
+    begins(store, claimed(store), [4])
+    dies(store, DeathCause.KILLED)
+    assert [(letter.row, letter.crashes) for letter in letters(store)] == [(4, 7)]
+
+
+def die_elsewhere(store: Store, count: int) -> None:
+    """Workers that had nothing."""
+    for number in range(count):
+        dies(store, DeathCause.KILLED, f"worker_elsewhere_{number}")
+
+
+def die_alone(store: Store, row: int, count: int) -> None:
+    for _ in range(count):
+        begins(store, claimed(store), [row])
+        dies(store, DeathCause.KILLED)
+
+
+def lose_two_workers_to_nobody_knows_what(store: Store, rows: Sequence[int]) -> None:
+    claimed(store)
+    dies(store, DeathCause.KILLED)
+    begins(store, claimed(store), rows)
+    dies(store, DeathCause.KILLED)
+
+
+def test_a_row_that_is_hit_no_more_often_than_others_are_is_innocent(store: Store) -> None:
+    """Workers are killed all the time, and a third of those that are has the row in it."""
+    die_elsewhere(store, 40)  # before anything was suspected
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [4])
+    for _ in range(2 * ALONE_TO_BURY):
+        die_elsewhere(store, 2)
+        die_alone(store, 4, 1)
+    assert letters(store) == []
+
+    die_alone(store, 4, ALONE_MAX - 2 * ALONE_TO_BURY)
+    assert [letter.crashes for letter in letters(store)] == [AMONG_OTHERS_MAX + ALONE_MAX]
+
+
+def test_losses_before_it_was_suspected_speak_for_no_row(store: Store) -> None:
+    die_elsewhere(store, 40)
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [4])
+    die_alone(store, 4, ALONE_TO_BURY - 1)
+    assert letters(store) == []
+
+    die_alone(store, 4, 1)
+    assert [letter.row for letter in letters(store)] == [4]
+
+
+def test_what_a_dead_row_has_cost_speaks_for_no_other(store: Store) -> None:
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [4, 5])
+    die_alone(store, 4, ALONE_TO_BURY)
+    die_alone(store, 5, ALONE_TO_BURY - 1)
+    assert [letter.row for letter in letters(store)] == [4]
+
+    die_alone(store, 5, 1)
+    assert sorted(letter.row for letter in letters(store)) == [4, 5]
+
+
+def test_what_a_dead_row_had_cost_before_another_was_suspected_takes_no_protection_from_that(
+    store: Store,
+) -> None:
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [4])
+    die_alone(store, 4, ALONE_TO_BURY - 1)
+    guilty = claimed(store, "worker_2")
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [9])
+    die_elsewhere(store, 12)
+    with store.transaction() as tx:
+        tx.counters.add("lost_with_the_dead", tx.dead_rows.explain(guilty.shard.id, 4))
+
+    die_alone(store, 9, ALONE_TO_BURY + 11)
+    assert letters(store) == []
+    die_alone(store, 9, 1)
+    assert [letter.row for letter in letters(store)] == [9]
+
+
+def test_what_a_row_has_cost_that_is_suspected_since_nobody_knows_when_speaks_for_no_other(
+    store: Store,
+) -> None:
+    """An earlier release did not write down when."""
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [4])
+    with store.transaction() as tx:
+        tx._connection.execute(update(tables.row_crash).values(lost_before=None))
+    guilty = claimed(store, "worker_2")
+    planned(store)
+    lose_two_workers_to_nobody_knows_what(store, [9])
+    with store.transaction() as tx:
+        tx.counters.add("lost_with_the_dead", tx.dead_rows.explain(guilty.shard.id, 4))
+
+    for _ in range(ALONE_TO_BURY):
+        die_elsewhere(store, 1)
+        die_alone(store, 9, 1)
+    assert letters(store) == []
+
+
+def test_a_worker_is_lost_once_whoever_notices_how_often(store: Store) -> None:
+    """Its leases run out; later, whether or not it comes back in between, somebody ends its process."""
+    with store.transaction() as tx:
+        tx.workers.register(a_worker(id="worker_1"))
+    dies(store, DeathCause.LEASE_EXPIRED)
+    dies(store, DeathCause.KILLED)
+    with store.transaction() as tx:
+        assert tx.counters.values() == {"crashes.lease_expired": 1}
+        tx.workers.heard("worker_1", WorkerState.READY, tx.now())
+    dies(store, DeathCause.KILLED)
+
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {"crashes.lease_expired": 1}
+
+
+def test_of_two_that_notice_a_loss_at_once_one_counts_it(store: Store) -> None:
+    with store.transaction() as tx:
+        tx.workers.register(a_worker(id="worker_1"))
+
+    def notice() -> bool:
+        return store.run(lambda tx: tx.workers.mark_loss_counted("worker_1", tx.now()))
+
+    assert sorted(at_once(*[notice] * 4)) == [False, False, False, True]
+
+
+def test_of_two_that_say_they_ran_alone_neither_is_dead(store: Store) -> None:
+    requests = [asked(store), asked(store)]
+    for is_alone in (False, False, True):
+        claims = [claimed_online(store, one.shard_id) for one in requests]
+        for claim in claims if is_alone else ():
+            with store.transaction() as tx:
+                assert tx.dead_rows.journal(claim.lease, [0])
+        dies(store)
+
+    assert letters(store) == []
+    assert [claimed_online(store, one.shard_id).runs_alone for one in requests] == [True, True]
+
+
+def test_tokens_that_died_with_a_worker_are_counted(store: Store) -> None:
+    job = planned(store)
+    claim = claimed(store)
+    with store.transaction() as tx:
+        tx.leases.renew([claim.lease], tx.now(), 30, {claim.shard.id: 70})
+    dies(store, DeathCause.KILLED)
+
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id).tokens_redone == 70
+        assert tx.counters.values()["tokens_redone"] == 70
+
+
+def test_a_dead_letter_is_decided_about_once(store: Store, clock: FakeClock) -> None:
+    planned(store)
+    lose_two_workers(store, [4])
+    begins(store, claimed(store), [4])
+    dies(store)
+    [letter] = letters(store, state=DeadRowState.DEAD)
+
+    with store.transaction() as tx:
+        assert tx.dead_rows.discard(TENANT, letter.id, clock.now)
+        assert not tx.dead_rows.replay(TENANT, letter.id, "job_1", clock.now)
+
+    [decided] = letters(store, state=DeadRowState.DISCARDED)
+    assert (decided.decided_at, decided.replay_job_id) == (clock.now, None)
+    assert letters(store, state=DeadRowState.DEAD) == []
+
+
+def test_the_latest_dead_letters_come_first_and_a_page_goes_on_after_one(
+    store: Store, clock: FakeClock
+) -> None:
+    job = planned(store)
+    shard_id = claimed(store).shard.id
+    with store.transaction() as tx:
+        for row in range(3):
+            tx.dead_rows.bury(a_letter(job, shard_id, row, clock.advance(seconds=1)))
+
+    first, second, third = letters(store)
+    assert [first.row, second.row, third.row] == [2, 1, 0]
+    assert letters(store, after=first) == [second, third]
+    assert letters(store, job_id="job_of_nobody") == []
+
+
+def a_letter(job: Job, shard_id: str, row: int, died_at: datetime) -> DeadRow:
+    return DeadRow(
+        id=f"dlq_{row}",
+        tenant_id=job.tenant_id,
+        job_id=job.id,
+        shard_id=shard_id,
+        row=row,
+        cause=DeathCause.ABORTED,
+        crashes=3,
+        worker_id="worker_1",
+        died_at=died_at,
+    )

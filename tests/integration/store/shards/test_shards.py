@@ -1,0 +1,180 @@
+"""Reading what shards have produced: in order, in pages, and added up."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from nightshift.jobs import JobKind, ShardState
+from nightshift.lifecycle import transitions
+from nightshift.store import Store
+from nightshift.store.databases.database import Database
+from nightshift.store.jobs.jobs import Jobs
+from nightshift.store.shards.shards import ShardTotals
+from nightshift.testing import (
+    FakeClock,
+    a_segment,
+    a_shard,
+    an_answer,
+    asked,
+    claimed,
+    claimed_online,
+    commit_rows,
+    completed,
+    planned,
+    submit,
+)
+from tests.integration.store.racing import wait_until_blocked
+
+
+def test_shards_come_back_as_they_were_planned(store: Store) -> None:
+    job = submit(store)
+    cut = [
+        a_shard(0, uri="file-abc", start=0, end=5_000_000_000, rows_estimated=12, first_row=0),
+        a_shard(1, uri="s3://bucket/ü.parquet", format="parquet", start=3, end=None),
+    ]
+    with store.transaction() as tx:
+        transitions.plan(tx, job, "demo", cut, tx.now())
+        found = tx.shards.of_job(job.id, limit=10)
+
+    for shard, new in zip(found, cut, strict=True):
+        planned_as = {name: getattr(shard, name) for name in new.__dataclass_fields__}
+        assert planned_as == {name: getattr(new, name) for name in new.__dataclass_fields__}
+        assert (shard.state, shard.term, shard.attempts, shard.rows_done) == (ShardState.QUEUED, 0, 0, 0)
+
+
+def test_shards_are_paged_in_the_order_of_the_input(store: Store) -> None:
+    job = planned(store, shards=5)
+    planned(store, shards=5)
+
+    with store.snapshot() as tx:
+        assert [shard.shard_no for shard in tx.shards.of_job(job.id, limit=3)] == [0, 1, 2]
+        assert [shard.shard_no for shard in tx.shards.of_job(job.id, after_no=2, limit=3)] == [3, 4]
+
+
+def test_segments_come_back_in_the_order_of_their_commits(store: Store) -> None:
+    planned(store)
+    first = claimed(store).lease
+    commit_rows(store, first, seq=0, rows=3, failed=1)
+    commit_rows(store, first, seq=1, rows=2)
+    with store.transaction() as tx:
+        tx.leases.hand_back(first)
+    second = claimed(store).lease
+    commit_rows(store, second, seq=0, rows=1)
+
+    with store.snapshot() as tx:
+        assert tx.shards.segments(first.shard_id) == [
+            a_segment(first, 0, rows=3, failed=1),
+            a_segment(first, 1, rows=2),
+            a_segment(second, 0, rows=1),
+        ]
+
+
+def test_a_reader_of_partial_results_goes_on_where_it_was(store: Store) -> None:
+    job = planned(store, shards=2)
+    first, second = claimed(store), claimed(store)
+    commit_rows(store, second.lease, seq=0)
+    commit_rows(store, first.lease, seq=0)
+    commit_rows(store, second.lease, seq=1)
+
+    with store.snapshot() as tx:
+        page = tx.shards.segments_of_job("default", job.id, limit=2)
+        rest = tx.shards.segments_of_job("default", job.id, after_id=page[-1].id, limit=2)
+
+    assert [(listed.shard_no, listed.segment.seq) for listed in [*page, *rest]] == [(1, 0), (0, 0), (1, 1)]
+
+
+def test_the_rows_of_a_job_are_known_when_every_shard_has_been_read(store: Store) -> None:
+    job = planned(store, shards=2)
+    first, second = claimed(store).lease, claimed(store).lease
+    commit_rows(store, first, rows=4)
+    completed(store, first, rows_total=4)
+
+    with store.snapshot() as tx:
+        assert tx.shards.totals(job.id) == ShardTotals(shards=2, rows_total=None)
+    commit_rows(store, second, rows=3)
+    completed(store, second, rows_total=3)
+    with store.snapshot() as tx:
+        assert tx.shards.totals(job.id) == ShardTotals(shards=2, rows_total=7)
+        assert tx.shards.totals("job_unknown") == ShardTotals(shards=0, rows_total=0)
+
+
+def test_a_row_count_once_known_is_not_forgotten(store: Store) -> None:
+    job = planned(store)
+    lease = claimed(store).lease
+    with store.transaction() as tx:
+        assert tx.shards.list_segment(lease, a_segment(lease, 0), rows_total=9)
+        assert tx.shards.list_segment(lease, a_segment(lease, 1), rows_total=None)
+        [shard] = tx.shards.of_job(job.id, limit=1)
+
+    assert (shard.rows_done, shard.rows_total) == (8, 9)
+
+
+def test_a_job_has_open_shards_until_all_have_ended(store: Store) -> None:
+    job = planned(store, shards=2)
+    lease = claimed(store).lease
+    with store.transaction() as tx:
+        assert tx.shards.has_open(job.id)
+        assert tx.shards.stop_queued(job.id) == 1
+        assert tx.shards.has_open(job.id)
+        tx.shards.fail_held(lease)
+        assert not tx.shards.has_open(job.id)
+        assert tx.shards.stop_queued(job.id) == 0
+
+
+def test_an_answer_comes_back_as_it_was_recorded(store: Store) -> None:
+    request = asked(store, body={"messages": [{"role": "user", "content": "☂"}]})
+    found = claimed_online(store, request.shard_id)
+    answer = an_answer(body={"choices": [{"text": "ünïcode ☂"}], "n": 1.5})
+    assert found.body is not None
+    assert found.body["messages"] == [{"role": "user", "content": "☂"}]
+    with store.transaction() as tx:
+        assert tx.shards.online_result("default", request.job.id) is None
+        assert tx.shards.record_result(found.lease, answer)
+        assert tx.shards.online_result("default", request.job.id) == answer
+
+
+def test_queued_work_is_counted_by_kind(store: Store) -> None:
+    planned(store, shards=3)
+    asked(store)
+    claimed(store)
+
+    with store.snapshot() as tx:
+        assert tx.shards.queued() == {JobKind.BULK: 2, JobKind.ONLINE: 1}
+
+
+def test_who_goes_on_after_the_last_segment_it_saw_misses_none_that_was_committed_later(
+    postgresql_database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One worker has listed its segment and not committed it yet when another one comes."""
+    store = Store(postgresql_database, clock=clock)
+    job = planned(store, shards=2)
+    slow, quick = claimed(store).lease, claimed(store).lease
+    seen: list[int] = []
+
+    def read() -> None:
+        with store.snapshot() as tx:
+            after = seen[-1] if seen else 0
+            found = tx.shards.segments_of_job("default", job.id, after_id=after, limit=10)
+        seen.extend(listed.id for listed in found)
+
+    add_progress = Jobs.add_progress
+
+    def once_another_waits(jobs: Jobs, *counted: Any) -> None:
+        monkeypatch.setattr(Jobs, "add_progress", add_progress)
+        started.append(threads.submit(commit_rows, store, quick))
+        wait_until_blocked(postgresql_database)
+        read()
+        add_progress(jobs, *counted)
+
+    started: list[Future[bool]] = []
+    monkeypatch.setattr(Jobs, "add_progress", once_another_waits)
+    with ThreadPoolExecutor(1) as threads:
+        assert commit_rows(store, slow)
+        read()
+        assert started[0].result()
+    read()
+
+    with store.snapshot() as tx:
+        assert seen == [listed.id for listed in tx.shards.segments_of_job("default", job.id, limit=10)]
+    assert len(seen) == 2

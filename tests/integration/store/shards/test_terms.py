@@ -1,0 +1,157 @@
+"""A late worker is refused, whatever it wants to write: every write names the term it was made under."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from nightshift.jobs import Counts, JobState, ShardState
+from nightshift.jobs.leases import Lease
+from nightshift.lifecycle import transitions
+from nightshift.store import Store, Transaction
+from nightshift.testing import (
+    FakeClock,
+    a_segment,
+    an_answer,
+    asked,
+    claimed,
+    claimed_online,
+    commit_rows,
+    completed,
+    planned,
+    rescue,
+)
+
+LATE_WRITES: dict[str, Callable[[Transaction, Lease], bool]] = {
+    "list a segment": lambda tx, lease: tx.shards.list_segment(lease, a_segment(lease), rows_total=None),
+    "complete the shard": lambda tx, lease: tx.shards.complete(lease, rows_total=0),
+    "end the shard as stopped": lambda tx, lease: tx.shards.stop_held(lease),
+    "give the shard up": lambda tx, lease: tx.shards.fail_held(lease),
+    "record an answer": lambda tx, lease: tx.shards.record_result(lease, an_answer()),
+    "hand the shard back": lambda tx, lease: tx.leases.hand_back(lease, "a-carry-over"),
+    "return a broken shard": lambda tx, lease: tx.leases.return_broken(
+        lease, tx.now() + timedelta(seconds=9)
+    ),
+    "delay the shard": lambda tx, lease: tx.leases.delay(lease, tx.now() + timedelta(seconds=9)),
+    "renew its lease": lambda tx, lease: bool(tx.leases.renew([lease], tx.now(), ttl_s=30)),
+}
+
+
+@pytest.fixture
+def old(store: Store, clock: FakeClock) -> Lease:
+    """A lease that has run out and was taken back; its holder does not know."""
+    planned(store)
+    lease = claimed(store, "worker_old", ttl_s=30).lease
+    clock.advance(seconds=30)
+    assert rescue(store) == 1
+    return lease
+
+
+@pytest.mark.parametrize("write", LATE_WRITES.values(), ids=LATE_WRITES.keys())
+def test_a_late_worker_cannot_write_while_the_shard_waits_for_another(
+    store: Store, old: Lease, write: Callable[[Transaction, Lease], bool]
+) -> None:
+    with store.transaction() as tx:
+        assert write(tx, old) is False
+
+    assert untouched(store, old) == (ShardState.QUEUED, 1, 0, None)
+
+
+@pytest.mark.parametrize("write", LATE_WRITES.values(), ids=LATE_WRITES.keys())
+def test_a_late_worker_cannot_write_while_another_has_the_shard(
+    store: Store, old: Lease, write: Callable[[Transaction, Lease], bool]
+) -> None:
+    new = claimed(store, "worker_new").lease
+
+    with store.transaction() as tx:
+        assert write(tx, old) is False
+
+    assert untouched(store, old) == (ShardState.LEASED, 2, 0, None)
+    assert commit_rows(store, new, rows=4)
+    assert completed(store, new, rows_total=4)
+
+
+@pytest.mark.parametrize("write", LATE_WRITES.values(), ids=LATE_WRITES.keys())
+def test_nobody_writes_to_a_shard_that_is_done(
+    store: Store, write: Callable[[Transaction, Lease], bool]
+) -> None:
+    planned(store)
+    lease = claimed(store).lease
+    assert completed(store, lease, rows_total=0)
+
+    with store.transaction() as tx:
+        assert write(tx, lease) is False
+
+    assert untouched(store, lease) == (ShardState.DONE, 1, 0, None)
+
+
+def test_a_late_segment_is_neither_listed_nor_counted(store: Store, old: Lease) -> None:
+    assert commit_rows(store, old, rows=4) is False
+
+    with store.snapshot() as tx:
+        assert tx.shards.segments(old.shard_id) == []
+        assert tx.jobs.fetch(old.job_id).counts == Counts()
+
+
+def test_a_late_answer_is_not_recorded_and_the_right_one_is(store: Store, clock: FakeClock) -> None:
+    request = asked(store)
+    old = claimed_online(store, request.shard_id, "worker_old")
+    clock.advance(seconds=30)
+    rescue(store)
+    new = claimed_online(store, request.shard_id, "worker_new")
+
+    with store.transaction() as tx:
+        late = an_answer(body={"choices": ["late"]})
+        assert transitions.record_answer(tx, old, late, tx.now()) is False
+    with store.transaction() as tx:
+        assert transitions.record_answer(tx, new, an_answer(body={"choices": ["good"]}), tx.now())
+
+    with store.snapshot() as tx:
+        answer = tx.shards.online_result("default", request.job.id)
+        assert answer is not None
+        assert answer.body == {"choices": ["good"]}
+        assert tx.jobs.fetch(request.job.id).state is JobState.SUCCEEDED
+
+
+def test_a_zombie_that_wakes_up_after_the_shard_was_finished_changes_nothing(
+    store: Store, old: Lease, clock: FakeClock
+) -> None:
+    new = claimed(store, "worker_new").lease
+    commit_rows(store, new, rows=4)
+    completed(store, new, rows_total=4)
+    clock.advance(hours=1)
+
+    assert commit_rows(store, old, rows=4) is False
+    assert completed(store, old, rows_total=4) is False
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(old.job_id).counts.succeeded == 4
+
+
+def test_a_worker_cannot_end_its_shard_twice(store: Store) -> None:
+    planned(store)
+    lease = claimed(store).lease
+
+    assert completed(store, lease, rows_total=0) is True
+    assert completed(store, lease, rows_total=0) is False
+
+
+def test_the_terms_of_a_shard_only_rise(store: Store, clock: FakeClock) -> None:
+    planned(store)
+    terms = []
+    for _ in range(3):
+        lease = claimed(store).lease
+        terms.append(lease.term)
+        with store.transaction() as tx:
+            tx.leases.hand_back(lease)
+        terms.append(claimed(store).lease.term)
+        clock.advance(seconds=31)
+        rescue(store)
+
+    assert terms == [1, 2, 3, 4, 5, 6]
+
+
+def untouched(store: Store, lease: Lease) -> tuple[ShardState, int, int, str | None]:
+    """What a late write could have spoilt."""
+    with store.snapshot() as tx:
+        [shard] = tx.shards.of_job(lease.job_id, limit=10)
+        return shard.state, shard.term, shard.rows_done, shard.carry_over_key

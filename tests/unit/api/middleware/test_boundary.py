@@ -1,0 +1,74 @@
+"""The first and last of every request: an id on every answer, and an answer to what nobody expected."""
+
+import asyncio
+import logging
+
+import httpx
+import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.metrics import HttpMetrics
+from api.middleware.boundary import Boundary
+
+
+def get(app: ASGIApp) -> httpx.Response:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.get("/v1/secret-path?token=hidden")
+
+    return asyncio.run(ask())
+
+
+async def failing(scope: Scope, receive: Receive, send: Send) -> None:
+    raise ZeroDivisionError("the password is hunter2")
+
+
+async def failing_late(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"half", "more_body": True})
+    raise ZeroDivisionError
+
+
+def test_what_nobody_expected_is_a_500_that_gives_nothing_away(caplog: pytest.LogCaptureFixture) -> None:
+    answer = get(Boundary(failing, HttpMetrics()))
+
+    assert answer.status_code == 500
+    assert answer.json()["error"]["type"] == "server_error"
+    assert answer.headers["x-request-id"] in answer.json()["error"]["message"]
+    assert "hunter2" not in answer.text
+    assert "ZeroDivisionError" not in answer.text
+    (failure,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert failure.exc_info is not None
+    assert vars(failure)["request_id"] == answer.headers["x-request-id"]
+
+
+def test_an_answer_that_has_begun_is_cut_off_rather_than_mended() -> None:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/"}
+    asyncio.run(Boundary(failing_late, HttpMetrics())(scope, receive, send))
+
+    assert [message.get("body") for message in sent] == [None, b"half"]
+    assert sent[-1]["more_body"] is True  # so the server closes the connection, and the client notices
+
+
+def test_neither_paths_nor_queries_reach_the_log_or_the_metrics(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = HttpMetrics()
+    with caplog.at_level(logging.INFO):
+        get(Boundary(failing, metrics))
+
+    told = " ".join(str(vars(record)) for record in caplog.records if record.name.startswith("api"))
+    for secret in ("secret-path", "hidden"):
+        assert secret not in told
+        assert secret.encode() not in metrics.render()
+    assert (
+        b'nightshift_http_requests_total{method="GET",route="(no route)",status="500"} 1.0'
+        in metrics.render()
+    )

@@ -1,0 +1,70 @@
+"""Every error of ours has a status, a type the official client knows, and an answer to "again?"."""
+
+import inspect
+import json
+
+import pytest
+
+from api.responses import errors as api_errors
+from api.responses.errors import error_response
+from nightshift import errors
+from nightshift.errors import NightshiftError
+
+STATUSES = {
+    errors.InvalidRequest: 400,
+    errors.LocationNotAllowed: 400,
+    errors.UnknownModel: 404,
+    errors.RequestTooLarge: 413,
+    errors.RequestTimedOut: 408,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.IdempotencyKeyReused: 422,
+    errors.NotAuthenticated: 401,
+    errors.TooManyRequests: 429,
+    errors.StorageError: 500,
+    errors.ObjectNotFound: 404,
+    errors.StorageDenied: 500,
+    errors.CredentialsRefused: 500,
+    errors.StorageUnavailable: 503,
+    errors.QueueUnavailable: 503,
+    errors.DatabaseUnavailable: 503,
+    errors.ConfigurationError: 500,
+    api_errors.WaitedTooLong: 504,
+    api_errors.RequestEnded: 409,
+}
+
+
+@pytest.mark.parametrize(("kind", "status"), STATUSES.items())
+def test_an_error_is_answered_with_its_status(kind: type[NightshiftError], status: int) -> None:
+    answer = error_response(kind())
+    error = json.loads(bytes(answer.body))["error"]
+
+    assert answer.status_code == status
+    assert error["message"] == kind().message
+    assert (error["type"] == "server_error") == (status >= 500)
+
+
+@pytest.mark.parametrize(
+    ("length", "shown"), [(1000, "x" * 1000), (1001, "x" * 999 + "…"), (10**6, "x" * 999 + "…")]
+)
+def test_an_error_that_repeats_what_the_caller_said_stays_short(length: int, shown: str) -> None:
+    answer = error_response(errors.InvalidRequest("x" * length, param="x" * length))
+
+    error = json.loads(bytes(answer.body))["error"]
+    assert (error["message"], error["param"]) == (shown, shown)
+
+
+def test_what_never_changes_is_not_asked_again_and_what_passes_is_asked_later() -> None:
+    assert error_response(errors.Conflict()).headers["x-should-retry"] == "false"
+    assert error_response(errors.TooManyRequests(retry_after_s=7)).headers["retry-after"] == "7"
+    for away in (errors.DatabaseUnavailable(), errors.StorageUnavailable()):
+        assert int(error_response(away).headers["retry-after"]) > 0
+
+
+def test_every_error_there_is_has_an_answer() -> None:
+    kinds = [
+        kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, NightshiftError)
+    ]
+    assert len(kinds) > 15
+    for kind in kinds:
+        assert error_response(kind()).status_code >= 400

@@ -1,0 +1,84 @@
+"""Windows as people write them, and when a job may be done."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from api.responses.times import eta_at, parse_window, window_text
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import (
+    Counts,
+    Endpoint,
+    Face,
+    Job,
+    JobKind,
+    JobSpec,
+    JobState,
+    Usage,
+)
+from nightshift.jobs.priorities import PriorityClass
+
+START = datetime(2026, 11, 20, 20, tzinfo=UTC)
+RUNNING = Job(
+    id="job_a",
+    tenant_id="default",
+    kind=JobKind.BULK,
+    face=Face.NATIVE,
+    state=JobState.RUNNING,
+    priority=PriorityClass.STANDARD,
+    model="m",
+    spec=JobSpec(endpoint=Endpoint.CHAT, completion_window_s=3600),
+    counts=Counts(100, 20, 5),
+    usage=Usage(),
+    created_at=START,
+    deadline_at=START + timedelta(hours=1),
+    started_at=START,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "window_s", "shown"),
+    [
+        ("1m", 60, "1m"),
+        ("90m", 5400, "90m"),
+        ("60m", 3600, "1h"),
+        ("24h", 86400, "24h"),
+        ("1d", 86400, "24h"),
+    ],
+)
+def test_a_window_is_read_and_written(text: str, window_s: int, shown: str) -> None:
+    assert parse_window(text, "completion_window", 86400) == window_s
+    assert window_text(window_s) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8", "h", "0h", "-1h", "1.5h", "8 h", "8H", "1w", "25h", "9" * 30 + "d", "1٣h"]
+)
+def test_anything_else_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_window(text, "completion_window", 86400)
+    assert refused.value.param == "completion_window"
+
+
+def test_a_job_that_has_done_a_quarter_takes_three_times_as_long_again() -> None:
+    assert eta_at(RUNNING, START + timedelta(minutes=10)) == START + timedelta(minutes=40)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        replace(RUNNING, state=JobState.QUEUED),
+        replace(RUNNING, counts=Counts(None, 20, 5)),
+        replace(RUNNING, counts=Counts(100, 1, 0)),
+        replace(RUNNING, started_at=None),
+    ],
+)
+def test_nobody_can_say_when_an_unknown_amount_is_done(unknown: Job) -> None:
+    assert eta_at(unknown, START + timedelta(minutes=10)) is None
+
+
+def test_an_estimate_of_the_rows_is_good_enough() -> None:
+    estimated = replace(RUNNING, counts=Counts(None, 20, 5), rows_estimated=100)
+
+    assert eta_at(estimated, START + timedelta(minutes=10)) == START + timedelta(minutes=40)

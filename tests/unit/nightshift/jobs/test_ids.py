@@ -1,0 +1,28 @@
+"""Names for things."""
+
+import re
+
+from nightshift.jobs.ids import batch_id, job_id_of_batch, new_id
+from nightshift.store.tables import job
+
+
+def test_an_id_says_what_it_names_and_is_random() -> None:
+    assert re.fullmatch(r"job_[a-z0-9]{24}", new_id("job"))
+    assert re.fullmatch(r"file-[a-z0-9]{24}", new_id("file", "-"))
+    assert len({new_id("job") for _ in range(1000)}) == 1000
+
+
+def test_ids_fit_the_columns_they_are_kept_in() -> None:
+    assert (
+        max(len(new_id(prefix)) for prefix in ("worker", "shard", "batch", "leader")) <= job.c.id.type.length
+    )
+
+
+def test_a_job_has_one_id_in_two_spellings() -> None:
+    assert batch_id("job_abc") == "batch_abc"
+    assert job_id_of_batch("batch_abc") == "job_abc"
+
+
+def test_what_is_no_batch_id_names_no_job() -> None:
+    for text in ("job_abc", "file-abc", "abc", "", "xbatch_abc"):
+        assert job_id_of_batch(text) is None

@@ -1,0 +1,178 @@
+"""The loop survives what a duty does to it, and ends when it is told to."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import cast
+
+import pytest
+
+from nightshift.errors import DatabaseUnavailable
+from nightshift.store import Store
+from nightshift.testing import STARTS_AT
+from scheduler.runtime import loop
+from scheduler.runtime.duty import Every, Interrupted, Result
+from scheduler.runtime.loop import LoopConfig, Ticker
+
+CONFIG = LoopConfig(standby_s=0.5, retry_first_s=1.0, retry_max_s=8.0, stop_s=30.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept(Result):
+    swept: int = 0
+
+
+@dataclass
+class FakeStore:
+    """Knows what time it is, or that the database is away."""
+
+    is_away: bool = False
+
+    def now(self) -> datetime:
+        if self.is_away:
+            raise DatabaseUnavailable
+        return STARTS_AT
+
+
+@dataclass
+class FakeDuty:
+    """Does what it is told, and remembers when."""
+
+    does: Callable[[], Result] = Swept
+    name: str = "sweeping"
+    interval_s: float = 3.0
+    passes: list[datetime] = field(default_factory=list)
+
+    def run_once(self, now: datetime) -> Result:
+        self.passes.append(now)
+        return self.does()
+
+
+def ticker(duty: FakeDuty, store: FakeStore | None = None, *, leads: bool = True) -> Ticker:
+    return Ticker(duty, cast(Store, store or FakeStore()), lambda: leads, CONFIG)
+
+
+def raises(error: Exception) -> Callable[[], Result]:
+    def does() -> Result:
+        raise error
+
+    return does
+
+
+def test_a_pass_is_given_the_databases_time_and_followed_by_the_dutys_pause() -> None:
+    duty = FakeDuty()
+    assert ticker(duty).tick() == duty.interval_s
+    assert duty.passes == [STARTS_AT]
+
+
+def test_a_pass_that_stopped_at_a_limit_is_followed_by_another_at_once() -> None:
+    assert ticker(FakeDuty(lambda: Swept(swept=500, has_more=True))).tick() == 0
+
+
+def test_nothing_is_done_by_a_scheduler_that_does_not_lead() -> None:
+    duty = FakeDuty()
+    assert ticker(duty, leads=False).tick() == CONFIG.standby_s
+    assert duty.passes == []
+
+
+def test_a_pass_that_fails_is_tried_again_after_growing_pauses() -> None:
+    ticking = ticker(FakeDuty(raises(RuntimeError("of all things"))))
+    assert [ticking.tick() for _ in range(6)] == [1, 2, 4, 8, 8, 8]
+
+
+def test_a_database_that_is_away_is_a_failure_like_any_other() -> None:
+    store = FakeStore(is_away=True)
+    ticking = ticker(FakeDuty(), store)
+    assert ticking.tick() == CONFIG.retry_first_s
+    store.is_away = False
+    assert ticking.tick() == 3.0
+
+
+def test_a_database_that_was_away_for_long_is_not_kept_waiting() -> None:
+    """It was everybody's failure: what was missed is caught up with as soon as it is back."""
+    store = FakeStore(is_away=True)
+    ticking = ticker(FakeDuty(), store)
+    assert [ticking.tick() for _ in range(6)] == [1, 2, 4, 5, 5, 5]
+
+
+def test_one_good_pass_forgets_the_failures_before_it() -> None:
+    duty = FakeDuty(raises(RuntimeError()))
+    ticking = ticker(duty)
+    ticking.tick()
+    ticking.tick()
+    duty.does = Swept
+    ticking.tick()
+    duty.does = raises(RuntimeError())
+    assert ticking.tick() == CONFIG.retry_first_s
+
+
+def test_an_interrupted_pass_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    assert ticker(FakeDuty(raises(Interrupted()))).tick() == CONFIG.standby_s
+    assert caplog.records == []
+
+
+def test_the_counts_of_a_pass_are_its_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    ticker(FakeDuty(lambda: Swept(swept=7))).tick()
+    [line] = caplog.records
+    assert (line.message, vars(line)["action"], vars(line)["swept"]) == ("sweeping", "sweeping", 7)
+
+
+def test_a_pass_that_did_nothing_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    ticker(FakeDuty()).tick()
+    assert caplog.records == []
+
+
+def test_told_to_stop_every_duty_wakes_from_its_pause() -> None:
+    ticked = threading.Barrier(3)
+    duties = [FakeDuty(lambda: met(ticked), name=name, interval_s=3600) for name in ("one", "other")]
+    stop = threading.Event()
+    running = threading.Thread(target=loop.run, args=([ticker(duty) for duty in duties], stop, CONFIG))
+    running.start()
+    ticked.wait(30)  # both have ticked, and pause for an hour
+    stop.set()
+    running.join(30)
+    assert not running.is_alive()
+    assert [len(duty.passes) for duty in duties] == [1, 1]
+
+
+def met(barrier: threading.Barrier) -> Result:
+    barrier.wait(30)
+    return Swept()
+
+
+def test_a_pass_that_hangs_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    hanging, released = threading.Event(), threading.Event()
+
+    def hangs() -> Result:
+        hanging.set()
+        released.wait(30)
+        return Swept()
+
+    stop = threading.Event()
+    config = LoopConfig(stop_s=0.01)
+    running = threading.Thread(target=loop.run, args=([ticker(FakeDuty(hangs))], stop, config))
+    running.start()
+    hanging.wait(30)
+    stop.set()
+    running.join(30)
+    released.set()
+    assert not running.is_alive()
+    assert "sweeping left behind" in caplog.text
+
+
+def test_what_is_due_now_and_then_is_due_the_first_time_and_after_each_interval() -> None:
+    rarely = Every(60)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    assert [rarely.is_due(at.replace(second=second)) for second in (0, 30, 59)] == [True, False, False]
+    assert rarely.is_due(at.replace(minute=1))
+
+
+def test_what_is_due_now_and_then_does_not_wait_for_a_clock_that_was_set_back() -> None:
+    rarely = Every(60)
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert rarely.is_due(at)
+    assert rarely.is_due(at.replace(hour=10))
+    assert [rarely.is_due(at.replace(hour=10, minute=minute)) for minute in (0, 1)] == [False, True]

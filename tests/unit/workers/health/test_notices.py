@@ -1,0 +1,170 @@
+"""What a worker makes of a notice: whether it leaves, and what it does when it is started under one."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from nightshift.fleet.workers import Capacity, WorkerState
+from nightshift.outbound.cloud_metadata import Notice, NoticeKind
+from nightshift.settings import WorkerSettings
+from nightshift.store import Store
+from nightshift.testing import a_worker
+from workers.health import notices, spot
+from workers.health.heartbeat import Heartbeat
+from workers.health.notices import Notices
+from workers.health.registration import Registration
+
+PATIENCE_S = 60.0
+REBALANCE = Notice("cloud", NoticeKind.REBALANCE, None)
+INTERRUPTION = Notice("cloud", NoticeKind.INTERRUPTION, None, event_id="event-1")
+
+
+@dataclass
+class Cloud:
+    """Stands for a provider."""
+
+    standing: Notice | None = None
+    name: str = "cloud"
+    interval_s: float = 0.01
+    acknowledged: list[str] = field(default_factory=list)
+    looks: int = 0
+    looked: threading.Condition = field(default_factory=threading.Condition)
+
+    def poll(self) -> Notice | None:
+        with self.looked:
+            self.looks += 1
+            self.looked.notify_all()
+        return self.standing
+
+    def acknowledge(self, event_id: str) -> None:
+        self.acknowledged.append(event_id)
+
+    def wait_for_looks(self, count: int) -> None:
+        with self.looked:
+            goal = self.looks + count
+            assert self.looked.wait_for(lambda: self.looks >= goal, PATIENCE_S)
+
+
+@dataclass
+class Machine:
+    """One worker, `wrk_1`, as far as notices go."""
+
+    store: Store
+    heartbeat: Heartbeat
+    cloud: Cloud
+    has_left: threading.Event = field(default_factory=threading.Event)
+
+    def notices(self, **settings: Any) -> Notices:
+        known = WorkerSettings(models=("/models/demo",), drain_s=0.001, bulk_drain_s=0.001, **settings)
+        registration = Registration(self.store, "wrk_1", Capacity(known.capacity))
+        return Notices(self.cloud, known, registration, self.heartbeat, self.has_left.set)
+
+    def has_beside_it(self, **worker: Any) -> None:
+        with self.store.transaction() as tx:
+            now = tx.now()
+            tx.workers.register(a_worker(started_at=now, heartbeat_at=now, **worker))
+
+
+@pytest.fixture
+def machine(store: Store, heartbeat: Heartbeat) -> Machine:
+    return Machine(store, heartbeat, Cloud())
+
+
+def aside(act: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_an_interruption_is_followed_by_whatever_machine(machine: Machine) -> None:
+    machine.notices(capacity="on_demand").wait_out()
+    machine.cloud.standing = INTERRUPTION
+
+    assert machine.has_left.wait(PATIENCE_S)
+
+
+def test_a_recommendation_is_followed_once_another_worker_could_go_on(machine: Machine) -> None:
+    machine.notices(capacity="spot").wait_out()
+    machine.cloud.standing = REBALANCE
+    machine.has_beside_it(id="wrk_2", models=("another-model",), capacity=Capacity.SPOT)
+    machine.has_beside_it(id="wrk_3", models=("demo",), capacity=Capacity.SPOT, state=WorkerState.STARTING)
+    machine.cloud.wait_for_looks(3)
+    assert not machine.has_left.is_set()
+
+    machine.has_beside_it(id="wrk_4", models=("demo", "another-model"), capacity=Capacity.SPOT)
+    assert machine.has_left.wait(PATIENCE_S)
+
+
+def test_the_last_machine_of_its_kind_stays_for_the_jobs_that_want_no_other(machine: Machine) -> None:
+    """A recommendation is never withdrawn on AWS: whoever has left for it stays away for good."""
+    machine.has_beside_it(id="wrk_2", models=("demo",), capacity=Capacity.ON_DEMAND)
+    machine.notices(capacity="spot").wait_out()
+    machine.cloud.standing = REBALANCE
+    machine.cloud.wait_for_looks(3)
+
+    assert not machine.has_left.is_set()
+
+
+def test_a_recommendation_is_not_for_a_machine_that_is_there_to_stay(machine: Machine) -> None:
+    machine.has_beside_it(id="wrk_4", models=("demo",), capacity=Capacity.ON_DEMAND)
+    machine.notices(capacity="on_demand").wait_out()
+    machine.cloud.standing = REBALANCE
+    machine.cloud.wait_for_looks(3)
+
+    assert not machine.has_left.is_set()
+
+
+def test_a_worker_started_under_a_notice_waits_until_it_is_withdrawn(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "workers.health.notices")
+    machine.cloud.standing = INTERRUPTION
+    waiting = aside(machine.notices().wait_out)
+    machine.cloud.wait_for_looks(3)
+
+    assert waiting.is_alive()
+    assert machine.heartbeat.state is WorkerState.DRAINING
+    assert not machine.has_left.is_set(), "it has nothing to leave with"
+
+    machine.cloud.standing = None
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+    assert machine.heartbeat.state is WorkerState.STARTING
+    actions = [record.__dict__["action"] for record in caplog.records]
+    assert (actions[0], actions[-1], actions.count("waits")) == ("waits", "waited_out", 1)
+
+
+def test_a_worker_does_not_wait_for_ever_for_a_look_that_does_not_end(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A metadata server whose answers drip can hold a look for as long as it likes."""
+    monkeypatch.setattr(notices, "LOOK_MAX_S", 0.05)
+    monkeypatch.setattr(spot, "NOTICE_STANDS_S", 1.0)
+    machine.cloud.standing = INTERRUPTION
+    waiting = aside(machine.notices().wait_out)
+    machine.cloud.wait_for_looks(2)
+
+    with machine.cloud.looked:  # no look ends from here on
+        waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+
+
+def test_an_event_that_waits_for_it_is_acknowledged_once(machine: Machine) -> None:
+    machine.cloud.standing = INTERRUPTION
+    waiting = aside(machine.notices().wait_out)
+    machine.cloud.wait_for_looks(5)
+    machine.cloud.standing = None
+    waiting.join(PATIENCE_S)
+
+    assert machine.cloud.acknowledged == ["event-1"]
+
+
+def test_where_nobody_gives_notices_nothing_is_waited_for(store: Store, heartbeat: Heartbeat) -> None:
+    settings = WorkerSettings(models=("demo",))
+    registration = Registration(store, "wrk_1", Capacity.ON_DEMAND)
+
+    Notices(None, settings, registration, heartbeat, on_leave=lambda: None).wait_out()

@@ -1,0 +1,53 @@
+"""How a worker makes itself known."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from nightshift.fleet.models import Model, ModelKind
+
+from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet.workers import Capacity, WorkerState
+from nightshift.store import Store, Transaction
+from workers.health.registration import Registration
+
+
+@pytest.fixture
+def outages(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[DatabaseUnavailable]:
+    """Each is raised by one transaction."""
+    monkeypatch.setattr("workers.health.registration.RETRY_S", 0.0)
+    outages: list[DatabaseUnavailable] = []
+    transaction = store.transaction
+
+    def ask(**options: Any) -> AbstractContextManager[Transaction]:
+        if outages:
+            raise outages.pop()
+        return transaction(**options)
+
+    monkeypatch.setattr(store, "transaction", ask)
+    return outages
+
+
+def test_a_worker_that_starts_without_a_database_waits_for_it(
+    store: Store, outages: list[DatabaseUnavailable]
+) -> None:
+    """To end for that would be to be started again in vain, until somebody gives it up."""
+    outages += [DatabaseUnavailable(), DatabaseUnavailable()]
+    Registration(store, "worker-1", Capacity.ON_DEMAND).register()
+
+    with store.snapshot() as tx:
+        [worker] = tx.workers.list()
+    assert (worker.id, worker.state) == ("worker-1", WorkerState.STARTING)
+
+
+def test_a_worker_that_has_loaded_its_models_waits_likewise(
+    store: Store, outages: list[DatabaseUnavailable]
+) -> None:
+    registration = Registration(store, "worker-1", Capacity.ON_DEMAND)
+    registration.register()
+    outages += [DatabaseUnavailable(), DatabaseUnavailable()]
+    registration.open([Model(id="demo", kind=ModelKind.DECODER, context_length=128, revision="r1")])
+
+    with store.snapshot() as tx:
+        [worker] = tx.workers.list()
+    assert (worker.models, worker.state) == (("demo",), WorkerState.READY)

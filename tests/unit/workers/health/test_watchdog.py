@@ -1,0 +1,138 @@
+"""What the watchdog calls stuck, and what it does not."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE
+from nightshift.errors import QueueUnavailable
+from nightshift.fleet.workers import EXIT_DEAF, EXIT_ENGINE_DIED, EXIT_STUCK_STEP
+from tests.unit.workers.scripted import ManualClock
+from workers.health.watchdog import DeadThread, Deaf, Finding, StuckStep, Watchdog, queues_with_places
+
+
+@dataclass
+class Engine:
+    stepping_since_s: float | None = None
+
+
+def codes(findings: list[Finding | None]) -> list[int | None]:
+    return [finding and finding.exit_code for finding in findings]
+
+
+def test_a_step_that_does_not_end_is_stuck() -> None:
+    engine = Engine(stepping_since_s=100.0)
+    check = StuckStep({"demo": engine}, limit_s=3)
+
+    assert codes([check.look(1.0) for _ in range(4)]) == [None, None, None, EXIT_STUCK_STEP]
+
+
+def test_many_short_steps_are_not_one_long_one() -> None:
+    engine = Engine()
+    check = StuckStep({"demo": engine}, limit_s=2)
+    for began_s in range(10):
+        engine.stepping_since_s = float(began_s)
+        assert check.look(1.0) is None
+
+
+def test_without_a_limit_no_step_is_stuck() -> None:
+    check = StuckStep({"demo": Engine(stepping_since_s=100.0)}, limit_s=0)
+
+    assert codes([check.look(1.0) for _ in range(100)]) == [None] * 100
+
+
+def test_an_idle_engine_is_not_stuck() -> None:
+    assert codes([StuckStep({"demo": Engine()}, limit_s=1).look(60.0)]) == [None]
+
+
+def test_a_process_that_was_stopped_as_a_whole_is_not_stuck() -> None:
+    clock, engine = ManualClock(), Engine(stepping_since_s=1.0)
+    watchdog = Watchdog(
+        [StuckStep({"demo": engine}, limit_s=10)], on_finding=lambda finding: None, clock_s=clock
+    )
+    watchdog.look()
+    clock.advance(3600)
+
+    assert watchdog.look() is None
+
+
+def test_a_thread_that_has_ended_is_as_bad_as_a_dead_engine() -> None:
+    alive = {"intake": True, "heartbeat": True}
+    check = DeadThread({name: lambda name=name: alive[name] for name in alive})
+    assert check.look(1.0) is None
+
+    alive["heartbeat"] = False
+    finding = check.look(1.0)
+
+    assert finding == Finding(EXIT_ENGINE_DIED, "the thread `heartbeat` has ended")
+
+
+@dataclass
+class Ear:
+    """A worker with two free places and a queue."""
+
+    heard: int = 0
+    unheard: int = 0
+    listens_to: tuple[str, ...] = (ONLINE_QUEUE, BULK_QUEUE)
+    waiting: dict[str, int] = field(default_factory=dict)
+    is_away: bool = False
+
+    def length(self, queue: str) -> int:
+        if self.is_away:
+            raise QueueUnavailable
+        return self.waiting.get(queue, 0)
+
+    def check(self, limit_s: float = 10) -> Deaf:
+        return Deaf(self, lambda: self.heard, lambda: self.unheard, lambda: self.listens_to, limit_s)
+
+
+def test_an_ear_that_hears_nothing_while_messages_wait_is_deaf() -> None:
+    check = Ear(waiting={ONLINE_QUEUE: 1}).check(limit_s=10)
+
+    assert codes([check.look(1.0) for _ in range(10)]) == [None] * 9 + [EXIT_DEAF]
+
+
+def test_without_a_limit_no_ear_is_deaf() -> None:
+    check = Ear(waiting={ONLINE_QUEUE: 1}).check(limit_s=0)
+
+    assert codes([check.look(5.0) for _ in range(100)]) == [None] * 100
+
+
+def test_requests_that_nobody_rang_for_are_as_telling_as_messages_that_wait() -> None:
+    ear = Ear()
+    check = ear.check(limit_s=10)
+    ear.unheard += 1
+    assert check.look(5.0) is None
+    ear.unheard += 1
+
+    assert codes([check.look(5.0)]) == [EXIT_DEAF]
+
+
+@pytest.mark.parametrize(
+    "well",
+    [
+        {"waiting": {}},
+        {"waiting": {ONLINE_QUEUE: 1, BULK_QUEUE: 5}, "listens_to": ()},
+        {"waiting": {BULK_QUEUE: 5}, "listens_to": (ONLINE_QUEUE,)},
+        {"waiting": {ONLINE_QUEUE: 1}, "is_away": True},
+    ],
+    ids=["nothing waits", "no places", "tokens for others", "redis is away"],
+)
+def test_an_ear_that_has_nothing_to_hear_is_not_deaf(well: dict[str, object]) -> None:
+    check = Ear(**well).check(limit_s=10)  # type: ignore[arg-type]
+
+    assert codes([check.look(5.0) for _ in range(20)]) == [None] * 20
+
+
+def test_one_message_heard_is_enough() -> None:
+    ear = Ear(waiting={ONLINE_QUEUE: 100})
+    check = ear.check(limit_s=10)
+    for _ in range(10):
+        assert check.look(5.0) is None
+        ear.heard += 1
+        assert check.look(1.0) is None
+
+
+def test_a_worker_listens_to_the_queues_it_has_places_for() -> None:
+    assert queues_with_places(online_free=1, bulk_free=0) == (ONLINE_QUEUE,)
+    assert queues_with_places(online_free=0, bulk_free=2) == (BULK_QUEUE,)

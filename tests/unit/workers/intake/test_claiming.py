@@ -1,0 +1,424 @@
+"""What a worker takes on, in which order, and when it says so."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from nightshift.errors import DatabaseUnavailable
+from nightshift.jobs import BulkClaim, OnlineClaim
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.store import Store
+from nightshift.store.counters import Counters
+from nightshift.store.shards.claims import Claims
+from tests.unit.workers.scripted import LEASE_TTL_S, plan_bulk, submit_online
+from workers.health.heartbeat import Heartbeat
+from workers.intake.claiming import Intake
+
+
+@dataclass
+class Places:
+    """Room for so many, and a record of who came."""
+
+    online: int = 100
+    bulk: int = 100
+    claims: list[OnlineClaim | BulkClaim] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def online_free(self) -> int:
+        return self.online - sum(isinstance(claim, OnlineClaim) for claim in self.claims)
+
+    def bulk_free(self) -> int:
+        return self.bulk - sum(isinstance(claim, BulkClaim) for claim in self.claims)
+
+    def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:
+        self._add(claim)
+
+    def run_bulk(self, claim: BulkClaim, claimed_at_s: float) -> None:
+        self._add(claim)
+
+    def wait_for(self, count: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.claims) >= count, timeout=10)
+
+    def _add(self, claim: OnlineClaim | BulkClaim) -> None:
+        with self.changed:
+            self.claims.append(claim)
+            self.changed.notify_all()
+
+
+class Gate:
+    def __init__(self) -> None:
+        self.is_open = True
+        self.changes: list[bool] = []
+        self.changed = threading.Condition()
+
+    def open(self) -> None:
+        self._set(True)
+
+    def close(self) -> None:
+        self._set(False)
+
+    def wait_until(self, is_open: bool) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.is_open == is_open, timeout=10)
+
+    def _set(self, is_open: bool) -> None:
+        with self.changed:
+            self.is_open = is_open
+            self.changes.append(is_open)
+            self.changed.notify_all()
+
+
+class Ring:
+    """One message, which remembers what became of it."""
+
+    def __init__(self) -> None:
+        self.acknowledged = threading.Event()
+        self.given_back = threading.Event()
+
+    def acknowledge(self) -> None:
+        self.acknowledged.set()
+
+    def give_back(self) -> None:
+        self.given_back.set()
+
+    def wait(self) -> None:
+        assert self.acknowledged.wait(10), "the message was not acknowledged"
+
+
+@pytest.fixture
+def places() -> Places:
+    return Places()
+
+
+@pytest.fixture
+def intake(store: Store, heartbeat: Heartbeat, places: Places) -> Iterator[Intake]:
+    intake = Intake(store, "worker-1", ("demo",), LEASE_TTL_S, places, heartbeat)
+    yield intake
+    intake.stop()
+
+
+@pytest.fixture
+def polls_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is claimed is claimed because it rang."""
+    monkeypatch.setattr("workers.intake.claiming.POLL_S", 3600)
+
+
+def test_an_online_ring_is_claimed_then_acknowledged(store: Store, intake: Intake, places: Places) -> None:
+    shard_id, ring = submit_online(store, "hello"), Ring()
+    intake.start()
+    intake.online_rang(shard_id, 0, ring)
+
+    places.wait_for(1)
+    ring.wait()
+    assert places.claims[0].lease.shard_id == shard_id
+
+
+def test_a_ring_for_nothing_is_acknowledged_and_forgotten(intake: Intake, places: Places) -> None:
+    unknown, token = Ring(), Ring()
+    intake.start()
+    intake.online_rang("shard_of_nobody", 0, unknown)
+    intake.bulk_rang(0, token)
+
+    unknown.wait()
+    token.wait()
+    assert places.claims == []
+
+
+def test_ringing_ten_times_claims_once(store: Store, intake: Intake, places: Places) -> None:
+    shard_id, rings = submit_online(store, "hello"), [Ring() for _ in range(10)]
+    intake.start()
+    for ring in rings:
+        intake.online_rang(shard_id, 0, ring)
+
+    for ring in rings:
+        ring.wait()
+    assert len(places.claims) == 1
+
+
+def test_online_goes_before_bulk_and_the_better_class_before_the_other(
+    store: Store, intake: Intake, places: Places
+) -> None:
+    plan_bulk(store, "file-x")
+    background = submit_online(store, "b", priority=PriorityClass.BACKGROUND)
+    interactive = submit_online(store, "i", priority=PriorityClass.INTERACTIVE)
+    places.online = 1  # so that the order shows
+    intake.bulk_rang(0, Ring())
+    intake.online_rang(background, 8, Ring())
+    intake.online_rang(interactive, 0, Ring())
+
+    intake.start()
+    places.wait_for(2)
+
+    assert places.claims[0].lease.shard_id == interactive
+    assert isinstance(places.claims[1], BulkClaim)
+
+
+def test_a_ring_waits_for_a_free_place_and_is_taken_as_soon_as_there_is_one(
+    store: Store, intake: Intake, places: Places, polls_never: None
+) -> None:
+    places.online = 0
+    ring = Ring()
+    intake.start()
+    intake.online_rang(submit_online(store, "hello"), 0, ring)
+    assert not ring.acknowledged.is_set()
+
+    places.online = 1
+    intake.online_place_freed()
+
+    places.wait_for(1)
+    ring.wait()
+
+
+def test_when_more_have_rung_than_there_are_places_the_tenants_share_them(
+    store: Store, intake: Intake, places: Places, polls_never: None
+) -> None:
+    """The ring of the second tenant may lie a thousand messages further back."""
+    large = [submit_online(store, f"large {number}", tenant_id="large") for number in range(5)]
+    small = submit_online(store, "small", tenant_id="small")
+    places.online = 2
+    rings = [Ring() for _ in large]
+    for shard_id, ring in zip(large, rings, strict=True):
+        intake.online_rang(shard_id, 0, ring)
+    intake.start()
+
+    places.wait_for(2)
+    assert [claim.lease.shard_id for claim in places.claims] == [large[0], small]
+    rings[0].wait()
+    rings[1].wait()
+    assert not any(ring.acknowledged.is_set() for ring in rings[2:])
+
+
+def test_requests_whose_rings_were_spent_on_others_are_not_forgotten(
+    store: Store, intake: Intake, places: Places, polls_never: None
+) -> None:
+    rung = [submit_online(store, f"large {number}", tenant_id="large") for number in range(5)]
+    unrung = [submit_online(store, f"small {number}", tenant_id="small") for number in range(5)]
+    places.online = 2
+    for shard_id in rung:
+        intake.online_rang(shard_id, 0, Ring())
+    intake.start()
+    places.wait_for(2)
+
+    places.online = 100
+    intake.online_place_freed()
+
+    places.wait_for(10)
+    assert {claim.lease.shard_id for claim in places.claims} == {*rung, *unrung}
+
+
+def test_who_is_next_is_not_asked_anew_for_every_place_that_becomes_free(
+    store: Store, intake: Intake, places: Places, polls_never: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.intake.claiming.NEXT_KEPT_S", 3600)
+    looks = []
+    ask = Claims.next_online
+    monkeypatch.setattr(Claims, "next_online", lambda *asked: looks.append(asked) or ask(*asked))
+    for number in range(10):
+        intake.online_rang(submit_online(store, str(number)), 0, Ring())
+    places.online = 1
+    intake.start()
+    places.wait_for(1)
+
+    for count in range(2, 10):
+        places.online = count
+        intake.online_place_freed()
+        places.wait_for(count)
+
+    assert len(looks) == 1
+
+
+def test_a_ring_whose_request_somebody_else_has_taken_is_a_reason_to_look_for_another(
+    store: Store, intake: Intake, places: Places, polls_never: None
+) -> None:
+    taken, left = submit_online(store, "taken"), submit_online(store, "left")
+    with store.transaction() as tx:
+        tx.claims.online([taken], "worker-2", ["demo"], tx.now(), LEASE_TTL_S)
+    intake.start()
+    intake.online_rang(taken, 0, Ring())
+
+    places.wait_for(1)
+    assert places.claims[0].lease.shard_id == left
+
+
+def test_bulk_is_claimed_until_the_places_are_full_and_the_gate_closes(
+    store: Store, intake: Intake, places: Places
+) -> None:
+    plan_bulk(store, "file-x", shards=3)
+    places.bulk = 2
+    gate, token = Gate(), Ring()
+    intake.attach(gate)
+    intake.bulk_rang(0, token)
+    intake.start()
+
+    places.wait_for(2)
+    token.wait()
+    gate.wait_until(False)
+
+    places.bulk = 3
+    intake.bulk_place_freed()
+    places.wait_for(3)
+    assert {claim.shard.shard_no for claim in places.claims} == {0, 1, 2}
+
+
+def test_tokens_fetched_ahead_go_back_once_there_is_no_place_and_nobody_listens(
+    store: Store, intake: Intake, places: Places
+) -> None:
+    """One worker may fetch the rings that were meant to wake a fleet."""
+    plan_bulk(store, "file-x", shards=3)
+    places.bulk = 1
+    gate, tokens = Gate(), [Ring() for _ in range(3)]
+    listening: list[bool] = []
+    tokens[-1].give_back = lambda: (listening.append(gate.is_open), tokens[-1].given_back.set())  # type: ignore[method-assign]
+    intake.attach(gate)
+    for token in tokens:
+        intake.bulk_rang(0, token)
+    intake.start()
+
+    assert all(token.given_back.wait(10) for token in tokens[1:])
+    tokens[0].wait()
+    assert listening == [False], "it would hear them again at once"
+    assert not any(token.acknowledged.is_set() for token in tokens[1:])
+
+
+def test_tokens_too_many_are_acknowledged_when_there_is_nothing_left_to_claim(
+    store: Store, intake: Intake, places: Places
+) -> None:
+    plan_bulk(store, "file-x")
+    tokens = [Ring() for _ in range(3)]
+    for token in tokens:
+        intake.bulk_rang(0, token)
+    intake.start()
+
+    for token in tokens:
+        token.wait()
+    assert len(places.claims) == 1
+
+
+def test_a_reconnected_consumer_learns_that_the_gate_is_closed(
+    store: Store, intake: Intake, places: Places
+) -> None:
+    plan_bulk(store, "file-x")
+    places.bulk = 1
+    first = Gate()
+    intake.attach(first)
+    intake.start()
+    intake.bulk_rang(0, Ring())
+    first.wait_until(False)
+
+    second = Gate()
+    intake.attach(second)
+
+    assert not second.is_open
+
+
+def test_a_message_is_kept_while_the_database_is_away(
+    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard_id, ring = submit_online(store, "hello"), Ring()
+    failures = [DatabaseUnavailable(), DatabaseUnavailable()]
+    real = store.transaction
+
+    def flaky(**options):
+        if failures:
+            raise failures.pop()
+        return real(**options)
+
+    monkeypatch.setattr(store, "transaction", flaky)
+    monkeypatch.setattr("workers.intake.claiming.DATABASE_RETRY_S", 0.01)
+    intake.start()
+    intake.online_rang(shard_id, 0, ring)
+
+    places.wait_for(1)
+    ring.wait()
+    assert not failures
+
+
+def test_a_token_is_kept_when_its_shard_could_not_be_taken_in(
+    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_bulk(store, "file-x", shards=2)
+    token, failures, run_bulk = Ring(), [RuntimeError("can't start new thread")], places.run_bulk
+
+    def flaky(claim: BulkClaim, claimed_at_s: float) -> None:
+        if failures:
+            raise failures.pop()
+        run_bulk(claim, claimed_at_s)
+
+    monkeypatch.setattr(places, "run_bulk", flaky)
+    monkeypatch.setattr("workers.intake.claiming.DATABASE_RETRY_S", 0.01)
+    intake.bulk_rang(0, token)
+    intake.start()
+
+    places.wait_for(1)
+    token.wait()
+    assert not failures
+
+
+def test_with_redis_silent_the_database_is_asked(
+    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.intake.claiming.POLL_S", 0.01)
+    intake.start()
+    submit_online(store, "nobody rang")
+    plan_bulk(store, "file-x")
+
+    places.wait_for(2)
+
+    assert {type(claim) for claim in places.claims} == {OnlineClaim, BulkClaim}
+
+
+def test_rings_of_one_kind_do_not_keep_the_database_from_being_asked_for_the_other(
+    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.intake.claiming.POLL_S", 0.5)
+    intake.start()
+    first = Ring()
+    intake.bulk_rang(0, first)
+    first.wait()  # there was nothing to claim
+    plan_bulk(store, "file-x")
+    claimed = threading.Event()
+
+    def ring_on() -> None:
+        while not claimed.wait(0.01):
+            intake.online_rang("shard_of_nobody", 0, Ring())
+
+    ringing = threading.Thread(target=ring_on)
+    ringing.start()
+    try:
+        places.wait_for(1)
+    finally:
+        claimed.set()
+        ringing.join()
+    assert isinstance(places.claims[0], BulkClaim)
+
+
+def test_messages_that_made_no_sense_are_counted(
+    store: Store, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.intake.claiming.POLL_S", 0.01)
+    counted = threading.Event()
+    add = Counters.add
+    monkeypatch.setattr(Counters, "add", lambda *arguments: (add(*arguments), counted.set()))
+    intake.message_dropped()
+    intake.message_dropped()
+    intake.start()
+
+    assert counted.wait(10)
+    intake.stop()
+    with store.snapshot() as tx:
+        assert tx.counters.values() == {"messages_dropped": 2}
+
+
+def test_after_stopping_nothing_is_claimed_or_acknowledged(
+    store: Store, intake: Intake, places: Places
+) -> None:
+    intake.start()
+    intake.stop()
+    ring = Ring()
+    intake.online_rang(submit_online(store, "hello"), 0, ring)
+
+    assert not ring.acknowledged.is_set()
+    assert places.claims == []

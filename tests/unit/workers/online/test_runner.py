@@ -1,0 +1,535 @@
+"""Online requests: live text first, the answer committed, then announced; whatever else happens, no answer
+twice.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nightshift.broker.token_streams import Delta, End
+from nightshift.errors import DatabaseUnavailable
+from nightshift.jobs import JobState, OnlineClaim, ShardState, StopReason
+from nightshift.lifecycle import transitions
+from nightshift.lifecycle.recovery import ONLINE_ROW
+from nightshift.store import Store, Transaction
+from nightshift.store.shards.dead_letters import DeadRows
+from nightshift.store.shards.leases import Leases
+from tests.unit.workers.scripted import (
+    TENANT,
+    ManualClock,
+    RecordingStreams,
+    ScriptedServer,
+    claim_online,
+    prompt_of,
+)
+from tests.unit.workers.shard.helpers import wait_until
+from workers.health.heartbeat import Heartbeat
+from workers.online.runner import OnlineRunner
+from workers.serving.models import Models
+from workers.shard.suspicion import Isolation
+
+
+@pytest.fixture
+def runner(
+    store: Store, models: Models, streams: RecordingStreams, heartbeat: Heartbeat
+) -> Iterator[OnlineRunner]:
+    runner = OnlineRunner(store, models, streams, heartbeat)  # type: ignore[arg-type]
+    runner.start()
+    yield runner
+    runner.drain(0)
+
+
+def job_of(store: Store, claim: OnlineClaim):
+    with store.snapshot() as tx:
+        return tx.jobs.fetch(claim.job.id)
+
+
+def result_of(store: Store, claim: OnlineClaim):
+    with store.snapshot() as tx:
+        return tx.shards.online_result(TENANT, claim.job.id)
+
+
+def ended(streams: RecordingStreams) -> None:
+    assert streams.ended.acquire(timeout=10), "the stream did not end"
+
+
+def test_text_is_streamed_and_the_answer_is_there_when_the_stream_ends(
+    store: Store, runner: OnlineRunner, model: ScriptedServer, streams: RecordingStreams, clock: ManualClock
+) -> None:
+    claim = claim_online(store, "hello")
+    runner.run(claim, clock())
+    (inference,) = model.running.values()
+
+    model.say(inference.id, "HEL")
+    model.say(inference.id, "LO")
+    model.answer(inference.id, "HELLO")
+    ended(streams)
+
+    assert streams.text(claim.lease.shard_id) == "HELLO"
+    offsets = [entry.data["offset"] for entry in streams.entries if isinstance(entry, Delta)]
+    assert offsets == [0, 3], "each says where in the answer it begins"
+    assert result_of(store, claim).body["choices"][0]["message"]["content"] == "HELLO"
+    assert job_of(store, claim).state is JobState.SUCCEEDED
+    assert job_of(store, claim).counts.succeeded == 1
+
+
+def test_a_request_that_can_never_run_is_answered_with_the_reason(
+    store: Store, runner: OnlineRunner, model: ScriptedServer, streams: RecordingStreams, clock: ManualClock
+) -> None:
+    model.refuses = "too long"
+    claim = claim_online(store, "too long")
+
+    runner.run(claim, clock())
+    ended(streams)
+
+    result = result_of(store, claim)
+    assert result.status_code == 400
+    assert result.body["error"]["code"] == "context_length_exceeded"
+    assert result.body["error"]["param"] == "messages"
+    assert job_of(store, claim).state is JobState.FAILED
+
+
+def test_a_request_the_engine_fails_on_is_answered_with_a_server_error(
+    store: Store, runner: OnlineRunner, model: ScriptedServer, streams: RecordingStreams, clock: ManualClock
+) -> None:
+    claim = claim_online(store, "hello")
+    runner.run(claim, clock())
+    model.fail(next(iter(model.running)), "the logits are not finite")
+    ended(streams)
+
+    assert result_of(store, claim).status_code == 500
+    assert job_of(store, claim).state is JobState.FAILED
+
+
+def test_a_request_that_breaks_what_takes_it_in_is_answered_and_not_held_for_ever(
+    store: Store,
+    runner: OnlineRunner,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(inference: object) -> None:
+        raise ZeroDivisionError("in somebody's template")
+
+    monkeypatch.setattr(model, "submit", broken)
+    claim = claim_online(store, "hello")
+    runner.run(claim, clock())
+    ended(streams)
+
+    assert result_of(store, claim).status_code == 500
+    assert job_of(store, claim).state is JobState.FAILED
+    assert runner.count == 0
+
+
+def test_a_stop_order_frees_the_place_and_ends_the_job(
+    store: Store,
+    runner: OnlineRunner,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    heartbeat: Heartbeat,
+    clock: ManualClock,
+) -> None:
+    claim = claim_online(store, "hello")
+    runner.run(claim, clock())
+    with store.transaction() as tx:
+        assert transitions.request_stop(tx, claim.job, StopReason.CANCELLED, tx.now())
+
+    heartbeat.beat()
+    ended(streams)
+
+    assert model.cancelled
+    assert runner.count == 0
+    assert job_of(store, claim).state is JobState.CANCELLED
+    assert result_of(store, claim) is None
+
+
+def test_an_answer_under_a_lost_lease_is_thrown_away(
+    store: Store,
+    runner: OnlineRunner,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    heartbeat: Heartbeat,
+    clock: ManualClock,
+) -> None:
+    claim = claim_online(store, "hello")
+    runner.run(claim, clock())
+    with store.transaction() as tx:
+        (expired,) = tx.leases.of_worker("worker-1", 10)
+        tx.leases.requeue(expired)
+        (second,) = tx.claims.online([claim.lease.shard_id], "worker-2", ["demo"], tx.now(), 30)
+
+    model.answer(next(iter(model.running)), "late")  # the heartbeat has not noticed yet
+    other = claim_online(store, "other")
+    runner.run(other, clock())
+    model.answer(next(iter(model.running)), "other")
+    ended(streams)
+
+    assert result_of(store, claim) is None
+    with store.transaction() as tx:
+        (held,) = tx.leases.renew([second.lease], tx.now(), 30)
+        assert held.term == second.lease.term, "the second worker still has it"
+
+
+def test_an_answer_waits_for_a_database_that_is_away_for_a_moment(
+    store: Store,
+    runner: OnlineRunner,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claim = claim_online(store, "hello")
+    runner.run(claim, clock())
+    failures = [DatabaseUnavailable(), DatabaseUnavailable()]
+    real = store.transaction
+
+    def flaky(**options):
+        if failures:
+            raise failures.pop()
+        return real(**options)
+
+    monkeypatch.setattr(store, "transaction", flaky)
+    monkeypatch.setattr("workers.online.publisher.DATABASE_RETRY_S", 0)
+    model.answer(next(iter(model.running)), "HELLO")
+    ended(streams)
+
+    assert result_of(store, claim).status_code == 200
+
+
+@pytest.mark.parametrize("error", [DatabaseUnavailable(), ValueError("the database takes no such text")])
+def test_answers_that_cannot_be_recorded_together_are_recorded_in_smaller_parts(
+    store: Store,
+    model: ScriptedServer,
+    models: Models,
+    streams: RecordingStreams,
+    heartbeat: Heartbeat,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    """More than two at a time meet a conflict, or one among them is refused."""
+    claims = [claim_online(store, f"hello {number}") for number in range(7)]
+    with_answers: list[Transaction] = []
+    record_answer = transitions.record_answer
+
+    def refused_when_many(tx: Transaction, *what: Any) -> bool:
+        with_answers.append(tx)
+        if sum(other is tx for other in with_answers) > 2:
+            raise error
+        return record_answer(tx, *what)
+
+    monkeypatch.setattr(transitions, "record_answer", refused_when_many)
+    monkeypatch.setattr("workers.online.publisher.DATABASE_RETRY_S", 0)
+    runner = OnlineRunner(store, models, streams, heartbeat)  # type: ignore[arg-type]
+    for claim in claims:
+        runner.run(claim, clock())
+    for asked in list(model.running):
+        model.answer(asked, "HELLO")
+    runner.start()  # and finds all of them waiting
+    for _ in claims:
+        ended(streams)
+    runner.drain(0)
+
+    assert [result_of(store, claim).status_code for claim in claims] == [200] * 7
+
+
+def test_an_answer_that_cannot_be_recorded_in_time_leaves_its_lease_to_run_out(
+    store: Store,
+    runner: OnlineRunner,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    heartbeat: Heartbeat,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claim = claim_online(store, "hello")
+    runner.run(claim, clock())
+    real = store.transaction
+
+    def away(**options):
+        clock.advance(25)  # past the trust in the lease
+        monkeypatch.setattr(store, "transaction", real)
+        raise DatabaseUnavailable
+
+    monkeypatch.setattr(store, "transaction", away)
+    monkeypatch.setattr("workers.online.publisher.DATABASE_RETRY_S", 0)
+    model.answer(next(iter(model.running)), "HELLO")
+    runner.drain(0)
+
+    assert result_of(store, claim) is None
+    assert not heartbeat.trusts(claim.lease), "nobody renews it any more"
+    assert not [entry for entry in streams.entries if isinstance(entry, End)]
+
+
+def test_draining_hands_back_what_does_not_finish_in_time(
+    store: Store, models: Models, streams: RecordingStreams, heartbeat: Heartbeat, clock: ManualClock
+) -> None:
+    runner = OnlineRunner(store, models, streams, heartbeat)  # type: ignore[arg-type]
+    runner.start()
+    claim = claim_online(store, "hello")
+    runner.run(claim, clock())
+
+    runner.drain(0)
+
+    with store.snapshot() as tx:
+        (shard,) = tx.shards.of_job(claim.job.id, limit=10)
+    assert shard.state is ShardState.QUEUED
+    assert shard.attempts == 0, "being interrupted is not charged"
+    assert not [entry for entry in streams.entries if isinstance(entry, End)]
+
+
+def test_a_job_that_was_stopped_before_the_claim_is_not_run(
+    store: Store, runner: OnlineRunner, model: ScriptedServer, streams: RecordingStreams, clock: ManualClock
+) -> None:
+    claim = claim_online(store, "hello")
+    with store.transaction() as tx:
+        transitions.request_stop(tx, claim.job, StopReason.EXPIRED, tx.now())
+    stopped = OnlineClaim(claim.lease, job_of(store, claim), claim.body)
+
+    runner.run(stopped, clock())
+    ended(streams)
+
+    assert not model.submitted
+    assert job_of(store, claim).state is JobState.EXPIRED
+
+
+# -- requests that workers died with ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def isolation() -> Isolation:
+    return Isolation()
+
+
+@pytest.fixture
+def careful(
+    store: Store,
+    models: Models,
+    streams: RecordingStreams,
+    heartbeat: Heartbeat,
+    isolation: Isolation,
+) -> Iterator[OnlineRunner]:
+    runner = OnlineRunner(store, models, streams, heartbeat, isolation=isolation)  # type: ignore[arg-type]
+    runner.start()
+    yield runner
+    runner.drain(0)
+
+
+def suspected(store: Store, text: str) -> OnlineClaim:
+    return replace(claim_online(store, text), runs_alone=True)
+
+
+def is_queued(store: Store, claim: OnlineClaim) -> bool:
+    with store.snapshot() as tx:
+        [shard] = tx.shards.of_job(claim.job.id, limit=1)
+    return shard.state is ShardState.QUEUED
+
+
+def written_down(store: Store, claim: OnlineClaim) -> tuple[int, ...]:
+    with store.snapshot() as tx:
+        held = tx.leases.of_worker(claim.lease.worker_id, 10)
+    return next(lease.suspects for lease in held if lease.shard_id == claim.lease.shard_id)
+
+
+def test_a_suspected_request_waits_for_the_others_and_keeps_new_ones_out(
+    store: Store, careful: OnlineRunner, model: ScriptedServer, streams: RecordingStreams, clock: ManualClock
+) -> None:
+    careful.run(claim_online(store, "before"), clock())
+    (before,) = model.wait_for(1)
+    suspect = suspected(store, "suspect")
+    careful.run(suspect, clock())
+    assert careful.count == 2
+    assert written_down(store, suspect) == ()
+
+    model.answer(before.id)
+    ended(streams)
+    (running,) = model.wait_for(1)
+    assert prompt_of(running) == "suspect"
+    assert written_down(store, suspect) == (ONLINE_ROW,), "before the engine has it"
+
+    late = claim_online(store, "late")
+    careful.run(late, clock())
+    assert is_queued(store, late), "handed back"
+    model.answer(running.id)
+    ended(streams)
+    assert job_of(store, suspect).state is JobState.SUCCEEDED
+
+
+def test_suspected_requests_run_one_after_the_other(
+    store: Store, careful: OnlineRunner, model: ScriptedServer, streams: RecordingStreams, clock: ManualClock
+) -> None:
+    claims = [suspected(store, text) for text in ("first", "second")]
+    for claim in claims:
+        careful.run(claim, clock())
+
+    for text in ("first", "second"):
+        (running,) = model.wait_for(1)
+        assert prompt_of(running) == text
+        assert len(model.running) == 1
+        model.answer(running.id)
+        ended(streams)
+    assert [job_of(store, claim).state for claim in claims] == [JobState.SUCCEEDED] * 2
+
+
+def test_a_suspected_request_has_the_worker_to_itself_until_its_answer_is_recorded(
+    store: Store,
+    careful: OnlineRunner,
+    isolation: Isolation,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it is written down as running alone when somebody else ends the process."""
+    others_got_in: list[bool] = []
+    record_answer = transitions.record_answer
+
+    def record(*arguments: Any) -> bool:
+        others_got_in.append(isolation.enter(object()))
+        return record_answer(*arguments)
+
+    monkeypatch.setattr(transitions, "record_answer", record)
+    careful.run(suspected(store, "suspect"), clock())
+    (running,) = model.wait_for(1)
+    model.answer(running.id)
+    ended(streams)
+
+    assert others_got_in == [False]
+    assert isolation.enter(object())
+
+
+def test_a_suspected_request_that_waits_can_be_stopped(
+    store: Store,
+    careful: OnlineRunner,
+    streams: RecordingStreams,
+    heartbeat: Heartbeat,
+    isolation: Isolation,
+    clock: ManualClock,
+) -> None:
+    somebody = object()
+    assert isolation.enter(somebody)
+    claim = suspected(store, "suspect")
+    careful.run(claim, clock())
+    with store.transaction() as tx:
+        assert transitions.request_stop(tx, tx.jobs.fetch(claim.job.id), StopReason.CANCELLED, tx.now())
+
+    heartbeat.beat()
+    ended(streams)
+
+    assert job_of(store, claim).state is JobState.CANCELLED
+    assert careful.count == 0
+    isolation.leave(somebody)
+
+
+def test_a_suspected_request_that_waits_is_handed_back_by_a_drain(
+    store: Store, careful: OnlineRunner, isolation: Isolation, clock: ManualClock
+) -> None:
+    assert isolation.enter(object())
+    claim = suspected(store, "suspect")
+    careful.run(claim, clock())
+
+    careful.drain(0)
+
+    assert is_queued(store, claim)
+    assert not isolation.is_held
+
+
+@pytest.mark.parametrize("how", ["stopped", "lease lost"])
+@pytest.mark.parametrize("is_suspect", [False, True], ids=["unsuspected", "suspected"])
+def test_a_cancelled_request_counts_as_being_there_until_the_engine_has_let_go_of_it(
+    store: Store,
+    careful: OnlineRunner,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    heartbeat: Heartbeat,
+    isolation: Isolation,
+    clock: ManualClock,
+    how: str,
+    is_suspect: bool,
+) -> None:
+    """In a step that hangs it stays: the next suspect would be taken to have hung alone."""
+    claim = suspected(store, "hangs") if is_suspect else claim_online(store, "hangs")
+    careful.run(claim, clock())
+    model.wait_for(1)
+    model.is_stuck = True
+    with store.transaction() as tx:
+        if how == "stopped":
+            assert transitions.request_stop(tx, claim.job, StopReason.CANCELLED, tx.now())
+        else:
+            [lost] = tx.leases.of_worker(claim.lease.worker_id, 10)
+            assert tx.leases.requeue(lost)
+    heartbeat.beat()
+    if how == "stopped":
+        ended(streams)
+
+    next_suspect = object()
+    assert not isolation.enter_alone(next_suspect)
+    model.step_ends()
+    assert isolation.enter_alone(next_suspect)
+
+
+def test_a_suspected_request_that_cannot_be_written_down_is_answered_and_keeps_nobody_out(
+    store: Store,
+    careful: OnlineRunner,
+    streams: RecordingStreams,
+    isolation: Isolation,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*arguments: Any) -> bool:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(DeadRows, "journal", broken)
+    claim = suspected(store, "suspect")
+    careful.run(claim, clock())
+    ended(streams)
+
+    assert result_of(store, claim).status_code == 500
+    assert isolation.enter(object())
+    assert careful.is_alive
+
+
+def test_a_suspected_request_that_cannot_be_handed_back_is_left_to_its_lease_and_keeps_nobody_out(
+    store: Store,
+    careful: OnlineRunner,
+    model: ScriptedServer,
+    heartbeat: Heartbeat,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_broken = threading.Event()
+
+    def broken(*arguments: Any) -> bool:
+        model.is_busy = False
+        has_broken.set()
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(Leases, "hand_back", broken)
+    model.is_busy = True
+    claim = suspected(store, "handed back")
+    careful.run(claim, clock())
+    assert has_broken.wait(10)
+
+    careful.run(suspected(store, "next"), clock())
+    [running] = model.wait_for(1)
+    assert prompt_of(running) == "next"
+    assert not heartbeat.trusts(claim.lease), "nobody renews it any more"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_in_which_nobody_lets_the_suspected_requests_in_is_not_alive(
+    store: Store, careful: OnlineRunner, isolation: Isolation, clock: ManualClock, monkeypatch
+) -> None:
+    assert careful.is_alive
+
+    def broken(*arguments: Any) -> bool:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(isolation, "wait_to_enter_alone", broken)
+    careful.run(suspected(store, "suspect"), clock())
+
+    wait_until(lambda: not careful.is_alive)

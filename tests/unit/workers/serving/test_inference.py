@@ -1,0 +1,197 @@
+"""From a request's words to the engine's, and back."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nightshift.endpoints.requests import ChatRequest, CompletionRequest, parse_request
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import Endpoint
+from tests.unit.workers.scripted import chat_body
+from workers.engine import Output, SamplingParams, TokenLogprobs
+from workers.serving.inference import (
+    Identity,
+    SamplingDefaults,
+    TextAnswer,
+    choice_seed,
+    refusal,
+    sampling_params,
+)
+
+
+def chat(**fields: Any) -> ChatRequest:
+    request = parse_request(Endpoint.CHAT, chat_body("hello", **fields))
+    assert isinstance(request, ChatRequest)
+    return request
+
+
+def sampling(defaults: SamplingDefaults | None = None, **fields: Any) -> SamplingParams:
+    return sampling_params(chat(**fields), 7, defaults or SamplingDefaults())
+
+
+def test_a_request_that_says_nothing_is_sampled_as_at_openai() -> None:
+    assert sampling() == SamplingParams(temperature=1.0, seed=7)
+
+
+def test_what_a_request_says_reaches_the_engine() -> None:
+    asked = sampling(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=5,
+        min_p=0.1,
+        seed=3,
+        stop=["a", "b"],
+        max_completion_tokens=9,
+        max_tokens=2,
+        presence_penalty=1,
+        frequency_penalty=-1,
+        repetition_penalty=1.1,
+        logit_bias={"5": -100},
+        ignore_eos=True,
+    )
+    assert asked == SamplingParams(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=5,
+        min_p=0.1,
+        seed=3,
+        stop=("a", "b"),
+        max_tokens=9,
+        presence_penalty=1,
+        frequency_penalty=-1,
+        repetition_penalty=1.1,
+        logit_bias={5: -100},
+        ignore_eos=True,
+    )
+
+
+def test_where_a_request_is_silent_the_models_own_configuration_speaks() -> None:
+    defaults = SamplingDefaults.from_generation_config({"do_sample": True, "temperature": 0.6, "top_k": 20})
+
+    assert sampling(defaults).temperature == 0.6
+    assert sampling(defaults).top_k == 20
+    assert sampling(defaults, temperature=0.0).temperature == 0.0
+
+
+def test_a_model_that_does_not_sample_is_greedy_by_default() -> None:
+    assert sampling(SamplingDefaults.from_generation_config({"do_sample": False, "top_k": 50})).is_greedy
+
+
+def test_a_field_the_engine_refuses_is_named() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        sampling(min_tokens=5, max_tokens=2)
+    assert refused.value.param == "min_tokens"
+    assert refusal(refused.value).status_code == 400
+
+
+def test_a_rows_ids_and_seed_are_the_same_at_every_attempt_and_differ_between_rows() -> None:
+    first, again, other = Identity("job/0/1", 5), Identity("job/0/1", 5), Identity("job/0/2", 5)
+
+    assert first.id("chatcmpl-") == again.id("chatcmpl-") != other.id("chatcmpl-")
+    assert first.id("chatcmpl-").removeprefix("chatcmpl-") != first.id("req_").removeprefix("req_")
+    assert first.seed == again.seed != other.seed
+    assert 0 <= first.seed < 2**63
+
+
+def output(text: str, ids: list[int], reason: Any = None, error: str | None = None) -> Output:
+    return Output("x", text, ids, reason, 3, len(ids), 1, error)
+
+
+class Letters:
+    """A tokenizer whose tokens are bytes; 256 is special."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"<end>" if token_id == 256 else bytes([token_id])
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id == 256
+
+
+def test_outputs_add_up_to_one_answer() -> None:
+    answer = TextAnswer(chat(), Identity("n", 5), Letters())
+
+    assert answer.take(0, output("he", [1])).answer is None
+    final = answer.take(0, output("llo", [2, 3], "length"))
+
+    assert final.answer is not None
+    assert final.answer.body["choices"][0]["message"]["content"] == "hello"
+    assert final.answer.body["choices"][0]["finish_reason"] == "length"
+    assert (final.answer.usage.prompt_tokens, final.answer.usage.completion_tokens) == (3, 3)
+
+
+def test_logprobs_of_half_characters_are_escaped_and_an_ending_token_left_out() -> None:
+    request = chat(logprobs=True, top_logprobs=1)
+    answer = TextAnswer(request, Identity("n", 5), Letters())
+    ids = [*"é".encode(), 256]
+    logprobs = [TokenLogprobs(-0.5, (65,), (-0.1,)), TokenLogprobs(float("-inf"), (256,), (-0.2,))]
+
+    first = answer.take(0, replace(output("", ids[:1]), logprobs=logprobs[:1]))
+    second = answer.take(0, replace(output("é", ids[1:2]), logprobs=logprobs[1:]))
+    last = answer.take(
+        0, replace(output("", ids[2:], "stop"), logprobs=[TokenLogprobs(0.0)], end_token_id=256)
+    )
+
+    assert last.answer is not None
+    content = last.answer.body["choices"][0]["logprobs"]["content"]
+    assert [first.logprobs, second.logprobs, last.logprobs] == [
+        {"content": content[:1], "refusal": None},
+        {"content": content[1:], "refusal": None},
+        None,
+    ]
+    assert [entry["token"] for entry in content] == ["\\xc3", "\\xa9"]
+    assert [entry["bytes"] for entry in content] == [[0xC3], [0xA9]]
+    assert [entry["logprob"] for entry in content] == [-0.5, -9999.0]
+    assert content[1]["top_logprobs"] == [
+        {"token": "<end>", "logprob": -0.2, "bytes": list(b"<end>")},
+    ]
+
+
+def test_a_completions_logprobs_count_characters() -> None:
+    request = parse_request(
+        Endpoint.COMPLETIONS, {"model": "demo", "prompt": "x", "logprobs": 1, "max_tokens": 4}
+    )
+    assert isinstance(request, CompletionRequest)
+    answer = TextAnswer(request, Identity("n", 5), Letters())
+    ids = [*"aéb".encode()]
+    done = replace(output("aéb", ids, "length"), logprobs=[TokenLogprobs(-0.5, (97,), (-0.5,)) for _ in ids])
+
+    final = answer.take(0, done).answer
+
+    assert final is not None
+    assert final.body["choices"][0]["logprobs"] == {
+        "tokens": ["a", "bytes:\\xc3", "bytes:\\xa9", "b"],
+        "token_logprobs": [-0.5] * 4,
+        "top_logprobs": [
+            {"a": -0.5},
+            *({"a": -0.5, token: -0.5} for token in ("bytes:\\xc3", "bytes:\\xa9", "b")),
+        ],
+        "text_offset": [0, 1, 1, 2],
+    }
+
+
+def test_choices_draw_from_seeds_of_their_own() -> None:
+    seeds = [choice_seed(7, choice) for choice in range(100)]
+
+    assert seeds[0] == 7
+    assert len({*seeds, *(choice_seed(8, choice) for choice in range(100))}) == 200
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_an_answer_waits_for_its_last_choice() -> None:
+    answer = TextAnswer(chat(n=2), Identity("n", 5), Letters())
+
+    assert answer.take(1, output("b", [2], "stop")).answer is None
+    final = answer.take(0, output("a", [1, 1], "length")).answer
+
+    assert final is not None
+    assert [choice["message"]["content"] for choice in final.body["choices"]] == ["a", "b"]
+    assert [choice["finish_reason"] for choice in final.body["choices"]] == ["length", "stop"]
+    assert (final.usage.prompt_tokens, final.usage.completion_tokens) == (3, 3)
+
+
+def test_a_sequence_the_engine_gave_up_is_a_failure_with_its_reason() -> None:
+    progress = TextAnswer(chat(), Identity("n", 5), Letters()).take(0, output("", [], "abort", "not finite"))
+
+    assert progress.answer is None
+    assert progress.failed == "not finite"

@@ -1,0 +1,90 @@
+"""When an engine has let go of what was cancelled: not while it is stuck in a step."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from nightshift.fleet.models import Model, ModelKind
+
+from workers.serving.model_server import Inference, ModelServer
+
+PATIENCE_S = 60
+
+
+class SteppingServer(ModelServer):
+    """One request is in its engine; each step lasts until the test lets it end. The step after a cancel takes
+    the request out.
+    """
+
+    def __init__(self) -> None:
+        self.has_one = True
+        self.is_cancelled = False
+        self.step_began, self.step_may_end = threading.Semaphore(0), threading.Semaphore(0)
+        model = Model(id="demo", kind=ModelKind.DECODER, context_length=128, revision="r1")
+        super().__init__(model, on_fatal=lambda error: None)
+
+    def submit(self, inference: Inference) -> None:
+        raise NotImplementedError
+
+    def cancel(self, inference_id: str) -> None:
+        self.is_cancelled = True
+
+    @property
+    def _has_work(self) -> bool:
+        return self.has_one
+
+    def _step(self) -> None:
+        was_cancelled = self.is_cancelled
+        self.step_began.release()
+        assert self.step_may_end.acquire(timeout=PATIENCE_S)
+        self.has_one = not was_cancelled
+
+
+@pytest.fixture
+def server() -> Iterator[SteppingServer]:
+    server = SteppingServer()
+    yield server
+    server.is_cancelled = True
+    for _ in range(3):
+        server.step_may_end.release()
+    server.stop()
+
+
+def test_a_cancelled_request_is_gone_once_a_step_has_taken_it_out(server: SteppingServer) -> None:
+    server.start()
+    assert server.step_began.acquire(timeout=PATIENCE_S)
+    was_there: list[bool] = []
+    let_go = threading.Event()
+
+    def then() -> None:
+        was_there.append(server.has_one)
+        let_go.set()
+
+    server.cancel("stuck")
+    server.let_go(then)
+    assert not let_go.is_set()
+    server.step_may_end.release()
+    assert server.step_began.acquire(timeout=PATIENCE_S), "it was in that step, and is taken out by this one"
+    assert not let_go.is_set()
+    server.step_may_end.release()
+
+    assert let_go.wait(PATIENCE_S)
+    assert was_there == [False]
+
+
+def test_an_idle_engine_has_let_go_of_everything(server: SteppingServer) -> None:
+    server.has_one = False
+    server.start()
+    let_go = threading.Event()
+
+    server.let_go(let_go.set)
+
+    assert let_go.wait(PATIENCE_S)
+
+
+def test_an_engine_that_does_not_run_has_nothing(server: SteppingServer) -> None:
+    let_go = threading.Event()
+
+    server.let_go(let_go.set)
+
+    assert let_go.is_set()

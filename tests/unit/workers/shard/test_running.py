@@ -1,0 +1,114 @@
+"""The bulk shards of a worker: each has a place and a thread, and none has the one without the other."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nightshift.jobs import ShardState
+from nightshift.jobs.files import file_key
+from nightshift.objectstore import ObjectStore
+from nightshift.store import Store
+from tests.unit.workers.scripted import TENANT, ManualClock, ScriptedServer, claim_bulk, plan_bulk
+from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
+from workers.health.heartbeat import Heartbeat
+from workers.shard.rows import ShardRows
+from workers.shard.runner import Rooms
+from workers.shard.running import Shards
+
+
+@pytest.fixture
+def places_freed() -> threading.Semaphore:
+    return threading.Semaphore(0)
+
+
+@pytest.fixture
+def shards(rooms: Rooms, objects: ObjectStore, places_freed: threading.Semaphore) -> Iterator[Shards]:
+    objects.put(file_key(TENANT, INPUT), (batch_line(0) + "\n").encode())
+    shards = Shards(rooms, CONFIG, on_end=places_freed.release)
+    yield shards
+    shards.drain(until_s=0.0)
+
+
+def no_thread_for(name: str) -> Callable[[threading.Thread], None]:
+    """What starts a thread, in a process that may have no more of such a name."""
+    start = threading.Thread.start
+
+    def start_or_refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(name):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    return start_or_refuse
+
+
+def test_a_shard_has_its_place_until_it_ends(
+    store: Store,
+    shards: Shards,
+    model: ScriptedServer,
+    clock: ManualClock,
+    places_freed: threading.Semaphore,
+) -> None:
+    job = plan_bulk(store, INPUT)
+    runner = shards.run(claim_bulk(store), clock())
+    [inference] = model.wait_for(1)
+    assert len(shards) == 1
+
+    model.answer(inference.id)
+    assert places_freed.acquire(timeout=10)
+    finished(runner)
+
+    assert len(shards) == 0
+    assert shard_of(store, job).state is ShardState.DONE
+
+
+@pytest.mark.parametrize("thread", ["shard-", "uploads-"])
+def test_a_shard_that_there_is_no_thread_for_goes_back_at_once_and_keeps_no_place(
+    store: Store,
+    shards: Shards,
+    model: ScriptedServer,
+    heartbeat: Heartbeat,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    thread: str,
+) -> None:
+    job = plan_bulk(store, INPUT)
+    claim = claim_bulk(store)
+    monkeypatch.setattr(threading.Thread, "start", no_thread_for(thread))
+    with pytest.raises(RuntimeError, match="new thread"):
+        shards.run(claim, clock())
+
+    assert len(shards) == 0
+    assert not heartbeat.trusts(claim.lease)
+    wait_until(lambda: not any(claim.job.id in thread.name for thread in threading.enumerate()))
+    shard = shard_of(store, job)
+    assert (shard.state, shard.attempts) == (ShardState.QUEUED, 0)
+
+    monkeypatch.undo()
+    model.echo = True
+    finished(shards.run(claim_bulk(store), clock()))
+    assert shard_of(store, job).state is ShardState.DONE
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_shard_whose_thread_has_ended_and_kept_its_place_is_noticed(
+    store: Store,
+    shards: Shards,
+    model: ScriptedServer,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(rows: ShardRows) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    plan_bulk(store, INPUT)
+    runner = shards.run(claim_bulk(store), clock())
+    [inference] = model.wait_for(1)
+    assert shards.are_alive
+
+    monkeypatch.setattr(ShardRows, "close", broken)
+    model.answer(inference.id)
+    finished(runner)
+
+    assert len(shards) == 1
+    assert not shards.are_alive

@@ -1,0 +1,125 @@
+"""Which attention computes: chosen once, when a model is loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+
+from ...errors import InvalidConfig
+from ..kv_memory import KvMemory
+from .interface import AttentionBackend
+from .native_backend import NativeAttention, native_attention_computes, native_kernels
+from .torch_backend import TorchAttention
+from .varlen_backend import BLOCK_SIZE_MULTIPLE, VarlenAttention, paged_varlen_attn
+
+BACKENDS = ("torch", "native", "triton", "varlen")
+
+TRITON_CAPABILITY_MIN = (8, 0)
+"""The oldest architecture whose matrix units take bfloat16, and the oldest the tests compile for."""
+
+FP8_CAPABILITY_MIN = (8, 9)
+"""The oldest architecture that converts e4m3."""
+FP8_NEEDS = (
+    "kv_cache_dtype 'fp8' needs triton and a CUDA device of compute capability "
+    f"{FP8_CAPABILITY_MIN} or newer; 'int8' is as small and runs everywhere"
+)
+
+
+def resolve_attention_backend(
+    name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype | None = None
+) -> str:
+    """The back end behind "auto": the fastest that computes `dtype` over KV of `kv_dtype` on `device`.
+
+    Raises `InvalidConfig` for one that was asked for by name and does not run here, and if none does.
+    """
+    kv_dtype = kv_dtype or dtype
+    if name != "auto" and name not in BACKENDS:
+        raise InvalidConfig(f"attention_backend must be one of {', '.join(BACKENDS)} here, got {name!r}")
+    if name == "auto":
+        fastest = "triton" if device.type == "cuda" else "native"
+        able = (each for each in (fastest, "torch") if _why_not(each, device, dtype, kv_dtype) is None)
+        name = next(able, fastest)
+    reason = _why_not(name, device, dtype, kv_dtype)
+    if reason is not None:
+        raise InvalidConfig(f"attention_backend {name!r} does not run here: {reason}")
+    return name
+
+
+def block_size_multiple(name: str) -> int:
+    """What a block's tokens must be a multiple of for this back end."""
+    return BLOCK_SIZE_MULTIPLE if name == "varlen" else 1
+
+
+def has_transposed_keys(name: str) -> bool:
+    """Whether this back end wants its `KvMemory` with transposed keys."""
+    return name == "native"
+
+
+def can_be_recorded(name: str) -> bool:
+    """Whether a step by this back end can become a CUDA graph: it reads nothing back from the device."""
+    return name == "triton"
+
+
+def make_attention(name: str, kv: KvMemory, context_length: int | None = None) -> AttentionBackend:
+    """The back end called `name`, as resolved, over one memory.
+
+    `context_length` bounds the tokens of one sequence; without it, the memory does.
+    """
+    if name == "triton":
+        from .triton_backend import TritonAttention  # imports triton, which is not everywhere
+
+        return TritonAttention(kv, context_length or kv.num_blocks * kv.block_size)
+    if name == "native":
+        return NativeAttention(kv)
+    return VarlenAttention(kv) if name == "varlen" else TorchAttention(kv)
+
+
+def _why_not(name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype) -> str | None:
+    """What keeps this back end from running here; None if nothing does."""
+    if kv_dtype == torch.float8_e4m3fn and name != "triton":
+        return FP8_NEEDS
+    if name == "native":
+        return _why_no_native(device, dtype, kv_dtype)
+    if name == "torch":
+        return None
+    if name == "triton":
+        return _why_no_triton(device, kv_dtype)
+    if kv_dtype != dtype:
+        return f"it keeps KV in the dtype of the model, {dtype}, not in {kv_dtype}"
+    return _why_no_varlen(device, dtype)
+
+
+def _why_no_native(device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype) -> str | None:
+    if device.type != "cpu":
+        return f"it computes on the CPU, the model is on {device}"
+    if native_kernels() is None:
+        return "its kernel is turned off or cannot be built; the log says why"
+    if not native_attention_computes(dtype, kv_dtype):
+        return f"this CPU cannot convert {dtype} or {kv_dtype}"
+    return None
+
+
+def _why_no_triton(device: torch.device, kv_dtype: torch.dtype) -> str | None:
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if device.type != "cuda":
+        is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        return None if is_interpreted else "it needs a CUDA device, or TRITON_INTERPRET=1 for tests"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < TRITON_CAPABILITY_MIN:
+        return f"the device has compute capability {capability}, {TRITON_CAPABILITY_MIN} is needed"
+    if kv_dtype == torch.float8_e4m3fn and capability < FP8_CAPABILITY_MIN:
+        return f"the device has compute capability {capability}; {FP8_NEEDS}"
+    return None
+
+
+def _why_no_varlen(device: torch.device, dtype: torch.dtype) -> str | None:
+    if paged_varlen_attn() is None:
+        return f"torch 2.12 or newer is needed, this is {torch.__version__}"
+    if device.type != "cuda":
+        return "it needs a CUDA device"
+    if dtype not in (torch.float16, torch.bfloat16):
+        return f"it computes float16 and bfloat16, the model is {dtype}"
+    return None

@@ -1,0 +1,107 @@
+"""Paged attention by our Triton kernels. For CUDA; on a CPU only under Triton's interpreter, for tests.
+
+Sequences that decode always go to the split kernel and all others to the chunk kernel, so which kernel
+computes a row depends on the row alone. Knows nothing of what a kernel does inside.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...kernels.triton_decode import SplitParts, attend_decodes, split_tokens
+from ...kernels.triton_kv_write import write_kv
+from ...kernels.triton_launch import PagedKv
+from ...kernels.triton_prefill import attend_chunks
+from ..kv_memory import KvMemory, LayerKv
+from ..step_layout import StepLayout
+from .interface import LayerCall
+
+
+class TritonAttention:
+    """The back end: one memory, and the buffers that its kernels share between layers and steps."""
+
+    def __init__(self, kv: KvMemory, context_length: int) -> None:
+        self._kv = kv
+        self._split_size = split_tokens(context_length)
+        self._parts: dict[tuple[int, int], SplitParts] = {}
+        self._outgrown: list[SplitParts] = []  # a CUDA graph may still write to them
+
+    def step(self, layout: StepLayout) -> _TritonStep:
+        return _TritonStep(self, layout)
+
+    def write(self, layer_index: int, key: Tensor, value: Tensor, layout: StepLayout) -> PagedKv:
+        """Store `[kv_heads, tokens, dim]` each; returns the memory they are in."""
+        memory = _paged(self._kv.layers[layer_index])
+        write_kv(key.transpose(0, 1), value.transpose(0, 1), memory, layout.slot_mapping)
+        return memory
+
+    def decode(
+        self, query: Tensor, memory: PagedKv, out: Tensor, layout: StepLayout, call: LayerCall
+    ) -> None:
+        """`[sequences, heads, dim]`, for the sequences that decode."""
+        count = layout.num_decodes
+        attend_decodes(
+            query,
+            memory,
+            out,
+            seqused_k=layout.seq_lens[:count],
+            max_seqlen_k=layout.max_seq_len,
+            block_table=layout.block_tables[:count],
+            softmax_scale=call.scale,
+            split_size=self._split_size,
+            parts=self._parts_for(count, layout.max_seq_len, out),
+            window=call.window,
+            softcap=call.softcap,
+            sinks=call.sinks,
+        )
+
+    def _parts_for(self, sequences: int, max_seq_len: int, out: Tensor) -> SplitParts:
+        """Room for the parts of a step, kept for the next; one per shape of heads, as layers may differ."""
+        _, heads, value_dim = out.shape
+        splits = -(-max_seq_len // self._split_size)
+        kept = self._parts.get((heads, value_dim))
+        if kept is None or kept.sums.shape[0] < sequences or kept.sums.shape[2] < splits:
+            if kept is not None:
+                self._outgrown.append(kept)
+                sequences, splits = max(sequences, kept.sums.shape[0]), max(splits, kept.sums.shape[2])
+            kept = SplitParts.allocate(sequences, heads, splits, value_dim, out.device)
+            self._parts[heads, value_dim] = kept
+        return kept
+
+
+class _TritonStep:
+    """Attention for one forward pass."""
+
+    def __init__(self, attention: TritonAttention, layout: StepLayout) -> None:
+        self._attention = attention
+        self._layout = layout
+
+    def attend(self, layer_index: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
+        """As `AttentionStep.attend`."""
+        layout, count = self._layout, self._layout.num_decodes
+        memory = self._attention.write(layer_index, key, value, layout)
+        query = query.transpose(0, 1)  # [tokens, heads, dim]
+        out = torch.empty(
+            (query.shape[0], query.shape[1], value.shape[2]), dtype=query.dtype, device=query.device
+        )
+        if count:
+            self._attention.decode(query[:count], memory, out[:count], layout, call)
+        if layout.num_sequences > count:
+            attend_chunks(
+                query,
+                memory,
+                out,
+                cu_seqlens_q=layout.cu_seqlens_q[count:],
+                seqused_k=layout.seq_lens[count:],
+                block_table=layout.block_tables[count:],
+                softmax_scale=call.scale,
+                window=call.window,
+                softcap=call.softcap,
+                sinks=call.sinks,
+            )
+        return out
+
+
+def _paged(layer: LayerKv) -> PagedKv:
+    return PagedKv(layer.keys, layer.values, layer.key_scales, layer.value_scales)

@@ -1,0 +1,212 @@
+"""Keeps this worker's leases, and tells whoever runs under one when it is lost or its job was told to stop.
+
+One renewal for everything held, every few seconds. A lease that is missing from the answer belongs to
+somebody else by now: its holder is told at once and must write nothing more. Orders to stop travel the same
+way.
+
+A beat asks the database, and may wait for it. Giving up what can no longer be trusted does not: that is a
+second thread's, the fence, which only looks at the clock.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet.workers import WorkerState
+from nightshift.jobs import StopReason
+from nightshift.jobs.leases import Lease, LeaseConfig, Trust
+from nightshift.store import Store, Transaction
+from nightshift.store.shards.leases import HeldLease
+
+log = logging.getLogger(__name__)
+
+FENCE_LOOKS_PER_BEAT: Final = 5
+RETRY_S: Final = 1.0  # after a beat that failed: a database that is back is to be told before leases run out
+
+
+class Holder(Protocol):
+    """Something that runs under a lease. Both calls come from the heartbeat's threads, the first one also
+    from whoever claims, and must return at once.
+    """
+
+    def lease_lost(self) -> None:
+        """Write nothing more."""
+
+    def stop_requested(self, reason: StopReason) -> None:
+        """Start nothing more; what is running may finish within the grace period. May be said repeatedly."""
+
+
+@dataclass
+class _Held:
+    lease: Lease
+    holder: Holder
+    trust: Trust
+    tokens_at_risk: Callable[[], int]
+
+
+class Heartbeat:
+    """The leases of this worker. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker_id: str,
+        config: LeaseConfig,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        on_drain_request: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_drain_request` is called, with every beat, while somebody wants this worker to drain."""
+        self._store = store
+        self._worker_id = worker_id
+        self._config = config
+        self._clock_s = clock_s
+        self._on_drain_request = on_drain_request
+        self.state = WorkerState.STARTING  # told with every beat: somebody may have taken us for lost
+        self._lock = threading.Lock()
+        self._held: dict[str, _Held] = {}  # by shard id
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._threads = (
+            threading.Thread(target=self._run, name="heartbeat", daemon=True),
+            threading.Thread(target=self._fence, name="fence", daemon=True),
+        )
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._wake.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the threads run that renew and give up."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def beat_now(self) -> None:
+        """Do not wait for the next beat: orders may have changed. Returns at once."""
+        self._wake.set()
+
+    def clock_s(self) -> float:
+        """The clock that trust is measured on: this process's monotonic one."""
+        return self._clock_s()
+
+    def hold(
+        self,
+        lease: Lease,
+        holder: Holder,
+        claimed_at_s: float,
+        tokens_at_risk: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Keep a lease from now on. `claimed_at_s` is this clock *before* the claim was asked for.
+
+        `tokens_at_risk` says how many tokens would be generated again if this process died now; it is asked
+        from the heartbeat's thread. Whoever has run this shard here under an earlier term is told, from this
+        thread, that its lease is lost: it ran out by the database's clock and not by ours.
+        """
+        trust = Trust(self._config)
+        trust.renewed(claimed_at_s)
+        with self._lock:
+            before = self._held.get(lease.shard_id)
+            self._held[lease.shard_id] = _Held(lease, holder, trust, tokens_at_risk)
+        if before is not None:
+            self._tell_lost(before)
+
+    def release(self, lease: Lease) -> None:
+        """The lease has ended, or is not to be renewed any more."""
+        with self._lock:
+            held = self._held.get(lease.shard_id)
+            if held is not None and held.lease.term == lease.term:
+                del self._held[lease.shard_id]
+
+    def trusts(self, lease: Lease) -> bool:
+        """Whether results may still be written under this lease, as far as this worker can know."""
+        with self._lock:
+            held = self._held.get(lease.shard_id)
+            return held is not None and held.lease.term == lease.term and held.trust.holds(self._clock_s())
+
+    def beat(self) -> bool:
+        """Renew everything once, and pass on what came back. False: the database is away."""
+        with self._lock:
+            asked = list(self._held.values())
+        at_risk = {held.lease.shard_id: held.tokens_at_risk() for held in asked}
+        asked_at_s = self._clock_s()
+
+        def renew(tx: Transaction) -> tuple[Sequence[HeldLease], bool]:
+            now = tx.now()
+            kept = tx.leases.renew([held.lease for held in asked], now, self._config.ttl_s, at_risk)
+            return kept, tx.workers.heard(self._worker_id, self.state, now)
+
+        try:
+            kept, is_to_drain = self._store.run(renew)
+        except DatabaseUnavailable as error:
+            log.warning("heartbeat failed", extra={"action": "heartbeat_failed", "reason": error.message})
+            self.drop_untrusted()
+            return False
+        self._settle(asked, {(held.shard_id, held.term): held for held in kept}, asked_at_s)
+        if is_to_drain:
+            self._on_drain_request()
+        return True
+
+    def drop_untrusted(self) -> None:
+        """Give up what somebody else may have by now, because nothing has renewed it for so long."""
+        with self._lock:
+            now_s = self._clock_s()
+            lost = [held for held in self._held.values() if held.trust.is_lost(now_s)]
+        for held in lost:
+            self._lose(held)
+
+    def _settle(self, asked: list[_Held], kept: dict[tuple[str, int], HeldLease], asked_at_s: float) -> None:
+        for held in asked:
+            answer = kept.get((held.lease.shard_id, held.lease.term))
+            if answer is None:
+                self._lose(held)
+                continue
+            held.trust.renewed(asked_at_s)
+            if answer.stop_reason is not None:
+                held.holder.stop_requested(answer.stop_reason)
+
+    def _lose(self, held: _Held) -> None:
+        with self._lock:
+            current = self._held.get(held.lease.shard_id)
+            if current is not held:
+                return  # released meanwhile: it ended well; or replaced, and told so
+            del self._held[held.lease.shard_id]
+        self._tell_lost(held)
+
+    def _tell_lost(self, held: _Held) -> None:
+        log.warning(
+            "lease lost",
+            extra={"action": "lease_lost", "shard": held.lease.shard_id, "term": held.lease.term},
+        )
+        held.holder.lease_lost()
+
+    def _run(self) -> None:
+        pause_s = self._config.heartbeat_s
+        while True:
+            self._wake.wait(pause_s)
+            self._wake.clear()
+            if self._stopped.is_set():
+                return
+            pause_s = self._config.heartbeat_s
+            try:
+                if not self.beat():
+                    pause_s = min(pause_s, RETRY_S)
+            except Exception:
+                log.exception("heartbeat failed", extra={"action": "heartbeat_failed"})
+
+    def _fence(self) -> None:
+        while not self._stopped.wait(self._config.heartbeat_s / FENCE_LOOKS_PER_BEAT):
+            try:
+                self.drop_untrusted()
+            except Exception:
+                log.exception("fence failed", extra={"action": "fence_failed"})

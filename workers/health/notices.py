@@ -1,0 +1,99 @@
+"""What a worker makes of a notice: it leaves, or stays; and started anew under one, it waits.
+
+    rebalance      leave, if this machine is a cheap one and a worker on another such is ready in its place
+    interruption   leave, whoever is there
+
+Whoever has left is started again by its supervisor, on the same machine. It loads no model, which would take
+room from somebody else for nothing; it waits until the notice is withdrawn, or the machine is gone.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from nightshift.fleet.checkpoints import model_id
+from nightshift.fleet.workers import Capacity, WorkerState
+from nightshift.outbound.cloud_metadata import Notice, NoticeKind, Provider
+from nightshift.settings import WorkerSettings
+from workers.health.heartbeat import Heartbeat
+from workers.health.registration import Registration
+from workers.health.spot import SpotWatcher
+
+log = logging.getLogger(__name__)
+
+FIRST_LOOK_S: Final = 3.0  # a start waits so long to hear whether there is a point in it
+LOOK_MAX_S: Final = 10.0  # a look may hang; what was heard before grows old meanwhile
+
+
+class Notices:
+    """The notices about this machine. `provider` None: nobody gives any."""
+
+    def __init__(
+        self,
+        provider: Provider | None,
+        settings: WorkerSettings,
+        registration: Registration,
+        heartbeat: Heartbeat,
+        on_leave: Callable[[], None],
+    ) -> None:
+        """`on_leave` is called from a thread here, again with every look while there is reason to leave."""
+        self._settings = settings
+        self._registration = registration
+        self._heartbeat = heartbeat
+        self._on_leave = on_leave
+        self._watcher = SpotWatcher(provider, self._noticed) if provider is not None else None
+        self._is_waiting = False
+        self._followed: NoticeKind | None = None
+        self._acknowledged: str | None = None
+
+    def wait_out(self) -> None:
+        """Listen from now on. Returns when this machine is there to stay, as far as anybody says."""
+        if self._watcher is None:
+            return
+        self._is_waiting = True
+        self._watcher.start()
+        self._watcher.has_looked.wait(FIRST_LOOK_S)
+        began_s = time.monotonic()
+        while (notice := self._watcher.standing) is not None and self._must_go(notice):
+            if self._heartbeat.state is not WorkerState.DRAINING:
+                self._heartbeat.state = WorkerState.DRAINING
+                log.warning(
+                    "not started: this machine is about to be taken away; "
+                    "waiting until the notice is withdrawn",
+                    extra={"action": "waits"},
+                )
+            if time.monotonic() >= began_s + self._settings.drain_s:
+                self._acknowledge(self._watcher, notice.event_id)
+            self._watcher.has_looked.clear()
+            self._watcher.has_looked.wait(LOOK_MAX_S)
+        if self._heartbeat.state is WorkerState.DRAINING:
+            log.info("this machine is there to stay: starting", extra={"action": "waited_out"})
+        self._heartbeat.state = WorkerState.STARTING
+        self._is_waiting = False
+
+    def _acknowledge(self, watcher: SpotWatcher, event_id: str | None) -> None:
+        """Whatever is to happen to this machine need not wait for its time: no worker here has work. Those
+        beside this one have heard the same notice, and had the time that a drain may take.
+        """
+        if event_id is None or event_id == self._acknowledged or not watcher.acknowledge(event_id):
+            return
+        self._acknowledged = event_id
+        log.warning("interruption acknowledged", extra={"action": "acknowledged", "event": event_id})
+
+    def _noticed(self, notice: Notice) -> None:
+        if self._is_waiting or not self._must_go(notice):
+            return
+        if self._followed is not notice.kind:
+            self._followed = notice.kind
+            log.warning(
+                "this machine is about to be taken away",
+                extra={"action": "spot_notice", "provider": notice.provider, "kind": notice.kind},
+            )
+        self._on_leave()
+
+    def _must_go(self, notice: Notice) -> bool:
+        if notice.kind is NoticeKind.INTERRUPTION:
+            return True
+        is_spot = Capacity(self._settings.capacity) is Capacity.SPOT
+        return is_spot and self._registration.is_replaceable(map(model_id, self._settings.models))

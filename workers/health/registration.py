@@ -1,0 +1,99 @@
+"""How the rest of the service sees this worker: its row in the database."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from nightshift.fleet.models import Model
+
+from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet.workers import Capacity, Worker, WorkerState
+from nightshift.store import Store
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+HEARD_OF_WITHIN: Final = timedelta(seconds=30)  # six heartbeats
+
+
+class Registration:
+    """One worker's row."""
+
+    def __init__(self, store: Store, worker_id: str, capacity: Capacity) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._capacity = capacity
+
+    def register(self) -> None:
+        """It exists, and loads its models."""
+        self._insist(self._insert)
+
+    def open(self, models: Iterable[Model]) -> None:
+        """It has loaded these and is ready."""
+        served = list(models)
+        self._insist(lambda: self._serve(served))
+
+    def _insist(self, act: Callable[[], None]) -> None:
+        """A database that is away is waited for: a worker that ended for that would be started again in vain,
+        until its supervisor gave it up.
+        """
+        while True:
+            try:
+                act()
+                return
+            except DatabaseUnavailable as error:
+                log.warning(
+                    "waiting for the database",
+                    extra={"action": "database_awaited", "reason": error.message},
+                )
+            time.sleep(RETRY_S)
+
+    def _insert(self) -> None:
+        with self._store.transaction() as tx:
+            now = tx.now()
+            tx.workers.register(
+                Worker(
+                    id=self._worker_id,
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    state=WorkerState.STARTING,
+                    models=(),
+                    started_at=now,
+                    heartbeat_at=now,
+                    capacity=self._capacity,
+                )
+            )
+
+    def _serve(self, models: Sequence[Model]) -> None:
+        with self._store.transaction() as tx:
+            now = tx.now()
+            for model in models:
+                tx.workers.register_model(model, now)
+            tx.workers.serves(self._worker_id, [model.id for model in models], now)
+
+    def mark(self, state: WorkerState) -> None:
+        """A database that is away learns of it later, or from the silence."""
+        try:
+            with self._store.transaction() as tx:
+                tx.workers.mark(self._worker_id, state, tx.now())
+        except DatabaseUnavailable as error:
+            log.warning("state not recorded", extra={"action": "mark_failed", "reason": error.message})
+
+    def is_replaceable(self, models: Iterable[str]) -> bool:
+        """Whether another worker is ready that has all these models, on such a machine: there are jobs that
+        want no other. False if nobody can tell.
+        """
+        needed = set(models)
+        try:
+            with self._store.snapshot() as tx:
+                ready = tx.workers.list(heartbeat_since=tx.now() - HEARD_OF_WITHIN, state=WorkerState.READY)
+        except DatabaseUnavailable:
+            return False
+        return any(
+            other.id != self._worker_id and other.capacity is self._capacity and needed <= set(other.models)
+            for other in ready
+        )

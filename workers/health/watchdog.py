@@ -1,0 +1,191 @@
+"""Notices that this process lives and does nothing: a step that does not end, an ear that hears nothing, a
+thread that is gone.
+
+Time is counted in looks, one a second, and no look counts for more than two: a process that was stopped as a
+whole (SIGSTOP, a frozen machine) finds that it has missed nothing.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE
+from nightshift.errors import QueueUnavailable
+from nightshift.fleet.workers import EXIT_DEAF, EXIT_ENGINE_DIED, EXIT_STUCK_STEP
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+QUEUE_LOOK_S: Final = 5.0  # the queue's length costs a connection
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, and the exit code that says so."""
+
+    exit_code: int
+    reason: str
+
+
+class Check(Protocol):
+    def look(self, passed_s: float) -> Finding | None:
+        """What is wrong, if anything is. `passed_s`: time since the last look."""
+
+
+class Watchdog:
+    """Looks every second, on a thread of its own, until it has found something or is stopped."""
+
+    def __init__(
+        self,
+        checks: Sequence[Check],
+        on_finding: Callable[[Finding], None],
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._checks = checks
+        self._on_finding = on_finding
+        self._clock_s = clock_s
+        self._looked_at_s = clock_s()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._looked_at_s = self._clock_s()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def look(self) -> Finding | None:
+        """One round of all checks."""
+        now_s = self._clock_s()
+        passed_s = min(now_s - self._looked_at_s, 2 * LOOK_S)
+        self._looked_at_s = now_s
+        findings = [check.look(passed_s) for check in self._checks]
+        return next((finding for finding in findings if finding is not None), None)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_S):
+            try:
+                finding = self.look()
+            except Exception:
+                log.exception("watchdog stumbled", extra={"action": "watchdog_stumbled"})
+                continue
+            if finding is not None:
+                self._on_finding(finding)
+                return
+
+
+class Stepping(Protocol):
+    """What is known of an engine's steps."""
+
+    @property
+    def stepping_since_s(self) -> float | None:
+        """When the step under way began; None: none is."""
+
+
+class StuckStep:
+    """A step that lasts longer than any does."""
+
+    def __init__(self, servers: Mapping[str, Stepping], limit_s: float) -> None:
+        """`limit_s` 0: however long a step lasts, it is not stuck."""
+        self._servers = servers
+        self._limit_s = limit_s
+        self._watched: dict[
+            str, tuple[float, float]
+        ] = {}  # by model: its step's begin, and how long it was seen
+
+    def look(self, passed_s: float) -> Finding | None:
+        for model, server in self._servers.items():
+            began_s = server.stepping_since_s
+            if began_s is None:
+                self._watched.pop(model, None)
+                continue
+            known_began_s, seen_s = self._watched.get(model, (None, 0.0))
+            seen_s = seen_s + passed_s if known_began_s == began_s else 0.0
+            self._watched[model] = (began_s, seen_s)
+            if 0 < self._limit_s <= seen_s:
+                return Finding(EXIT_STUCK_STEP, f"an engine step of {model} has not ended for {seen_s:.0f} s")
+        return None
+
+
+class DeadThread:
+    """A thread that the worker cannot do without and that is no more. Each catches what it can expect."""
+
+    def __init__(self, alive: Mapping[str, Callable[[], bool]]) -> None:
+        self._alive = alive
+
+    def look(self, passed_s: float) -> Finding | None:
+        for name, is_alive in self._alive.items():
+            if not is_alive():
+                return Finding(EXIT_ENGINE_DIED, f"the thread `{name}` has ended")
+        return None
+
+
+class QueueLength(Protocol):
+    def length(self, queue: str) -> int:
+        """Raises QueueUnavailable."""
+
+
+class Deaf:
+    """Messages wait, or work was found that they would have announced; there are places for it; and none has
+    been heard for too long, while Redis answers.
+
+    Consumers that stay connected and consume nothing have been reported of Celery for years. Work goes on
+    meanwhile, by asking the database every few seconds; but online requests wait for that.
+    """
+
+    def __init__(
+        self,
+        queue: QueueLength,
+        heard: Callable[[], int],
+        unheard: Callable[[], int],
+        listens_to: Callable[[], Iterable[str]],
+        limit_s: float,
+    ) -> None:
+        """`heard`: how many messages so far; `unheard`: how many online requests were found without one.
+        `listens_to`: the queues there are free places for, now. `limit_s` 0: it may hear nothing for ever.
+        """
+        self._queue = queue
+        self._heard = heard
+        self._listens_to = listens_to
+        self._limit_s = limit_s
+        self._unheard = unheard
+        self._heard_before, self._unheard_before = heard(), unheard()
+        self._silent_s = 0.0  # and something waited all the while
+        self._unasked_s = 0.0
+
+    def look(self, passed_s: float) -> Finding | None:
+        if not self._limit_s:
+            return None
+        heard = self._heard()
+        if heard != self._heard_before:
+            self._heard_before, self._unheard_before = heard, self._unheard()
+            self._silent_s = self._unasked_s = 0.0
+            return None
+        self._unasked_s += passed_s
+        if self._unasked_s < QUEUE_LOOK_S:
+            return None
+        self._silent_s = self._silent_s + self._unasked_s if self._misses_something() else 0.0
+        self._unasked_s = 0.0
+        if self._silent_s < self._limit_s:
+            return None
+        return Finding(EXIT_DEAF, f"messages have waited for {self._silent_s:.0f} s and none was heard")
+
+    def _misses_something(self) -> bool:
+        unheard, before = self._unheard(), self._unheard_before
+        self._unheard_before = unheard
+        try:
+            waiting = [self._queue.length(queue) for queue in self._listens_to()]
+        except QueueUnavailable:
+            return False  # nobody could have heard anything
+        return unheard > before or any(waiting)
+
+
+def queues_with_places(online_free: int, bulk_free: int) -> tuple[str, ...]:
+    """The queues a worker listens to, having so many free places."""
+    online = (ONLINE_QUEUE,) if online_free > 0 else ()
+    return online + ((BULK_QUEUE,) if bulk_free > 0 else ())

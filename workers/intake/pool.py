@@ -1,0 +1,181 @@
+"""Celery's pool, ours: a message becomes an entry in the intake's heap. No process, no thread per request.
+
+Named with `-P custom` and CELERY_CUSTOM_WORKER_POOL=workers.intake.pool:EnginePool. Celery imports this
+module before it has put anything on its path, so the package must be installed.
+
+The message is acknowledged when its claim has committed: with `acks_late`, Celery does that when told of
+success, and puts it into the queue again when told that it was rejected.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from billiard.einfo import ExceptionInfo
+from celery import bootsteps
+from celery.concurrency.base import BasePool
+from celery.exceptions import Reject
+from celery.signals import task_rejected, task_unknown, worker_shutting_down
+from celery.worker import state
+from kombu import serialization
+from kombu.exceptions import ContentDisallowed, DecodeError
+
+from nightshift.broker.queue import BULK_QUEUE, BULK_TASK, ONLINE_TASK
+from nightshift.errors import ConfigurationError, DatabaseUnavailable
+from nightshift.jobs.ids import is_id
+from nightshift.processes import failpoints
+from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
+from nightshift.processes.starting import starting
+from workers.composition import compose
+from workers.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+_ACCEPTED = frozenset({"application/json"})
+
+# `-P custom` makes one pool per process; the consumer's bootstep, which Celery makes by itself, finds it
+# here.
+_runtimes: list[Runtime] = []
+
+
+class EnginePool(BasePool):  # type: ignore[misc]
+    """Receives tasks and hands them to the runtime."""
+
+    signal_safe = False  # draining waits for threads and must not happen inside a signal handler
+    body_can_be_buffer = False
+
+    def on_start(self) -> None:
+        """Load the models. Celery connects to Redis only after this, so no message waits for a model."""
+        with starting():
+            self._runtime = self.compose()
+        try:
+            worker_shutting_down.connect(self._shutting_down)
+            self._runtime.start(let_go=_stop_celery)
+        except ConfigurationError as error:
+            log.critical("cannot start: %s", error, extra={"action": "misconfigured"})
+            raise SystemExit(CONFIGURATION_EXIT) from error
+        except DatabaseUnavailable as error:
+            log.critical("cannot start yet: %s", error, extra={"action": "start_postponed"})
+            raise SystemExit(UNAVAILABLE_EXIT) from error
+        _runtimes.append(self._runtime)
+        for refusal in (task_rejected, task_unknown):  # what Celery refuses never comes here
+            refusal.connect(self._refused)
+
+    def compose(self) -> Runtime:
+        """The runtime this pool hands its messages to. Raises ConfigurationError."""
+        return compose()
+
+    def _shutting_down(self, **about: Any) -> None:
+        """SIGTERM has come. Celery first takes its time with the broker; the work does not wait for that."""
+        self._runtime.told_to_stop()
+
+    def _refused(self, **about: Any) -> None:
+        self._runtime.intake.message_dropped()
+
+    def on_stop(self) -> None:
+        """Celery was told an exit code as the drain began; there may be another by now."""
+        self._runtime.drain()
+        if self._runtime.exit_code != (state.should_stop or 0):
+            raise SystemExit(self._runtime.exit_code)
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        accept_callback: Callable[[int, float], None],
+        callback: Callable[[tuple[int, None, float]], None],
+        error_callback: Callable[[ExceptionInfo], None],
+        **options: Any,
+    ) -> None:
+        """Take one message. `args` is (task, id, headers, body, content type, content encoding)."""
+        task, _, headers, body, content_type, content_encoding = args
+        failpoints.hit("worker.received")
+        receipt = CeleryReceipt(callback, error_callback)
+        accept_callback(0, time.monotonic())
+        priority = _priority(headers)
+        if task == BULK_TASK:
+            self._runtime.intake.bulk_rang(priority, receipt)
+            return
+        shard_id = _shard_id(body, content_type, content_encoding)
+        if task == ONLINE_TASK and shard_id is not None:
+            self._runtime.intake.online_rang(shard_id, priority, receipt)
+        else:
+            log.warning("message dropped", extra={"action": "message_dropped", "task": task})
+            self._runtime.intake.message_dropped()
+            receipt.acknowledge()
+
+    def _get_info(self) -> dict[str, Any]:
+        return {"implementation": "workers.intake.pool:EnginePool", "max-concurrency": self.limit}
+
+
+@dataclass(frozen=True)
+class CeleryReceipt:
+    """One message, as far as Celery is concerned."""
+
+    succeeded: Callable[[tuple[int, None, float]], None]
+    failed: Callable[[ExceptionInfo], None]
+
+    def acknowledge(self) -> None:
+        self.succeeded((0, None, 0.0))
+
+    def give_back(self) -> None:
+        try:
+            raise Reject("no place is free here", requeue=True)
+        except Reject:  # Celery wants to be told of an exception with its traceback
+            self.failed(ExceptionInfo())
+
+
+class BulkGate:
+    """Whether Celery's consumer listens for bulk tokens."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    def open(self) -> None:
+        self._consumer.call_soon(self._consumer.add_task_queue, BULK_QUEUE)
+
+    def close(self) -> None:
+        self._consumer.call_soon(self._consumer.cancel_task_queue, BULK_QUEUE)
+
+
+class ConsumerTap(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Gives the intake its gate, anew at every connection to the broker."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        for runtime in _runtimes:
+            runtime.intake.attach(BulkGate(consumer))
+
+    def stop(self, consumer: Any) -> None:
+        """Nothing to undo: the gate goes with the connection."""
+
+
+def _stop_celery(exit_code: int) -> None:
+    """Let Celery's main loop end as after SIGTERM: it gives unacknowledged messages back to the queue."""
+    state.should_stop = exit_code
+
+
+# Anybody who can write to Redis can write a message: whatever stands in it, it is looked at first.
+
+
+def _priority(headers: dict[str, Any]) -> int:
+    """0, Celery's most urgent, unless a number says otherwise. Messages are sorted by it."""
+    delivery_info = headers.get("delivery_info")
+    priority = delivery_info.get("priority") if isinstance(delivery_info, dict) else None
+    return priority if isinstance(priority, int) else 0
+
+
+def _shard_id(body: Any, content_type: str, content_encoding: str) -> str | None:
+    """The first argument of an online message. None if it is not an id in JSON. A later version may say more
+    than that; what this one does not know, it does not need.
+    """
+    try:
+        arguments, *_ = serialization.loads(body, content_type, content_encoding, accept=_ACCEPTED)
+    except (DecodeError, ContentDisallowed, LookupError, TypeError, ValueError):
+        return None
+    known = arguments[:1] if isinstance(arguments, list) else []
+    return known[0] if known and isinstance(known[0], str) and is_id(known[0]) else None

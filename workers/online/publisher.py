@@ -1,0 +1,154 @@
+"""What online requests have to say, sent on in batches: live text to the stream, answers to the database.
+
+An answer is committed first and announced afterwards, so whoever is told "it is there" finds it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from nightshift.broker.token_streams import Delta, End, StreamWriter
+from nightshift.errors import DatabaseUnavailable
+from nightshift.jobs import Answer, JsonObject, OnlineClaim
+from nightshift.lifecycle import transitions
+from nightshift.processes import failpoints
+from nightshift.store import Store, Transaction
+from workers.health.heartbeat import Heartbeat
+
+log = logging.getLogger(__name__)
+
+PUBLISH_MAX = 512  # entries sent in one go
+DATABASE_RETRY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of an answer that is being made."""
+
+    shard_id: str
+    choice: int
+    offset: int  # where in the answer it begins, in characters
+    text: str
+    token_offset: int  # where its log-probabilities begin, in tokens
+    logprobs: JsonObject | None
+
+    @property
+    def delta(self) -> Delta:
+        """Says where it begins, so that a reader can tell a lost delta and a repeated one."""
+        data: JsonObject = {"index": self.choice, "offset": self.offset, "text": self.text}
+        if self.logprobs is not None:
+            data |= {"token_offset": self.token_offset, "logprobs": self.logprobs}
+        return Delta(self.shard_id, data)
+
+
+@dataclass(frozen=True)
+class _Ended:
+    claim: OnlineClaim
+    answer: Answer | None  # None: its job was told to stop
+    settled: Callable[[], None]
+
+
+class _Close:
+    """No more entries will come."""
+
+
+_Entry = Text | _Ended | _Close
+
+
+class Publisher:
+    """One thread for all requests of a worker; whoever has something to say does not wait for it."""
+
+    def __init__(self, store: Store, streams: StreamWriter, heartbeat: Heartbeat) -> None:
+        self._store = store
+        self._streams = streams
+        self._heartbeat = heartbeat
+        self._outbox: SimpleQueue[_Entry] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="online", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Send what is there, and end."""
+        self._outbox.put(_Close())
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def say(self, text: Text) -> None:
+        self._outbox.put(text)
+
+    def end(self, claim: OnlineClaim, answer: Answer | None, settled: Callable[[], None]) -> None:
+        """A request has its answer; without one, its job was told to stop. `settled` is called on the
+        publisher's thread once that is recorded, or cannot be any more.
+        """
+        self._outbox.put(_Ended(claim, answer, settled))
+
+    def _run(self) -> None:
+        while True:
+            entries = [self._outbox.get()]
+            while len(entries) < PUBLISH_MAX and not self._outbox.empty():
+                entries.append(self._outbox.get())
+            self._publish(entries)
+            if any(isinstance(entry, _Close) for entry in entries):
+                return
+
+    def _publish(self, entries: Sequence[_Entry]) -> None:
+        """Live tokens first, then commit what has ended, then announce it."""
+        self._write([entry.delta for entry in entries if isinstance(entry, Text)])
+        ended = [entry for entry in entries if isinstance(entry, _Ended)]
+        recorded = self._record(ended)
+        for entry in ended:
+            self._heartbeat.release(entry.claim.lease)  # one not recorded runs out and is run again
+            entry.settled()
+        self._write([End(entry.claim.lease.shard_id) for entry in recorded])
+
+    def _record(self, ended: Sequence[_Ended]) -> Sequence[_Ended]:
+        """Commit what has ended, for as long as its lease is trusted. Returns what was.
+
+        Together, which costs one wait for the disk; in ever smaller parts while that fails: of many one may
+        be what the database refuses, and many together meet a conflict more easily than one.
+        """
+        recorded: list[_Ended] = []
+        left, count = list(ended), len(ended)
+        while left := [entry for entry in left if self._heartbeat.trusts(entry.claim.lease)]:
+            part = left[:count]
+            try:
+                self._commit(part)
+                recorded += part
+            except DatabaseUnavailable as error:
+                log.warning("answers wait", extra={"action": "answers_wait", "reason": error.message})
+                time.sleep(DATABASE_RETRY_S)
+                count = max(1, len(part) // 2)
+                continue
+            except Exception:
+                if len(part) > 1:
+                    count = len(part) // 2
+                    continue
+                log.exception("answer not recorded", extra={"action": "answer_lost"})
+            left, count = left[len(part) :], 2 * count
+        return recorded
+
+    def _commit(self, ended: Sequence[_Ended]) -> None:
+        """All in one transaction. One whose lease is gone changes nothing."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            for entry in ended:
+                if entry.answer is not None:
+                    transitions.record_answer(tx, entry.claim, entry.answer, now)
+                elif tx.shards.stop_held(entry.claim.lease):
+                    transitions.end_stopped_online(tx, tx.jobs.fetch(entry.claim.job.id), now)
+
+        self._store.run(record)
+        failpoints.hit("worker.answered")
+
+    def _write(self, entries: Sequence[Delta | End]) -> None:
+        if entries:
+            self._streams.write(entries)

@@ -1,0 +1,295 @@
+"""Between the wire and the engine: a request body becomes tokens, tokens become an answer body.
+
+Both runners use it, so an online request and a row of a bulk job are answered by the same code. It knows
+nothing of jobs, leases or the database.
+"""
+
+import codecs
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from nightshift.endpoints.answers import Choice, chat_completion, embedding_list, error_body, text_completion
+from nightshift.endpoints.logprobs import Chance, Chosen, chat_logprobs, completion_logprobs
+from nightshift.endpoints.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    GenerationRequest,
+    Request,
+)
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import Answer, JsonObject, Usage
+from workers.engine import Completion, InvalidSamplingParams, Output, SamplingParams, TokenLogprobs
+
+
+@dataclass(frozen=True)
+class SamplingDefaults:
+    """How a model wants to be sampled where a request says nothing: its generation_config.json's word.
+
+    As in vLLM. A model that says nothing either is sampled at OpenAI's temperature of 1.
+    """
+
+    temperature: float = 1.0
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+    @classmethod
+    def from_generation_config(cls, config: Mapping[str, Any]) -> "SamplingDefaults":
+        """`do_sample: false` means greedy, which is temperature 0 here."""
+        if config.get("do_sample") is False:
+            return cls(temperature=0.0, repetition_penalty=config.get("repetition_penalty"))
+        known = {name: config[name] for name in cls.__dataclass_fields__ if config.get(name) is not None}
+        return cls(**known)
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of one of a request's choices. The first one's is the request's own: it does not depend on how
+    many more were asked for.
+    """
+    if choice == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+T = TypeVar("T")
+
+CHARS_PER_TOKEN_MAX = 128  # on average, of a text that a person or a program might mean; words have about 5
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What names an answer. Derived from the row, so that a row run twice gives the same bytes."""
+
+    name: str  # unique for the row or request, the same at every attempt
+    created_s: int  # shown as `created`: when the job was
+
+    def id(self, prefix: str) -> str:
+        """An id for this answer, such as `chatcmpl-…`, that does not change from one attempt to the next."""
+        return prefix + hashlib.sha256(f"{prefix}{self.name}".encode()).hexdigest()[:24]
+
+    @property
+    def seed(self) -> int:
+        """What the row's random draws depend on when the request names no seed."""
+        return int.from_bytes(hashlib.sha256(f"seed {self.name}".encode()).digest()[:8], "big") >> 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What has come of a request since the last one of these. The last one carries the answer."""
+
+    text: str = ""
+    token_ids: Sequence[int] = ()
+    choice: int = 0  # whose text and tokens these are
+    token_logprobs: Sequence[TokenLogprobs] = ()  # one per token, if asked for
+    logprobs: JsonObject | None = None  # the same as the answer will show them
+    answer: Answer | None = None
+    failed: str | None = None  # the engine gave this request up, with the reason
+
+
+Listener = Callable[[Progress], None]
+
+
+class Tokenizer(Protocol):
+    """What an answer needs of the model's tokenizer."""
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+    def is_special(self, token_id: int) -> bool: ...
+
+
+def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDefaults) -> SamplingParams:
+    """The engine's view of a request's sampling fields. Raises InvalidRequest naming the field."""
+    given: dict[str, Any] = {
+        "temperature": _first(request.temperature, defaults.temperature),
+        "top_p": _first(request.top_p, defaults.top_p),
+        "top_k": _first(request.top_k, defaults.top_k),
+        "min_p": _first(request.min_p, defaults.min_p),
+        "seed": _first(request.seed, seed),
+        "stop": tuple(request.stop or ()),
+        "max_tokens": request.output_tokens_max,
+        "min_tokens": request.min_tokens,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "repetition_penalty": _first(request.repetition_penalty, defaults.repetition_penalty),
+        "logit_bias": request.logit_bias,
+        "ignore_eos": request.ignore_eos,
+        "logprobs": request.logprobs_asked,
+    }
+    try:
+        return SamplingParams(**{name: value for name, value in given.items() if value is not None})
+    except InvalidSamplingParams as error:
+        raise InvalidRequest(f"Invalid '{error.field}': {error}.", param=error.field) from error
+
+
+def prompt_chars(request: Request) -> int:
+    """How long a request's text is, in characters, before anything is done with it."""
+    if isinstance(request, ChatRequest):
+        return sum(len(message.text) for message in request.messages)
+    texts = request.inputs if isinstance(request, EmbeddingRequest) else [request.prompt]
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
+def body_chars(value: Any) -> int:
+    """How much text there is in a request body nobody has looked at, in characters."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(body_chars, value.values()))
+    return sum(map(body_chars, value)) if isinstance(value, list) else 1
+
+
+def check_length(text_chars: int, context_length: int, param: str) -> None:
+    """Refuse a text that is far too long without making tokens of it: that alone could take seconds.
+
+    Raises InvalidRequest. A text just too long passes; the engine counts its tokens.
+    """
+    if text_chars > context_length * CHARS_PER_TOKEN_MAX:
+        raise InvalidRequest(
+            f"A text of {text_chars} characters cannot fit the model's context of {context_length} tokens.",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def _first(asked: T | None, default: T | None) -> T | None:
+    return default if asked is None else asked
+
+
+class TextAnswer:
+    """Collects one request's outputs, of all its choices, and turns them into what its listener hears."""
+
+    def __init__(
+        self, request: ChatRequest | CompletionRequest, identity: Identity, tokenizer: Tokenizer
+    ) -> None:
+        self._request = request
+        self._identity = identity
+        self._choices = [_Choice(request, tokenizer) for _ in range(request.num_choices)]
+
+    def take(self, choice: int, output: Output) -> Progress:
+        """One output of the engine's, as progress. The last choice to finish brings the answer."""
+        progress = self._choices[choice].take(choice, output)
+        if output.finish_reason == "abort":
+            return replace(progress, failed=output.error or "aborted")
+        if all(each.completion.is_finished for each in self._choices):
+            return replace(progress, answer=self._answer())
+        return progress
+
+    def _answer(self) -> Answer:
+        completions = [choice.completion for choice in self._choices]
+        usage = Usage(
+            completions[0].num_prompt_tokens,  # of all choices, but it was asked once
+            sum(len(done.token_ids) for done in completions),
+            completions[0].num_cached_tokens,
+        )
+        request, identity = self._request, self._identity
+        choices = [choice.shown() for choice in self._choices]
+        if isinstance(request, ChatRequest):
+            body = chat_completion(
+                id=identity.id("chatcmpl-"),
+                created_s=identity.created_s,
+                model=request.model,
+                choices=choices,
+                usage=usage,
+                service_tier=request.service_tier,
+            )
+        else:
+            body = text_completion(
+                id=identity.id("cmpl-"),
+                created_s=identity.created_s,
+                model=request.model,
+                choices=choices,
+                usage=usage,
+            )
+        return Answer(200, body, usage)
+
+
+class _Choice:
+    """One choice of a request: its completion, and its tokens as the answer shows them."""
+
+    def __init__(self, request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> None:
+        self.completion = Completion(id="")
+        self._tokenizer = tokenizer
+        self._shows_logprobs = request.logprobs_asked is not None
+        self._in_shape = chat_logprobs if isinstance(request, ChatRequest) else completion_logprobs
+        self._chosen: list[Chosen] = []
+        self._partial = b""  # of a character whose last bytes have not come yet
+        self._num_characters = 0  # before it
+
+    def take(self, choice: int, output: Output) -> Progress:
+        self.completion.id = output.id
+        self.completion.append(output)
+        logprobs = output.logprobs or ()
+        shown = self._show(output.token_ids, logprobs, output.end_token_id) if logprobs else None
+        return Progress(output.text, output.token_ids, choice, logprobs, shown)
+
+    def shown(self) -> Choice:
+        done = self.completion
+        logprobs = self._in_shape(self._chosen) if self._shows_logprobs else None
+        return Choice(done.text, str(done.finish_reason), logprobs)
+
+    def _show(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], end_token_id: int | None
+    ) -> JsonObject | None:
+        """New tokens in the shape of the endpoint. The one that ended the answer is no part of it."""
+        new = [*zip(token_ids, logprobs, strict=True)]
+        new = new[:-1] if end_token_id is not None else new
+        chosen = [self._chosen_token(token, each) for token, each in new]
+        self._chosen += chosen
+        return self._in_shape(chosen) if chosen else None
+
+    def _chosen_token(self, token_id: int, logprobs: TokenLogprobs) -> Chosen:
+        spelled = self._tokenizer.token_bytes
+        visible = b"" if self._tokenizer.is_special(token_id) else spelled(token_id)
+        if visible and not _continues_character(visible):
+            self._read(b"", is_last=True)  # what was half a character will never be a whole one
+        offset = self._num_characters
+        self._read(visible)
+        return Chosen(
+            Chance(spelled(token_id), logprobs.logprob),
+            [
+                Chance(spelled(id), logprob)
+                for id, logprob in zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
+            ],
+            offset,
+        )
+
+    def _read(self, visible: bytes, *, is_last: bool = False) -> None:
+        """Count the characters that are whole now."""
+        buffer = self._partial + visible
+        text, num_bytes = codecs.utf_8_decode(buffer, "replace", is_last)
+        self._num_characters += len(text)
+        self._partial = buffer[num_bytes:]
+
+
+def _continues_character(data: bytes) -> bool:
+    return data[0] & 0b1100_0000 == 0b1000_0000
+
+
+def embedding_answer(request: EmbeddingRequest, vectors: Sequence[bytes], prompt_tokens: int) -> Answer:
+    """An embedding request's answer. Each vector is little-endian float32 bytes."""
+    body = embedding_list(
+        model=request.model,
+        embeddings=vectors,
+        encoding_format=request.encoding_format,
+        prompt_tokens=prompt_tokens,
+    )
+    return Answer(200, body, Usage(prompt_tokens, 0, 0))
+
+
+def refusal(error: InvalidRequest) -> Answer:
+    """The answer to a request that can never be run: the caller's to mend."""
+    body = error_body(error.message, "invalid_request_error", param=error.param, code=error.code)
+    return Answer(404 if error.code == "model_not_found" else 400, body, Usage())
+
+
+def breakdown(reason: str) -> Answer:
+    """The answer to a request that the engine failed on. Nobody's request was wrong."""
+    body: JsonObject = error_body(
+        f"The model failed on this request: {reason}", "server_error", code="model_error"
+    )
+    return Answer(500, body, Usage())

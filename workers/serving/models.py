@@ -1,0 +1,48 @@
+"""The models of one worker: finding the one a request names."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from nightshift.fleet.models import ModelKind
+
+from nightshift.endpoints.requests import EmbeddingRequest
+from nightshift.errors import InvalidRequest, UnknownModel
+from nightshift.settings import WorkerSettings
+from workers.serving.model_server import Inference, ModelServer, OnFatal
+
+# From what the operator named, and its place in the list. Raises ConfigurationError.
+LoadModel = Callable[[str, int, WorkerSettings, OnFatal], ModelServer]
+
+
+class Models:
+    """The models of this worker, by id."""
+
+    def __init__(self, servers: Sequence[ModelServer]) -> None:
+        self._servers = {server.model.id: server for server in servers}
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._servers)
+
+    def __iter__(self) -> Iterator[ModelServer]:
+        return iter(self._servers.values())
+
+    def get(self, model_id: str) -> ModelServer:
+        """Raises UnknownModel."""
+        try:
+            return self._servers[model_id]
+        except KeyError as error:
+            raise UnknownModel(f"The model '{model_id}' is not served here.", param="model") from error
+
+    def submit(self, inference: Inference) -> ModelServer:
+        """Hand a request to the model it names. Raises UnknownModel, InvalidRequest or Busy."""
+        server = self.get(inference.request.model)
+        wanted = ModelKind.ENCODER if isinstance(inference.request, EmbeddingRequest) else ModelKind.DECODER
+        if server.model.kind is not wanted:
+            does = "generates text" if server.model.kind is ModelKind.DECODER else "makes embeddings"
+            raise InvalidRequest(
+                f"The model '{server.model.id}' {does}; this endpoint asks for something else.",
+                param="model",
+                code="model_not_supported",
+            )
+        server.submit(inference)
+        return server

@@ -1,0 +1,80 @@
+"""The bulk shards that one worker runs: each taken in with a place and a thread, and all handed back when the
+worker has to leave.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from nightshift.errors import DatabaseUnavailable
+from nightshift.jobs import BulkClaim
+from workers.shard.endings import Endings
+from workers.shard.runner import Rooms, ShardConfig, ShardRunner
+
+log = logging.getLogger(__name__)
+
+
+class Shards:
+    """What is running now. For any thread."""
+
+    def __init__(self, rooms: Rooms, config: ShardConfig, on_end: Callable[[], None]) -> None:
+        """`on_end` is called, from a shard's thread, whenever a place has become free."""
+        self._rooms = rooms
+        self._config = config
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._running: set[ShardRunner] = set()  # each until its thread says that it has ended
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def are_alive(self) -> bool:
+        """Whether every place that is taken has a thread that will give it back."""
+        with self._lock:
+            return all(runner.is_alive for runner in self._running)
+
+    def run(self, claim: BulkClaim, claimed_at_s: float) -> ShardRunner:
+        """Take a claimed shard in. Raises RuntimeError when there is no thread for it: it has gone back."""
+        runner = ShardRunner(claim, self._rooms, self._config, self._ended)
+        try:
+            with self._lock:  # so that whoever sees it can wait for it, and it cannot end before it is seen
+                self._rooms.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
+                runner.start()
+                self._running.add(runner)
+        except RuntimeError:
+            self._hand_back(runner)
+            raise
+        return runner
+
+    def drain(self, until_s: float) -> None:
+        """Every shard goes back: by its own thread with all it has, or without that when time is up.
+        `until_s` is on the monotonic clock.
+        """
+        with self._lock:
+            runners = list(self._running)
+        for runner in runners:
+            runner.drain()
+        for runner in runners:
+            if not runner.join(max(0.0, until_s - time.monotonic())):
+                log.warning(
+                    "shard handed back in a hurry",
+                    extra={"action": "hurried", "shard": runner.claim.lease.shard_id},
+                )
+                self._hand_back(runner)
+
+    def _hand_back(self, runner: ShardRunner) -> None:
+        """It has no thread, or one that waits for something, an upload most likely. What that would still
+        write is refused.
+        """
+        self._rooms.heartbeat.release(runner.claim.lease)
+        try:
+            Endings(runner.claim, self._rooms.store).hand_back(runner.tokens_at_risk())
+        except DatabaseUnavailable as error:
+            log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
+
+    def _ended(self, runner: ShardRunner) -> None:
+        with self._lock:
+            self._running.discard(runner)
+        self._on_end()

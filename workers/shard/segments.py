@@ -1,0 +1,197 @@
+"""Checkpoints of one shard: what is written when, and what a later worker finds.
+
+    rows done ────────► segment t3-000007.jsonl ────┐
+                                                    ├──► listed in one transaction, under the term
+    rows under way ───► carry-over t3-c000002.jsonl ┘
+                        exist for nobody yet             exist
+
+A worker that dies between the two leaves objects nobody will ever look at. Rows under way are saved as the
+tokens they have so far; that costs the next worker one prefill instead of the whole row. Each carry-over
+replaces the one before.
+
+Both are read back against their sha256, which the database has: with a segment, or in a carry-over's key.
+"""
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nightshift.errors import DatabaseUnavailable, ObjectNotFound, StorageError
+from nightshift.jobs import BulkClaim, Segment, Usage, carry_over_key, carry_over_sha256, segment_key
+from nightshift.lifecycle import transitions
+from nightshift.objectstore import ObjectDamaged, ObjectStore, ObjectTooLarge, read_verified
+from nightshift.processes import failpoints
+from nightshift.rows.outputs import RowResult, encode_segment, read_segment
+from nightshift.store import Store, Transaction
+from nightshift.store.shards.shards import AlreadyListed
+from workers.engine import InvalidState
+from workers.serving.carry_over import CarryOver, decode_carry_overs, encode_carry_overs
+
+log = logging.getLogger(__name__)
+
+CARRY_OVER_BYTES_MAX = 256 * 1024 * 1024  # what a reader of one is prepared to hold; no more is written
+
+
+class LeaseLost(Exception):
+    """The shard belongs to somebody else now. Nothing more may be written for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Where a shard stands: written whole or not at all."""
+
+    results: Sequence[RowResult] = ()  # rows finished since the one before
+    unfinished: Mapping[int, CarryOver] | None = None  # rows begun; None: what is saved of them stays
+    rows_total: int | None = None  # known once the input has been read to its end
+    tokens_left_out: int = 0  # generated for rows under way, and not in it
+    tokens_covered: int = 0  # generated under this lease, and in it or the ones before
+    tokens_redone: int = 0  # found since the one before: made earlier, and not to be gone on from
+
+
+@dataclass
+class _Stored:
+    """The objects of a checkpoint that are stored, and not listed yet."""
+
+    checkpoint: Checkpoint
+    segment: Segment | None = None
+    carry_over_key: str | None = None
+
+
+class Checkpoints:
+    """Reads what earlier leases of a shard have left, and writes for this one. One thread at a time."""
+
+    def __init__(self, claim: BulkClaim, store: Store, objects: ObjectStore) -> None:
+        self._claim = claim
+        self._store = store
+        self._objects = objects
+        self._segments = 0
+        self._carry_overs = 0
+        self._carry_over_key = claim.shard.carry_over_key
+        self._stored: _Stored | None = None
+
+    def rows_done(self) -> set[int]:
+        """The rows that earlier leases have finished: those in listed segments, and no others."""
+        with self._store.snapshot() as tx:
+            segments = tx.shards.segments(self._claim.shard.id)
+        done: set[int] = set()
+        for segment in segments:
+            done.update(result.row for result in read_segment(self._objects, segment))
+        return done
+
+    def carry_over(self) -> dict[int, CarryOver]:
+        """What the worker before left unfinished, by row. One that is not what was written, or cannot be
+        read for any reason that waiting does not mend, is none at all.
+        """
+        key = self._claim.shard.carry_over_key
+        if key is None:
+            return {}
+        try:
+            return decode_carry_overs(self._read_carry_over(key))
+        except (ObjectNotFound, ObjectDamaged, ObjectTooLarge, InvalidState) as error:
+            log.warning(
+                "rows begin anew",
+                extra={"action": "carry_over_unreadable", "key": key, "reason": str(error)},
+            )
+            return {}
+
+    def _read_carry_over(self, key: str) -> bytes:
+        sha256 = carry_over_sha256(key)
+        if sha256 is None:
+            return self._objects.read(key, CARRY_OVER_BYTES_MAX)
+        return read_verified(self._objects, key, sha256, CARRY_OVER_BYTES_MAX)
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Store a checkpoint and list it.
+
+        Raises LeaseLost when the database refuses; StorageError or DatabaseUnavailable when they cannot be
+        reached. Asked again then, it does only what is still to do.
+        """
+        if self._stored is None or self._stored.checkpoint is not checkpoint:
+            self._stored = _Stored(checkpoint)
+        stored = self._stored
+        if checkpoint.results and stored.segment is None:
+            stored.segment = self._store_segment(checkpoint.results)
+        if checkpoint.unfinished is not None and stored.carry_over_key is None:
+            stored.carry_over_key = self._store_carry_over(checkpoint.unfinished)
+        self._list(stored)
+        self._segments += stored.segment is not None
+        if stored.carry_over_key is not None:
+            self._carry_overs += 1
+            self.forget_carry_over()
+            self._carry_over_key = stored.carry_over_key
+
+    def forget_carry_over(self) -> None:
+        """Delete the carry-over that nobody needs any more. If that fails, it is left to be collected."""
+        if self._carry_over_key is None:
+            return
+        try:
+            self._objects.delete(self._carry_over_key)
+        except StorageError as error:
+            log.info(
+                "carry-over stays",
+                extra={
+                    "action": "carry_over_stays",
+                    "key": self._carry_over_key,
+                    "reason": error.message,
+                },
+            )
+        self._carry_over_key = None
+
+    def _store_segment(self, results: Sequence[RowResult]) -> Segment:
+        lease = self._claim.lease
+        data = encode_segment(results)
+        key = segment_key(lease, self._claim.shard.shard_no, self._segments)
+        self._objects.put(key, data)
+        failpoints.hit("worker.segment_stored")
+        return Segment(
+            key=key,
+            term=lease.term,
+            seq=self._segments,
+            succeeded=sum(result.succeeded for result in results),
+            failed=sum(not result.succeeded for result in results),
+            usage=sum((result.usage for result in results), Usage()),
+            size_bytes=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+        )
+
+    def _store_carry_over(self, unfinished: Mapping[int, CarryOver]) -> str:
+        data = encode_carry_overs(unfinished, CARRY_OVER_BYTES_MAX)
+        sha256 = hashlib.sha256(data).hexdigest()
+        key = carry_over_key(self._claim.lease, self._claim.shard.shard_no, self._carry_overs, sha256)
+        self._objects.put(key, data)
+        failpoints.hit("worker.carry_over_stored")
+        return key
+
+    def _list(self, stored: _Stored) -> None:
+        try:
+            holds = self._store.run(lambda tx: self._listed(tx, stored))
+        except AlreadyListed:
+            return  # the answer to the first try was lost
+        if not holds:
+            self._count_refusal()
+            raise LeaseLost
+        if stored.segment is not None:
+            failpoints.hit("worker.segment_listed")
+
+    def _listed(self, tx: Transaction, stored: _Stored) -> bool:
+        lease, checkpoint = self._claim.lease, stored.checkpoint
+        holds = transitions.commit_segment(
+            tx,
+            lease,
+            stored.segment,
+            tx.now(),
+            rows_total=checkpoint.rows_total,
+            carry_over_key=stored.carry_over_key,
+            tokens_in_flight=checkpoint.tokens_left_out,
+        )
+        if holds:
+            transitions.count_redone(tx, lease.job_id, checkpoint.tokens_redone)
+        return holds
+
+    def _count_refusal(self) -> None:
+        try:
+            with self._store.transaction() as tx:
+                tx.counters.add("writes_fenced", 1)
+        except DatabaseUnavailable:
+            return  # a count is not worth waiting for
