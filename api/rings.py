@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from nightshift.broker.hints import Nudger
+from nightshift.broker.hints import HintPublisher
 from nightshift.broker.queue import Queue
 from nightshift.errors import DatabaseUnavailable, QueueUnavailable
 from nightshift.processes import failpoints
@@ -34,9 +34,9 @@ SENT_MAX: Final = 1000  # sent and not deleted; what is more than that stays for
 class Doorbell:
     """It may fail; it may not delay. Thread-safe."""
 
-    def __init__(self, queue_: Queue, nudger: Nudger, store: Store) -> None:
+    def __init__(self, queue_: Queue, hint_publisher: HintPublisher, store: Store) -> None:
         self._queue = queue_
-        self._nudger = nudger
+        self._hint_publisher = hint_publisher
         self._store = store
         self._rests_until_s = 0.0
         self._sent: queue.Queue[int | None] = queue.Queue(SENT_MAX)  # ids; None: no more will come
@@ -61,9 +61,9 @@ class Doorbell:
                 break
         return True
 
-    def nudge(self) -> None:
+    def hint(self) -> None:
         """A job was told to stop, and that is committed: its workers need not wait for their next look."""
-        if time.monotonic() >= self._rests_until_s and not self._nudger.nudge():
+        if time.monotonic() >= self._rests_until_s and not self._hint_publisher.publish():
             self._rests_until_s = time.monotonic() + DOORBELL_REST_S
 
     def close(self) -> None:

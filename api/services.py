@@ -14,7 +14,7 @@ from api.jobs.catalogue import Catalogue
 from api.middleware.bodies import Bodies
 from api.rings import Doorbell
 from api.storage_threads import StorageThreads
-from nightshift.broker.hints import Nudger
+from nightshift.broker.hints import HintPublisher
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamReader
 from nightshift.objectstore import Locations, ObjectStore, open_store
@@ -63,11 +63,11 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
     """Everything open; closed in the end. Connections are made when they are first needed."""
     store = Store(open_database(settings.data))
     queue = Queue(settings.queue)
-    nudger = Nudger(settings.queue)
+    hint_publisher = HintPublisher(settings.queue)
     streams = StreamReader(settings.queue)
     objects = open_store(settings.data.resolved_storage_url)
     locations = Locations(settings.locations.s3_buckets, settings.locations.file_roots)
-    doorbell = Doorbell(queue, nudger, store)
+    doorbell = Doorbell(queue, hint_publisher, store)
     try:
         yield Services(
             settings=settings,
@@ -88,5 +88,5 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
         locations.close()
         objects.close()
         queue.close()
-        nudger.close()
+        hint_publisher.close()
         store.close()

@@ -2,7 +2,7 @@
 
 threads   celery main ──► intake ──► shard-N (one per bulk shard held) ──┐
                                └───► online (publishes answers)          ├──► engine-MODEL (one per model)
-          heartbeat (keeps the leases of both) ◄── nudges               ┘
+          heartbeat (keeps the leases of both) ◄── hints                ┘
           watchdog (is any of them stuck?)    spot (is this machine about to go?)
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nightshift.broker.hints import NudgeListener
+from nightshift.broker.hints import HintListener
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamWriter
 from nightshift.fleet.checkpoints import check_distinct
@@ -82,7 +82,7 @@ class Runtime:
         self._heartbeat = Heartbeat(
             connections.store, worker_id, settings.lease, on_drain_request=self._drain_requested
         )
-        self._nudges = NudgeListener(connections.queue, self._heartbeat.beat_now)
+        self._hints = HintListener(connections.queue, self._heartbeat.beat_now)
         self._queue = Queue(connections.queue)  # looked at, by the watchdog alone
         self._notices = Notices(provider, settings, self._registration, self._heartbeat, self._leave_once)
         self._isolation = Isolation(on_free=lambda: self.intake.bulk_place_freed())
@@ -103,7 +103,7 @@ class Runtime:
         self._let_go = let_go
         self._registration.register()
         self._heartbeat.start()
-        self._nudges.start()
+        self._hints.start()
         self._notices.wait_out()
         check_distinct(self._settings.models)
         self._models = Models(
@@ -209,7 +209,7 @@ class Runtime:
         self._online.drain(max(0.0, ONLINE_DRAIN_S - bulk_s))
         for server in self._models:
             server.stop()
-        self._nudges.stop()
+        self._hints.stop()
         self._heartbeat.stop()
         self._registration.mark(WorkerState.STOPPED)
         self._metrics.close()

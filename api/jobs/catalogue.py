@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from nightshift.fleet.models import ModelKind
-
 from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.fleet.checkpoints import model_id
+from nightshift.fleet.models import ModelKind
 from nightshift.jobs import Endpoint
 from nightshift.store import Transaction
 

@@ -164,7 +164,7 @@ def stop(services: Services, job: Job) -> None:
         log.warning("an abandoned request was not stopped", extra={"action": "stop_failed", "job": job.id})
         return
     if stopped:
-        services.doorbell.nudge()
+        services.doorbell.hint()
 
 
 def _has_ended(services: Services, job: Job) -> bool:

@@ -70,7 +70,7 @@ def cancel_batch(batch_id: str, services: ServicesDep, caller: CallerDep) -> Res
         return _render(tx, cancel(tx, job, batch_status(job), "batch", now), now)
 
     shown = services.store.run(stop)
-    services.doorbell.nudge()
+    services.doorbell.hint()
     return JSONResponse(shown)
 
 

@@ -87,7 +87,7 @@ def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Respons
         return job_json(tx, stopped, now, services.settings.api.base_url)
 
     shown = services.store.run(stop)
-    services.doorbell.nudge()
+    services.doorbell.hint()
     return JSONResponse(shown)
 
 

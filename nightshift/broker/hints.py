@@ -1,7 +1,6 @@
-"""A nudge: orders have changed, look at the database now. Redis pub/sub, lossy, and nothing depends on it.
+"""Pub/sub hints: "orders have changed, read the database now". Lossy, and nothing depends on them.
 
-Workers look every few seconds anyway, when they renew their leases. A nudge makes a cancel free its place at
-once.
+A worker reads its orders with every heartbeat anyway; a hint makes a cancel free its place at once.
 """
 
 import logging
@@ -17,22 +16,22 @@ from nightshift.settings import QueueSettings
 log = logging.getLogger(__name__)
 
 CHANNEL: Final = "ns:nudge"
-LISTEN_S: Final = 1.0  # how long one wait lasts before the listener looks whether it is to stop
+LISTEN_S: Final = 1.0  # one wait for a message; the listener checks between two whether it is to stop
 RECONNECT_S: Final = 5.0
 
 
-class Nudger:
-    """Whoever changes orders. A Redis that is away costs one bounded attempt."""
+class HintPublisher:
+    """The side that changes orders. A Redis that is away costs one bounded attempt."""
 
     def __init__(self, settings: QueueSettings) -> None:
         self._redis = _connect(settings, settings.publish_timeout_s)
 
-    def nudge(self) -> bool:
-        """Tell all workers to look. False: Redis is away; they will look by themselves."""
+    def publish(self) -> bool:
+        """Tell all workers to read their orders. False: Redis is away, their next heartbeat does it."""
         try:
             self._redis.publish(CHANNEL, b"")
         except redis.RedisError as error:
-            log.info("nobody nudged", extra={"action": "nudge_failed", "reason": str(error)})
+            log.info("hint not published", extra={"action": "hint_failed", "reason": str(error)})
             return False
         return True
 
@@ -40,15 +39,15 @@ class Nudger:
         self._redis.close()
 
 
-class NudgeListener:
-    """A worker's ear, on a thread of its own."""
+class HintListener:
+    """Subscribes on a thread of its own and calls `on_hint` for each hint."""
 
-    def __init__(self, settings: QueueSettings, on_nudge: Callable[[], None]) -> None:
+    def __init__(self, settings: QueueSettings, on_hint: Callable[[], None]) -> None:
         self._redis = _connect(settings, LISTEN_S + settings.publish_timeout_s)
-        self._on_nudge = on_nudge
+        self._on_hint = on_hint
         self._is_stopping = threading.Event()
         self.is_listening = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="nudges", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="hints", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -65,7 +64,7 @@ class NudgeListener:
                 self._listen()
             except redis.RedisError as error:
                 self.is_listening.clear()
-                log.info("not listening", extra={"action": "nudges_deaf", "reason": str(error)})
+                log.info("not subscribed to hints", extra={"action": "hints_lost", "reason": str(error)})
                 self._is_stopping.wait(RECONNECT_S)
 
     def _listen(self) -> None:
@@ -78,7 +77,7 @@ class NudgeListener:
                 if message["type"] == "subscribe":
                     self.is_listening.set()
                 else:
-                    self._on_nudge()
+                    self._on_hint()
 
 
 def _connect(settings: QueueSettings, timeout_s: float) -> redis.Redis:

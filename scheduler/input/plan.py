@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nightshift.fleet.models import Model
-
 from nightshift.errors import NightshiftError
+from nightshift.fleet.models import Model
 from nightshift.jobs import Endpoint, InputError, NewShard
 from nightshift.objectstore import ObjectChanged
 

@@ -28,9 +28,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nightshift.fleet.models import Model, ModelKind
-
 from nightshift.fleet.checkpoints import model_id
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import WorkerSettings
 from workers.engine import InvalidTokenIds, MadeBy, Output, PromptTooLong, Request
 from workers.engine.request import PRIORITY_RANKS

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from nightshift.fleet.models import Model
-
 from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet.models import Model
 from nightshift.fleet.workers import Capacity, Worker, WorkerState
 from nightshift.store import Store
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import cast
 
 import transformers
-from nightshift.fleet.models import Model, ModelKind
 from safetensors import SafetensorError
 from transformers import AutoConfig, GenerationConfig
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import model_id
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import WorkerSettings
 from workers.engine import Engine, EngineConfig, EngineError
 from workers.engine.config import DTypeName, KvCacheDTypeName, WeightDTypeName

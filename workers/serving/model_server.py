@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from nightshift.fleet.models import Model
-
 from nightshift.endpoints.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
 from nightshift.errors import InvalidRequest
+from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from workers.engine import (

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from nightshift.fleet.models import ModelKind
-
 from nightshift.endpoints.requests import EmbeddingRequest
 from nightshift.errors import InvalidRequest, UnknownModel
+from nightshift.fleet.models import ModelKind
 from nightshift.settings import WorkerSettings
 from workers.serving.model_server import Inference, ModelServer, OnFatal
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import redis
 from kombu.exceptions import OperationalError
-from nightshift.fleet.models import Model, ModelKind
 
 from nightshift.broker.queue import ONLINE_QUEUE, Queue, celery_app
 from nightshift.broker.token_streams import Delta, End, StreamWriter
@@ -21,6 +20,7 @@ from nightshift.endpoints.answers import Choice, chat_completion, embedding_list
 from nightshift.endpoints.logprobs import Chance, Chosen, chat_logprobs, completion_logprobs
 from nightshift.endpoints.requests import ChatRequest, CompletionRequest, parse_request
 from nightshift.errors import QueueUnavailable
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import Answer, Endpoint, JobKind, JsonObject, OnlineClaim, StopReason, Usage
 from nightshift.lifecycle import transitions

@@ -1,10 +1,10 @@
 """What is served is asked of the database once in a while, and a new model is served at once all the same."""
 
 import pytest
-from nightshift.fleet.models import Model, ModelKind
 
 from api.jobs.catalogue import REMEMBERED_S, Catalogue
 from nightshift.errors import InvalidRequest, UnknownModel
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import Endpoint
 from nightshift.store import Store
 

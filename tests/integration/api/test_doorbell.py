@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from api.rings import Doorbell
-from nightshift.broker.hints import Nudger
+from nightshift.broker.hints import HintPublisher
 from nightshift.jobs import JobKind
 from nightshift.settings import QueueSettings
 from nightshift.store import Store
@@ -21,11 +21,11 @@ def queue() -> InMemoryQueue:
 
 @pytest.fixture
 def doorbell(store: Store, queue: InMemoryQueue) -> Iterator[Doorbell]:
-    nudger = Nudger(QueueSettings())
-    doorbell = Doorbell(queue, nudger, store)
+    hint_publisher = HintPublisher(QueueSettings())
+    doorbell = Doorbell(queue, hint_publisher, store)
     yield doorbell
     doorbell.close()
-    nudger.close()
+    hint_publisher.close()
 
 
 def owed(store: Store) -> int:

@@ -1,30 +1,30 @@
-"""Nudges through a real Valkey: heard at once, missed without harm."""
+"""Pub/sub hints through a real Valkey: delivered at once, lost without harm."""
 
 import threading
 
-from nightshift.broker.hints import NudgeListener, Nudger
+from nightshift.broker.hints import HintListener, HintPublisher
 from tests.integration.servers import ValkeyServer
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
-def test_a_nudge_is_heard_by_every_worker(valkey: ValkeyServer) -> None:
-    heard = [threading.Event(), threading.Event()]
-    listeners = [NudgeListener(valkey.settings, event.set) for event in heard]
+def test_a_hint_reaches_every_listener(valkey: ValkeyServer) -> None:
+    received = [threading.Event(), threading.Event()]
+    listeners = [HintListener(valkey.settings, event.set) for event in received]
     for listener in listeners:
         listener.start()
-        assert listener.is_listening.wait(PATIENCE_S)
-    nudger = Nudger(valkey.settings)
+        assert listener.is_listening.wait(TIMEOUT_S)
+    publisher = HintPublisher(valkey.settings)
 
-    assert nudger.nudge()
+    assert publisher.publish()
 
-    assert all(event.wait(PATIENCE_S) for event in heard)
+    assert all(event.wait(TIMEOUT_S) for event in received)
     for listener in listeners:
         listener.stop()
-    nudger.close()
+    publisher.close()
 
 
-def test_with_nobody_listening_a_nudge_does_no_harm(valkey: ValkeyServer) -> None:
-    nudger = Nudger(valkey.settings)
-    assert nudger.nudge()
-    nudger.close()
+def test_a_hint_without_listeners_does_no_harm(valkey: ValkeyServer) -> None:
+    publisher = HintPublisher(valkey.settings)
+    assert publisher.publish()
+    publisher.close()

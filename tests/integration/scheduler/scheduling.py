@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from nightshift.fleet.models import Model, ModelKind
-
 from nightshift.jobs import BulkClaim, Endpoint, Face, Job, JsonObject, Segment, Shard, Usage, segment_key
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import derived_id, new_id

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from nightshift.fleet.models import ModelKind
 
 from nightshift.errors import StorageDenied, StorageUnavailable
+from nightshift.fleet.models import ModelKind
 from nightshift.jobs import Endpoint, Job, JobState, StopReason
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.store import Store

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 from nightshift.fleet.models import Model, ModelKind
-
 from nightshift.fleet.workers import Capacity, DeathCause, WorkerState
 from nightshift.store import Store
 from nightshift.testing import FakeClock, a_worker

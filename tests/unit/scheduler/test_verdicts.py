@@ -4,8 +4,8 @@ import json
 from collections import Counter
 
 import pytest
-from nightshift.fleet.models import Model, ModelKind
 
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import Counts, Endpoint, JobState, ShardState, StopReason
 from nightshift.rows.inputs import InputFormat, InputObject
 from nightshift.testing import a_job, a_spec

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nightshift.fleet.models import Model, ModelKind
-
 from nightshift.broker.token_streams import Delta, End
 from nightshift.endpoints.answers import Choice, chat_completion
 from nightshift.endpoints.requests import ChatRequest
 from nightshift.errors import InvalidRequest
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import (
     Answer,
     BulkClaim,

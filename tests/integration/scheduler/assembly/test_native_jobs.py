@@ -4,8 +4,8 @@ import io
 import json
 
 import pyarrow.parquet as pq
-from nightshift.fleet.models import ModelKind
 
+from nightshift.fleet.models import ModelKind
 from nightshift.jobs import Endpoint, JobState, JsonObject, StopReason
 from nightshift.rows.requests import RowRequest
 from nightshift.testing import MODEL, FakeClock

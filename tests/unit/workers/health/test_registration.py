@@ -4,9 +4,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from nightshift.fleet.models import Model, ModelKind
 
 from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Capacity, WorkerState
 from nightshift.store import Store, Transaction
 from workers.health.registration import Registration

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from nightshift.fleet.models import ModelKind
 
 from nightshift.demo import number_in_words
 from nightshift.errors import ConfigurationError, InvalidRequest, UnknownModel
+from nightshift.fleet.models import ModelKind
 from nightshift.jobs import Endpoint, JsonObject
 from tests.unit.workers.serving.conftest import SETTINGS, chat, submit
 from workers.serving.carry_over import CarryOver, ChoiceSoFar

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from nightshift.fleet.models import Model, ModelKind
 
+from nightshift.fleet.models import Model, ModelKind
 from workers.serving.model_server import Inference, ModelServer
 
 PATIENCE_S = 60
