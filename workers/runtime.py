@@ -35,7 +35,7 @@ from workers.health.watchdog import DeadThread, Deaf, Finding, StuckStep, Watchd
 from workers.intake.claiming import Intake
 from workers.online.runner import OnlineRunner
 from workers.serving.models import LoadModel, Models
-from workers.shard.runner import Rooms, ShardConfig
+from workers.shard.runner import ShardConfig, ShardDependencies
 from workers.shard.running import Shards
 from workers.shard.suspicion import Isolation
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 ONLINE_DRAIN_S: Final = 10.0  # what can finish within this time may; the rest goes back to the queue
 FLUSH_SHARE: Final = 0.8  # of the time bulk has to go back in: for saving what is under way
 LATE_SHARD_S: Final = 1.0  # for a shard that was claimed while the drain began
-LET_GO_S: Final = 5.0  # Celery may take so long to end, once there is nothing left to hand back
+CELERY_STOP_S: Final = 5.0  # for Celery to end, once there is nothing left to hand back
 IN_ORDER: Final = (0, DISMISSED_EXIT)  # exit codes with which Celery is waited for: it hears the queue
 
 
@@ -86,7 +86,7 @@ class Runtime:
         self._queue = Queue(connections.queue)  # looked at, by the watchdog alone
         self._notices = Notices(provider, settings, self._registration, self._heartbeat, self._leave_once)
         self._isolation = Isolation(on_free=lambda: self.intake.bulk_place_freed())
-        self._let_go: Callable[[int], None] = lambda exit_code: None
+        self._stop_celery: Callable[[int], None] = lambda exit_code: None
         self._holds_work = threading.Event()  # from now on leaving means draining
         self._told_at_s: float | None = None
         self._exit_code = 0
@@ -94,13 +94,12 @@ class Runtime:
         self._is_draining = threading.Event()
         self._drainer = threading.Thread(target=self._drain_when_told, name="drain", daemon=True)
 
-    def start(self, let_go: Callable[[int], None] = lambda exit_code: None) -> None:
+    def start(self, stop_celery: Callable[[int], None] = lambda exit_code: None) -> None:
         """Load the models, then open for work. Raises ConfigurationError when a model cannot be served.
 
-        `let_go` is called when this worker drains of its own accord: whoever started it is to end too, with
-        this exit code.
+        `stop_celery` is called as a drain begins: Celery's main loop is to end too, with this exit code.
         """
-        self._let_go = let_go
+        self._stop_celery = stop_celery
         self._registration.register()
         self._heartbeat.start()
         self._hints.start()
@@ -120,7 +119,9 @@ class Runtime:
             on_end=lambda: self.intake.online_place_freed(),
             isolation=self._isolation,
         )
-        self._shards = Shards(self._rooms(), self._shard_config(), lambda: self.intake.bulk_place_freed())
+        self._shards = Shards(
+            self._shard_dependencies(), self._shard_config(), lambda: self.intake.bulk_place_freed()
+        )
         self.intake = Intake(
             self._connections.store,
             self._worker_id,
@@ -199,7 +200,7 @@ class Runtime:
         self._heartbeat.beat_now()
         self._watchdog.stop()
         if self.exit_code in IN_ORDER:
-            self._let_go(self.exit_code)
+            self._stop_celery(self.exit_code)
         stopping = threading.Thread(target=self.intake.stop, name="intake-stop", daemon=True)
         stopping.start()
         self._shards.drain(began_s + self._settings.bulk_drain_s)
@@ -228,7 +229,7 @@ class Runtime:
 
     def _end_soon(self) -> None:
         """Celery ends by itself, and gives messages back. It may also be waiting for a Redis that is away."""
-        end = threading.Timer(LET_GO_S, lambda: self._exit(self.exit_code))
+        end = threading.Timer(CELERY_STOP_S, lambda: self._exit(self.exit_code))
         end.daemon = True
         end.start()
 
@@ -296,8 +297,8 @@ class Runtime:
     def _count_leases(self) -> dict[str, int]:
         return {"online": self._online.count, "bulk": len(self._shards)}
 
-    def _rooms(self) -> Rooms:
-        return Rooms(
+    def _shard_dependencies(self) -> ShardDependencies:
+        return ShardDependencies(
             store=self._connections.store,
             objects=self._connections.objects,
             sources=self._connections.sources,

@@ -48,7 +48,7 @@ class Recovery:
     def __init__(self, store: Store, config: RecoveryConfig = RecoveryConfig()) -> None:
         self._store = store
         self._config = config
-        self._counting_heads = Every(config.workers_interval_s)
+        self._stale_worker_check = Every(config.workers_interval_s)
         self._outages = Outages(config.lease_ttl_s)
 
     @property
@@ -81,7 +81,7 @@ class Recovery:
             return bool(tx.leases.expired(now, limit=1))
 
     def _mark_lost_workers(self, now: datetime) -> int:
-        if not self._counting_heads.is_due(now):
+        if not self._stale_worker_check.is_due(now):
             return 0
         silence = timedelta(seconds=self._config.worker_silent_s)
         with self._store.transaction() as tx:

@@ -52,7 +52,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             self._runtime = self.compose()
         try:
             worker_shutting_down.connect(self._shutting_down)
-            self._runtime.start(let_go=_stop_celery)
+            self._runtime.start(stop_celery=_stop_celery)
         except ConfigurationError as error:
             log.critical("cannot start: %s", error, extra={"action": "misconfigured"})
             raise SystemExit(CONFIGURATION_EXIT) from error

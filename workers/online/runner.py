@@ -308,7 +308,7 @@ class OnlineRunner:
             if held.is_beginning:
                 return  # it may yet come into the engine; whoever begins it has it leave
         if held.is_cancelled and held.server is not None:
-            held.server.let_go(lambda: self._have_left(held))
+            held.server.after_cancelled(lambda: self._have_left(held))
         else:
             self._have_left(held)
 

@@ -55,7 +55,7 @@ OnFatal = Callable[[BaseException], None]
 
 # Ends of steps after which nothing cancelled before is in the engine: the step under way may have it, and the
 # next one takes it out.
-STEPS_TO_LET_GO: Final = 2
+STEPS_UNTIL_CANCELLED: Final = 2
 
 
 class Busy(Exception):
@@ -83,7 +83,7 @@ class ModelServer(ABC):
         self._on_fatal = on_fatal
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._letting_go: list[tuple[int, Callable[[], None]]] = []  # after so many steps, do that
+        self._after_cancelled: list[tuple[int, Callable[[], None]]] = []  # (step, callback)
         self.stepping_since_s: float | None = None  # monotonic; None: no step is under way
         self.steps = 0  # that have ended
         self.step_seconds = 0.0  # and how long they took together
@@ -111,17 +111,17 @@ class ModelServer(ABC):
     def cancel(self, inference_id: str) -> None:
         """Forget a request; its listener may still hear what was under way. Unknown ids are ignored."""
 
-    def let_go(self, then: Callable[[], None]) -> None:
-        """Call `then` once nothing that was cancelled before this is in the engine: a cancel only asks for
-        that, and a step that is stuck hears nobody. On the engine's thread; at once where that does not run.
+    def after_cancelled(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once nothing that was cancelled before this is in the engine: a cancel only asks
+        for that, and a stuck step does not end. On the engine's thread; at once where that does not run.
         """
         with self._changed:
             runs = self._thread.is_alive()
             if runs:
-                self._letting_go.append((self.steps + STEPS_TO_LET_GO, then))
+                self._after_cancelled.append((self.steps + STEPS_UNTIL_CANCELLED, callback))
                 self._changed.notify()
         if not runs:
-            then()
+            callback()
 
     @property
     def made_by(self) -> JsonObject | None:
@@ -144,24 +144,24 @@ class ModelServer(ABC):
             while True:
                 with self._changed:
                     self._changed.wait_for(
-                        lambda: self._has_work or self._is_stopping or bool(self._letting_go)
+                        lambda: self._has_work or self._is_stopping or bool(self._after_cancelled)
                     )
                     if self._is_stopping:
                         return
                 if self._has_work:
                     self._timed_step()
-                self._tell_what_is_gone()
+                self._call_after_cancelled()
         except BaseException as error:  # noqa: BLE001 the thread's edge: nothing may end it in silence
             self._on_fatal(error)
 
-    def _tell_what_is_gone(self) -> None:
+    def _call_after_cancelled(self) -> None:
         """Between steps. Without work the engine has nothing."""
         with self._changed:
-            is_empty, asked = not self._has_work, self._letting_go
-            gone = [then for step, then in asked if is_empty or step <= self.steps]
-            self._letting_go = [] if is_empty else [one for one in asked if one[0] > self.steps]
-        for then in gone:
-            then()
+            is_empty, asked = not self._has_work, self._after_cancelled
+            due = [callback for step, callback in asked if is_empty or step <= self.steps]
+            self._after_cancelled = [] if is_empty else [one for one in asked if one[0] > self.steps]
+        for callback in due:
+            callback()
 
     def _timed_step(self) -> None:
         began_s = self.stepping_since_s = time.monotonic()

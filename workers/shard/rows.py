@@ -103,9 +103,9 @@ class ShardRows:
             assert progress.failed is not None, "it has ended"
             self._record(flight.row, flight.request.custom_id, breakdown(progress.failed))
 
-    def stand_back(self) -> None:
+    def on_admission_blocked(self) -> None:
         """No row can be begun for now."""
-        self._watch.stand_back()
+        self._watch.on_admission_blocked()
 
     def cancel_all(self) -> None:
         for inference_id, flight in self._ledger.in_flight.items():
@@ -120,7 +120,7 @@ class ShardRows:
         if self._cancelled_in is None:
             self._watch.close()
         else:
-            self._cancelled_in.let_go(self._watch.close)
+            self._cancelled_in.after_cancelled(self._watch.close)
 
     def _read(self, done: Collection[int]) -> Iterator[Row | BadRow]:
         """The shard's rows that no listed segment has. At the end, the number of all rows is known."""

@@ -69,7 +69,7 @@ class ShardConfig:
 
 
 @dataclass(frozen=True)
-class Rooms:
+class ShardDependencies:
     """What a shard is run with: shared by all shards of a worker."""
 
     store: Store
@@ -117,22 +117,26 @@ class ShardRunner:
     """One lease of one shard, from claim to its end. Start it once."""
 
     def __init__(
-        self, claim: BulkClaim, rooms: Rooms, config: ShardConfig, on_end: Callable[["ShardRunner"], None]
+        self,
+        claim: BulkClaim,
+        dependencies: ShardDependencies,
+        config: ShardConfig,
+        on_end: Callable[["ShardRunner"], None],
     ) -> None:
         self.claim = claim
-        self._rooms = rooms
+        self._dependencies = dependencies
         self._config = config
         self._on_end = on_end
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
-        self._checkpoints = Checkpoints(claim, rooms.store, rooms.objects)
+        self._checkpoints = Checkpoints(claim, dependencies.store, dependencies.objects)
         self._uploads = Uploads(
             self._checkpoints.commit,
-            is_trusted=lambda: rooms.heartbeat.trusts(claim.lease),
+            is_trusted=lambda: dependencies.heartbeat.trusts(claim.lease),
             on_stored=lambda checkpoint: self._inbox.put(_Stored(checkpoint)),
             on_broken=lambda error: self._inbox.put(_Broken(error)),
             name=self._name,
         )
-        self._endings = Endings(claim, rooms.store)
+        self._endings = Endings(claim, dependencies.store)
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
         self._ledger = Ledger(
             segment_rows=config.segment_rows,
@@ -141,10 +145,10 @@ class ShardRunner:
         )
         self._rows = ShardRows(
             claim,
-            rooms.sources,
-            rooms.models,
+            dependencies.sources,
+            dependencies.models,
             self._ledger,
-            watch(claim, rooms.store, rooms.isolation, config.rows_at_risk_max),
+            watch(claim, dependencies.store, dependencies.isolation, config.rows_at_risk_max),
             line_bytes_max=config.line_bytes_max,
             on_progress=lambda inference_id, progress: self._inbox.put(_Heard(inference_id, progress)),
         )
@@ -203,7 +207,7 @@ class ShardRunner:
         finally:
             self._uploads.abandon()
             self._rows.close()
-            self._rooms.heartbeat.release(lease)
+            self._dependencies.heartbeat.release(lease)
             self._on_end(self)
         log.info(
             "shard ended",
@@ -245,11 +249,11 @@ class ShardRunner:
         self._rows.open(done)
         while self._rows.has_waiting or self._ledger.in_flight:
             while self._rows.has_waiting and self._may_admit and self._rows.admit_next():
-                self._rows.stand_back()
+                self._rows.on_admission_blocked()
             if self._must_leave:
                 break
             if not self._may_admit:
-                self._rows.stand_back()
+                self._rows.on_admission_blocked()
             self._listen(BUSY_RETRY_S if self._may_admit and self._rows.has_waiting else None)
             if self._checkpoint_is_due:
                 self._checkpoint()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim
 from workers.shard.endings import Endings
-from workers.shard.runner import Rooms, ShardConfig, ShardRunner
+from workers.shard.runner import ShardConfig, ShardDependencies, ShardRunner
 
 log = logging.getLogger(__name__)
 
@@ -18,9 +18,11 @@ log = logging.getLogger(__name__)
 class Shards:
     """What is running now. For any thread."""
 
-    def __init__(self, rooms: Rooms, config: ShardConfig, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, dependencies: ShardDependencies, config: ShardConfig, on_end: Callable[[], None]
+    ) -> None:
         """`on_end` is called, from a shard's thread, whenever a place has become free."""
-        self._rooms = rooms
+        self._dependencies = dependencies
         self._config = config
         self._on_end = on_end
         self._lock = threading.Lock()
@@ -37,10 +39,10 @@ class Shards:
 
     def run(self, claim: BulkClaim, claimed_at_s: float) -> ShardRunner:
         """Take a claimed shard in. Raises RuntimeError when there is no thread for it: it has gone back."""
-        runner = ShardRunner(claim, self._rooms, self._config, self._ended)
+        runner = ShardRunner(claim, self._dependencies, self._config, self._ended)
         try:
             with self._lock:  # so that whoever sees it can wait for it, and it cannot end before it is seen
-                self._rooms.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
+                self._dependencies.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
                 runner.start()
                 self._running.add(runner)
         except RuntimeError:
@@ -68,9 +70,9 @@ class Shards:
         """It has no thread, or one that waits for something, an upload most likely. What that would still
         write is refused.
         """
-        self._rooms.heartbeat.release(runner.claim.lease)
+        self._dependencies.heartbeat.release(runner.claim.lease)
         try:
-            Endings(runner.claim, self._rooms.store).hand_back(runner.tokens_at_risk())
+            Endings(runner.claim, self._dependencies.store).hand_back(runner.tokens_at_risk())
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
 

@@ -39,7 +39,7 @@ class Watch(Protocol):
     def finished(self, row: int) -> None:
         """A row has left the engine, alive. An unknown one is ignored."""
 
-    def stand_back(self) -> None:
+    def on_admission_blocked(self) -> None:
         """No row can be begun for now. Whoever has none in the engine does not keep others out meanwhile."""
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Unwatched:
     def finished(self, row: int) -> None:
         self._leave(row)
 
-    def stand_back(self) -> None:
+    def on_admission_blocked(self) -> None:
         """It keeps nobody out."""
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class Watched(Unwatched):
         except DatabaseUnavailable as error:
             log.info("row not cleared", extra={"action": "row_not_cleared", "reason": error.message})
 
-    def stand_back(self) -> None:
+    def on_admission_blocked(self) -> None:
         if not self._inside:
             self._isolation.give_up(self)
 

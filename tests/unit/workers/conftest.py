@@ -15,7 +15,7 @@ from nightshift.store.databases.migrate import upgrade
 from tests.unit.workers.scripted import ManualClock, RecordingStreams, ScriptedServer
 from workers.health.heartbeat import Heartbeat
 from workers.serving.models import Models
-from workers.shard.runner import Rooms
+from workers.shard.runner import ShardDependencies
 
 
 @pytest.fixture
@@ -59,6 +59,8 @@ def streams() -> RecordingStreams:
 
 
 @pytest.fixture
-def rooms(store: Store, objects: ObjectStore, models: Models, heartbeat: Heartbeat, tmp_path: Path) -> Rooms:
+def dependencies(
+    store: Store, objects: ObjectStore, models: Models, heartbeat: Heartbeat, tmp_path: Path
+) -> ShardDependencies:
     locations = Locations(file_roots=(tmp_path,))
-    return Rooms(store, objects, Sources(objects, locations), models, heartbeat)
+    return ShardDependencies(store, objects, Sources(objects, locations), models, heartbeat)

@@ -82,8 +82,8 @@ class ScriptedServer(ModelServer):
         self.cancelled: list[str] = []
         self.submitted: list[Inference] = []
         self.arrived = threading.Condition()
-        self.is_stuck = False  # in a step: it does not let go of what is cancelled
-        self.not_let_go: list[Callable[[], None]] = []
+        self.is_stuck = False  # in a step: what is cancelled stays in the engine
+        self.cancel_callbacks: list[Callable[[], None]] = []
 
     def submit(self, inference: Inference) -> None:
         if self.is_busy:
@@ -101,17 +101,17 @@ class ScriptedServer(ModelServer):
         if self.running.pop(inference_id, None) is not None:
             self.cancelled.append(inference_id)
 
-    def let_go(self, then: Callable[[], None]) -> None:
+    def after_cancelled(self, callback: Callable[[], None]) -> None:
         if self.is_stuck:
-            self.not_let_go.append(then)
+            self.cancel_callbacks.append(callback)
         else:
-            then()
+            callback()
 
     def step_ends(self) -> None:
         """The step it was stuck in."""
         self.is_stuck = False
-        while self.not_let_go:
-            self.not_let_go.pop()()
+        while self.cancel_callbacks:
+            self.cancel_callbacks.pop()()
 
     def wait_for(self, count: int) -> list[Inference]:
         """Wait until so many requests are in the engine."""

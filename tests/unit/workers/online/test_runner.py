@@ -440,7 +440,7 @@ def test_a_suspected_request_that_waits_is_handed_back_by_a_drain(
 
 @pytest.mark.parametrize("how", ["stopped", "lease lost"])
 @pytest.mark.parametrize("is_suspect", [False, True], ids=["unsuspected", "suspected"])
-def test_a_cancelled_request_counts_as_being_there_until_the_engine_has_let_go_of_it(
+def test_a_cancelled_request_counts_as_inside_until_the_engine_has_taken_it_out(
     store: Store,
     careful: OnlineRunner,
     model: ScriptedServer,

@@ -11,7 +11,7 @@ from tests.unit.workers.scripted import TENANT, ManualClock
 from tests.unit.workers.shard.helpers import CONFIG, INPUT
 from workers.health.heartbeat import Heartbeat
 from workers.shard import runner, uploads
-from workers.shard.runner import Rooms, ShardConfig, ShardRunner
+from workers.shard.runner import ShardConfig, ShardDependencies, ShardRunner
 
 
 @pytest.fixture
@@ -23,11 +23,15 @@ def write_input(objects: ObjectStore) -> Callable[[Sequence[str]], None]:
 
 
 @pytest.fixture
-def run(rooms: Rooms, heartbeat: Heartbeat, clock: ManualClock) -> Iterator[Callable[..., ShardRunner]]:
+def run(
+    dependencies: ShardDependencies, heartbeat: Heartbeat, clock: ManualClock
+) -> Iterator[Callable[..., ShardRunner]]:
     runners: list[ShardRunner] = []
 
-    def start(claim: BulkClaim, config: ShardConfig = CONFIG, in_rooms: Rooms = rooms) -> ShardRunner:
-        runner = ShardRunner(claim, in_rooms, config, on_end=lambda runner: None)
+    def start(
+        claim: BulkClaim, config: ShardConfig = CONFIG, dependencies: ShardDependencies = dependencies
+    ) -> ShardRunner:
+        runner = ShardRunner(claim, dependencies, config, on_end=lambda runner: None)
         heartbeat.hold(claim.lease, runner, clock())
         runner.start()
         runners.append(runner)

@@ -13,7 +13,7 @@ from tests.unit.workers.scripted import TENANT, ManualClock, ScriptedServer, cla
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
 from workers.health.heartbeat import Heartbeat
 from workers.shard.rows import ShardRows
-from workers.shard.runner import Rooms
+from workers.shard.runner import ShardDependencies
 from workers.shard.running import Shards
 
 
@@ -23,9 +23,11 @@ def places_freed() -> threading.Semaphore:
 
 
 @pytest.fixture
-def shards(rooms: Rooms, objects: ObjectStore, places_freed: threading.Semaphore) -> Iterator[Shards]:
+def shards(
+    dependencies: ShardDependencies, objects: ObjectStore, places_freed: threading.Semaphore
+) -> Iterator[Shards]:
     objects.put(file_key(TENANT, INPUT), (batch_line(0) + "\n").encode())
-    shards = Shards(rooms, CONFIG, on_end=places_freed.release)
+    shards = Shards(dependencies, CONFIG, on_end=places_freed.release)
     yield shards
     shards.drain(until_s=0.0)
 

@@ -220,12 +220,12 @@ def test_a_shard_that_can_begin_nothing_keeps_nobody_out(claim: BulkClaim, store
     isolation, other = Isolation(), object()
     watch = watched(claim, store, isolation, suspects=[4, 5])
     assert watch.admit(4)
-    watch.stand_back()
+    watch.on_admission_blocked()
     assert not isolation.enter(other), "a suspect is under way"
     watch.finished(4)
     assert not isolation.enter(other), "the next one's turn"
 
-    watch.stand_back()
+    watch.on_admission_blocked()
 
     assert isolation.enter(other)
     assert not watch.admit(5)

@@ -89,7 +89,7 @@ def test_tokens_that_are_not_those_that_were_saved_are_not_gone_on_from(
 
 
 def test_a_carry_over_that_arrives_damaged_is_read_once_more(
-    store, model, write_input, run, rooms, tmp_path
+    store, model, write_input, run, dependencies, tmp_path
 ) -> None:
     drained_with_tokens(store, model, write_input, run)
     reads: list[str] = []
@@ -100,8 +100,8 @@ def test_a_carry_over_that_arrives_damaged_is_read_once_more(
             reads.append(key)
             return data.replace(b"[7, 8]", b"[7, 9]") if len(reads) == 1 else data
 
-    in_rooms = replace(rooms, objects=Damaging(tmp_path / "objects"))
-    run(claim_bulk(store, "worker-2"), in_rooms=in_rooms)
+    dependencies = replace(dependencies, objects=Damaging(tmp_path / "objects"))
+    run(claim_bulk(store, "worker-2"), dependencies=dependencies)
     (continued,) = model.wait_for(1)
 
     assert continued.carry_over == CarryOver([ChoiceSoFar([7, 8])], model.made_by)

@@ -118,8 +118,8 @@ def test_a_shard_that_its_own_worker_claims_again_is_run_once_not_twice(
 
 
 @pytest.mark.parametrize("how", ["lease lost", "drained"])
-def test_rows_count_as_being_there_until_the_engine_has_let_go_of_them(
-    store, model, write_input, run, rooms, how: str
+def test_cancelled_rows_count_as_inside_until_the_engine_has_taken_them_out(
+    store, model, write_input, run, dependencies, how: str
 ) -> None:
     """In a step that hangs they stay: the next suspect would be taken to have hung alone."""
     write_input([batch_line(0)])
@@ -134,13 +134,13 @@ def test_rows_count_as_being_there_until_the_engine_has_let_go_of_them(
     finished(runner)
 
     suspect = object()
-    assert not rooms.isolation.enter_alone(suspect)
+    assert not dependencies.isolation.enter_alone(suspect)
     model.step_ends()
-    assert rooms.isolation.enter_alone(suspect)
+    assert dependencies.isolation.enter_alone(suspect)
 
 
 def test_a_shard_of_suspects_keeps_nobody_out_while_nothing_can_be_written(
-    store, objects, model, write_input, run, rooms
+    store, objects, model, write_input, run, dependencies
 ) -> None:
     model.echo = True
     rows = 4 * UPLOADS_MAX
@@ -151,14 +151,14 @@ def test_a_shard_of_suspects_keeps_nobody_out_while_nothing_can_be_written(
     run(
         replace(claim_bulk(store), suspicion=suspicion),
         replace(CONFIG, segment_rows=1),
-        in_rooms=replace(rooms, objects=slow),
+        dependencies=replace(dependencies, objects=slow),
     )
     assert slow.asked.acquire(timeout=30)
 
     other = object()
-    wait_until(lambda: rooms.isolation.enter(other))
+    wait_until(lambda: dependencies.isolation.enter(other))
     assert len(model.submitted) < rows, "it waits for its uploads"
-    rooms.isolation.leave(other)
+    dependencies.isolation.leave(other)
     slow.answers.set()
 
 
@@ -180,7 +180,9 @@ def test_the_database_refuses_a_segment_under_an_old_term(store, objects, model,
     assert (shard.state, shard.term) == (ShardState.LEASED, second.lease.term)
 
 
-def test_a_shard_whose_storage_is_away_waits_and_is_not_lost(store, rooms, model, write_input, run) -> None:
+def test_a_shard_whose_storage_is_away_waits_and_is_not_lost(
+    store, dependencies, model, write_input, run
+) -> None:
     write_input([batch_line(0)])
     job = plan_bulk(store, INPUT)
 
@@ -189,7 +191,11 @@ def test_a_shard_whose_storage_is_away_waits_and_is_not_lost(store, rooms, model
             raise StorageUnavailable
 
     finished(
-        started(ShardRunner(claim_bulk(store), replace(rooms, sources=Away()), CONFIG, on_end=lambda r: None))
+        started(
+            ShardRunner(
+                claim_bulk(store), replace(dependencies, sources=Away()), CONFIG, on_end=lambda r: None
+            )
+        )
     )
 
     assert shard_of(store, job).state is ShardState.QUEUED
@@ -222,13 +228,13 @@ def test_a_shard_whose_listed_results_are_lost_is_given_up_and_waits_for_nobody(
 
 
 def test_a_database_that_is_away_for_a_while_costs_nothing_that_is_finished(
-    store, objects, model, write_input, run, rooms, at_once
+    store, objects, model, write_input, run, dependencies, at_once
 ) -> None:
     write_input([batch_line(n) for n in range(3)])
     job = plan_bulk(store, INPUT)
     claim = claim_bulk(store)
     away = Away(store)
-    runner = run(claim, in_rooms=replace(rooms, store=away))
+    runner = run(claim, dependencies=replace(dependencies, store=away))
     rows = model.wait_for(3)
     away.is_away = True
     for row in rows:
@@ -246,12 +252,12 @@ def test_a_database_that_is_away_for_a_while_costs_nothing_that_is_finished(
 
 
 def test_a_listing_whose_answer_was_lost_is_not_counted_twice(
-    store, objects, model, write_input, run, rooms, at_once
+    store, objects, model, write_input, run, dependencies, at_once
 ) -> None:
     write_input([batch_line(0)])
     job = plan_bulk(store, INPUT)
     away = Away(store)
-    runner = run(claim_bulk(store), in_rooms=replace(rooms, store=away))
+    runner = run(claim_bulk(store), dependencies=replace(dependencies, store=away))
     (row,) = model.wait_for(1)
     away.loses_answers = 1
     model.answer(row.id)
@@ -266,13 +272,13 @@ def test_a_listing_whose_answer_was_lost_is_not_counted_twice(
 
 
 def test_an_object_store_that_is_away_for_a_while_costs_nothing_that_is_finished(
-    store, objects, model, write_input, run, rooms, at_once
+    store, objects, model, write_input, run, dependencies, at_once
 ) -> None:
     write_input([batch_line(n) for n in range(3)])
     job = plan_bulk(store, INPUT)
     claim = claim_bulk(store)
     away = AwayObjects(objects)
-    runner = run(claim, in_rooms=replace(rooms, objects=away))
+    runner = run(claim, dependencies=replace(dependencies, objects=away))
     rows = model.wait_for(3)
     away.is_away = True
     for row in rows:
@@ -289,14 +295,14 @@ def test_an_object_store_that_is_away_for_a_while_costs_nothing_that_is_finished
 
 
 def test_a_slow_object_store_stops_the_rows_only_after_some_checkpoints(
-    store, objects, model, write_input, run, rooms
+    store, objects, model, write_input, run, dependencies
 ) -> None:
     model.echo = True
     write_input([batch_line(n) for n in range(40)])
     job = plan_bulk(store, INPUT)
     slow = SlowObjects(objects)
     config = replace(CONFIG, segment_rows=2, rows_in_flight_max=4)
-    runner = run(claim_bulk(store), config, in_rooms=replace(rooms, objects=slow))
+    runner = run(claim_bulk(store), config, dependencies=replace(dependencies, objects=slow))
     assert slow.asked.acquire(timeout=10)
     wait_until(lambda: len(model.submitted) >= 2 * UPLOADS_MAX)
     assert not runner.join(0.1)
@@ -308,12 +314,14 @@ def test_a_slow_object_store_stops_the_rows_only_after_some_checkpoints(
 
 
 def test_whoever_drains_while_the_object_store_hangs_does_not_wait_for_it(
-    store, objects, model, write_input, run, rooms
+    store, objects, model, write_input, run, dependencies
 ) -> None:
     write_input([batch_line(0)])
     job = plan_bulk(store, INPUT)
     slow = SlowObjects(objects)
-    runner = run(claim_bulk(store), replace(CONFIG, flush_s=0.05), in_rooms=replace(rooms, objects=slow))
+    runner = run(
+        claim_bulk(store), replace(CONFIG, flush_s=0.05), dependencies=replace(dependencies, objects=slow)
+    )
     (row,) = model.wait_for(1)
     model.say(row.id, "RO", [7, 8])
     runner.drain()

@@ -1,4 +1,4 @@
-"""When an engine has let go of what was cancelled: not while it is stuck in a step."""
+"""`after_cancelled` calls back once cancelled requests are out of the engine, not while a step is stuck."""
 
 import threading
 from collections.abc import Iterator
@@ -54,37 +54,37 @@ def test_a_cancelled_request_is_gone_once_a_step_has_taken_it_out(server: Steppi
     server.start()
     assert server.step_began.acquire(timeout=PATIENCE_S)
     was_there: list[bool] = []
-    let_go = threading.Event()
+    taken_out = threading.Event()
 
-    def then() -> None:
+    def callback() -> None:
         was_there.append(server.has_one)
-        let_go.set()
+        taken_out.set()
 
     server.cancel("stuck")
-    server.let_go(then)
-    assert not let_go.is_set()
+    server.after_cancelled(callback)
+    assert not taken_out.is_set()
     server.step_may_end.release()
     assert server.step_began.acquire(timeout=PATIENCE_S), "it was in that step, and is taken out by this one"
-    assert not let_go.is_set()
+    assert not taken_out.is_set()
     server.step_may_end.release()
 
-    assert let_go.wait(PATIENCE_S)
+    assert taken_out.wait(PATIENCE_S)
     assert was_there == [False]
 
 
-def test_an_idle_engine_has_let_go_of_everything(server: SteppingServer) -> None:
+def test_an_idle_engine_calls_back(server: SteppingServer) -> None:
     server.has_one = False
     server.start()
-    let_go = threading.Event()
+    taken_out = threading.Event()
 
-    server.let_go(let_go.set)
+    server.after_cancelled(taken_out.set)
 
-    assert let_go.wait(PATIENCE_S)
+    assert taken_out.wait(PATIENCE_S)
 
 
-def test_an_engine_that_does_not_run_has_nothing(server: SteppingServer) -> None:
-    let_go = threading.Event()
+def test_an_engine_that_does_not_run_calls_back_at_once(server: SteppingServer) -> None:
+    taken_out = threading.Event()
 
-    server.let_go(let_go.set)
+    server.after_cancelled(taken_out.set)
 
-    assert let_go.is_set()
+    assert taken_out.is_set()
