@@ -17,8 +17,8 @@ settings.load_profile("untimed")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Where Python may not keep bytecode, each process of the tests compiles what it imports: for the API 5 s of CPU
-# instead of 1.8.
+# Where Python may not keep bytecode, each process of the tests compiles what it imports: for the API 5 s of
+# CPU instead of 1.8.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
