@@ -35,7 +35,7 @@ from workers.health.watchdog import DeadThread, Deaf, Finding, StuckStep, Watchd
 from workers.intake.claiming import Intake
 from workers.online.runner import OnlineRunner
 from workers.serving.models import LoadModel, Models
-from workers.shard.runner import ShardConfig, ShardDependencies
+from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.running import Shards
 from workers.shard.suspicion import Isolation
 

@@ -4,13 +4,18 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
+from nightshift.errors import NightshiftError, ObjectNotFound, StorageError
 from nightshift.jobs import BulkClaim
 from nightshift.jobs.leases import retry_delay_s
 from nightshift.lifecycle import transitions
+from nightshift.objectstore import ObjectDamaged
+from nightshift.objectstore.sources import is_file_id
+from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.processes import failpoints
+from nightshift.rows.outputs import CorruptSegment
 from nightshift.store import Store, Transaction
 
-BROKEN_MAX: Final = 5  # leases of a shard that nobody knows how to run; then it is given up
+BROKEN_MAX: Final = 5  # leases of a shard that end in an unforeseen exception; then the shard fails
 
 
 class Endings:
@@ -26,32 +31,50 @@ class Endings:
         return self._end(lambda tx: tx.shards.complete(self._lease, rows_total=rows_total))
 
     def stop(self) -> bool:
-        """Its job wants no more rows."""
+        """Its job was told to stop."""
         return self._end(lambda tx: tx.shards.stop_held(self._lease))
 
     def hand_back(self, tokens_lost: int) -> bool:
-        """This worker has to go; another one goes on."""
+        """This worker drains; another one continues."""
         handed_back = self._end(lambda tx: tx.leases.hand_back(self._lease), tokens_lost)
         if handed_back:
             failpoints.hit("worker.handed_back")
         return handed_back
 
-    def postpone(self, tokens_lost: int) -> bool:
-        """Something outside the shard is in the way: it is left alone for a while, longer each time."""
-        delay = timedelta(seconds=retry_delay_s(self._shard.faults + 1, self._shard.id))
-        return self._end(lambda tx: tx.leases.delay(self._lease, tx.now() + delay), tokens_lost)
+    def after(self, error: NightshiftError, tokens_lost: int) -> str:
+        """End the lease as this error demands. Returns what became of the shard, for the log."""
+        if isinstance(error, ObjectDamaged | CorruptSegment | ObjectNotFound):
+            return self._fail(error)  # listed results are lost: no other worker would find them either
+        if isinstance(error, StorageError):
+            return self._postpone(error, tokens_lost)
+        return self._fail(error)
 
-    def break_off(self, tokens_lost: int) -> bool:
-        """A bug, most likely: somebody else may try, but not for ever."""
+    def after_input(self, error: StorageError, tokens_lost: int) -> str:
+        """The same for the input, which may lie in the user's own store."""
+        if storage_verdict(error, in_our_store=is_file_id(self._shard.uri)) == "fail":
+            return self._fail(error)
+        return self._postpone(error, tokens_lost)
+
+    def break_off(self, error: Exception, tokens_lost: int) -> str:
+        """An unforeseen exception: another worker may try, but not for ever."""
         attempts = self._shard.attempts_in_a_row
         if attempts >= BROKEN_MAX:
-            return self.fail()
-        delay = timedelta(seconds=retry_delay_s(attempts, self._shard.id))
-        return self._end(lambda tx: tx.leases.return_broken(self._lease, tx.now() + delay), tokens_lost)
+            self._end(lambda tx: tx.shards.fail_held(self._lease))
+        else:
+            delay = timedelta(seconds=retry_delay_s(attempts, self._shard.id))
+            self._end(lambda tx: tx.leases.return_broken(self._lease, tx.now() + delay), tokens_lost)
+        return f"broke: {type(error).__name__}: {error}"
 
-    def fail(self) -> bool:
+    def _postpone(self, error: StorageError, tokens_lost: int) -> str:
+        """Something outside the shard is in the way: it is left alone for a while, longer each time."""
+        delay = timedelta(seconds=retry_delay_s(self._shard.faults + 1, self._shard.id))
+        self._end(lambda tx: tx.leases.delay(self._lease, tx.now() + delay), tokens_lost)
+        return f"postponed: {error.message}"
+
+    def _fail(self, error: NightshiftError) -> str:
         """No retry can mend this: the input's location is not allowed, or it cannot be read at all."""
-        return self._end(lambda tx: tx.shards.fail_held(self._lease))
+        self._end(lambda tx: tx.shards.fail_held(self._lease))
+        return f"failed: {error.message}"
 
     def _end(self, change: Callable[[Transaction], bool], tokens_lost: int = 0) -> bool:
         def work(tx: Transaction) -> bool:

@@ -1,99 +1,92 @@
-"""What one lease of a shard has made, and how much of it a checkpoint has: finished rows, rows under way,
-tokens."""
+"""What one lease of a shard has made, and how much of that the database has.
+
+    begin ──► in flight ──────── finish ──► result ── take_checkpoint ──► unlisted ── listed ──► done
+                │   ▲ progress                ▲
+                │   └───────                  │
+                ├── interrupt: it begins again│
+                └── give_up                   └── finish, of a row that the engine never had
+
+The shard's runner alone changes it, on its thread. A change that makes no sense is a bug, and asserts.
+"""
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from nightshift.rows.outputs import RowResult
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress
-from workers.shard.in_flight import InFlight
+from workers.shard.config import ShardConfig
+from workers.shard.in_flight import AdmittedRow, InFlight
 from workers.shard.segments import Checkpoint
 
 
 class Ledger:
-    """Not thread-safe: it is its shard's runner's, but for `tokens_at_risk`."""
+    """The rows, results and tokens of one lease. Not thread-safe, but for `tokens_at_risk`."""
 
-    def __init__(
-        self,
-        *,
-        segment_rows: int,
-        segment_interval_s: float,
-        carry_over_interval_s: float,
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """A checkpoint is due after so many finished rows, or so long after the first of them; and, if rows
-        have been under way for longer than that, every `carry_over_interval_s` (0: never).
-        """
-        self._segment_rows = segment_rows
-        self._segment_interval_s = segment_interval_s
-        self._carry_over_interval_s = carry_over_interval_s
+    def __init__(self, config: ShardConfig, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
         self._clock_s = clock_s
-        self.in_flight: dict[str, InFlight] = {}  # by inference id
-        self.left: dict[int, CarryOver] = {}  # of rows that earlier leases began, and this one has not
+        self._is_open = True
+        self._in_flight: dict[int, InFlight] = {}  # by row
+        self._earlier: dict[int, CarryOver] = {}  # of rows that earlier leases began, and this one has not
         self._results: list[RowResult] = []  # in no checkpoint
+        self._unlisted: deque[Checkpoint] = deque()
         self._oldest_result_s = 0.0
-        self._carry_over_due_s = clock_s() + carry_over_interval_s
+        self._carry_over_due_s = clock_s() + config.carry_over_interval_s
         self._generated = 0  # tokens
-        self._covered = 0  # of them, those that a written checkpoint has
+        self._covered = 0  # of them, those that a listed checkpoint has
         self._redone = 0  # earlier tokens that turned out to be of no use, in no checkpoint
 
-    def begin(self, inference_id: str, flight: InFlight) -> None:
-        """A row is in the engine, which goes on from what is left of it, if anything is."""
-        flight.since_s = self._clock_s()
-        self.in_flight[inference_id] = flight
-        self.left.pop(flight.row, None)
+    # -- changes ---------------------------------------------------------------------------------------
 
-    def hear(self, flight: InFlight, progress: Progress) -> None:
-        """More of a row."""
+    def resume(self, carry_overs: Mapping[int, CarryOver]) -> None:
+        """Take up what earlier leases left of rows that have no result."""
+        assert not self._in_flight, "rows have begun without what was left of them"
+        self._earlier = dict(carry_overs)
+
+    def begin(self, admitted: AdmittedRow) -> None:
+        """A row is in the engine, which continues what an earlier lease left of it."""
+        assert self._is_open, "a row has begun after the last checkpoint"
+        assert admitted.row not in self._in_flight, f"row {admitted.row} is in flight already"
+        earlier = self._earlier.pop(admitted.row, None)
+        self._in_flight[admitted.row] = InFlight(admitted, earlier, self._clock_s())
+
+    def progress(self, row: int, progress: Progress) -> None:
+        """The engine has generated more of a row in flight."""
+        assert row in self._in_flight, f"row {row} is not in flight"
+        flight = self._in_flight[row]
         had = flight.num_tokens
         dropped = flight.hear(progress.choice, progress.token_ids, progress.token_logprobs)
         self._redone += dropped
         self._generated += flight.num_tokens - (had - dropped)
 
+    def interrupt(self, row: int) -> None:
+        """The engine has broken a row off without a result; it may begin again."""
+        assert row in self._in_flight, f"row {row} is not in flight"
+        del self._in_flight[row]
+
     def finish(self, result: RowResult) -> None:
-        """A row has its result."""
+        """A row has its result, in flight or refused before."""
+        assert self._is_open, "a row has finished after the last checkpoint"
+        self._in_flight.pop(result.row, None)
         if not self._results:
             self._oldest_result_s = self._clock_s()
         self._results.append(result)
 
-    def written(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint is in the database."""
-        self._covered = checkpoint.tokens_covered
-
-    def tokens_at_risk(self) -> int:
-        """How many tokens would be generated again if this process died now. From any thread."""
-        return self._generated - self._covered
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a checkpoint is."""
-        if self._carry_over_is_due:
-            return True
-        if not self._results:
-            return False
-        waited_s = self._clock_s() - self._oldest_result_s
-        return len(self._results) >= self._segment_rows or waited_s >= self._segment_interval_s
-
-    @property
-    def due_in_s(self) -> float | None:
-        """When one will be, if no further row finishes. None: never."""
-        at_s = [self._oldest_result_s + self._segment_interval_s] if self._results else []
-        if self._carry_over_interval_s and self.in_flight:
-            at_s.append(self._carry_over_due_s)
-        return min(at_s) - self._clock_s() if at_s else None
-
-    def take(self, rows_total: int | None, *, of_everything: bool = False) -> Checkpoint | None:
-        """The next checkpoint: what has finished, and when it is time for that, what has not. None: there
-        is nothing new. Rows under way for less than the interval are left out, unless it is of everything.
+    def take_checkpoint(self, rows_total: int | None, *, of_everything: bool = False) -> Checkpoint | None:
+        """The next checkpoint to write: new results and, when they are due, the rows in flight. None: there
+        is nothing new. Rows in flight for less than the interval are left out, unless it is of everything.
         """
+        assert self._is_open, "the last checkpoint has been taken"
         unfinished = None
         if of_everything or self._carry_over_is_due:
-            unfinished = self._unfinished(0.0 if of_everything else self._carry_over_interval_s)
-            self._carry_over_due_s = self._clock_s() + self._carry_over_interval_s
+            unfinished = self._unfinished(0.0 if of_everything else self._config.carry_over_interval_s)
+            self._carry_over_due_s = self._clock_s() + self._config.carry_over_interval_s
         if not self._results and unfinished is None:
             return None
-        left_out = sum(flight.num_tokens - flight.saved for flight in self.in_flight.values())
+        left_out = sum(flight.num_tokens - flight.saved for flight in self._in_flight.values())
         checkpoint = Checkpoint(
             results=self._results,
             unfinished=unfinished,
@@ -103,22 +96,76 @@ class Ledger:
             tokens_redone=self._redone,
         )
         self._results, self._redone = [], 0
+        self._unlisted.append(checkpoint)
         return checkpoint
+
+    def listed(self, checkpoint: Checkpoint) -> None:
+        """The database has a checkpoint. They are listed in the order in which they were taken."""
+        assert self._unlisted, "no checkpoint was taken"
+        oldest = self._unlisted.popleft()
+        assert oldest is checkpoint, "another checkpoint is to be listed first"
+        self._covered = checkpoint.tokens_covered
+
+    def give_up(self) -> None:
+        """This lease runs no further row: those in flight are cancelled, as the last checkpoint has them."""
+        assert self._is_open, "the rows in flight have been given up"
+        self._is_open = False
+        self._in_flight.clear()
+
+    # -- questions -------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> Mapping[int, InFlight]:
+        """The rows in the engine, by row: a view, not to be changed."""
+        return MappingProxyType(self._in_flight)
+
+    @property
+    def unlisted(self) -> int:
+        """Checkpoints taken that the database does not have yet."""
+        return len(self._unlisted)
+
+    def earlier(self, row: int) -> CarryOver | None:
+        """What an earlier lease left of a row that has not begun."""
+        return self._earlier.get(row)
+
+    def tokens_at_risk(self) -> int:
+        """How many tokens would be generated again if this process died now. From any thread."""
+        return self._generated - self._covered
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a checkpoint is: enough rows have finished, or the first of them some time ago, or rows
+        have been in flight for so long that their tokens are to be saved.
+        """
+        if self._carry_over_is_due:
+            return True
+        if not self._results:
+            return False
+        waited_s = self._clock_s() - self._oldest_result_s
+        return len(self._results) >= self._config.segment_rows or waited_s >= self._config.segment_interval_s
+
+    @property
+    def due_in_s(self) -> float | None:
+        """When one will be, if no further row finishes. None: never."""
+        at_s = [self._oldest_result_s + self._config.segment_interval_s] if self._results else []
+        if self._config.carry_over_interval_s and self._in_flight:
+            at_s.append(self._carry_over_due_s)
+        return min(at_s) - self._clock_s() if at_s else None
 
     @property
     def _carry_over_is_due(self) -> bool:
-        is_wanted = bool(self._carry_over_interval_s and self.in_flight)
+        is_wanted = bool(self._config.carry_over_interval_s and self._in_flight)
         return is_wanted and self._clock_s() >= self._carry_over_due_s
 
     def _unfinished(self, older_than_s: float) -> dict[int, CarryOver] | None:
         """All rows begun and not finished, as they stand. None: a listed carry-over has these tokens."""
         since_s = self._clock_s() - older_than_s
-        begun = [flight for flight in self.in_flight.values() if flight.since_s <= since_s or flight.saved]
+        begun = [flight for flight in self._in_flight.values() if flight.since_s <= since_s or flight.saved]
         if all(flight.num_tokens <= flight.saved for flight in begun):
             return None
-        unfinished = dict(self.left)
+        unfinished = dict(self._earlier)
         for flight in begun:
             if (carry_over := flight.carry_over).num_tokens:
-                unfinished[flight.row] = carry_over
+                unfinished[flight.admitted.row] = carry_over
                 flight.saved = carry_over.num_tokens
         return unfinished

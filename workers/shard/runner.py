@@ -1,116 +1,43 @@
 """Runs one shard under its lease: rows in, results checkpointed, shard done.
 
-One thread a shard and one inbox: finished rows, orders and bad news all arrive there, and everything is
-decided in `_work`, in order. Rows are read only as fast as the engine takes them and results leave the
-memory with every segment, so a shard costs the same however many rows it has.
+One thread a shard and one inbox: progress of rows, listed checkpoints and orders arrive there, and that
+thread alone changes the ledger. Rows are read only as fast as the engine takes them and results leave the
+memory with every segment, so memory use does not depend on the number of rows.
 
-    input ──► ShardRows ──► engine ──► inbox ──► _checkpoint ──► uploads
-                  ▲                      │          (finished rows, and the tokens so far of the others)
-                  └─── rows in flight ◄──┘
+    input ──► ShardRows ──► engine ──► Inbox ──► Ledger ──► Uploads
+                                         ▲                     │
+                                         └── checkpoint listed ┘
 
-Trouble with the database or our own store is waited for under the lease; trouble with the input, or a bug, is
-no reason to keep it: what is finished is written, and the shard goes back to the queue.
+Trouble with the database or our own store is waited for under the lease. Trouble with the input, or a bug,
+ends the lease: what is finished is written, and the shard goes back to the queue.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
-from nightshift.errors import (
-    DatabaseUnavailable,
-    NightshiftError,
-    ObjectNotFound,
-    StorageError,
-)
+from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError
 from nightshift.jobs import BulkClaim, StopReason
 from nightshift.jobs.leases import retry_delay_s
-from nightshift.objectstore import ObjectDamaged, ObjectStore
-from nightshift.objectstore.sources import Sources, is_file_id
-from nightshift.objectstore.verdicts import storage_verdict
-from nightshift.rows.outputs import CorruptSegment
-from nightshift.store import Store
-from workers.health.heartbeat import Heartbeat
-from workers.serving.inference import Progress
-from workers.serving.models import Models
+from nightshift.processes import failpoints
+from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
+from workers.shard.in_flight import AdmittedRow
+from workers.shard.inbox import CheckpointListed, Drain, Failure, Inbox, Message, RowProgress
 from workers.shard.ledger import Ledger
-from workers.shard.rows import InputTrouble, ShardRows
-from workers.shard.segments import Checkpoint, Checkpoints, LeaseLost
-from workers.shard.suspicion import Isolation, watch
+from workers.shard.orders import Orders
+from workers.shard.rows import InputUnreadable, ShardRows
+from workers.shard.segments import Checkpoints, LeaseLost
+from workers.shard.suspicion import watch
 from workers.shard.uploads import UPLOADS_MAX, Uploads, may_pass
 
 log = logging.getLogger(__name__)
 
-BUSY_RETRY_S: Final = 0.2  # how long to wait before offering a row again to a model that took none
+BUSY_RETRY_S: Final = 0.2  # until a row is offered again to a model that took none
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class ShardConfig:
-    """Limits of one running shard."""
-
-    rows_in_flight_max: int  # inside the engine at once
-    segment_rows: int  # a checkpoint after so many finished rows …
-    segment_interval_s: float  # … or so long after the first of them
-    carry_over_interval_s: float  # the tokens of rows older than this are saved so often; 0: on leaving only
-    flush_s: float  # whoever leaves waits so long for what is finished to be written
-    stop_grace_s: float  # rows in flight may finish for so long after an order to stop
-    line_bytes_max: int  # one input row
-
-    @property
-    def rows_at_risk_max(self) -> int:
-        """Rows begun and in no listed segment: being written, waiting for that, or in the engine."""
-        return (UPLOADS_MAX + 1) * self.segment_rows + 2 * self.rows_in_flight_max
-
-
-@dataclass(frozen=True)
-class ShardDependencies:
-    """What a shard is run with: shared by all shards of a worker."""
-
-    store: Store
-    objects: ObjectStore
-    sources: Sources
-    models: Models
-    heartbeat: Heartbeat
-    isolation: Isolation = field(default_factory=Isolation)
-
-
-@dataclass(frozen=True)
-class _Heard:
-    """Something has come of a row."""
-
-    inference_id: str
-    progress: Progress
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """A checkpoint is written."""
-
-    checkpoint: Checkpoint
-
-
-@dataclass(frozen=True)
-class _Broken:
-    """A checkpoint cannot be written, and no waiting mends that."""
-
-    error: Exception
-
-
-class _Drain:
-    """Leave: hand the shard back with everything that is finished, and what is not as tokens so far."""
-
-
-class _Lost:
-    """The lease is gone."""
-
-
-_Message = _Heard | _Stored | _Broken | _Drain | _Lost | StopReason
 
 
 class ShardRunner:
@@ -124,37 +51,31 @@ class ShardRunner:
         on_end: Callable[["ShardRunner"], None],
     ) -> None:
         self.claim = claim
-        self._dependencies = dependencies
+        self._heartbeat = dependencies.heartbeat
         self._config = config
         self._on_end = on_end
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
-        self._checkpoints = Checkpoints(claim, dependencies.store, dependencies.objects)
-        self._uploads = Uploads(
-            self._checkpoints.commit,
-            is_trusted=lambda: dependencies.heartbeat.trusts(claim.lease),
-            on_stored=lambda checkpoint: self._inbox.put(_Stored(checkpoint)),
-            on_broken=lambda error: self._inbox.put(_Broken(error)),
-            name=self._name,
-        )
-        self._endings = Endings(claim, dependencies.store)
-        self._inbox: SimpleQueue[_Message] = SimpleQueue()
-        self._ledger = Ledger(
-            segment_rows=config.segment_rows,
-            segment_interval_s=config.segment_interval_s,
-            carry_over_interval_s=config.carry_over_interval_s,
-        )
+        self._inbox = Inbox()
+        self._orders = Orders(config)
+        self._ledger = Ledger(config)
         self._rows = ShardRows(
             claim,
             dependencies.sources,
             dependencies.models,
-            self._ledger,
             watch(claim, dependencies.store, dependencies.isolation, config.rows_at_risk_max),
             line_bytes_max=config.line_bytes_max,
-            on_progress=lambda inference_id, progress: self._inbox.put(_Heard(inference_id, progress)),
+            earlier=self._ledger.earlier,
+            on_progress=lambda row, id, progress: self._inbox.put(RowProgress(row, id, progress)),
         )
-        self._is_draining = False
-        self._stop_at_s: float | None = None  # when rows still in flight are given up
-        self._leave_by_s = float("inf")  # when what is not written is given up
+        self._checkpoints = Checkpoints(claim, dependencies.store, dependencies.objects)
+        self._uploads = Uploads(
+            self._checkpoints.commit,
+            is_trusted=lambda: self._heartbeat.trusts(claim.lease),
+            on_listed=lambda checkpoint: self._inbox.put(CheckpointListed(checkpoint)),
+            on_failed=lambda error: self._inbox.put(Failure(error)),
+            name=self._name,
+        )
+        self._endings = Endings(claim, dependencies.store)
         self._thread = threading.Thread(target=self._run, name=f"shard-{claim.shard.shard_no}", daemon=True)
 
     # -- orders, from any thread -----------------------------------------------------------------------
@@ -173,10 +94,10 @@ class ShardRunner:
         return self._thread.is_alive()
 
     def drain(self) -> None:
-        self._inbox.put(_Drain())
+        self._inbox.put(Drain())
 
     def lease_lost(self) -> None:
-        self._inbox.put(_Lost())
+        self._inbox.put(Failure(LeaseLost()))
 
     def stop_requested(self, reason: StopReason) -> None:
         self._inbox.put(reason)
@@ -206,163 +127,119 @@ class ShardRunner:
             outcome = "abandoned until its lease expires"
         finally:
             self._uploads.abandon()
+            self._cancel_rows()
             self._rows.close()
-            self._dependencies.heartbeat.release(lease)
+            self._heartbeat.release(lease)
             self._on_end(self)
-        log.info(
-            "shard ended",
-            extra={
-                "action": "shard_ended",
-                "outcome": outcome,
-                "job": lease.job_id,
-                "shard_no": self.claim.shard.shard_no,
-                "term": lease.term,
-                "rows_total": self._rows.total,
-                "seconds": round(time.monotonic() - started_s, 3),
-            },
-        )
+        seconds = round(time.monotonic() - started_s, 3)
+        about = {"job": lease.job_id, "shard_no": self.claim.shard.shard_no, "term": lease.term}
+        ended = {"outcome": outcome, "rows_total": self._rows.total, "seconds": seconds}
+        log.info("shard ended", extra={"action": "shard_ended"} | about | ended)
 
     def _outcome(self) -> str:
-        """Run the shard, and leave it as what came of that demands."""
+        """Run the shard, and end the lease as what came of that demands."""
         try:
             self._work()
             return self._end()
         except (LeaseLost, DatabaseUnavailable):
             raise
-        except InputTrouble as trouble:
-            return self._leave_input(trouble.error)
-        except (ObjectDamaged, CorruptSegment, ObjectNotFound) as error:
-            return self._fail(error)  # listed results are lost: nobody else would find them either
-        except StorageError as error:
-            return self._postpone(error)
+        except InputUnreadable as unreadable:
+            self._orders.leave()
+            self._flush()  # what is finished is not lost with the rows that cannot be read
+            return self._endings.after_input(unreadable.error, self.tokens_at_risk())
         except NightshiftError as error:
-            return self._fail(error)
+            return self._endings.after(error, self.tokens_at_risk())
         except Exception as error:
             log.exception("shard broke", extra={"action": "shard_broke", "shard": self.claim.lease.shard_id})
-            self._endings.break_off(self.tokens_at_risk())
-            return f"broke: {type(error).__name__}: {error}"
+            return self._endings.break_off(error, self.tokens_at_risk())
 
     def _work(self) -> None:
+        """Run every row that has no result yet, or as many as the orders allow."""
         done = self._insist(self._checkpoints.rows_done)
-        left = self._insist(self._checkpoints.carry_over)
-        self._ledger.left = {row: carry_over for row, carry_over in left.items() if row not in done}
+        carry_overs = self._insist(self._checkpoints.carry_over)
+        self._ledger.resume({row: carry_over for row, carry_over in carry_overs.items() if row not in done})
         self._rows.open(done)
         while self._rows.has_waiting or self._ledger.in_flight:
-            while self._rows.has_waiting and self._may_admit and self._rows.admit_next():
-                self._rows.on_admission_blocked()
-            if self._must_leave:
+            self._admit_rows()
+            if self._orders.must_leave(has_rows_in_flight=bool(self._ledger.in_flight)):
                 break
             if not self._may_admit:
                 self._rows.on_admission_blocked()
-            self._listen(BUSY_RETRY_S if self._may_admit and self._rows.has_waiting else None)
+            self._listen()
             if self._checkpoint_is_due:
                 self._checkpoint()
         self._flush()
 
+    # -- rows ------------------------------------------------------------------------------------------
+
     @property
     def _may_admit(self) -> bool:
-        has_room = len(self._ledger.in_flight) < self._config.rows_in_flight_max and not self._uploads.is_full
-        return has_room and not self._is_draining and self._stop_at_s is None
+        has_room = len(self._ledger.in_flight) < self._config.rows_in_flight_max
+        return has_room and not self._uploads_are_full and self._orders.may_begin
 
-    @property
-    def _must_leave(self) -> bool:
-        if self._is_draining:
-            return True
-        return self._stop_at_s is not None and (
-            not self._ledger.in_flight or time.monotonic() >= self._stop_at_s
-        )
-
-    # -- news ------------------------------------------------------------------------------------------
-
-    def _listen(self, timeout_s: float | None) -> None:
-        """Wait for news, but not past the next thing that is due; then take all there is."""
-        now_s = time.monotonic()
-        waits = [] if timeout_s is None else [timeout_s]
-        if not self._uploads.is_full and (due_in_s := self._ledger.due_in_s) is not None:
-            waits.append(due_in_s)
-        if self._stop_at_s is not None:
-            waits.append(self._stop_at_s - now_s)
-        try:
-            self._hear(self._inbox.get(timeout=max(0.0, min(waits)) if waits else None))
-            while not self._checkpoint_is_due:
-                self._hear(self._inbox.get_nowait())
-        except Empty:
-            return
-
-    def _hear(self, message: _Message) -> None:
-        if isinstance(message, _Lost):
-            raise LeaseLost
-        if isinstance(message, _Broken):
-            raise message.error
-        if isinstance(message, _Stored):
-            self._uploads.stored()
-            self._ledger.written(message.checkpoint)
-        elif isinstance(message, _Drain):
-            self._is_draining = True
-            self._leave_by_s = time.monotonic() + self._config.flush_s
-        elif isinstance(message, StopReason):
-            if self._stop_at_s is None:
-                self._stop_at_s = time.monotonic() + self._config.stop_grace_s
-                self._leave_by_s = min(self._leave_by_s, self._stop_at_s + self._config.flush_s)
-        else:
-            self._rows.hear(message.inference_id, message.progress)
-
-    def _insist(self, act: Callable[[], T]) -> T:
-        """Do what the database or our own store must do for us, however often it takes under this lease.
-
-        Orders are heard meanwhile. Raises what no waiting mends, and anything once it is time to leave.
-        """
-        faults = 0
-        while True:
-            try:
-                return act()
-            except (DatabaseUnavailable, StorageError) as error:
-                if not may_pass(error) or time.monotonic() >= self._leave_by_s:
-                    raise
-                log.warning("shard waits", extra={"action": "shard_waits", "reason": error.message})
-            faults += 1
-            self._hear_until(time.monotonic() + retry_delay_s(faults, self._name))
-
-    def _hear_until(self, end_s: float) -> None:
-        while (left_s := min(end_s, self._leave_by_s) - time.monotonic()) > 0:
-            try:
-                self._hear(self._inbox.get(timeout=left_s))
-            except Empty:
+    def _admit_rows(self) -> None:
+        """Give the engine what it takes, and note the rows that are refused."""
+        while self._rows.has_waiting and self._may_admit:
+            admitted = self._rows.admit_next()
+            if admitted is None:
                 return
+            if isinstance(admitted, AdmittedRow):
+                self._ledger.begin(admitted)
+            else:
+                self._ledger.finish(admitted)
+            self._rows.advance()
+            self._rows.on_admission_blocked()
+
+    def _hear_progress(self, heard: RowProgress) -> None:
+        failpoints.hit("worker.row_heard")
+        flight = self._ledger.in_flight.get(heard.row)
+        if flight is None or flight.admitted.inference_id != heard.inference_id:
+            return  # it was cancelled
+        self._ledger.progress(heard.row, heard.progress)
+        if heard.progress.answer is None and heard.progress.failed is None:
+            return
+        result = self._rows.ended(flight.admitted, heard.progress)
+        if result is None:
+            self._ledger.interrupt(heard.row)
+        else:
+            self._ledger.finish(result)
+
+    def _cancel_rows(self) -> None:
+        for flight in self._ledger.in_flight.values():
+            self._rows.cancel(flight.admitted)
 
     # -- checkpoints -----------------------------------------------------------------------------------
 
     @property
+    def _uploads_are_full(self) -> bool:
+        return self._ledger.unlisted >= UPLOADS_MAX
+
+    @property
     def _checkpoint_is_due(self) -> bool:
-        """Whether there is something to write, and a place for it on the way."""
-        return self._ledger.is_due and not self._uploads.is_full
+        return self._ledger.is_due and not self._uploads_are_full
 
     def _checkpoint(self, *, of_everything: bool = False) -> None:
-        checkpoint = self._ledger.take(self._rows.total, of_everything=of_everything)
+        checkpoint = self._ledger.take_checkpoint(self._rows.total, of_everything=of_everything)
         if checkpoint is not None:
             self._uploads.put(checkpoint)
 
     def _flush(self) -> None:
-        """Write all there is, rows under way included, and wait until that is done or it is time to leave."""
-        self._rows.cancel_all()
-        self._checkpoint(of_everything=self._stop_at_s is None)
-        self._ledger.in_flight.clear()
-        while self._uploads.pending and time.monotonic() < self._leave_by_s:
-            left_s = self._leave_by_s - time.monotonic()
-            try:
-                self._hear(self._inbox.get(timeout=None if left_s == float("inf") else max(0.0, left_s)))
-            except Empty:
-                break
+        """Write all there is, rows in flight included, and wait until that is done or it is time to leave."""
+        self._cancel_rows()
+        self._checkpoint(of_everything=not self._orders.is_stopping)
+        self._ledger.give_up()
+        while self._ledger.unlisted and self._orders.left_s > 0:
+            message = self._inbox.get(self._orders.left_s)
+            if message is not None:
+                self._hear(message)
 
     # -- the end ---------------------------------------------------------------------------------------
 
     def _end(self) -> str:
-        if self._is_draining:
-            ended, outcome = (
-                self._insist(lambda: self._endings.hand_back(self.tokens_at_risk())),
-                "handed back",
-            )
-        elif self._stop_at_s is not None:
+        if self._orders.is_draining:
+            ended = self._insist(lambda: self._endings.hand_back(self.tokens_at_risk()))
+            outcome = "handed back"
+        elif self._orders.is_stopping:
             ended, outcome = self._insist(self._endings.stop), "stopped"
         else:
             rows_total = self._rows.total
@@ -370,22 +247,55 @@ class ShardRunner:
             ended, outcome = self._insist(lambda: self._endings.complete(rows_total)), "done"
         if not ended:
             raise LeaseLost
-        if not self._is_draining:
+        if not self._orders.is_draining:
             self._checkpoints.forget_carry_over()
         return outcome
 
-    def _leave_input(self, error: StorageError) -> str:
-        """The rows cannot be read now, or not at all. What is finished is not lost with that."""
-        self._leave_by_s = min(self._leave_by_s, time.monotonic() + self._config.flush_s)
-        self._flush()
-        if storage_verdict(error, in_our_store=is_file_id(self.claim.shard.uri)) == "fail":
-            return self._fail(error)
-        return self._postpone(error)
+    # -- messages --------------------------------------------------------------------------------------
 
-    def _postpone(self, error: StorageError) -> str:
-        self._endings.postpone(self.tokens_at_risk())
-        return f"postponed: {error.message}"
+    def _listen(self) -> None:
+        """Wait for a message, but not past the next thing that is due; then take all there are."""
+        wait_s = self._orders.stop_in_s
+        if self._may_admit and self._rows.has_waiting:
+            wait_s = min(wait_s, BUSY_RETRY_S)
+        if not self._uploads_are_full and (due_in_s := self._ledger.due_in_s) is not None:
+            wait_s = min(wait_s, due_in_s)
+        message = self._inbox.get(wait_s)
+        while message is not None:
+            self._hear(message)
+            message = None if self._checkpoint_is_due else self._inbox.get(0.0)
 
-    def _fail(self, error: NightshiftError) -> str:
-        self._endings.fail()
-        return f"failed: {error.message}"
+    def _hear(self, message: Message) -> None:
+        if isinstance(message, Failure):
+            raise message.error
+        if isinstance(message, RowProgress):
+            self._hear_progress(message)
+        elif isinstance(message, CheckpointListed):
+            self._ledger.listed(message.checkpoint)
+        elif isinstance(message, Drain):
+            self._orders.drain()
+        else:
+            self._orders.stop()
+
+    def _insist(self, act: Callable[[], T]) -> T:
+        """Do what the database or our own store must do for us, however often it takes under this lease.
+
+        Messages are heard meanwhile. Raises what waiting does not mend, or anything if it is time to leave.
+        """
+        faults = 0
+        while True:
+            try:
+                return act()
+            except (DatabaseUnavailable, StorageError) as error:
+                if not may_pass(error) or self._orders.left_s <= 0:
+                    raise
+                log.warning("shard waits", extra={"action": "shard_waits", "reason": error.message})
+            faults += 1
+            self._hear_until(time.monotonic() + retry_delay_s(faults, self._name))
+
+    def _hear_until(self, end_s: float) -> None:
+        while (left_s := min(end_s - time.monotonic(), self._orders.left_s)) > 0:
+            message = self._inbox.get(left_s)
+            if message is None:
+                return
+            self._hear(message)

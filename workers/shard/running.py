@@ -1,6 +1,4 @@
-"""The bulk shards that one worker runs: each taken in with a place and a thread, and all handed back when the
-worker has to leave.
-"""
+"""The bulk shards that one worker runs: started with their claim, all handed back when the worker drains."""
 
 import logging
 import threading
@@ -9,14 +7,15 @@ from collections.abc import Callable
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim
+from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
-from workers.shard.runner import ShardConfig, ShardDependencies, ShardRunner
+from workers.shard.runner import ShardRunner
 
 log = logging.getLogger(__name__)
 
 
 class Shards:
-    """What is running now. For any thread."""
+    """The running shards. For any thread."""
 
     def __init__(
         self, dependencies: ShardDependencies, config: ShardConfig, on_end: Callable[[], None]
@@ -38,10 +37,10 @@ class Shards:
             return all(runner.is_alive for runner in self._running)
 
     def run(self, claim: BulkClaim, claimed_at_s: float) -> ShardRunner:
-        """Take a claimed shard in. Raises RuntimeError when there is no thread for it: it has gone back."""
+        """Start a claimed shard. Raises RuntimeError when there is no thread for it: it is handed back."""
         runner = ShardRunner(claim, self._dependencies, self._config, self._ended)
         try:
-            with self._lock:  # so that whoever sees it can wait for it, and it cannot end before it is seen
+            with self._lock:  # it cannot end before it is in the set, nor be joined before it has started
                 self._dependencies.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
                 runner.start()
                 self._running.add(runner)
@@ -51,7 +50,8 @@ class Shards:
         return runner
 
     def drain(self, until_s: float) -> None:
-        """Every shard goes back: by its own thread with all it has, or without that when time is up.
+        """Hand every shard back: its own thread does, with its results, or this one when time is up.
+
         `until_s` is on the monotonic clock.
         """
         with self._lock:
@@ -67,8 +67,8 @@ class Shards:
                 self._hand_back(runner)
 
     def _hand_back(self, runner: ShardRunner) -> None:
-        """It has no thread, or one that waits for something, an upload most likely. What that would still
-        write is refused.
+        """For a shard without a thread, or whose thread waits, most likely for an upload: what that would
+        still write is refused.
         """
         self._dependencies.heartbeat.release(runner.claim.lease)
         try:

@@ -2,14 +2,14 @@
 
     rows done ────────► segment t3-000007.jsonl ────┐
                                                     ├──► listed in one transaction, under the term
-    rows under way ───► carry-over t3-c000002.jsonl ┘
-                        exist for nobody yet             exist
+    rows in flight ───► carry-over t3-c000002.jsonl ┘
+                        stored, never read               exist
 
-A worker that dies between the two leaves objects nobody will ever look at. Rows under way are saved as the
-tokens they have so far; that costs the next worker one prefill instead of the whole row. Each carry-over
-replaces the one before.
+A worker that dies between the two leaves objects that are never read, and collected later. Unfinished rows
+are saved as the tokens they have so far: the next worker needs one prefill instead of the whole row. Each
+carry-over replaces the one before.
 
-Both are read back against their sha256, which the database has: with a segment, or in a carry-over's key.
+Both are checked when read, against the sha256 in the database: a segment's, or the one in a carry-over's key.
 """
 
 import hashlib
@@ -34,24 +34,24 @@ CARRY_OVER_BYTES_MAX = 256 * 1024 * 1024  # what a reader of one is prepared to 
 
 
 class LeaseLost(Exception):
-    """The shard belongs to somebody else now. Nothing more may be written for it."""
+    """Another worker may have the shard by now. Nothing more may be written for it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Where a shard stands: written whole or not at all."""
+    """Where a shard stands: listed whole or not at all."""
 
     results: Sequence[RowResult] = ()  # rows finished since the one before
-    unfinished: Mapping[int, CarryOver] | None = None  # rows begun; None: what is saved of them stays
+    unfinished: Mapping[int, CarryOver] | None = None  # rows begun; None: the carry-over before stays
     rows_total: int | None = None  # known once the input has been read to its end
-    tokens_left_out: int = 0  # generated for rows under way, and not in it
+    tokens_left_out: int = 0  # generated for rows in flight, and not in it
     tokens_covered: int = 0  # generated under this lease, and in it or the ones before
-    tokens_redone: int = 0  # found since the one before: made earlier, and not to be gone on from
+    tokens_redone: int = 0  # of earlier leases, found since the one before not to be continued
 
 
 @dataclass
 class _Stored:
-    """The objects of a checkpoint that are stored, and not listed yet."""
+    """The objects of a checkpoint that are stored and not listed yet."""
 
     checkpoint: Checkpoint
     segment: Segment | None = None
@@ -59,7 +59,7 @@ class _Stored:
 
 
 class Checkpoints:
-    """Reads what earlier leases of a shard have left, and writes for this one. One thread at a time."""
+    """Reads what earlier leases of a shard left, and writes for this one. One thread at a time."""
 
     def __init__(self, claim: BulkClaim, store: Store, objects: ObjectStore) -> None:
         self._claim = claim
@@ -80,9 +80,7 @@ class Checkpoints:
         return done
 
     def carry_over(self) -> dict[int, CarryOver]:
-        """What the worker before left unfinished, by row. One that is not what was written, or cannot be
-        read for any reason that waiting does not mend, is none at all.
-        """
+        """What the lease before left unfinished, by row. Empty if it is damaged, gone or of no known form."""
         key = self._claim.shard.carry_over_key
         if key is None:
             return {}
@@ -105,7 +103,7 @@ class Checkpoints:
         """Store a checkpoint and list it.
 
         Raises LeaseLost when the database refuses; StorageError or DatabaseUnavailable when they cannot be
-        reached. Asked again then, it does only what is still to do.
+        reached: called again then, it does only what is left.
         """
         if self._stored is None or self._stored.checkpoint is not checkpoint:
             self._stored = _Stored(checkpoint)
@@ -122,7 +120,7 @@ class Checkpoints:
             self._carry_over_key = stored.carry_over_key
 
     def forget_carry_over(self) -> None:
-        """Delete the carry-over that nobody needs any more. If that fails, it is left to be collected."""
+        """Delete the carry-over that is replaced or done with. If that fails, it is collected later."""
         if self._carry_over_key is None:
             return
         try:

@@ -15,7 +15,7 @@ from nightshift.store.databases.migrate import upgrade
 from tests.unit.workers.scripted import ManualClock, RecordingStreams, ScriptedServer
 from workers.health.heartbeat import Heartbeat
 from workers.serving.models import Models
-from workers.shard.runner import ShardDependencies
+from workers.shard.config import ShardDependencies
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from tests.unit.workers.scripted import TENANT, ManualClock
 from tests.unit.workers.shard.helpers import CONFIG, INPUT
 from workers.health.heartbeat import Heartbeat
 from workers.shard import runner, uploads
-from workers.shard.runner import ShardConfig, ShardDependencies, ShardRunner
+from workers.shard.config import ShardConfig, ShardDependencies
+from workers.shard.runner import ShardRunner
 
 
 @pytest.fixture

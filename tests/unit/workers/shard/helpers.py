@@ -9,7 +9,8 @@ from nightshift.objectstore import ObjectStore
 from nightshift.rows.outputs import RowResult, decode_segment
 from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, chat_body
-from workers.shard.runner import ShardConfig, ShardRunner
+from workers.shard.config import ShardConfig
+from workers.shard.runner import ShardRunner
 
 INPUT = "file-input"
 

@@ -12,8 +12,8 @@ from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, ManualClock, ScriptedServer, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
 from workers.health.heartbeat import Heartbeat
+from workers.shard.config import ShardDependencies
 from workers.shard.rows import ShardRows
-from workers.shard.runner import ShardDependencies
 from workers.shard.running import Shards
 
 

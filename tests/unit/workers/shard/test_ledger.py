@@ -1,0 +1,175 @@
+"""The ledger of one lease: which changes it takes, which it refuses, and what it says afterwards."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nightshift.jobs import Usage
+from nightshift.rows.outputs import RowResult
+from nightshift.rows.requests import RowRequest
+from tests.unit.workers.scripted import ManualClock
+from tests.unit.workers.shard.helpers import CONFIG
+from workers.serving.carry_over import CarryOver, ChoiceSoFar
+from workers.serving.inference import Progress
+from workers.serving.model_server import ModelServer
+from workers.shard.in_flight import AdmittedRow
+from workers.shard.ledger import Ledger
+from workers.shard.segments import Checkpoint
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def ledger(clock: ManualClock) -> Ledger:
+    config = replace(CONFIG, segment_rows=2, segment_interval_s=10, carry_over_interval_s=60)
+    return Ledger(config, clock_s=clock)
+
+
+def test_a_row_is_in_flight_from_its_begin_until_it_has_a_result(ledger: Ledger) -> None:
+    ledger.begin(admitted(0))
+    assert list(ledger.in_flight) == [0]
+
+    ledger.finish(result(0))
+
+    assert not ledger.in_flight
+    assert taken(ledger).results == [result(0)]
+
+
+def test_a_row_that_is_refused_has_its_result_without_ever_being_in_flight(ledger: Ledger) -> None:
+    ledger.finish(result(0))
+
+    assert taken(ledger).results == [result(0)]
+
+
+def test_a_row_that_the_engine_broke_off_has_no_result_and_may_begin_again(ledger: Ledger) -> None:
+    ledger.begin(admitted(0))
+    ledger.interrupt(0)
+    assert not ledger.in_flight
+    assert ledger.take_checkpoint(None) is None
+
+    ledger.begin(admitted(0, tries=2))
+
+    assert ledger.in_flight[0].admitted.tries == 2
+
+
+def test_a_checkpoint_is_due_after_enough_results_or_some_time_after_the_first(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    assert (ledger.is_due, ledger.due_in_s) == (False, None)
+    ledger.finish(result(0))
+    assert (ledger.is_due, ledger.due_in_s) == (False, 10)
+    clock.advance(10)
+    assert ledger.is_due
+    taken(ledger)
+    assert not ledger.is_due
+
+    ledger.finish(result(1))
+    ledger.finish(result(2))
+
+    assert ledger.is_due
+
+
+def test_tokens_are_at_risk_until_the_checkpoint_that_has_them_is_listed(ledger: Ledger) -> None:
+    ledger.begin(admitted(0))
+    ledger.progress(0, tokens(1, 2, 3))
+    ledger.finish(result(0))
+    checkpoint = taken(ledger)
+    assert (ledger.unlisted, ledger.tokens_at_risk()) == (1, 3)
+
+    ledger.listed(checkpoint)
+
+    assert (ledger.unlisted, ledger.tokens_at_risk()) == (0, 0)
+
+
+def test_the_last_checkpoint_has_the_tokens_of_rows_that_are_then_given_up(ledger: Ledger) -> None:
+    ledger.begin(admitted(0))
+    ledger.progress(0, tokens(1, 2))
+
+    last = taken(ledger, of_everything=True)
+    ledger.give_up()
+    ledger.listed(last)
+
+    assert last.unfinished is not None
+    assert [each.token_ids for each in last.unfinished[0].choices] == [[1, 2]]
+    assert not ledger.in_flight
+    assert ledger.tokens_at_risk() == 0
+
+
+def test_a_row_continues_what_an_earlier_lease_left_and_that_is_saved_until_it_does(ledger: Ledger) -> None:
+    left = {row: CarryOver([ChoiceSoFar([7, 8])]) for row in (0, 1)}
+    ledger.resume(left)
+    assert ledger.earlier(0) == left[0]
+    ledger.begin(admitted(0))
+    assert ledger.earlier(0) is None
+
+    ledger.progress(0, tokens(7, 8, 9))
+
+    unfinished = taken(ledger, of_everything=True).unfinished
+    assert unfinished is not None
+    assert [unfinished[row].choices[0].token_ids for row in (0, 1)] == [[7, 8, 9], [7, 8]]
+
+
+REFUSED: dict[str, Callable[[Ledger], object]] = {
+    "progress of a row that has not begun": lambda ledger: ledger.progress(0, tokens(1)),
+    "interruption of a row that has not begun": lambda ledger: ledger.interrupt(0),
+    "a row begun twice": lambda ledger: (ledger.begin(admitted(0)), ledger.begin(admitted(0, tries=2))),
+    "progress after the result": lambda ledger: (
+        ledger.begin(admitted(0)),
+        ledger.finish(result(0)),
+        ledger.progress(0, tokens(1)),
+    ),
+    "earlier tokens after rows have begun": lambda ledger: (ledger.begin(admitted(0)), ledger.resume({})),
+    "a row begun after giving up": lambda ledger: (ledger.give_up(), ledger.begin(admitted(0))),
+    "a result after giving up": lambda ledger: (ledger.give_up(), ledger.finish(result(0))),
+    "a checkpoint after giving up": lambda ledger: (ledger.give_up(), ledger.take_checkpoint(None)),
+    "giving up twice": lambda ledger: (ledger.give_up(), ledger.give_up()),
+    "a checkpoint listed that was not taken": lambda ledger: ledger.listed(Checkpoint()),
+    "checkpoints listed out of order": lambda ledger: (two_taken(ledger), ledger.listed(taken(ledger))),
+}
+
+
+@pytest.mark.parametrize("changes", REFUSED.values(), ids=REFUSED.keys())
+def test_a_change_that_makes_no_sense_is_refused(ledger: Ledger, changes: Callable[[Ledger], object]) -> None:
+    with pytest.raises(AssertionError):
+        changes(ledger)
+
+
+def admitted(row: int, tries: int = 1) -> AdmittedRow:
+    request = RowRequest(custom_id=f"r{row}", body={})
+    server = cast(ModelServer, SimpleNamespace(made_by=None))
+    return AdmittedRow(f"row-{row}.{tries}", row, request, server, num_choices=1, tries=tries)
+
+
+def result(row: int) -> RowResult:
+    return RowResult(
+        row=row,
+        custom_id=f"r{row}",
+        id=f"batch_req_{row}",
+        request_id=f"req_{row}",
+        status_code=200,
+        body={},
+        usage=Usage(),
+    )
+
+
+def tokens(*token_ids: int) -> Progress:
+    return Progress("", list(token_ids))
+
+
+def taken(ledger: Ledger, **how: Any) -> Checkpoint:
+    checkpoint = ledger.take_checkpoint(None, **how)
+    assert checkpoint is not None
+    return checkpoint
+
+
+def two_taken(ledger: Ledger) -> None:
+    """Two checkpoints are on their way, and there is a result for a third."""
+    ledger.finish(result(0))
+    taken(ledger)
+    ledger.finish(result(1))

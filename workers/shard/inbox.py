@@ -1,0 +1,56 @@
+"""What a shard's runner is told, by the engine, its uploads, the heartbeat and the worker, in order."""
+
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from nightshift.jobs import StopReason
+from workers.serving.inference import Progress
+from workers.shard.segments import Checkpoint
+
+
+@dataclass(frozen=True)
+class RowProgress:
+    """The engine has more of a row, or has ended it."""
+
+    row: int
+    inference_id: str
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class CheckpointListed:
+    """A checkpoint is in the database."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The shard cannot go on: its lease is lost, or waiting does not mend what a checkpoint failed on."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Hand the shard back, with the results of finished rows and the tokens of unfinished ones."""
+
+
+Message = RowProgress | CheckpointListed | Failure | Drain | StopReason
+
+
+class Inbox:
+    """Written by any thread, read by the shard's."""
+
+    def __init__(self) -> None:
+        self._messages: SimpleQueue[Message] = SimpleQueue()
+
+    def put(self, message: Message) -> None:
+        self._messages.put(message)
+
+    def get(self, timeout_s: float) -> Message | None:
+        """The next message; None if there is none within this time, which may be infinite."""
+        try:
+            return self._messages.get(timeout=None if timeout_s == float("inf") else max(0.0, timeout_s))
+        except Empty:
+            return None

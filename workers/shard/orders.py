@@ -1,0 +1,58 @@
+"""What a shard was ordered to do, and how long it may stay for that."""
+
+import time
+from collections.abc import Callable
+
+from workers.shard.config import ShardConfig
+
+
+class Orders:
+    """Nothing, at first: the shard runs until every row has a result.
+
+    drain   begin nothing more, hand the shard back within `flush_s`
+    stop    begin nothing more; rows in flight may finish within `stop_grace_s`
+    """
+
+    def __init__(self, config: ShardConfig, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._stop_grace_s = config.stop_grace_s
+        self._flush_s = config.flush_s
+        self._clock_s = clock_s
+        self.is_draining = False
+        self._stop_at_s: float | None = None  # when rows still in flight are given up
+        self._leave_by_s = float("inf")  # when checkpoints still unwritten are given up
+
+    def drain(self) -> None:
+        self.is_draining = True
+        self._leave_by_s = self._clock_s() + self._flush_s
+
+    def stop(self) -> None:
+        """Repeated with every heartbeat; the first one counts."""
+        if self._stop_at_s is None:
+            self._stop_at_s = self._clock_s() + self._stop_grace_s
+            self._leave_by_s = min(self._leave_by_s, self._stop_at_s + self._flush_s)
+
+    def leave(self) -> None:
+        """The shard cannot go on: what is finished may still be written."""
+        self._leave_by_s = min(self._leave_by_s, self._clock_s() + self._flush_s)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop_at_s is not None
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether further rows may be given to the engine."""
+        return not self.is_draining and not self.is_stopping
+
+    def must_leave(self, *, has_rows_in_flight: bool) -> bool:
+        return self.is_draining or (self.is_stopping and (not has_rows_in_flight or self.stop_in_s <= 0))
+
+    @property
+    def stop_in_s(self) -> float:
+        """Until rows in flight are given up."""
+        return float("inf") if self._stop_at_s is None else self._stop_at_s - self._clock_s()
+
+    @property
+    def left_s(self) -> float:
+        """Until the shard has to be gone."""
+        return self._leave_by_s - self._clock_s()
