@@ -10,15 +10,23 @@ from dataclasses import dataclass, field
 
 from starlette.concurrency import run_in_threadpool
 
-from api.jobs.catalogue import Catalogue
 from api.middleware.bodies import Bodies
 from api.rings import Doorbell
 from api.storage_threads import StorageThreads
 from nightshift.broker.hints import HintPublisher
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamReader
+from nightshift.fleet.catalogue import CachedCatalogue
+from nightshift.lifecycle.submission import Submitter
 from nightshift.objectstore import Locations, ObjectStore, open_store
-from nightshift.settings import ApiSettings, DataSettings, LocationSettings, QueueSettings
+from nightshift.objectstore.sources import Sources
+from nightshift.settings import (
+    ApiSettings,
+    DataSettings,
+    LocationSettings,
+    QueueSettings,
+    SubmissionSettings,
+)
 from nightshift.store import Store, open_database
 from nightshift.tenants.vault import Vault, open_vault
 
@@ -31,6 +39,7 @@ class AppSettings:
     queue: QueueSettings = field(default_factory=QueueSettings)
     locations: LocationSettings = field(default_factory=LocationSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
+    submission: SubmissionSettings = field(default_factory=SubmissionSettings)
 
 
 @dataclass(frozen=True)
@@ -43,9 +52,10 @@ class Services:
     objects: ObjectStore
     storage_threads: StorageThreads  # whatever asks `objects` does so there
     vault: Vault
-    catalogue: Catalogue
+    catalogue: CachedCatalogue
+    submitter: Submitter
+    sources: Sources
     bodies: Bodies
-    locations: Locations
 
 
 def try_settings(settings: AppSettings) -> None:
@@ -68,6 +78,8 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
     objects = open_store(settings.data.resolved_storage_url)
     locations = Locations(settings.locations.s3_buckets, settings.locations.file_roots)
     doorbell = Doorbell(queue, hint_publisher, store)
+    vault = open_vault(settings.data)
+    catalogue = CachedCatalogue(settings.submission.models)
     try:
         yield Services(
             settings=settings,
@@ -77,10 +89,11 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
             streams=streams,
             objects=objects,
             storage_threads=StorageThreads(),
-            vault=open_vault(settings.data),
-            catalogue=Catalogue(settings.api.models),
+            vault=vault,
+            catalogue=catalogue,
+            submitter=Submitter(locations, vault, catalogue, settings.submission),
+            sources=Sources(objects, locations),
             bodies=Bodies(max(settings.api.bodies_bytes_max, 2 * settings.api.body_bytes_max)),
-            locations=locations,
         )
     finally:
         await run_in_threadpool(doorbell.close)

@@ -50,6 +50,10 @@ class InvalidRequest(NightshiftError):
 
     default_code = "invalid_value"
 
+    def about(self, param: str) -> "InvalidRequest":
+        """The same error, naming the field that the caller sent."""
+        return type(self)(f"Invalid '{param}': {self.message}", param=param, code=self.code)
+
 
 class UnknownModel(InvalidRequest):
     """No worker serves this model. GET /v1/models lists the ones that are served."""

@@ -167,24 +167,34 @@ class LocationSettings(_Settings):
     _split = field_validator("s3_buckets", "file_roots", mode="before")(_split)
 
 
-class ApiSettings(_Settings):
-    base_url: str = "http://127.0.0.1:8000"  # how clients reach us; in `links`
+class RowSettings(_Settings):
+    """What one row may be, for every process that reads rows."""
+
+    line_bytes_max: Count = 4 * MIB  # one input row
+
+
+class SubmissionSettings(RowSettings):
+    """Which jobs are accepted, and how many may wait."""
+
     models: Words = ()  # names known before a worker has registered
-    body_bytes_max: Count = 4 * MIB  # of a JSON body
-    bodies_bytes_max: Count = 256 * MIB  # of all large ones under way in one process; twice one's, at least
-    file_bytes_max: Count = 200 * MIB  # of an uploaded batch file
-    line_bytes_max: Count = 4 * MIB  # one input row, of those that are replayed
-    online_wait_s: Seconds = 600.0  # how long a chat request is waited for
     online_queue_max: Limit = 1000  # unfinished online requests per tenant; more get 429
     online_queue_total_max: Limit = 10_000  # unfinished online requests of all tenants; more get 429
     bulk_jobs_max: Limit = 1000  # unfinished bulk jobs per tenant; more get 429
     bulk_rows_max: Limit = 100_000_000  # rows not done yet per tenant; more get 429
     bulk_rows_total_max: Limit = 1_000_000_000  # … of all tenants
     completion_window_max_s: Annotated[int, Field(ge=1, le=YEARS)] = 30 * 86400
-    ready_needs_worker: bool = False  # /readyz waits for a worker with its models loaded
     webhook_allow_cidrs: Cidrs = ()  # private networks webhooks may reach
 
     _split = field_validator("models", "webhook_allow_cidrs", mode="before")(_split)
+
+
+class ApiSettings(_Settings):
+    base_url: str = "http://127.0.0.1:8000"  # how clients reach us; in `links`
+    body_bytes_max: Count = 4 * MIB  # of a JSON body
+    bodies_bytes_max: Count = 256 * MIB  # of all large ones under way in one process; twice one's, at least
+    file_bytes_max: Count = 200 * MIB  # of an uploaded batch file
+    online_wait_s: Seconds = 600.0  # how long a chat request is waited for
+    ready_needs_worker: bool = False  # /readyz waits for a worker with its models loaded
 
 
 class ClientSettings(_Settings):
@@ -192,12 +202,11 @@ class ClientSettings(_Settings):
     api_key: str = Field(default="", repr=False)  # default: the key `nightshift up` left in data_dir
 
 
-class SchedulerSettings(_Settings):
+class SchedulerSettings(RowSettings):
     shard_bytes: Count = 256 * 1024  # of input per shard: the unit of leasing and of retry
     shards_per_job_max: Count = 100_000
     rows_per_file_max: Count = 50_000  # OpenAI routes
     embedding_inputs_per_file_max: Count = 50_000
-    line_bytes_max: Count = 4 * MIB  # one input row
     attempts_max: Count = 20  # leases of one shard in a row that ended without progress
     leader_ttl_s: Seconds = 15.0  # of several schedulers one leads; a dead one is replaced after so long
     leader_trust_s: Seconds = 10.0  # one that could not renew its lead for so long stops by itself
@@ -207,10 +216,7 @@ class SchedulerSettings(_Settings):
     # An object nothing refers to is collected so long after it was written.
     orphan_age_s: Annotated[float, Field(ge=1, le=YEARS, allow_inf_nan=False)] = 3600.0
     scheduler_metrics_port: PortOrNone = 0  # GET /metrics of the scheduler itself; 0: not served
-    webhook_allow_cidrs: Cidrs = ()
     webhook_ports: Annotated[tuple[Port, ...], NoDecode] = ()  # empty: any port
-
-    _split = field_validator("webhook_allow_cidrs", mode="before")(_split)
 
     @field_validator("webhook_ports", mode="before")
     @classmethod
@@ -228,7 +234,7 @@ class SchedulerSettings(_Settings):
         return self
 
 
-class WorkerSettings(_Settings):
+class WorkerSettings(RowSettings):
     models: Words = ()  # local paths or hub ids
     dtype: str = "auto"
     deterministic: bool = False  # the same bits however rows are batched and resumed; float32 on a CPU
@@ -247,7 +253,6 @@ class WorkerSettings(_Settings):
     engine_kv_cache_dtype: str = "auto"  # or float32, bfloat16, float16, int8, fp8 (CUDA)
     # Bulk keeps steps so short; None: it does not.
     engine_interactive_step_budget_ms: Milliseconds | None = 50.0
-    line_bytes_max: Count = 4 * MIB  # one input row
     stop_grace_s: SecondsOrNone = 30.0  # rows in flight may finish this long after a cancel or the deadline
     drain_s: Seconds = 25.0  # from SIGTERM to exit, at most
     bulk_drain_s: Seconds = 5.0  # of that, until bulk shards are handed back
@@ -290,6 +295,7 @@ EVERY_CONCERN: Final[tuple[type[_Settings], ...]] = (
     LogSettings,
     QueueSettings,
     LocationSettings,
+    SubmissionSettings,
     ApiSettings,
     ClientSettings,
     SchedulerSettings,

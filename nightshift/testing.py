@@ -37,6 +37,7 @@ from nightshift.jobs.ids import new_id
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
+from nightshift.lifecycle.submission import JobRequest, new_job
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState, event_body
 from nightshift.store import Store
@@ -108,18 +109,14 @@ def a_spec(**overrides: Any) -> JobSpec:
 
 
 def a_new_job(**overrides: Any) -> NewJob:
-    """A bulk job as its creator describes it; `spec=` replaces all of its wishes."""
-    defaults = {
-        "id": new_id("job"),
-        "tenant_id": DEFAULT_TENANT,
-        "kind": JobKind.BULK,
-        "face": Face.NATIVE,
-        "priority": PriorityClass.STANDARD,
-        "model": MODEL,
-        "spec": a_spec(),
-        "fingerprint": hashlib.sha256(new_id("request").encode()).hexdigest(),
-    }
-    return NewJob(**{**defaults, **overrides})
+    """A bulk job that asks for `MODEL`, checked; `spec=` replaces all of its wishes."""
+    asked = JobRequest(
+        tenant_id=DEFAULT_TENANT,
+        face=Face.NATIVE,
+        spec=a_spec(),
+        fingerprint=hashlib.sha256(new_id("request").encode()).hexdigest(),
+    )
+    return replace(new_job(asked), **{"model": MODEL, **overrides})
 
 
 def a_new_request(**overrides: Any) -> NewJob:

@@ -27,11 +27,11 @@ from nightshift.outbound.safe_http import Egress, EgressConfig
 from nightshift.processes.starting import starting
 from nightshift.rows.validation import FileLimits
 from nightshift.settings import (
-    ApiSettings,
     DataSettings,
     LocationSettings,
     QueueSettings,
     SchedulerSettings,
+    SubmissionSettings,
     WorkerSettings,
 )
 from nightshift.store import Store, open_database
@@ -137,7 +137,7 @@ def _leadership(settings: SchedulerSettings) -> LeadershipConfig:
 
 def duties(parts: Parts, settings: SchedulerSettings, may_continue: MayContinue) -> Sequence[Duty]:
     """Every duty there is, with its limits."""
-    worker = WorkerSettings()
+    submission, worker = SubmissionSettings(), WorkerSettings()
     store = parts.store
     survey = SurveyConfig(
         limits=ShardLimits(settings.shard_bytes, settings.shards_per_job_max),
@@ -149,7 +149,7 @@ def duties(parts: Parts, settings: SchedulerSettings, may_continue: MayContinue)
         shard_bytes=settings.shard_bytes,
         shard_rows=SHARD_ROWS_MAX,
     )
-    planning = PlanningConfig(file=file, survey=survey, announced_models=ApiSettings().models)
+    planning = PlanningConfig(file=file, survey=survey, announced_models=submission.models)
     assembly = AssemblyConfig(line_bytes_max=settings.line_bytes_max)
     stopping = StoppingConfig(grace_s=worker.stop_grace_s, hearing_s=2 * worker.heartbeat_s)
     recovery = RecoveryConfig(
@@ -158,7 +158,7 @@ def duties(parts: Parts, settings: SchedulerSettings, may_continue: MayContinue)
         worker_silent_s=3 * worker.lease_ttl_s,
     )
     retention = RetentionConfig(settings.retention_interval_s, settings.orphan_age_s)
-    egress = Egress(_egress_config(settings))
+    egress = Egress(_egress_config(submission.webhook_allow_cidrs, settings.webhook_ports))
     return [
         Planning(store, parts.queue, parts.sources, parts.locations, planning, may_continue),
         Ringing(store, parts.queue, RingingConfig(ring_after_s=settings.ring_after_s)),
@@ -171,8 +171,8 @@ def duties(parts: Parts, settings: SchedulerSettings, may_continue: MayContinue)
     ]
 
 
-def _egress_config(settings: SchedulerSettings) -> EgressConfig:
-    config = EgressConfig(allow_cidrs=settings.webhook_allow_cidrs, ports=settings.webhook_ports)
+def _egress_config(allow_cidrs: Sequence[str], ports: Sequence[int]) -> EgressConfig:
+    config = EgressConfig(allow_cidrs=tuple(allow_cidrs), ports=tuple(ports))
     try:
         allowed = config.allowed_networks
     except ValueError as error:

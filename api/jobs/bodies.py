@@ -1,7 +1,8 @@
 """What a client may ask for: the bodies of `POST /v1/jobs` and `POST /v1/batches`, field by field.
 
-Shapes only: whether a file exists, a place may be named or a model is served is `api/jobs/submission.py`'s
-to say. Our own fields are checked strictly, a misspelt one is an error; OpenAI's are as forgiving as theirs.
+Shapes only: whether a file exists, a place may be named or a model is served is decided in
+`nightshift/lifecycle/submission.py`. Our own fields are strict, a misspelt one is an error; unknown fields of
+OpenAI's bodies are ignored, as they are there.
 """
 
 from typing import Annotated, Final, Literal

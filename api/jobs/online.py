@@ -18,7 +18,6 @@ import redis
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from api.jobs.submission import submit_online
 from api.responses.errors import RequestEnded, WaitedTooLong, error_json
 from api.services import Services
 from nightshift.broker.token_streams import BrokenStream, Delta, StreamReader
@@ -59,7 +58,7 @@ def accept(services: Services, new: NewJob, body: JsonObject) -> Waiting:
     """
 
     def submit(tx: Transaction) -> Submitted:
-        submitted = submit_online(tx, services, new, body, tx.now())
+        submitted = services.submitter.submit_online(tx, new, body, tx.now())
         failpoints.hit("api.before_commit")
         return submitted
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from api.jobs.fingerprints import fingerprint
 from api.responses.times import eta_at, seconds, window_text
 from nightshift.endpoints.requests import Request
 from nightshift.jobs import (
@@ -13,16 +12,16 @@ from nightshift.jobs import (
     Face,
     InputError,
     Job,
-    JobKind,
     JobSpec,
     JobState,
     JsonObject,
-    NewJob,
     StopReason,
     Usage,
 )
 from nightshift.jobs.files import File
-from nightshift.jobs.ids import batch_id, new_id
+from nightshift.jobs.fingerprints import fingerprint
+from nightshift.jobs.ids import batch_id
+from nightshift.lifecycle.submission import JobRequest
 
 _STATUS: Final[Mapping[JobState, str]] = {
     JobState.RUNNING: "in_progress",
@@ -34,14 +33,12 @@ _STATUS: Final[Mapping[JobState, str]] = {
 }
 
 
-def online_job(
+def online_request(
     endpoint: Endpoint, request: Request, body: JsonObject, tenant_id: str, wait_s: float
-) -> NewJob:
-    """A request to a model as the job that runs it. After `wait_s` nobody waits for its answer any more."""
-    return NewJob(
-        id=new_id("job"),
+) -> JobRequest:
+    """A request to a model as the job that runs it. The client waits `wait_s` for its answer."""
+    return JobRequest(
         tenant_id=tenant_id,
-        kind=JobKind.ONLINE,
         face=Face.OPENAI,
         priority=request.priority_class,
         model=request.model,

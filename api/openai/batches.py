@@ -11,7 +11,7 @@ from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
 from api.jobs.bodies import parse_batch
 from api.jobs.cancelling import cancel
 from api.jobs.idempotency import create_once, repeatable
-from api.jobs.submission import bulk_from_batch, submit_bulk
+from api.jobs.requests import batch_request
 from api.openai.adapter import batch_json, batch_status
 from nightshift.errors import NotFound
 from nightshift.jobs import Face, Job, JobKind, JobState, JsonObject
@@ -30,12 +30,13 @@ def create_batch(
     x_stainless_retry_count: Annotated[str | None, Header()] = None,
 ) -> Response:
     asked = parse_batch(body)
-    new = bulk_from_batch(services, caller.tenant_id, asked, body)
+    window_max_s = services.settings.submission.completion_window_max_s
+    new = services.submitter.check(batch_request(caller.tenant_id, asked, body, window_max_s))
     request = repeatable(caller.tenant_id, new.fingerprint, idempotency_key, x_stainless_retry_count)
     created = create_once(
         services.store,
         request,
-        lambda tx, now: submit_bulk(tx, services, new, now),
+        lambda tx, now: services.submitter.submit_bulk(tx, new, now),
         _render,
         200,
     )

@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from api.authentication import Caller
 from api.dependencies import BodyDep, CallerDep, ServicesDep
 from api.jobs.online import Waiting, accept, answer
-from api.openai.adapter import online_job
+from api.openai.adapter import online_request
 from api.openai.streaming import Wanted, streamed
 from api.services import Services
 from nightshift.endpoints.requests import Request as ModelRequest
@@ -54,5 +54,6 @@ def _accept(
 ) -> tuple[ModelRequest, Waiting]:
     """Check and record a request. In a thread: a body of megabytes takes its time, and so does a database."""
     asked = parse_request(endpoint, body)
-    new = online_job(endpoint, asked, body, caller.tenant_id, services.settings.api.online_wait_s)
+    wait_s = services.settings.api.online_wait_s
+    new = services.submitter.check(online_request(endpoint, asked, body, caller.tenant_id, wait_s))
     return asked, accept(services, new, body)

@@ -5,11 +5,11 @@ from fastapi.responses import JSONResponse, Response
 
 from api.authentication import Caller
 from api.dependencies import CallerDep, PageDep, ServicesDep, list_json
-from api.jobs.replaying import replay
 from api.responses.times import seconds
 from nightshift.errors import Conflict, NotFound
 from nightshift.jobs import JsonObject
 from nightshift.jobs.dead_letters import DeadRow, DeadRowState
+from nightshift.lifecycle.replay import replay
 from nightshift.store import Transaction
 
 router = APIRouter(prefix="/v1/dead_letters", tags=["Jobs"])
@@ -45,11 +45,12 @@ def replay_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep)
     with services.store.snapshot() as tx:
         row = _undecided(tx, caller, letter_id)
     try:
-        replay(services, row)
+        submitted = replay(row, services.store, services.submitter, services.sources)
     except Conflict:
         with services.store.snapshot() as tx:
-            _undecided(tx, caller, letter_id)  # somebody was quicker: what has become of it is said
+            _undecided(tx, caller, letter_id)  # decided meanwhile: the error says how
         raise
+    services.doorbell.ring(submitted.rings)
     with services.store.snapshot() as tx:
         return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
 
@@ -59,7 +60,7 @@ def discard_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep
     with services.store.transaction() as tx:
         row = _undecided(tx, caller, letter_id)
         if not tx.dead_rows.discard(row.tenant_id, row.id, tx.now()):
-            _undecided(tx, caller, letter_id)  # somebody was quicker: what has become of it is said
+            _undecided(tx, caller, letter_id)  # decided meanwhile: the error says how
             raise Conflict(f"Somebody has decided about dead letter {row.id} meanwhile.")
         return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
 

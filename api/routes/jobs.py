@@ -14,7 +14,7 @@ from api.jobs.bodies import parse_job
 from api.jobs.cancelling import cancel
 from api.jobs.idempotency import Created, create_once, repeatable
 from api.jobs.online import until_ended
-from api.jobs.submission import bulk_from, online_from, run_key, submit_bulk, submit_online
+from api.jobs.requests import bulk_request, online_request, run_key
 from api.jobs.views import accepted_json, job_json
 from api.services import Services
 from nightshift.jobs import Job, JobKind, JobState, JsonObject
@@ -95,13 +95,14 @@ def _create(
     services: Services, caller: Caller, body: JsonObject, key: str | None, retry_count: str | None
 ) -> Created:
     asked = parse_job(body)
-    build = online_from if asked.body is not None else bulk_from
-    new = build(services, caller.tenant_id, asked, body)
+    window_max_s = services.settings.submission.completion_window_max_s
+    convert = online_request if asked.body is not None else bulk_request
+    new = services.submitter.check(convert(caller.tenant_id, asked, body, window_max_s))
 
     def submit(tx: Transaction, now: datetime) -> Submitted:
         if asked.body is not None:
-            return submit_online(tx, services, new, asked.body, now)
-        return submit_bulk(tx, services, new, now)
+            return services.submitter.submit_online(tx, new, asked.body, now)
+        return services.submitter.submit_bulk(tx, new, now)
 
     def render(tx: Transaction, job: Job, now: datetime) -> JsonObject:
         return accepted_json(tx, job, services.settings.api.base_url)

@@ -31,6 +31,7 @@ from nightshift.settings import (
     LogSettings,
     QueueSettings,
     SchedulerSettings,
+    SubmissionSettings,
     WorkerSettings,
 )
 from nightshift.store import Store, open_database
@@ -203,7 +204,7 @@ def allowed_file_roots(data: DataSettings) -> tuple[str, ...]:
 
 def allowed_webhook_cidrs() -> tuple[str, ...]:
     """The private networks webhooks may reach: the operator's choice, else this machine."""
-    return SchedulerSettings().webhook_allow_cidrs or LOOPBACK
+    return SubmissionSettings().webhook_allow_cidrs or LOOPBACK
 
 
 def set_up_database(data: DataSettings) -> Path:

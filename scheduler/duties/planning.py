@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from nightshift.errors import InvalidRequest, QueueUnavailable, StorageError
+from nightshift.fleet.catalogue import Catalogue
 from nightshift.jobs import Counts, Face, InputError, Job, JobState
 from nightshift.lifecycle.transitions import finish, plan
 from nightshift.objectstore import Locations
@@ -23,7 +24,7 @@ from nightshift.rows.validation import FileLimits
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
 from scheduler.duties.ringing import Bell
-from scheduler.input.plan import Catalogue, Plan, Refused, input_error
+from scheduler.input.plan import Plan, Refused, input_error
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
 from scheduler.runtime.duty import MayContinue, Result

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from nightshift.errors import ObjectNotFound
+from nightshift.fleet.catalogue import Catalogue
 from nightshift.jobs import InputError, Job, NewShard
 from nightshift.objectstore import Locations, ObjectInfo, ObjectUri
 from nightshift.objectstore.sources import Source, Sources, is_file_id
 from nightshift.rows.inputs import BadRow, InputFormat, InputObject, Row, describe, format_of, iter_rows
 from nightshift.rows.requests import RowProblem, RowRequest, to_request
 from nightshift.store import Store
-from scheduler.input.plan import Catalogue, Plan, Refused
+from scheduler.input.plan import Plan, Refused
 from scheduler.input.sharding import ShardLimits, TooManyShards, cut_objects
 from scheduler.runtime.duty import MayContinue, interruptible
 

@@ -4,12 +4,13 @@ What a line must look like is `nightshift/rows/validation.py`'s to know.
 """
 
 from nightshift.errors import ObjectNotFound
+from nightshift.fleet.catalogue import Catalogue
 from nightshift.jobs import Job
 from nightshift.objectstore.sources import Source
 from nightshift.rows.inputs import InputFormat, UnreadableInput, format_of
 from nightshift.rows.lines import lines_in_range
 from nightshift.rows.validation import FileLimits, validate
-from scheduler.input.plan import Catalogue, Plan, Refused
+from scheduler.input.plan import Plan, Refused
 from scheduler.input.sharding import cut_validated
 from scheduler.runtime.duty import MayContinue, interruptible
 

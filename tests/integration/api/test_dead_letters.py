@@ -8,17 +8,17 @@ from typing import Any
 import httpx
 import pytest
 
-from api.jobs.replaying import replay
 from api.routes import dead_letters
-from api.services import AppSettings, Services
+from api.services import AppSettings
 from nightshift.fleet.workers import DeathCause
 from nightshift.jobs import Endpoint
 from nightshift.jobs.dead_letters import DeadRow
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.lifecycle.transitions import plan
+from nightshift.lifecycle.replay import replay
+from nightshift.lifecycle.transitions import Submitted, plan
 from nightshift.objectstore.directory import DirectoryStore
-from nightshift.settings import ApiSettings
+from nightshift.settings import ApiSettings, SubmissionSettings
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.dead_letters import DeadRows
 from nightshift.testing import a_shard, a_spec, submit
@@ -114,7 +114,9 @@ class TestWithShortBodiesAndLongRows:
     @pytest.fixture
     def settings(self, settings: AppSettings) -> AppSettings:
         """A body may have less than a row of the letter's job, and a row more."""
-        return replace(settings, api=ApiSettings(body_bytes_max=100, line_bytes_max=1000))
+        return replace(
+            settings, api=ApiSettings(body_bytes_max=100), submission=SubmissionSettings(line_bytes_max=1000)
+        )
 
     def test_a_row_longer_than_a_body_may_be_is_replayed(
         self, http: httpx.Client, worker: FakeWorker, letter: DeadRow
@@ -155,14 +157,14 @@ def test_a_second_decision_is_refused_and_changes_nothing(
     assert len(http.get("/v1/jobs").json()["data"]) == len(jobs)
 
 
-def test_who_was_slower_is_told_as_which_job_the_row_runs(
+def test_the_slower_of_two_replays_is_told_as_which_job_the_row_runs(
     http: httpx.Client, worker: FakeWorker, letter: DeadRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def after_somebody_else(services: Services, row: DeadRow) -> None:
-        replay(services, row)
-        replay(services, row)
+    def replay_twice(*args: Any) -> Submitted:
+        replay(*args)
+        return replay(*args)
 
-    monkeypatch.setattr(dead_letters, "replay", after_somebody_else)
+    monkeypatch.setattr(dead_letters, "replay", replay_twice)
 
     refused = http.post(f"/v1/dead_letters/{letter.id}/replay")
 
@@ -171,14 +173,14 @@ def test_who_was_slower_is_told_as_which_job_the_row_runs(
     assert f"is replayed already, as {job_id}" in refused.json()["error"]["message"]
 
 
-def test_who_was_slower_to_discard_is_told_what_somebody_else_decided(
+def test_a_discard_that_comes_too_late_is_told_what_was_decided(
     http: httpx.Client, letter: DeadRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def after_somebody_else(rows: DeadRows, tenant_id: str, id: str, now: datetime) -> bool:
+    def replayed_first(rows: DeadRows, tenant_id: str, id: str, now: datetime) -> bool:
         assert rows.replay(tenant_id, id, "job_of_theirs", now)
         return False
 
-    monkeypatch.setattr(DeadRows, "discard", after_somebody_else)
+    monkeypatch.setattr(DeadRows, "discard", replayed_first)
 
     refused = http.post(f"/v1/dead_letters/{letter.id}/discard")
 

@@ -11,7 +11,7 @@ import pytest
 from api.app import create_app
 from api.services import AppSettings
 from nightshift.jobs import JobState, OnlineClaim, StopReason
-from nightshift.settings import ApiSettings, DataSettings, LocationSettings
+from nightshift.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
 from nightshift.store import Store
 from tests.integration.api.conftest import TIMEOUT_S, KeyMaker, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, heard, spoken
@@ -62,7 +62,7 @@ def impatient(data: DataSettings, valkey: ValkeyServer) -> AppSettings:
         data.model_copy(update={"database_busy_timeout_s": 0.05}),
         valkey.settings,
         LocationSettings(),
-        ApiSettings(models=(CHAT_MODEL,)),
+        submission=SubmissionSettings(models=(CHAT_MODEL,)),
     )
 
 

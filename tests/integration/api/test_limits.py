@@ -14,7 +14,7 @@ from api.app import create_app
 from api.middleware.bodies import SMALL_BYTES, Bodies
 from api.services import AppSettings
 from nightshift.errors import TooManyRequests
-from nightshift.settings import ApiSettings, DataSettings, LocationSettings
+from nightshift.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
 from nightshift.store import Store
 from nightshift.testing import asked, planned
 from tests.faults.processes import wait_for
@@ -28,18 +28,16 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 @pytest.fixture
 def settings(data: DataSettings, valkey: ValkeyServer) -> AppSettings:
-    api = ApiSettings(
+    api = ApiSettings(body_bytes_max=20_000, file_bytes_max=100_000, online_wait_s=1.0)
+    submission = SubmissionSettings(
         models=(f"/models/{CHAT_MODEL}", CHAT_MODEL),
-        body_bytes_max=20_000,
-        file_bytes_max=100_000,
         online_queue_max=1,
         online_queue_total_max=2,
         bulk_jobs_max=2,
         bulk_rows_max=50,
         bulk_rows_total_max=500,
-        online_wait_s=1.0,
     )
-    return AppSettings(data, valkey.settings, LocationSettings(), api)
+    return AppSettings(data, valkey.settings, LocationSettings(), api, submission)
 
 
 def pieces(count: int, size_bytes: int = 1000) -> Iterator[bytes]:
@@ -218,9 +216,9 @@ def test_announced_models_are_listed_before_a_worker_has_loaded_them(client: ope
 def test_where_nothing_of_a_kind_is_accepted_that_is_what_is_said(
     settings: AppSettings, bulk: dict[str, object], make_key: KeyMaker, tmp_path: Path, limit: str
 ) -> None:
-    api = ApiSettings(models=(CHAT_MODEL,)).model_copy(update={limit: 0})
+    submission = SubmissionSettings(models=(CHAT_MODEL,)).model_copy(update={limit: 0})
     locations = LocationSettings(file_roots=(str(tmp_path / "allowed"),))
-    closed = replace(settings, api=api, locations=locations)
+    closed = replace(settings, submission=submission, locations=locations)
     online = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
     headers = {"authorization": f"Bearer {make_key()}"}
     with serving(create_app(closed)) as url, httpx.Client(base_url=url, trust_env=False) as http:

@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
+from nightshift.fleet.catalogue import Catalogue
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import Counts, Endpoint, JobState, ShardState, StopReason
 from nightshift.rows.inputs import InputFormat, InputObject
 from nightshift.testing import a_job, a_spec
 from scheduler.duties.assembly import verdict
-from scheduler.input.plan import Catalogue
 from scheduler.input.surveying import with_guesses
 from scheduler.output.part_encoding import record
 from scheduler.output.results import ResultLine

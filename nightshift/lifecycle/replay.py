@@ -1,40 +1,40 @@
-"""A row that killed its workers is submitted again, by itself: as an online job, whatever it came from.
+"""A dead letter's row is submitted again as an online job of its own, whatever it came from.
 
-What its job asked for goes with it, but for the webhook: that job's end has been told, and a receiver cannot
-know what to make of a job it never heard of. Whoever replays is told the new job's id.
+The new job has its job's wishes except for the webhook: that job's end has been delivered, and the receiver
+could not relate a second one. The caller is told the new job's id.
 """
 
-from api.jobs.fingerprints import fingerprint
-from api.jobs.submission import submit_online
-from api.services import Services
 from nightshift.errors import Conflict, LocationNotAllowed, ObjectNotFound
-from nightshift.jobs import Face, Job, JobKind, JobSpec, JsonObject, NewJob, Shard
+from nightshift.jobs import Face, Job, JobSpec, JsonObject, Shard
 from nightshift.jobs.dead_letters import DeadRow
-from nightshift.jobs.ids import new_id
+from nightshift.jobs.fingerprints import fingerprint
+from nightshift.lifecycle.submission import JobRequest, Submitter
+from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore.objects import ObjectChanged
 from nightshift.objectstore.sources import Sources
 from nightshift.rows.inputs import iter_rows
 from nightshift.rows.requests import RowRequest, to_request
+from nightshift.store import Store
 
 
-def replay(services: Services, row: DeadRow) -> None:
-    """Raises Conflict when there is nothing to run or somebody was quicker; TooManyRequests; StorageError."""
-    body = _body(services, row)
-    with services.store.transaction() as tx:
+def replay(row: DeadRow, store: Store, submitter: Submitter, sources: Sources) -> Submitted:
+    """Raises Conflict when there is nothing to run or it was decided meanwhile; TooManyRequests;
+    StorageError.
+    """
+    job, body = _request(row, store, sources, submitter.settings.line_bytes_max)
+    new = submitter.check(_job_like(job, row))
+    with store.transaction() as tx:
         now = tx.now()
-        new = _job_like(tx.jobs.fetch(row.job_id), row)
-        submitted = submit_online(tx, services, new, body, now)
+        submitted = submitter.submit_online(tx, new, body, now)
         if not tx.dead_rows.replay(row.tenant_id, row.id, submitted.job.id, now):
             raise Conflict("Somebody has decided about this dead letter meanwhile.")
-    services.doorbell.ring(submitted.rings)
+    return submitted
 
 
-def _job_like(job: Job, row: DeadRow) -> NewJob:
-    """What its job asked for, for one request."""
-    return NewJob(
-        id=new_id("job"),
+def _job_like(job: Job, row: DeadRow) -> JobRequest:
+    """One request with the wishes of the row's job."""
+    return JobRequest(
         tenant_id=row.tenant_id,
-        kind=JobKind.ONLINE,
         face=Face.NATIVE,
         priority=job.priority,
         model=job.model,
@@ -50,20 +50,20 @@ def _job_like(job: Job, row: DeadRow) -> NewJob:
     )
 
 
-def _body(services: Services, row: DeadRow) -> JsonObject:
-    with services.store.snapshot() as tx:
+def _request(row: DeadRow, store: Store, sources: Sources, line_bytes_max: int) -> tuple[Job, JsonObject]:
+    """The row's job, and the body that was sent with it or that its input line stands for."""
+    with store.snapshot() as tx:
         job = tx.jobs.fetch(row.job_id)
         shard = tx.shards.get(row.tenant_id, row.shard_id)
         body = tx.shards.request_body(row.tenant_id, row.shard_id)
     assert shard is not None, "a dead row refers to its shard"
-    return body if body is not None else _read(services, row, job, shard)
+    return job, body if body is not None else _read(row, job, shard, sources, line_bytes_max)
 
 
-def _read(services: Services, row: DeadRow, job: Job, shard: Shard) -> JsonObject:
-    """From the job's input, which must be what it was: the shard knows."""
+def _read(row: DeadRow, job: Job, shard: Shard, sources: Sources, line_bytes_max: int) -> JsonObject:
+    """From the job's input, which must be unchanged since it was planned."""
     try:
-        source = Sources(services.objects, services.locations).open(shard.uri, row.tenant_id)
-        line_bytes_max = services.settings.api.line_bytes_max
+        source = sources.open(shard.uri, row.tenant_id)
         rows = iter_rows(source.store, source.key, shard, line_bytes_max=line_bytes_max)
         found = next((one for one in rows if one.index == row.row), None)
     except (ObjectNotFound, ObjectChanged, LocationNotAllowed) as error:

@@ -1,10 +1,9 @@
-"""How much work may wait: more than that is refused before anything is written, with the time it is worth
-coming back after.
+"""How much work may wait: more is refused before anything is written, with the time after which to try again.
 
-Limits hold for each tenant, so that one cannot fill the house, and for all together, so that what is accepted
-is also done. Where all together have reached theirs, a tenant with less than its equal share of it is still
-let in: those who come often do not keep out those who come when they were told to. Requests that arrive at
-the same instant may overstep a limit by their number, and no further.
+Limits hold for each tenant, so that one cannot take all the capacity, and for all together, so that what is
+accepted is also done. Where all together have reached theirs, a tenant below its equal share is still
+admitted: frequent callers do not keep out those that come back when told to. Requests that arrive at the same
+instant may exceed a limit by their number, and no further.
 """
 
 import math
@@ -12,14 +11,14 @@ from datetime import datetime
 from typing import Final
 
 from nightshift.errors import TooManyRequests
-from nightshift.settings import ApiSettings
+from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.store.jobs.load import BulkLoad
 
-RETRY_AFTER_MAX_S: Final = 60  # longer than this nobody can see ahead
+RETRY_AFTER_MAX_S: Final = 60  # estimates beyond a minute are too uncertain to be given
 
 
-def admit_online(tx: Transaction, tenant_id: str, settings: ApiSettings, now: datetime) -> None:
+def admit_online(tx: Transaction, tenant_id: str, settings: SubmissionSettings, now: datetime) -> None:
     """Raises TooManyRequests when as many online requests wait for an answer as may."""
     load = tx.load.online(tenant_id)
     if load.own >= settings.online_queue_max:
@@ -38,25 +37,25 @@ def admit_online(tx: Transaction, tenant_id: str, settings: ApiSettings, now: da
     )
 
 
-def admit_bulk(tx: Transaction, tenant_id: str, settings: ApiSettings, now: datetime) -> None:
+def admit_bulk(tx: Transaction, tenant_id: str, settings: SubmissionSettings, now: datetime) -> None:
     """Raises TooManyRequests when a tenant has as many unfinished jobs as it may, or as many rows wait.
 
     A job is admitted whole, however long it is: its rows are not known before its input has been read.
     """
     load = tx.load.bulk(tenant_id)
-    said = _objection(load, settings)
-    if said is None:
+    exceeded = _exceeded(load, settings)
+    if exceeded is None:
         return
-    message, rows_too_many = said
+    message, rows_excess = exceeded
     running_s = 0.0 if load.running_since is None else (now - load.running_since).total_seconds()
     raise TooManyRequests(
         f"{message} Try again when some of them are done.",
-        retry_after_s=estimated_drain_s(rows_too_many, per_second_of(load.rows_done, running_s)),
+        retry_after_s=estimated_drain_s(rows_excess, per_second_of(load.rows_done, running_s)),
     )
 
 
-def _objection(load: BulkLoad, settings: ApiSettings) -> tuple[str, int] | None:
-    """What there is too much of, and how many rows must be done before there is not."""
+def _exceeded(load: BulkLoad, settings: SubmissionSettings) -> tuple[str, int] | None:
+    """The limit that is reached, in words, and how many rows must be done before it is not."""
     if load.jobs >= settings.bulk_jobs_max:
         return f"{load.jobs} of your bulk jobs are unfinished.", load.rows // max(1, load.jobs)
     if load.rows >= settings.bulk_rows_max:
@@ -69,15 +68,15 @@ def _objection(load: BulkLoad, settings: ApiSettings) -> tuple[str, int] | None:
 
 
 def fair_share(limit: int, tenants: int) -> int:
-    """What each of so many tenants may have of a limit for all, while the others have too much. Pure."""
+    """What each of so many tenants may have of a limit for all while that limit is reached. Pure."""
     return limit // tenants
 
 
 def per_second_of(count: int, seconds: float) -> float:
-    """The pace that got through so many in so long. Pure.
+    """The rate that processed so many in so long. Pure.
 
-    Of a queue: whoever is at its head now has waited while all that are behind it arrived, and in a queue
-    that is full as many leave as arrive (Little's law).
+    Of a full queue: its oldest entry has waited while all behind it arrived, and as many leave as arrive
+    (Little's law).
     """
     if count <= 0:
         return 0.0
@@ -85,7 +84,7 @@ def per_second_of(count: int, seconds: float) -> float:
 
 
 def estimated_drain_s(waiting: int, per_second: float) -> int:
-    """Whole seconds until so many are done at this pace, from 1 to 60. Pure."""
+    """Whole seconds until so many are done at this rate, from 1 to 60. Pure."""
     if per_second <= 0:
         return RETRY_AFTER_MAX_S
     return max(1, min(RETRY_AFTER_MAX_S, math.ceil(waiting / per_second)))

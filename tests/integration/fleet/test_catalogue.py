@@ -1,9 +1,9 @@
-"""What is served is asked of the database once in a while, and a new model is served at once all the same."""
+"""The models are read from the database once in a while, and a new model is served at once all the same."""
 
 import pytest
 
-from api.jobs.catalogue import REMEMBERED_S, Catalogue
 from nightshift.errors import InvalidRequest, UnknownModel
+from nightshift.fleet.catalogue import CACHED_S, CachedCatalogue
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import Endpoint
 from nightshift.store import Store
@@ -24,8 +24,8 @@ def seconds() -> Seconds:
 
 
 @pytest.fixture
-def catalogue(seconds: Seconds) -> Catalogue:
-    return Catalogue(["/models/announced"], clock_s=seconds)
+def catalogue(seconds: Seconds) -> CachedCatalogue:
+    return CachedCatalogue(["/models/announced"], clock_s=seconds)
 
 
 def register(store: Store, id: str, kind: ModelKind) -> None:
@@ -34,17 +34,19 @@ def register(store: Store, id: str, kind: ModelKind) -> None:
 
 
 def forget_models(store: Store) -> None:
-    """Nobody does; here it tells whether the database is asked."""
+    """The service never does this; here it shows whether the database is read."""
     with store.database.write() as connection:
         connection.exec_driver_sql("DELETE FROM model")
 
 
-def check(store: Store, catalogue: Catalogue, name: str, endpoint: Endpoint = Endpoint.CHAT) -> None:
+def check(store: Store, catalogue: CachedCatalogue, name: str, endpoint: Endpoint = Endpoint.CHAT) -> None:
     with store.snapshot() as tx:
         catalogue.check(tx, name, endpoint)
 
 
-def test_a_model_is_served_as_soon_as_a_worker_has_registered_it(store: Store, catalogue: Catalogue) -> None:
+def test_a_model_is_served_as_soon_as_a_worker_has_registered_it(
+    store: Store, catalogue: CachedCatalogue
+) -> None:
     register(store, "first", ModelKind.DECODER)
     check(store, catalogue, "first")
     with pytest.raises(UnknownModel, match="served are: first, announced"):
@@ -55,8 +57,8 @@ def test_a_model_is_served_as_soon_as_a_worker_has_registered_it(store: Store, c
     check(store, catalogue, "second")
 
 
-def test_what_a_model_does_is_not_held_against_it_once_a_worker_says_otherwise(
-    store: Store, catalogue: Catalogue
+def test_a_model_that_is_registered_as_another_kind_serves_what_that_kind_does(
+    store: Store, catalogue: CachedCatalogue
 ) -> None:
     register(store, "minilm", ModelKind.DECODER)
     check(store, catalogue, "minilm")
@@ -68,14 +70,14 @@ def test_what_a_model_does_is_not_held_against_it_once_a_worker_says_otherwise(
     check(store, catalogue, "minilm", Endpoint.EMBEDDINGS)
 
 
-def test_a_model_that_was_seen_is_remembered_for_moments(
-    store: Store, catalogue: Catalogue, seconds: Seconds
+def test_a_served_model_is_not_read_again_for_some_seconds(
+    store: Store, catalogue: CachedCatalogue, seconds: Seconds
 ) -> None:
     register(store, "demo", ModelKind.DECODER)
     check(store, catalogue, "demo")
     forget_models(store)
 
-    seconds.now_s += REMEMBERED_S - 0.1
+    seconds.now_s += CACHED_S - 0.1
     check(store, catalogue, "demo")
 
     seconds.now_s += 0.1
@@ -84,13 +86,13 @@ def test_a_model_that_was_seen_is_remembered_for_moments(
 
 
 def test_an_announced_model_may_be_asked_for_anything_until_a_worker_says_what_it_is(
-    store: Store, catalogue: Catalogue, seconds: Seconds
+    store: Store, catalogue: CachedCatalogue, seconds: Seconds
 ) -> None:
     check(store, catalogue, "announced", Endpoint.CHAT)
     check(store, catalogue, "announced", Endpoint.EMBEDDINGS)
 
     register(store, "announced", ModelKind.DECODER)
-    seconds.now_s += REMEMBERED_S
+    seconds.now_s += CACHED_S
 
     with pytest.raises(InvalidRequest):
         check(store, catalogue, "announced", Endpoint.EMBEDDINGS)

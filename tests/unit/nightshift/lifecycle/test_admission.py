@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from api.admission import RETRY_AFTER_MAX_S, estimated_drain_s, per_second_of
+from nightshift.lifecycle.admission import RETRY_AFTER_MAX_S, estimated_drain_s, per_second_of
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""From a checked body to the job request that it stands for. Pure."""
+
+from dataclasses import replace
+from typing import Final
+
+from api.jobs.bodies import BatchCreate, JobCreate, Options
+from api.responses.times import parse_window
+from nightshift.endpoints.requests import parse_request
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import Endpoint, Face, JobSpec, JsonObject, Webhook
+from nightshift.jobs.fingerprints import fingerprint
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle.submission import JobRequest
+
+JOBS_ROUTE: Final = "/v1/jobs"
+BATCHES_ROUTE: Final = "/v1/batches"
+
+
+def online_request(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max_s: int) -> JobRequest:
+    """One request, to be run as soon as possible. Raises InvalidRequest."""
+    assert asked.body is not None
+    endpoint = asked.endpoint_asked
+    try:
+        request = parse_request(endpoint, asked.body)
+    except InvalidRequest as error:
+        raise error.about(f"body.{error.param}" if error.param else "body") from error
+    return JobRequest(
+        tenant_id=tenant_id,
+        face=Face.NATIVE,
+        priority=asked.priority or request.priority_class,
+        model=request.model,
+        spec=_job_spec(asked, window_max_s),
+        fingerprint=fingerprint(JOBS_ROUTE, raw),
+        webhook_secret=_webhook_secret(asked),
+    )
+
+
+def bulk_request(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max_s: int) -> JobRequest:
+    """An input of many rows, laid out as part files under `output`. Raises InvalidRequest."""
+    spec = replace(
+        _job_spec(asked, window_max_s),
+        input=asked.input,
+        output=asked.output,
+        template=asked.template,
+        id_column=asked.id_column,
+        format=asked.format,
+        name=asked.name,
+        run_date=asked.date,
+    )
+    return JobRequest(
+        tenant_id=tenant_id,
+        face=Face.NATIVE,
+        priority=asked.priority or PriorityClass.STANDARD,
+        spec=spec,
+        fingerprint=fingerprint(JOBS_ROUTE, raw),
+        webhook_secret=_webhook_secret(asked),
+    )
+
+
+def batch_request(tenant_id: str, asked: BatchCreate, raw: JsonObject, window_max_s: int) -> JobRequest:
+    """An OpenAI batch. Raises InvalidRequest."""
+    options, expiry = asked.nightshift, asked.output_expires_after
+    spec = replace(
+        _spec(asked.endpoint_asked, options, asked.completion_window, window_max_s, asked.metadata),
+        input=asked.input_file_id,
+        output_expires_after_s=None if expiry is None else expiry.seconds,
+    )
+    return JobRequest(
+        tenant_id=tenant_id,
+        face=Face.OPENAI,
+        priority=options.priority or PriorityClass.STANDARD,
+        spec=spec,
+        fingerprint=fingerprint(BATCHES_ROUTE, raw),
+        webhook_secret=_webhook_secret(options),
+    )
+
+
+def run_key(asked: JobCreate) -> str | None:
+    """The idempotency key of a nightly run: the same name and date is the same run."""
+    return f"run:{asked.name}:{asked.date}" if asked.name is not None else None
+
+
+def _job_spec(asked: JobCreate, window_max_s: int) -> JobSpec:
+    return _spec(asked.endpoint_asked, asked, asked.completion_window, window_max_s, asked.metadata)
+
+
+def _spec(
+    endpoint: Endpoint, options: Options, window: str, window_max_s: int, metadata: dict[str, str] | None
+) -> JobSpec:
+    """What all jobs have in common."""
+    max_runtime, webhook = options.max_runtime, options.webhook
+    return JobSpec(
+        endpoint=endpoint,
+        completion_window_s=parse_window(window, "completion_window", window_max_s),
+        max_runtime_s=None if max_runtime is None else parse_window(max_runtime, "max_runtime", window_max_s),
+        retry_on_interrupt=options.retry_on_interrupt,
+        capacity=options.capacity,
+        max_error_rate=options.max_error_rate,
+        webhook=None if webhook is None else Webhook(webhook.url, tuple(webhook.events)),
+        metadata=metadata,
+    )
+
+
+def _webhook_secret(options: Options) -> str | None:
+    return None if options.webhook is None else options.webhook.secret

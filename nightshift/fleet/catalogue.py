@@ -1,0 +1,117 @@
+"""Which models may be asked for what: those a worker has registered, and those the operator has announced."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from nightshift.errors import InvalidRequest, UnknownModel
+from nightshift.fleet.checkpoints import model_id
+from nightshift.fleet.models import Model, ModelKind
+from nightshift.jobs import Endpoint, InputError
+from nightshift.store import Transaction
+
+CACHED_S: Final = 5.0  # how long a model is served as it was last read, whatever workers register meanwhile
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model as clients see it. Of one that no worker has registered yet, only the name is known."""
+
+    id: str
+    kind: ModelKind | None = None
+    context_length: int | None = None  # tokens
+    created_at: datetime | None = None
+
+    def serves(self, endpoint: Endpoint) -> bool:
+        """An announced model is taken to serve every endpoint until a worker registers what it is."""
+        return self.kind is None or self.kind.serves(endpoint)
+
+
+class Catalogue:
+    """The models there are at one moment."""
+
+    def __init__(self, registered: Sequence[Model], announced: Iterable[str] = ()) -> None:
+        """`announced`: as they are written in NIGHTSHIFT_MODELS, hub ids or paths."""
+        self._has_registered = bool(registered)
+        self._models = {
+            model.id: ServedModel(model.id, model.kind, model.context_length, model.created_at)
+            for model in registered
+        }
+        for id in map(model_id, announced):
+            self._models.setdefault(id, ServedModel(id))
+
+    @property
+    def models(self) -> Sequence[ServedModel]:
+        """Every model, in the workers' order, then those announced."""
+        return list(self._models.values())
+
+    def find(self, name: str) -> ServedModel:
+        """Raises UnknownModel."""
+        found = self._models.get(name)
+        if found is None:
+            raise _unknown(name)
+        return found
+
+    def serves(self, name: str, endpoint: Endpoint) -> bool:
+        found = self._models.get(name)
+        return found is not None and found.serves(endpoint)
+
+    def check(self, name: str, endpoint: Endpoint) -> None:
+        """Raises UnknownModel, or InvalidRequest for a model that does something else."""
+        if not self.find(name).serves(endpoint):
+            raise InvalidRequest(
+                f"The model '{name}' does not serve {endpoint.value}.",
+                param="model",
+                code="model_not_supported",
+            )
+
+    def objection(self, name: str, endpoint: Endpoint) -> InputError | None:
+        """Why an accepted job cannot ask this model for this; None if it can.
+
+        Before the first worker has registered, no model is unknown: the job waits for one.
+        """
+        try:
+            self.check(name, endpoint)
+        except UnknownModel as error:
+            return _input_error(error) if self._has_registered else None
+        except InvalidRequest as error:
+            return _input_error(error)
+        return None
+
+
+class CachedCatalogue:
+    """The catalogue for every request: read from the database at most once in `CACHED_S` for models that are
+    served, and at once for any other, so that a new model is served as soon as a worker has registered it.
+    """
+
+    def __init__(self, announced: Sequence[str], clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._announced = announced
+        self._clock_s = clock_s
+        self._cached = Catalogue(())
+        self._cached_until_s = 0.0
+
+    def read(self, tx: Transaction) -> Catalogue:
+        return Catalogue(tx.workers.models(), self._announced)
+
+    def check(self, tx: Transaction, name: str, endpoint: Endpoint) -> None:
+        """Raises UnknownModel, which names the models there are, or InvalidRequest."""
+        if self._clock_s() < self._cached_until_s and self._cached.serves(name, endpoint):
+            return
+        self._cached = self.read(tx)
+        self._cached_until_s = self._clock_s() + CACHED_S
+        try:
+            self._cached.check(name, endpoint)
+        except UnknownModel as error:
+            raise _unknown(name, [model.id for model in self._cached.models]) from error
+
+
+def _unknown(name: str, served: Sequence[str] | None = None) -> UnknownModel:
+    listed = "" if served is None else f"; served are: {', '.join(served) or 'none'}"
+    return UnknownModel(f"The model '{name}' does not exist or is not served here{listed}.", param="model")
+
+
+def _input_error(error: InvalidRequest) -> InputError:
+    assert error.code is not None, "an objection to a model has a code"
+    return InputError(error.code, error.message, param=error.param)

@@ -1,0 +1,168 @@
+"""Submitting a job, for the API, the scheduler and the replay of dead letters: what may be named, what must
+exist, how much may wait.
+
+A `JobRequest` is checked outside of any transaction and becomes a `NewJob`; the transaction that accepts it
+does the checks that read the database.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from nightshift.errors import InvalidRequest
+from nightshift.fleet.catalogue import CachedCatalogue
+from nightshift.jobs import Face, JobKind, JobSpec, JsonObject, NewJob
+from nightshift.jobs.files import FilePurpose
+from nightshift.jobs.ids import new_id
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle import transitions
+from nightshift.lifecycle.admission import admit_bulk, admit_online
+from nightshift.lifecycle.transitions import Submitted
+from nightshift.objectstore import Locations, ObjectUri
+from nightshift.objectstore.sources import is_file_id
+from nightshift.outbound.safe_http import check_url
+from nightshift.outbound.webhooks import InvalidSecret, secret_key
+from nightshift.settings import SubmissionSettings
+from nightshift.store import Transaction
+from nightshift.tenants.vault import Vault
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """A job as it is asked for. Without an input in its `spec` it is online."""
+
+    tenant_id: str
+    face: Face
+    spec: JobSpec
+    fingerprint: str  # see `nightshift/jobs/fingerprints.py`
+    priority: PriorityClass = PriorityClass.STANDARD
+    model: str | None = None  # of an online job; a bulk job's template or rows name theirs
+    webhook_secret: str | None = None  # None: the tenant's own signs
+
+    @property
+    def kind(self) -> JobKind:
+        return JobKind.ONLINE if self.spec.input is None else JobKind.BULK
+
+
+@dataclass(frozen=True)
+class Submitter:
+    """Checks jobs and accepts them."""
+
+    locations: Locations
+    vault: Vault
+    catalogue: CachedCatalogue
+    settings: SubmissionSettings
+
+    def check(self, asked: JobRequest) -> NewJob:
+        """The job, if everything it says is well-formed and allowed. Raises InvalidRequest."""
+        _check_locations(asked, self.locations)
+        if asked.spec.webhook is not None:
+            _check_webhook_url(asked.spec.webhook.url, self.settings)
+        return new_job(asked, _encrypted(asked.webhook_secret, self.vault))
+
+    def submit_online(self, tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> Submitted:
+        """Accept an online job. Raises UnknownModel, InvalidRequest, TooManyRequests."""
+        assert new.model is not None, "an online request names its model"
+        self.catalogue.check(tx, new.model, new.spec.endpoint)
+        admit_online(tx, new.tenant_id, self.settings, now)
+        return transitions.submit_online(tx, new, body, now)
+
+    def submit_bulk(self, tx: Transaction, new: NewJob, now: datetime) -> Submitted:
+        """Accept a bulk job. Raises InvalidRequest, UnknownModel, TooManyRequests."""
+        assert new.spec.input is not None, "a bulk job names its input"
+        if is_file_id(new.spec.input):
+            _check_file(tx, new, new.spec.input, now)
+        if new.model is not None:
+            self.catalogue.check(tx, new.model, new.spec.endpoint)
+        admit_bulk(tx, new.tenant_id, self.settings, now)
+        return transitions.submit_bulk(tx, new, now)
+
+
+def new_job(asked: JobRequest, webhook_secret: bytes | None = None) -> NewJob:
+    """The one place where a job begins. `webhook_secret`: encrypted. Raises InvalidRequest."""
+    is_online = asked.kind is JobKind.ONLINE
+    return NewJob(
+        id=new_id("job"),
+        tenant_id=asked.tenant_id,
+        kind=asked.kind,
+        face=asked.face,
+        priority=asked.priority,
+        model=asked.model if is_online else _model_of(asked.spec.template),
+        spec=asked.spec,
+        fingerprint=asked.fingerprint,
+        webhook_secret=webhook_secret,
+    )
+
+
+def _check_locations(asked: JobRequest, locations: Locations) -> None:
+    spec = asked.spec
+    output = None if spec.output is None else _check_location(spec.output, "output", locations)
+    if output is not None and output.is_pattern:
+        raise InvalidRequest("Invalid 'output': a pattern is no place to write to.", param="output")
+    if spec.input is None or is_file_id(spec.input):
+        return
+    source = _check_location(spec.input, _input_param(asked.face), locations)
+    if output is not None:
+        _check_apart(source, output)
+
+
+def _check_location(text: str, param: str, locations: Locations) -> ObjectUri:
+    try:
+        uri = ObjectUri.parse(text)
+        locations.check(uri)
+    except InvalidRequest as error:
+        raise error.about(param) from error
+    return uri
+
+
+def _check_apart(source: ObjectUri, output: ObjectUri) -> None:
+    """Raises InvalidRequest if a job would write over its input, or, run again, read what it wrote."""
+    reads_many = source.is_pattern or source.is_prefix
+    prefix = output.key if output.is_prefix else f"{output.key}/"
+    is_inside = output.key == source.key or (reads_many and prefix.startswith(source.folder))
+    if is_inside and (output.scheme, output.bucket) == (source.scheme, source.bucket):
+        raise InvalidRequest(
+            "Invalid 'output': it may not lie in the folder the input is read from.", param="output"
+        )
+
+
+def _check_webhook_url(url: str, settings: SubmissionSettings) -> None:
+    try:
+        check_url(url, settings.webhook_allow_cidrs)
+    except InvalidRequest as error:
+        raise error.about("webhook.url") from error
+
+
+def _encrypted(webhook_secret: str | None, vault: Vault) -> bytes | None:
+    if webhook_secret is None:
+        return None
+    try:
+        secret_key(webhook_secret)
+    except InvalidSecret as error:
+        raise InvalidRequest(f"Invalid 'webhook.secret': {error}", param="webhook.secret") from error
+    return vault.encrypt(webhook_secret)
+
+
+def _check_file(tx: Transaction, new: NewJob, file_id: str, now: datetime) -> None:
+    param = _input_param(new.face)
+    file = tx.files.get_to_read(new.tenant_id, file_id, now)
+    if file is None:
+        raise InvalidRequest(f"No such File object: {file_id}", param=param, code="file_not_found")
+    if new.face is Face.OPENAI and file.purpose is not FilePurpose.BATCH:
+        raise InvalidRequest(
+            f"Invalid '{param}': the file's purpose is '{file.purpose}', not 'batch'.", param=param
+        )
+
+
+def _input_param(face: Face) -> str:
+    """What this face calls a bulk job's input."""
+    return "input_file_id" if face is Face.OPENAI else "input"
+
+
+def _model_of(template: JsonObject | None) -> str | None:
+    """The model a template names for every row; None if the rows do."""
+    model = template.get("model") if template else None
+    if model is not None and not isinstance(model, str):
+        raise InvalidRequest(
+            "Invalid 'template.model': a model's id is text.", param="template.model", code="invalid_type"
+        )
+    return model

@@ -1,0 +1,107 @@
+"""The scheduler submits jobs by the same rules as the API, without it."""
+
+from pathlib import Path
+
+import pytest
+
+from nightshift.errors import InvalidRequest, TooManyRequests, UnknownModel
+from nightshift.fleet.catalogue import CachedCatalogue
+from nightshift.jobs import Face, Job, JobState, Webhook
+from nightshift.jobs.fingerprints import fingerprint
+from nightshift.lifecycle.submission import JobRequest, Submitter
+from nightshift.settings import SubmissionSettings
+from nightshift.store import Store
+from nightshift.tenants.vault import Vault
+from nightshift.testing import MODEL, FakeClock, a_spec
+from tests.integration.scheduler.scheduling import IDLE_S, Place, a_line, jsonl
+
+TENANT = "default"
+VAULT = Vault("a key")
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+@pytest.fixture
+def place(store: Store, tmp_path: Path) -> Place:
+    found = Place.at(store, tmp_path)
+    found.serve_model()
+    (found.bucket / "in.jsonl").write_bytes(jsonl(a_line(f"r{number}") for number in range(10)))
+    return found
+
+
+def submitter(place: Place, **settings: int) -> Submitter:
+    limits = SubmissionSettings().model_copy(update=settings)
+    return Submitter(place.locations, VAULT, CachedCatalogue([]), limits)
+
+
+def request(place: Place, *, webhook_secret: str | None = None, **spec: object) -> JobRequest:
+    wishes = a_spec(**{"input": place.uri("in.jsonl"), "output": place.uri("out/"), **spec})
+    return JobRequest(
+        tenant_id=TENANT,
+        face=Face.NATIVE,
+        spec=wishes,
+        fingerprint=fingerprint("test", wishes.to_json()),
+        webhook_secret=webhook_secret,
+    )
+
+
+def submit(place: Place, asked: JobRequest, **settings: int) -> Job:
+    submits = submitter(place, **settings)
+    new = submits.check(asked)
+    with place.store.transaction() as tx:
+        return submits.submit_bulk(tx, new, tx.now()).job
+
+
+def test_a_bulk_job_submitted_without_the_api_is_planned_run_and_assembled(
+    place: Place, clock: FakeClock
+) -> None:
+    job = submit(place, request(place))
+
+    planning = place.planning()
+    planning.run_once(clock.now)
+    assert planning.wait_until_idle(IDLE_S)
+    assert place.work_off() == len(place.shards(job)) > 1
+    assembly = place.assembly()
+    assembly.run_once(clock.now)
+    assert assembly.wait_until_idle(IDLE_S)
+
+    ended = place.job(job)
+    assert (ended.state, ended.model, ended.counts.succeeded) == (JobState.SUCCEEDED, MODEL, 10)
+    assert (place.bucket / "out" / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"input": "file:///etc/passwd"}, "input"),
+        ({"output": "file:///elsewhere/"}, "output"),
+        ({"webhook": Webhook("https://127.0.0.1/hook", ())}, "webhook.url"),
+        ({"template": {"model": 7}}, "template.model"),
+    ],
+)
+def test_a_job_that_may_not_ask_for_this_is_refused_by_its_field(
+    place: Place, wrong: dict[str, object], param: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        submitter(place).check(request(place, **wrong))
+
+    assert refused.value.param == param
+
+
+def test_a_webhook_secret_is_checked_and_stored_encrypted(place: Place) -> None:
+    new = submitter(place).check(request(place, webhook_secret=SECRET))
+    with pytest.raises(InvalidRequest) as refused:
+        submitter(place).check(request(place, webhook_secret="whsec_short"))
+
+    assert new.webhook_secret is not None
+    assert VAULT.decrypt(new.webhook_secret) == SECRET
+    assert refused.value.param == "webhook.secret"
+
+
+def test_a_job_for_an_unknown_model_or_above_a_limit_is_refused_and_not_recorded(place: Place) -> None:
+    with pytest.raises(UnknownModel):
+        submit(place, request(place, template={"model": "unheard-of"}))
+    with pytest.raises(TooManyRequests):
+        submit(place, request(place), bulk_jobs_max=0)
+
+    with place.store.snapshot() as tx:
+        assert tx.jobs.list(TENANT, limit=1) == []
