@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from nightshift.errors import DatabaseUnavailable
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 from nightshift.lifecycle.recovery import crash_counter
 from nightshift.store import Store
 
@@ -21,7 +21,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # From a cached look-up to the longest chat answer.
 LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
-CRASHES: Final = tuple(cause for cause in DeathCause if cause.is_crash)
+CRASHES: Final = tuple(cause for cause in ExitCause if cause.is_crash)
 
 # What the database counts for the whole service, by the counter's name.
 SUMS: Final = {

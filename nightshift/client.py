@@ -21,7 +21,7 @@ import httpx
 
 from nightshift.errors import ConfigurationError, NightshiftError
 from nightshift.jobs import Counts, JobState, JsonObject, Usage
-from nightshift.jobs.dead_letters import DeadRowState
+from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -233,13 +233,13 @@ class Client:
 
     def replay_dead_letter(self, id: str) -> JsonObject:
         """Submit such a row again, as a job of its own. `replay_job_id` in the answer says which."""
-        return self._decide(id, "replay", DeadRowState.REPLAYED)
+        return self._decide(id, "replay", DeadLetterState.REPLAYED)
 
     def discard_dead_letter(self, id: str) -> JsonObject:
         """Take such a row off the list of those that wait for a decision."""
-        return self._decide(id, "discard", DeadRowState.DISCARDED)
+        return self._decide(id, "discard", DeadLetterState.DISCARDED)
 
-    def _decide(self, id: str, decision: str, wanted: DeadRowState) -> JsonObject:
+    def _decide(self, id: str, decision: str, wanted: DeadLetterState) -> JsonObject:
         """A letter can be decided about once: a repeat is refused where only the first answer was lost."""
         path = f"/v1/dead_letters/{_segment(id)}"
         try:

@@ -17,12 +17,12 @@ from nightshift.broker.hints import HintListener
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamWriter
 from nightshift.fleet.checkpoints import check_distinct
-from nightshift.fleet.workers import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, Capacity, WorkerState
+from nightshift.fleet.workers import EXIT_DRAIN_TOO_SLOW, EXIT_QUEUE_CONNECTION_LOST, Capacity, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.objectstore import ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.cloud_metadata import Provider
-from nightshift.processes.children import DISMISSED_EXIT, DISMISSED_LATE_EXIT
+from nightshift.processes.children import NO_RESTART_EXIT, NO_RESTART_LATE_EXIT
 from nightshift.processes.supervisor import HURRY_AFTER_S
 from nightshift.settings import QueueSettings, WorkerSettings
 from nightshift.store import Store
@@ -45,7 +45,7 @@ ONLINE_DRAIN_S: Final = 10.0  # what can finish within this time may; the rest g
 FLUSH_SHARE: Final = 0.8  # of the time bulk has to go back in: for saving what is under way
 LATE_SHARD_S: Final = 1.0  # for a shard that was claimed while the drain began
 CELERY_STOP_S: Final = 5.0  # for Celery to end, once there is nothing left to hand back
-IN_ORDER: Final = (0, DISMISSED_EXIT)  # exit codes with which Celery is waited for: it hears the queue
+IN_ORDER: Final = (0, NO_RESTART_EXIT)  # exit codes with which Celery is waited for: it hears the queue
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Runtime:
         self._holds_work = threading.Event()  # from now on leaving means draining
         self._told_at_s: float | None = None
         self._exit_code = 0
-        self._is_dismissed = False  # by the operator, before or while it left for another reason
+        self._is_drain_requested = False  # by the operator, before or while it left for another reason
         self._is_draining = threading.Event()
         self._drainer = threading.Thread(target=self._drain_when_told, name="drain", daemon=True)
 
@@ -162,11 +162,11 @@ class Runtime:
     @property
     def exit_code(self) -> int:
         """What this process is to end with if it leaves in order."""
-        return self._exit_code or (DISMISSED_EXIT if self._is_dismissed else 0)
+        return self._exit_code or (NO_RESTART_EXIT if self._is_drain_requested else 0)
 
     @property
     def _exit_code_too_slow(self) -> int:
-        return DISMISSED_LATE_EXIT if self._is_dismissed else EXIT_DRAIN_TOO_SLOW
+        return NO_RESTART_LATE_EXIT if self._is_drain_requested else EXIT_DRAIN_TOO_SLOW
 
     def leave(self, exit_code: int = 0) -> None:
         """Drain, and end the process. Returns at once; for any thread."""
@@ -241,9 +241,9 @@ class Runtime:
 
     def _drain_requested(self) -> None:
         """`nightshift workers drain`: told with every heartbeat."""
-        if not self._is_dismissed:
+        if not self._is_drain_requested:
             log.info("the operator wants this worker to drain", extra={"action": "drain_requested"})
-        self._is_dismissed = True
+        self._is_drain_requested = True
         self._leave_once()
 
     def _leave_once(self) -> None:
@@ -273,8 +273,8 @@ class Runtime:
             return  # what stands still may be meant to
         log.critical("stuck: %s", finding.reason, extra={"action": "stuck", "exit_code": finding.exit_code})
         dump_stacks()
-        if finding.exit_code == EXIT_DEAF:
-            self.leave(EXIT_DEAF)  # the engine is well: its work is handed back in order
+        if finding.exit_code == EXIT_QUEUE_CONNECTION_LOST:
+            self.leave(EXIT_QUEUE_CONNECTION_LOST)  # the engine is well: its work is handed back in order
         else:
             self._exit(finding.exit_code)
 

@@ -8,7 +8,7 @@ from api.dependencies import CallerDep, PageDep, ServicesDep, list_json
 from api.responses.times import seconds
 from nightshift.errors import Conflict, NotFound
 from nightshift.jobs import JsonObject
-from nightshift.jobs.dead_letters import DeadRow, DeadRowState
+from nightshift.jobs.dead_letters import DeadLetter, DeadLetterState
 from nightshift.lifecycle.replay import replay
 from nightshift.store import Transaction
 
@@ -20,11 +20,11 @@ def list_dead_letters(
     services: ServicesDep,
     caller: CallerDep,
     page: PageDep,
-    status: DeadRowState | None = None,
+    status: DeadLetterState | None = None,
     job_id: str | None = None,
 ) -> Response:
     with services.store.snapshot() as tx:
-        found = tx.dead_rows.list(
+        found = tx.dead_letters.list(
             caller.tenant_id,
             limit=page.limit + 1,
             after=None if page.after is None else _get(tx, caller, page.after, param="after"),
@@ -59,28 +59,28 @@ def replay_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep)
 def discard_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.transaction() as tx:
         row = _undecided(tx, caller, letter_id)
-        if not tx.dead_rows.discard(row.tenant_id, row.id, tx.now()):
+        if not tx.dead_letters.discard(row.tenant_id, row.id, tx.now()):
             _undecided(tx, caller, letter_id)  # decided meanwhile: the error says how
             raise Conflict(f"Somebody has decided about dead letter {row.id} meanwhile.")
         return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
 
 
-def _get(tx: Transaction, caller: Caller, letter_id: str, param: str = "id") -> DeadRow:
-    row = tx.dead_rows.get(caller.tenant_id, letter_id)
+def _get(tx: Transaction, caller: Caller, letter_id: str, param: str = "id") -> DeadLetter:
+    row = tx.dead_letters.get(caller.tenant_id, letter_id)
     if row is None:
         raise NotFound(f"No such DeadLetter object: {letter_id}", param=param)
     return row
 
 
-def _undecided(tx: Transaction, caller: Caller, letter_id: str) -> DeadRow:
+def _undecided(tx: Transaction, caller: Caller, letter_id: str) -> DeadLetter:
     row = _get(tx, caller, letter_id)
-    if row.state is not DeadRowState.DEAD:
+    if row.state is not DeadLetterState.DEAD:
         replayed_as = f", as {row.replay_job_id}" if row.replay_job_id else ""
         raise Conflict(f"Dead letter {row.id} is {row.state} already{replayed_as}.")
     return row
 
 
-def _letter_json(row: DeadRow) -> JsonObject:
+def _letter_json(row: DeadLetter) -> JsonObject:
     return {
         "id": row.id,
         "object": "dead_letter",

@@ -11,7 +11,7 @@ import typer
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import EXIT_FAILED, complain, print_json, print_table, say
 from nightshift.jobs import JsonObject
-from nightshift.jobs.dead_letters import DeadRowState
+from nightshift.jobs.dead_letters import DeadLetterState
 
 if TYPE_CHECKING:
     from nightshift.client import ApiError
@@ -24,7 +24,7 @@ Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Dead letters: d
 @app.command("list")
 def list_dead_letters(
     status: Annotated[
-        DeadRowState | None, typer.Option(help="Only those in this state; default: all.")
+        DeadLetterState | None, typer.Option(help="Only those in this state; default: all.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="The latest so many.")] = 20,
     json: Json = False,

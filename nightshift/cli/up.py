@@ -12,7 +12,7 @@ import typer
 from nightshift.cli.session import DataDir, data_settings
 from nightshift.cli.terminal import fail, is_interactive, say
 from nightshift.errors import ConfigurationError
-from nightshift.processes.children import Death, Sequel
+from nightshift.processes.children import AfterExit, ChildExit
 from nightshift.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _run(site: "Embedded", stack: contextlib.ExitStack) -> None:
     site.logs.mkdir(exist_ok=True)
     set_up_logging("up", site.log_settings, stack.enter_context((site.logs / "up.log").open("a")))
     witness = Witness(site.workers)
-    supervisor = Supervisor(site.stages(), on_death=witness)
+    supervisor = Supervisor(site.stages(), on_exit=witness)
     with supervisor.signals():
         try:
             supervisor.start()
@@ -114,27 +114,27 @@ def _run(site: "Embedded", stack: contextlib.ExitStack) -> None:
 
 
 class Witness:
-    """Told of deaths: says so, and whether there is a point in starting again.
+    """Told of exits: reports them, and says whether there is a point in starting again.
 
-    Before the service has been ready once, a death means that it cannot start.
+    Before the service has been ready once, an exit means that it cannot start.
     """
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self.is_ready = False
-        self.fatal: Death | None = None
+        self.fatal: ChildExit | None = None
 
-    def __call__(self, death: Death) -> Sequel:
-        if not self.is_ready or death.is_configuration:
-            self.fatal = death
-            return Sequel.GIVE_UP
-        if death.name.startswith("worker-") and death.returncode == 0:
+    def __call__(self, ended: ChildExit) -> AfterExit:
+        if not self.is_ready or ended.is_configuration:
+            self.fatal = ended
+            return AfterExit.GIVE_UP
+        if ended.name.startswith("worker-") and ended.returncode == 0:
             self._workers -= 1
             rest = "the others go on" if self._workers else "no worker is left: start `nightshift up` again"
-            say(f"{death.name} was drained and stays away; {rest}")
-            return Sequel.LEAVE
-        say(f"{death}; starting it again")
-        return Sequel.RESTART
+            say(f"{ended.name} was drained and stays away; {rest}")
+            return AfterExit.LEAVE
+        say(f"{ended}; starting it again")
+        return AfterExit.RESTART
 
 
 def _wait_until_ready(supervisor: Supervisor, site: "Embedded") -> bool:

@@ -50,28 +50,28 @@ def worker(
 def keep_running(child: Child) -> None:
     """Supervise a worker until somebody says stop, or there is no point in starting it again."""
     from nightshift.broker.queue import Queue
-    from nightshift.fleet.workers import DeathCause
+    from nightshift.fleet.workers import ExitCause
     from nightshift.observability import set_up_logging
-    from nightshift.processes.worker_child import Undertaker
+    from nightshift.processes.worker_child import WorkerExitHandler
     from nightshift.settings import DataSettings, QueueSettings, SchedulerSettings
     from nightshift.store import Store, open_database
 
     set_up_logging("supervisor")
     store = Store(open_database(DataSettings()))
     queue = Queue(QueueSettings())
-    undertaker = Undertaker(store, queue, SchedulerSettings().attempts_max)
-    supervisor = Supervisor([[child]], on_death=undertaker, backoff=RESTART)
+    handler = WorkerExitHandler(store, queue, SchedulerSettings().attempts_max)
+    supervisor = Supervisor([[child]], on_exit=handler, backoff=RESTART)
     with supervisor.signals(forwarded=[signal.SIGUSR1]):
         try:
             supervisor.start()
             supervisor.watch()
         finally:
-            ended = [undertaker.bury(death, was_told=True) for death in supervisor.stop()]
+            stopped = [handler.record_exit(ended, was_told=True) for ended in supervisor.stop()]
             queue.close()
             store.close()
-    if (death := undertaker.gave_up_on) is not None:
-        fail(f"giving up: {death}", CONFIGURATION_EXIT if death.is_configuration else EXIT_FAILED)
-    if unclean := [buried.cause for buried in ended if buried.cause is not DeathCause.DRAINED]:
+    if (ended := handler.gave_up_on) is not None:
+        fail(f"giving up: {ended}", CONFIGURATION_EXIT if ended.is_configuration else EXIT_FAILED)
+    if unclean := [recorded.cause for recorded in stopped if recorded.cause is not ExitCause.DRAINED]:
         fail(f"the worker did not end by itself ({unclean[0].value}): what it held is run again")
 
 

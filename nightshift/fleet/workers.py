@@ -17,39 +17,44 @@ class Capacity(StrEnum):
 EXIT_ENGINE_DIED: Final = 70  # EX_SOFTWARE
 EXIT_DRAIN_TOO_SLOW: Final = 71
 EXIT_STUCK_STEP: Final = 72
-EXIT_DEAF: Final = 73
+EXIT_QUEUE_CONNECTION_LOST: Final = 73
 
 
-class DeathCause(StrEnum):
-    """Why a worker process is no more."""
+class ExitCause(StrEnum):
+    """Why a worker process ended."""
 
-    DRAINED = "drained"  # it was asked to, and handed everything back
-    DRAIN_TOO_SLOW = "drain_too_slow"  # it was asked to, and ran out of time
-    DEAF = "deaf"  # it no longer heard the queue and ended itself: no row's doing
+    DRAINED = "drained"  # on request, and everything was handed back
+    DRAIN_TOO_SLOW = "drain_too_slow"  # on request, and it ran out of time
+    QUEUE_CONNECTION_LOST = "deaf"  # no messages arrived although some waited, and it ended itself
     ENGINE_DIED = "engine_died"  # an exception escaped a step
     STUCK_STEP = "stuck_step"  # a step did not end, and it ended itself
     OUT_OF_MEMORY = "out_of_memory"  # the kernel counted an oom_kill, or its container ended with 137
     ABORTED = "aborted"  # SIGABRT
-    SIGNAL = "signal"  # another signal that a process brings upon itself: SIGSEGV, SIGBUS, SIGILL, SIGFPE
-    EXITED = "exited"  # with an exit code that says nothing
-    LEFT_UNASKED = "left_unasked"  # with what it held, and as one that was told to leave: nobody had told it
-    KILLED = "killed"  # by a signal from outside, which nobody explains
-    LEASE_EXPIRED = "lease_expired"  # nobody saw it: it stopped renewing
-    UNHEARD = "unheard"  # it may well live: the database was away, so nobody could renew
+    SIGNAL = "signal"  # SIGSEGV, SIGBUS, SIGILL or SIGFPE
+    EXITED = "exited"  # with any other exit code
+    UNREQUESTED_DRAIN = "left_unasked"  # the exit code of a drain that was not requested, with leases held
+    KILLED = "killed"  # by SIGKILL or another signal from outside
+    LEASE_EXPIRED = "lease_expired"  # no exit was seen: it stopped renewing
+    DATABASE_UNAVAILABLE = "unheard"  # no worker could renew; this one may well be alive
 
     @property
     def is_crash(self) -> bool:
-        """Whether what was running may have had a part in it."""
+        """Whether a row that was running may have caused it."""
         return self not in _NO_CRASH
 
     @property
     def is_explained(self) -> bool:
-        """Whether the process itself failed, which a row may be blamed for sooner than for a mere absence."""
+        """Whether the process itself failed. Other crashes may be a machine taken away."""
         return self.is_crash and self not in _UNEXPLAINED
 
 
-_NO_CRASH: Final = (DeathCause.DRAINED, DeathCause.DRAIN_TOO_SLOW, DeathCause.DEAF, DeathCause.UNHEARD)
-_UNEXPLAINED: Final = (DeathCause.LEFT_UNASKED, DeathCause.KILLED, DeathCause.LEASE_EXPIRED)
+_NO_CRASH: Final = (
+    ExitCause.DRAINED,
+    ExitCause.DRAIN_TOO_SLOW,
+    ExitCause.QUEUE_CONNECTION_LOST,
+    ExitCause.DATABASE_UNAVAILABLE,
+)
+_UNEXPLAINED: Final = (ExitCause.UNREQUESTED_DRAIN, ExitCause.KILLED, ExitCause.LEASE_EXPIRED)
 
 
 class WorkerState(StrEnum):
@@ -71,4 +76,4 @@ class Worker:
     capacity: Capacity = Capacity.ON_DEMAND
     drain_requested_at: datetime | None = None
     ended_at: datetime | None = None  # somebody saw its process end
-    ended_cause: DeathCause | None = None
+    ended_cause: ExitCause | None = None

@@ -18,7 +18,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 
 CRASHES_TO_BURY: Final = 3  # the last of them with the row alone, and explained
 ALONE_TO_BURY: Final = 5  # workers lost unexplained while the row ran alone, beyond those lost elsewhere
@@ -43,7 +43,7 @@ class Judgement:
 
 
 def judge(
-    cause: DeathCause,
+    cause: ExitCause,
     crashes_before: int,
     journalled: Sequence[int],
     known: Mapping[int, int],
@@ -77,20 +77,20 @@ def ran_alone(journalled: Sequence[int], known: Mapping[int, int], is_isolating:
     return is_isolating and len(journalled) == 1 and journalled[0] in known
 
 
-def _crashes_to_bury(cause: DeathCause, lost_elsewhere: int) -> int:
+def _crashes_to_bury(cause: ExitCause, lost_elsewhere: int) -> int:
     if cause.is_explained:
         return CRASHES_TO_BURY
     return AMONG_OTHERS_MAX + min(ALONE_TO_BURY + lost_elsewhere, ALONE_MAX)
 
 
-class DeadRowState(StrEnum):
+class DeadLetterState(StrEnum):
     DEAD = "dead"  # nobody has decided
     REPLAYED = "replayed"  # it was submitted again, as a job of its own
     DISCARDED = "discarded"  # the operator wants to hear no more of it
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeadRow:
+class DeadLetter:
     """A row that is run no more. In its job's output it is an error line."""
 
     id: str
@@ -99,10 +99,10 @@ class DeadRow:
     shard_id: str
     row: int  # in its shard, from 0
     custom_id: str | None = None  # None: no worker has said yet
-    cause: DeathCause
+    cause: ExitCause
     crashes: int  # workers lost while it was, or may be taken to have been, under way
     worker_id: str | None  # the last one it killed
     died_at: datetime
-    state: DeadRowState = DeadRowState.DEAD
+    state: DeadLetterState = DeadLetterState.DEAD
     decided_at: datetime | None = None
     replay_job_id: str | None = None

@@ -12,9 +12,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from nightshift.fleet.workers import DeathCause, WorkerState
+from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import Counts, InputError, JobKind, JobState, ShardState
-from nightshift.jobs.dead_letters import ERROR_CODE, DeadRow, Judgement, judge, ran_alone
+from nightshift.jobs.dead_letters import ERROR_CODE, DeadLetter, Judgement, judge, ran_alone
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.transitions import count_redone, end_stopped_online, finish
 from nightshift.store import Transaction
@@ -22,7 +22,7 @@ from nightshift.store.shards.leases import ExpiredLease
 
 LEASES_PER_WORKER_MAX: Final = 10_000  # a worker holds a few shards and some hundred online requests
 ONLINE_ROW: Final = 0  # the one row of an online request
-UNEXPLAINED: Final = [cause for cause in DeathCause if cause.is_crash and not cause.is_explained]
+UNEXPLAINED: Final = [cause for cause in ExitCause if cause.is_crash and not cause.is_explained]
 LOST_WITH_THE_DEAD: Final = "lost_with_the_dead"  # lost unexplained, until the row they ran was buried
 GUILTY: Final = Judgement(charge=True)  # the shard as a whole, and no row of it
 
@@ -64,7 +64,7 @@ def verdict(abandoned: ExpiredLease, attempts_max: int, judged: Judgement) -> Ve
 def recover_lost(
     tx: Transaction,
     abandoned: Sequence[ExpiredLease],
-    causes: Mapping[str, DeathCause],
+    causes: Mapping[str, ExitCause],
     attempts_max: int,
     now: datetime,
 ) -> Recovered:
@@ -78,7 +78,7 @@ def recover_lost(
     verdicts: Counter[Verdict] = Counter()
     for one in abandoned:
         known = suspects[one.shard_id]
-        cause = causes.get(one.worker_id, DeathCause.LEASE_EXPIRED)
+        cause = causes.get(one.worker_id, ExitCause.LEASE_EXPIRED)
         was_it = alone[one.worker_id] == 1 and _ran_alone(one, known)
         stood_by = one.worker_id in at_work and not _may_have_run(one)
         if (alone[one.worker_id] and not was_it) or _waited_to_run_alone(one) or stood_by:
@@ -93,7 +93,7 @@ def recover_lost(
 
 
 def gone_with(
-    tx: Transaction, expired: Sequence[ExpiredLease], causes: Mapping[str, DeathCause]
+    tx: Transaction, expired: Sequence[ExpiredLease], causes: Mapping[str, ExitCause]
 ) -> Sequence[ExpiredLease]:
     """What else those workers hold that ran a row alone, and let its lease run out although they had written
     that down. They are gone, and it stood by: found later, nobody would know that any more.
@@ -116,7 +116,7 @@ def recover(
     now: datetime,
     *,
     judged: Judgement = GUILTY,
-    cause: DeathCause = DeathCause.LEASE_EXPIRED,
+    cause: ExitCause = ExitCause.LEASE_EXPIRED,
     known: Mapping[int, int] = {},
 ) -> bool:
     """Carry a verdict out. False: the term had moved on, and nothing was changed."""
@@ -138,7 +138,7 @@ def recover(
 
 
 def release_worker(
-    tx: Transaction, worker_id: str, attempts_max: int, now: datetime, cause: DeathCause
+    tx: Transaction, worker_id: str, attempts_max: int, now: datetime, cause: ExitCause
 ) -> Recovered:
     """A worker is known to be dead: nobody waits for its leases to run out."""
     abandoned = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
@@ -148,14 +148,14 @@ def release_worker(
     return recovered
 
 
-def count_lost(tx: Transaction, worker_ids: Sequence[str], cause: DeathCause, now: datetime) -> None:
+def count_lost(tx: Transaction, worker_ids: Sequence[str], cause: ExitCause, now: datetime) -> None:
     """Workers are gone. Each counts once, whoever notices, and only if that was no leaving in order."""
     if cause.is_crash:
         counted = sum(tx.workers.mark_loss_counted(id, now) for id in worker_ids)
         tx.counters.add(crash_counter(cause), counted)
 
 
-def crash_counter(cause: DeathCause) -> str:
+def crash_counter(cause: ExitCause) -> str:
     """Under which name the database counts workers lost for this cause."""
     return f"crashes.{cause}"
 
@@ -169,13 +169,13 @@ def _lost_unexplained(tx: Transaction) -> int:
 
 def _lost_elsewhere(tx: Transaction, shard_id: str, row: int) -> int:
     """Of them, those since a row was first suspected that did not run it."""
-    with_it, before = tx.dead_rows.unexplained(shard_id, row)
+    with_it, before = tx.dead_letters.unexplained(shard_id, row)
     return 0 if before is None else max(0, _lost_unexplained(tx) - before - with_it)
 
 
 def _suspects(tx: Transaction, abandoned: ExpiredLease) -> Mapping[int, int]:
     """A shard that lost no worker before, as nearly all, costs no look."""
-    return tx.dead_rows.suspects(abandoned.shard_id) if abandoned.crash_count else {}
+    return tx.dead_letters.suspects(abandoned.shard_id) if abandoned.crash_count else {}
 
 
 def _crashes_in_a_row(abandoned: ExpiredLease) -> int:
@@ -210,12 +210,12 @@ def _remember(
     tx: Transaction,
     abandoned: ExpiredLease,
     judged: Judgement,
-    cause: DeathCause,
+    cause: ExitCause,
     known: Mapping[int, int],
     now: datetime,
 ) -> None:
     if judged.blamed:
-        tx.dead_rows.blame(
+        tx.dead_letters.record_crash(
             abandoned.shard_id,
             judged.blamed,
             cause,
@@ -223,9 +223,9 @@ def _remember(
             lost_before=_lost_unexplained(tx),
         )
     for row in judged.dead:
-        tx.counters.add(LOST_WITH_THE_DEAD, tx.dead_rows.explain(abandoned.shard_id, row))
-        tx.dead_rows.bury(
-            DeadRow(
+        tx.counters.add(LOST_WITH_THE_DEAD, tx.dead_letters.explain(abandoned.shard_id, row))
+        tx.dead_letters.insert(
+            DeadLetter(
                 id=new_id("dlq"),
                 tenant_id=abandoned.tenant_id,
                 job_id=abandoned.job_id,

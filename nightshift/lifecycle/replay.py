@@ -6,7 +6,7 @@ could not relate a second one. The caller is told the new job's id.
 
 from nightshift.errors import Conflict, LocationNotAllowed, ObjectNotFound
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, Shard
-from nightshift.jobs.dead_letters import DeadRow
+from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.fingerprints import fingerprint
 from nightshift.lifecycle.submission import JobRequest, Submitter
 from nightshift.lifecycle.transitions import Submitted
@@ -17,7 +17,7 @@ from nightshift.rows.requests import RowRequest, to_request
 from nightshift.store import Store
 
 
-def replay(row: DeadRow, store: Store, submitter: Submitter, sources: Sources) -> Submitted:
+def replay(row: DeadLetter, store: Store, submitter: Submitter, sources: Sources) -> Submitted:
     """Raises Conflict when there is nothing to run or it was decided meanwhile; TooManyRequests;
     StorageError.
     """
@@ -26,12 +26,12 @@ def replay(row: DeadRow, store: Store, submitter: Submitter, sources: Sources) -
     with store.transaction() as tx:
         now = tx.now()
         submitted = submitter.submit_online(tx, new, body, now)
-        if not tx.dead_rows.replay(row.tenant_id, row.id, submitted.job.id, now):
+        if not tx.dead_letters.replay(row.tenant_id, row.id, submitted.job.id, now):
             raise Conflict("Somebody has decided about this dead letter meanwhile.")
     return submitted
 
 
-def _job_like(job: Job, row: DeadRow) -> JobRequest:
+def _job_like(job: Job, row: DeadLetter) -> JobRequest:
     """One request with the wishes of the row's job."""
     return JobRequest(
         tenant_id=row.tenant_id,
@@ -50,7 +50,7 @@ def _job_like(job: Job, row: DeadRow) -> JobRequest:
     )
 
 
-def _request(row: DeadRow, store: Store, sources: Sources, line_bytes_max: int) -> tuple[Job, JsonObject]:
+def _request(row: DeadLetter, store: Store, sources: Sources, line_bytes_max: int) -> tuple[Job, JsonObject]:
     """The row's job, and the body that was sent with it or that its input line stands for."""
     with store.snapshot() as tx:
         job = tx.jobs.fetch(row.job_id)
@@ -60,7 +60,7 @@ def _request(row: DeadRow, store: Store, sources: Sources, line_bytes_max: int) 
     return job, body if body is not None else _read(row, job, shard, sources, line_bytes_max)
 
 
-def _read(row: DeadRow, job: Job, shard: Shard, sources: Sources, line_bytes_max: int) -> JsonObject:
+def _read(row: DeadLetter, job: Job, shard: Shard, sources: Sources, line_bytes_max: int) -> JsonObject:
     """From the job's input, which must be unchanged since it was planned."""
     try:
         source = sources.open(shard.uri, row.tenant_id)

@@ -1,4 +1,4 @@
-"""What is kept running, and how it ends: the words between a supervisor and whoever tells it what to run.
+"""What is kept running, and how it ends: the types between a supervisor and its callers.
 
 Pure: no process is touched here.
 """
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 SIGNAL_EXIT_BASE: Final = 128  # a shell's way to say "ended by signal n"
-DISMISSED_EXIT: Final = 74  # it was told to end, by somebody who does not want it back at once
-DISMISSED_LATE_EXIT: Final = 76  # … and what it had to do first took too long
+NO_RESTART_EXIT: Final = 74  # it drained on request, and is not to be started again
+NO_RESTART_LATE_EXIT: Final = 76  # likewise, and it ran out of time
 UNAVAILABLE_EXIT: Final = 75  # EX_TEMPFAIL of sysexits.h: what it needs to start is away, and may come back
 CONFIGURATION_EXIT: Final = 78  # EX_CONFIG of sysexits.h: starting the same thing again cannot help
 
@@ -36,7 +36,7 @@ class Child:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Death:
+class ChildExit:
     """How a child ended."""
 
     name: str
@@ -44,17 +44,17 @@ class Death:
     launch: Launch
     returncode: int  # negative: the signal that ended it
     uptime_s: float
-    in_a_row: int  # deaths without `Backoff.stable_after_s` of life between them, this one included
+    in_a_row: int  # exits without `Backoff.stable_after_s` of uptime between them, this one included
 
     @property
-    def is_as_asked(self) -> bool:
-        """Whether the child ended because somebody had told it to, and in order."""
-        return self.returncode in (0, DISMISSED_EXIT)
+    def was_requested(self) -> bool:
+        """Whether the child ended in order, on a request."""
+        return self.returncode in (0, NO_RESTART_EXIT)
 
     @property
-    def was_dismissed(self) -> bool:
-        """Whether the child said that somebody does not want it back at once."""
-        return self.returncode in (DISMISSED_EXIT, DISMISSED_LATE_EXIT)
+    def asks_for_no_restart(self) -> bool:
+        """Whether the child said that it is not to be started again."""
+        return self.returncode in (NO_RESTART_EXIT, NO_RESTART_LATE_EXIT)
 
     @property
     def is_configuration(self) -> bool:
@@ -62,7 +62,7 @@ class Death:
         return self.returncode == CONFIGURATION_EXIT
 
     @property
-    def is_for_want_of_others(self) -> bool:
+    def is_dependency_missing(self) -> bool:
         """Whether the child said that it cannot start before something else is back."""
         return self.returncode == UNAVAILABLE_EXIT
 
@@ -72,32 +72,32 @@ class Death:
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long a child that died waits before it is started again."""
+    """How long a supervisor waits before it starts a child again."""
 
     first_s: float = 0.5
     factor: float = 2.0
     longest_s: float = 30.0
     stable_after_s: float = 60.0  # having lived so long, a child starts from `first_s` again
 
-    def delay_s(self, deaths_in_a_row: int) -> float:
+    def delay_s(self, exits_in_a_row: int) -> float:
         # The exponent is bounded so that a child which never lives long cannot overflow the power.
-        return min(self.longest_s, self.first_s * self.factor ** min(deaths_in_a_row - 1, 32))
+        return min(self.longest_s, self.first_s * self.factor ** min(exits_in_a_row - 1, 32))
 
 
-class Sequel(Enum):
-    """What follows a death."""
+class AfterExit(Enum):
+    """What a supervisor does after a child has ended."""
 
-    RESTART = auto()  # after a wait that grows with the deaths in a row
-    RESTART_SOON = auto()  # after the shortest wait, and it is not counted: the child was not to blame
-    LEAVE = auto()  # it has done what it was there for; the others go on
+    RESTART = auto()  # after a wait that grows with the exits in a row
+    RESTART_SOON = auto()  # after the shortest wait, uncounted: the child was not the cause
+    LEAVE = auto()  # it is not started again; the others go on
     GIVE_UP = auto()  # `watch` ends
 
 
-OnDeath = Callable[[Death], Sequel]
+OnExit = Callable[[ChildExit], AfterExit]
 
 
-def restart_always(death: Death) -> Sequel:
-    return Sequel.RESTART
+def restart_always(ended: ChildExit) -> AfterExit:
+    return AfterExit.RESTART
 
 
 def describe_exit(returncode: int) -> str:

@@ -20,7 +20,7 @@ from typing import Final
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import Checkpoint
-from nightshift.fleet.workers import DeathCause, WorkerState
+from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.lifecycle.recovery import release_worker
 from nightshift.processes import valkey
 from nightshift.processes.children import Child, Launch
@@ -230,7 +230,7 @@ def release_predecessors(store: Store) -> int:
         dead = [worker.id for worker in tx.workers.list() if worker.state is not WorkerState.STOPPED]
         attempts_max = SchedulerSettings().attempts_max
         return sum(
-            release_worker(tx, worker_id, attempts_max, now, DeathCause.KILLED).shards for worker_id in dead
+            release_worker(tx, worker_id, attempts_max, now, ExitCause.KILLED).shards for worker_id in dead
         )
 
 

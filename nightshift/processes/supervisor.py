@@ -1,7 +1,7 @@
 """Runs other programs and keeps them running: started in order, restarted when they die, stopped in reverse.
 
-It knows command lines and nothing of what they mean; it imports none of what it runs. A child's death is told
-to whoever asked, with its exit code or signal, before the child is started again. Children never outlive this
+It knows command lines and nothing of what they mean; it imports none of what it runs. A child's exit is told
+to `on_exit`, with its exit code or signal, before the child is started again. Children never outlive this
 process, not even when it is killed: the kernel ends them (Linux).
 
 One thread does everything: call `start`, `watch` and `stop` from the same one, which must live as long as the
@@ -27,12 +27,12 @@ from typing import IO, Final
 
 from nightshift.processes.children import (
     SIGNAL_EXIT_BASE,
+    AfterExit,
     Backoff,
     Child,
-    Death,
+    ChildExit,
     Launch,
-    OnDeath,
-    Sequel,
+    OnExit,
     restart_always,
 )
 
@@ -53,13 +53,13 @@ class Supervisor:
         self,
         stages: Sequence[Sequence[Child]],
         *,
-        on_death: OnDeath = restart_always,
+        on_exit: OnExit = restart_always,
         backoff: Backoff = Backoff(),
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_death` is told of every death while this watches, and answers what follows."""
+        """`on_exit` is told of every exit while this watches, and answers what follows."""
         self._stages = [[_Running(child) for child in stage] for stage in stages]
-        self._on_death = on_death
+        self._on_exit = on_exit
         self._backoff = backoff
         self._clock_s = clock_s
         # Signal handlers put things here too, and SimpleQueue, unlike Queue, is made for that.
@@ -85,7 +85,7 @@ class Supervisor:
     def watch(self, for_s: float | None = None) -> bool:
         """Keep the children running for this long (None: until told otherwise).
 
-        False: it is time to `stop`, because somebody asked or `on_death` gave a child up.
+        False: it is time to `stop`, because somebody asked or `on_exit` gave a child up.
         """
         ends_at_s = None if for_s is None else self._clock_s() + for_s
         while not self.stop_asked:
@@ -100,15 +100,15 @@ class Supervisor:
                 return True
             exit = self._next_exit(ends_at_s)
             if exit is not None:
-                self._bury(exit)
+                self._handle(exit)
         return False
 
-    def stop(self) -> Sequence[Death]:
+    def stop(self) -> Sequence[ChildExit]:
         """End every child, the last stage first: SIGTERM, and SIGKILL when its grace is over.
 
         Returns how each of those that were still running ended. May be called again.
         """
-        ended: list[Death] = []
+        ended: list[ChildExit] = []
         self._stop_asked_at_s = self._stop_asked_at_s or self._clock_s()
         for stage in reversed(self._stages):
             for running in stage:
@@ -162,8 +162,8 @@ class Supervisor:
         try:
             self._start(running)
         except OSError as error:
-            running.deaths_in_a_row += 1
-            running.restart_at_s = self._clock_s() + self._backoff.delay_s(running.deaths_in_a_row)
+            running.exits_in_a_row += 1
+            running.restart_at_s = self._clock_s() + self._backoff.delay_s(running.exits_in_a_row)
             log.warning(
                 "child not started: %s",
                 error,
@@ -221,41 +221,41 @@ class Supervisor:
                     extra={"action": "log_not_set_aside", "child": running.child.name},
                 )
 
-    def _bury(self, exit: "_Exit") -> None:
+    def _handle(self, exit: "_Exit") -> None:
         running = exit.running
-        death = self._death(exit)
-        if death.is_as_asked:  # by somebody else than us
-            log.info("child ended: %s", death, extra={"action": "child_ended", "child": death.name})
+        ended = self._ended(exit)
+        if ended.was_requested:  # not by this process
+            log.info("child ended: %s", ended, extra={"action": "child_ended", "child": ended.name})
         else:
-            log.warning("child died: %s", death, extra={"action": "child_died", "child": death.name})
-        match self._on_death(death):
-            case Sequel.RESTART:
-                running.deaths_in_a_row = death.in_a_row
-                running.restart_at_s = self._clock_s() + self._backoff.delay_s(death.in_a_row)
-            case Sequel.RESTART_SOON:
+            log.warning("child died: %s", ended, extra={"action": "child_died", "child": ended.name})
+        match self._on_exit(ended):
+            case AfterExit.RESTART:
+                running.exits_in_a_row = ended.in_a_row
+                running.restart_at_s = self._clock_s() + self._backoff.delay_s(ended.in_a_row)
+            case AfterExit.RESTART_SOON:
                 running.restart_at_s = self._clock_s() + self._backoff.first_s
-            case Sequel.LEAVE:
+            case AfterExit.LEAVE:
                 pass
-            case Sequel.GIVE_UP:
+            case AfterExit.GIVE_UP:
                 self._stop_asked_at_s = self._clock_s()
 
-    def _death(self, exit: "_Exit") -> Death:
+    def _ended(self, exit: "_Exit") -> ChildExit:
         """The child has ended: it has no process any more."""
         running = exit.running
         running.process = None
         uptime_s = self._clock_s() - running.started_at_s
         was_stable = uptime_s >= self._backoff.stable_after_s
-        return Death(
+        return ChildExit(
             name=running.child.name,
             pid=exit.process.pid,
             launch=running.launch,
             returncode=exit.process.returncode,
             uptime_s=uptime_s,
-            in_a_row=1 if was_stable else running.deaths_in_a_row + 1,
+            in_a_row=1 if was_stable else running.exits_in_a_row + 1,
         )
 
-    def _wait_for(self, stage: "Sequence[_Running]") -> Sequence[Death]:
-        ended: list[Death] = []
+    def _wait_for(self, stage: "Sequence[_Running]") -> Sequence[ChildExit]:
+        ended: list[ChildExit] = []
         alive = {running.process: running for running in stage if running.process is not None}
         asked_at_s = self._clock_s()
         while alive:
@@ -266,7 +266,7 @@ class Supervisor:
                 exit = self._exits.get(timeout=max(0.0, min(deadlines_s) - self._clock_s()) or KILL_WAIT_S)
                 if exit is not None:  # of this stage, or of a later one that does not wait for its turn
                     alive.pop(exit.process, None)
-                    ended.append(self._death(exit))
+                    ended.append(self._ended(exit))
                     log.info(
                         "child stopped: %s",
                         ended[-1],
@@ -293,7 +293,7 @@ class _Running:
     process: "subprocess.Popen[bytes] | None" = None
     launch: Launch = field(default_factory=lambda: Launch(()))  # the last one
     started_at_s: float = 0.0
-    deaths_in_a_row: int = 0
+    exits_in_a_row: int = 0
     restart_at_s: float | None = None  # None: it runs, or it has been given up
 
 

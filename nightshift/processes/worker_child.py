@@ -1,4 +1,4 @@
-"""One Celery worker as a supervisor sees it: how it is called, and what is done when it has died.
+"""One Celery worker as a supervisor sees it: its command line, and what is done when it has ended.
 
 The worker is another program, known here by its command line. Every start has a worker id of its own, so that
 what a dead one held can be told from what its successor holds.
@@ -13,10 +13,10 @@ from typing import Final
 
 from nightshift.broker.queue import Queue
 from nightshift.errors import DatabaseUnavailable, NightshiftError
-from nightshift.fleet.workers import DeathCause, WorkerState
+from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.recovery import LEASES_PER_WORKER_MAX, release_worker
-from nightshift.processes.children import Child, Death, Launch, Sequel
+from nightshift.processes.children import AfterExit, Child, ChildExit, Launch
 from nightshift.processes.worker_exits import cause_of, count_oom_kills, unasked
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store, Transaction
@@ -28,8 +28,8 @@ WORKER_ID: Final = "NIGHTSHIFT_WORKER_ID"
 APP: Final = "workers.app"
 POOL: Final = "workers.intake.pool:EnginePool"
 DRAIN_MARGIN_S: Final = 5.0  # on top of the worker's own limit, which it keeps by itself
-DEATHS_IN_A_ROW_MAX: Final = 5  # then whoever supervises us decides: it may have another machine
-RINGS_MAX: Final = 500  # sent for one death; the scheduler sends what is more than that
+EXITS_IN_A_ROW_MAX: Final = 5  # then whoever supervises us decides: it may have another machine
+RINGS_MAX: Final = 500  # sent for one exit; the scheduler sends the rest
 RELEASE_PATIENCE_S: Final = (
     5.0  # with a database that is away just then; after that, leases run out by themselves
 )
@@ -65,9 +65,9 @@ def celery_command(worker_id: str, messages_max: int, app: str = APP) -> tuple[s
     )
 
 
-class Undertaker:
-    """Told of a worker's death: returns its shards to the queue, tells the other workers, and says whether to
-    start another.
+class WorkerExitHandler:
+    """Handles a worker's exit: returns its shards to the queue, rings for them, and says whether to start
+    another worker.
     """
 
     def __init__(
@@ -85,32 +85,32 @@ class Undertaker:
         self._oom_kills = oom_kills
         self._pause = pause
         self._oom_kills_before = oom_kills()
-        self.gave_up_on: Death | None = None
+        self.gave_up_on: ChildExit | None = None
 
-    def __call__(self, death: Death) -> Sequel:
-        buried = self.bury(death)
-        if buried.was_asked_to_drain:
-            return Sequel.GIVE_UP  # whoever asked for it does not want it back at once
-        if death.is_configuration:
-            self.gave_up_on = death
-            return Sequel.GIVE_UP
-        if buried.is_blameless:
-            return Sequel.RESTART_SOON
-        if death.is_for_want_of_others:
-            return Sequel.RESTART
-        if death.in_a_row >= DEATHS_IN_A_ROW_MAX:
-            self.gave_up_on = death
-            return Sequel.GIVE_UP
-        return Sequel.RESTART
+    def __call__(self, ended: ChildExit) -> AfterExit:
+        recorded = self.record_exit(ended)
+        if recorded.was_asked_to_drain:
+            return AfterExit.GIVE_UP  # the operator does not want it back at once
+        if ended.is_configuration:
+            self.gave_up_on = ended
+            return AfterExit.GIVE_UP
+        if recorded.is_external:
+            return AfterExit.RESTART_SOON
+        if ended.is_dependency_missing:
+            return AfterExit.RESTART
+        if ended.in_a_row >= EXITS_IN_A_ROW_MAX:
+            self.gave_up_on = ended
+            return AfterExit.GIVE_UP
+        return AfterExit.RESTART
 
-    def bury(self, death: Death, *, was_told: bool = False) -> "Buried":
-        """Write down why it ended, give back what it held, and ring for that. `was_told`: its supervisor had
-        told it to leave.
+    def record_exit(self, ended: ChildExit, *, was_told: bool = False) -> "RecordedExit":
+        """Record why it ended, return what it held, and ring for that. `was_told`: its supervisor had told it
+        to leave.
         """
         oom_kills = self._oom_kills()
-        cause = cause_of(death.returncode, oom_kills - self._oom_kills_before)
+        cause = cause_of(ended.returncode, oom_kills - self._oom_kills_before)
         self._oom_kills_before = oom_kills
-        worker_id = death.launch.environment[WORKER_ID]
+        worker_id = ended.launch.environment[WORKER_ID]
         try:
             released = self._patiently(lambda tx: self._release(tx, worker_id, cause, was_told))
         except DatabaseUnavailable as error:
@@ -118,9 +118,9 @@ class Undertaker:
                 "leases of a worker that has ended not released; they will run out",
                 extra={"action": "release_failed", "worker": worker_id, "reason": error.message},
             )
-            return Buried(cause, was_asked_to_drain=death.was_dismissed)
+            return RecordedExit(cause, was_asked_to_drain=ended.asks_for_no_restart)
         self._ring(released.rings)
-        has_left = released.cause is DeathCause.DRAINED
+        has_left = released.cause is ExitCause.DRAINED
         log.info(
             "a worker has left" if has_left else "leases of a dead worker released",
             extra={
@@ -130,7 +130,7 @@ class Undertaker:
                 "shards": released.shards,
             },
         )
-        return Buried(released.cause, released.was_asked_to_drain, released.was_isolating)
+        return RecordedExit(released.cause, released.was_asked_to_drain, released.was_isolating)
 
     def _patiently(self, release: "Callable[[Transaction], _Released]") -> "_Released":
         """Raises DatabaseUnavailable when that has lasted for too long."""
@@ -143,7 +143,7 @@ class Undertaker:
                     raise
             self._pause(RELEASE_RETRY_S)
 
-    def _release(self, tx: Transaction, worker_id: str, cause: DeathCause, was_told: bool) -> "_Released":
+    def _release(self, tx: Transaction, worker_id: str, cause: ExitCause, was_told: bool) -> "_Released":
         now = tx.now()
         held = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
         was_asked = tx.workers.is_drain_requested(worker_id)
@@ -173,9 +173,9 @@ class Undertaker:
 
 @dataclass(frozen=True)
 class _Released:
-    """What a dead worker had, now anybody's."""
+    """What an ended worker held, now back in the queue."""
 
-    cause: DeathCause
+    cause: ExitCause
     shards: int
     rings: Sequence[Ring]
     was_asked_to_drain: bool
@@ -183,19 +183,19 @@ class _Released:
 
 
 @dataclass(frozen=True)
-class Buried:
-    """What became known of a dead worker."""
+class RecordedExit:
+    """What became known of a worker that ended."""
 
-    cause: DeathCause
-    was_asked_to_drain: bool = False  # by `nightshift workers drain`, as far as the database or it could say
-    was_isolating: bool = False  # it ran a row alone that had cost workers before
+    cause: ExitCause
+    was_asked_to_drain: bool = False  # by `nightshift workers drain`
+    was_isolating: bool = False  # it held a shard or request whose rows run alone
 
     @property
-    def is_blameless(self) -> bool:
-        """Whether it says nothing about the worker or its machine that it died."""
+    def is_external(self) -> bool:
+        """Whether the exit says nothing about the worker or its machine."""
         return self.was_isolating or self.cause in _FROM_OUTSIDE
 
 
-# What a worker that was told to leave says of itself before it does.
+# The states of a worker that was told to leave.
 _LEAVING: Final = (WorkerState.DRAINING, WorkerState.STOPPED)
-_FROM_OUTSIDE: Final = frozenset({DeathCause.DRAINED, DeathCause.DRAIN_TOO_SLOW, DeathCause.KILLED})
+_FROM_OUTSIDE: Final = frozenset({ExitCause.DRAINED, ExitCause.DRAIN_TOO_SLOW, ExitCause.KILLED})

@@ -5,50 +5,50 @@ from pathlib import Path
 from typing import Final
 
 from nightshift.fleet.workers import (
-    EXIT_DEAF,
     EXIT_DRAIN_TOO_SLOW,
     EXIT_ENGINE_DIED,
+    EXIT_QUEUE_CONNECTION_LOST,
     EXIT_STUCK_STEP,
-    DeathCause,
+    ExitCause,
 )
-from nightshift.processes.children import DISMISSED_EXIT, DISMISSED_LATE_EXIT, SIGNAL_EXIT_BASE
+from nightshift.processes.children import NO_RESTART_EXIT, NO_RESTART_LATE_EXIT, SIGNAL_EXIT_BASE
 
 _BY_EXIT_CODE: Final = {
-    0: DeathCause.DRAINED,
-    DISMISSED_EXIT: DeathCause.DRAINED,
-    DISMISSED_LATE_EXIT: DeathCause.DRAIN_TOO_SLOW,
-    EXIT_ENGINE_DIED: DeathCause.ENGINE_DIED,
-    EXIT_DRAIN_TOO_SLOW: DeathCause.DRAIN_TOO_SLOW,
-    EXIT_STUCK_STEP: DeathCause.STUCK_STEP,
-    EXIT_DEAF: DeathCause.DEAF,
+    0: ExitCause.DRAINED,
+    NO_RESTART_EXIT: ExitCause.DRAINED,
+    NO_RESTART_LATE_EXIT: ExitCause.DRAIN_TOO_SLOW,
+    EXIT_ENGINE_DIED: ExitCause.ENGINE_DIED,
+    EXIT_DRAIN_TOO_SLOW: ExitCause.DRAIN_TOO_SLOW,
+    EXIT_STUCK_STEP: ExitCause.STUCK_STEP,
+    EXIT_QUEUE_CONNECTION_LOST: ExitCause.QUEUE_CONNECTION_LOST,
     # What a container runtime calls a process that its memory limit ended.
-    SIGNAL_EXIT_BASE + signal.SIGKILL: DeathCause.OUT_OF_MEMORY,
+    SIGNAL_EXIT_BASE + signal.SIGKILL: ExitCause.OUT_OF_MEMORY,
 }
-_BY_SIGNAL: Final[dict[int, DeathCause]] = {
-    signal.SIGTERM: DeathCause.DRAINED,  # a worker answers this one itself as soon as it may hold anything
-    signal.SIGABRT: DeathCause.ABORTED,
-    signal.SIGSEGV: DeathCause.SIGNAL,
-    signal.SIGBUS: DeathCause.SIGNAL,
-    signal.SIGILL: DeathCause.SIGNAL,
-    signal.SIGFPE: DeathCause.SIGNAL,
+_BY_SIGNAL: Final[dict[int, ExitCause]] = {
+    signal.SIGTERM: ExitCause.DRAINED,  # a worker answers this one itself as soon as it may hold anything
+    signal.SIGABRT: ExitCause.ABORTED,
+    signal.SIGSEGV: ExitCause.SIGNAL,
+    signal.SIGBUS: ExitCause.SIGNAL,
+    signal.SIGILL: ExitCause.SIGNAL,
+    signal.SIGFPE: ExitCause.SIGNAL,
 }  # any other comes from outside
-_ON_LEAVING: Final = (DeathCause.DRAINED, DeathCause.DRAIN_TOO_SLOW, DeathCause.DEAF)
+_ON_LEAVING: Final = (ExitCause.DRAINED, ExitCause.DRAIN_TOO_SLOW, ExitCause.QUEUE_CONNECTION_LOST)
 
 
-def cause_of(returncode: int, oom_kills: int) -> DeathCause:
+def cause_of(returncode: int, oom_kills: int) -> ExitCause:
     """`oom_kills`: how many processes the kernel has killed for want of memory while this one lived. Pure."""
     if returncode >= 0:
-        return _BY_EXIT_CODE.get(returncode, DeathCause.EXITED)
+        return _BY_EXIT_CODE.get(returncode, ExitCause.EXITED)
     if returncode == -signal.SIGKILL and oom_kills > 0:
-        return DeathCause.OUT_OF_MEMORY
-    return _BY_SIGNAL.get(-returncode, DeathCause.KILLED)
+        return ExitCause.OUT_OF_MEMORY
+    return _BY_SIGNAL.get(-returncode, ExitCause.KILLED)
 
 
-def unasked(cause: DeathCause) -> DeathCause:
+def unasked(cause: ExitCause) -> ExitCause:
     """The cause where nobody had told the worker to leave, and it held leases: then a row may have ended it
     with the exit code of one that leaves. Pure.
     """
-    return DeathCause.LEFT_UNASKED if cause in _ON_LEAVING else cause
+    return ExitCause.UNREQUESTED_DRAIN if cause in _ON_LEAVING else cause
 
 
 def count_oom_kills(root: Path = Path("/")) -> int:

@@ -34,7 +34,7 @@ from nightshift.store.jobs.references import References
 from nightshift.store.keys import Keys
 from nightshift.store.leadership import Leadership
 from nightshift.store.shards.claims import Claims
-from nightshift.store.shards.dead_letters import DeadRows
+from nightshift.store.shards.dead_letters import DeadLetters
 from nightshift.store.shards.leases import Leases
 from nightshift.store.shards.outbox import Outbox
 from nightshift.store.shards.shards import Shards
@@ -110,8 +110,8 @@ class Transaction:
         return Workers(self._connection)
 
     @cached_property
-    def dead_rows(self) -> DeadRows:
-        return DeadRows(self._connection)
+    def dead_letters(self) -> DeadLetters:
+        return DeadLetters(self._connection)
 
     @cached_property
     def counters(self) -> Counters:

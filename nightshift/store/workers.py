@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.fleet.workers import Capacity, DeathCause, Worker, WorkerState
+from nightshift.fleet.workers import Capacity, ExitCause, Worker, WorkerState
 from nightshift.store import tables
 
 worker = tables.worker
@@ -49,7 +49,7 @@ class Workers:
         """The worker is alive and in this state. False: it is not registered."""
         return self._update(worker_id, state=state, heartbeat_at=now)
 
-    def ended(self, worker_id: str, cause: DeathCause, now: datetime) -> bool:
+    def ended(self, worker_id: str, cause: ExitCause, now: datetime) -> bool:
         """Its process has ended, and somebody saw why. When it was last heard of stays as it is."""
         return self._update(worker_id, state=WorkerState.STOPPED, ended_at=now, ended_cause=cause)
 
@@ -167,7 +167,7 @@ def _to_worker(row: Row[Any]) -> Worker:
         capacity=Capacity(row.capacity),
         drain_requested_at=row.drain_requested_at,
         ended_at=row.ended_at,
-        ended_cause=DeathCause(row.ended_cause) if row.ended_cause else None,
+        ended_cause=ExitCause(row.ended_cause) if row.ended_cause else None,
     )
 
 

@@ -8,7 +8,7 @@ saw its worker die says the same, sooner.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 from nightshift.jobs.leases import LeaseConfig
 from nightshift.lifecycle.recovery import count_lost, gone_with, recover_lost
 from nightshift.store import Store
@@ -87,7 +87,7 @@ class Recovery:
         with self._store.transaction() as tx:
             lost = tx.workers.mark_lost(now - silence)
             if self._outages.none_since(now - silence):  # else they may live, and were not heard
-                count_lost(tx, lost, DeathCause.LEASE_EXPIRED, now)
+                count_lost(tx, lost, ExitCause.LEASE_EXPIRED, now)
         return len(lost)
 
 
@@ -114,11 +114,11 @@ class Outages:
         looks_since = self._over_at or self._first_passed_at
         return looks_since is not None and looks_since < moment
 
-    def cause(self, expired: ExpiredLease) -> DeathCause:
+    def cause(self, expired: ExpiredLease) -> ExitCause:
         """Why a lease ran out. One that was renewed for a while since the database is back had its chance; at
         first a heartbeat that began in the outage may still be waiting for its end.
         """
         last_renewed_at = expired.expired_at - self._ttl
         if self._over_at is not None and last_renewed_at < self._over_at + self._ttl / 2:
-            return DeathCause.UNHEARD
-        return DeathCause.LEASE_EXPIRED
+            return ExitCause.DATABASE_UNAVAILABLE
+        return ExitCause.LEASE_EXPIRED

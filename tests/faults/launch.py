@@ -59,7 +59,7 @@ def running(folder: Path, parts: Parts = Parts(), **settings: str) -> Iterator[S
             log_path = folder / "logs" / f"{role}.log"
             own = {f"NIGHTSHIFT_{name}": word for name, word in parts.of_role.get(role, {}).items()}
             environment = {**service.environment, ROLE: role, **own}
-            kept = Kept(role, command, environment, log_path, grace_s, service.deaths.append)
+            kept = Kept(role, command, environment, log_path, grace_s, service.exits.append)
             service.kept[role] = kept
             stack.callback(_end, service, role)
             kept.start()

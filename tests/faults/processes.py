@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nightshift.processes.children import Backoff, Child, Death, Launch, Sequel
+from nightshift.processes.children import AfterExit, Backoff, Child, ChildExit, Launch
 from nightshift.processes.supervisor import Supervisor
 
 TICK_S: Final = 0.02  # another process can only be asked again, not waited for
@@ -63,19 +63,19 @@ class Kept:
         environment: Mapping[str, str],
         log_path: Path,
         grace_s: float,
-        on_death: Callable[[Death], None],
+        on_exit: Callable[[ChildExit], None],
     ) -> None:
         self.name = name
         self.log_path = log_path
         launch = Launch(tuple(command), environment)
         self._child = Child(name=name, launch=lambda: launch, grace_s=grace_s, log_path=log_path)
-        self._on_death = on_death
+        self._on_exit = on_exit
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Returns when the process is there; what it says of itself is another matter."""
         assert self._thread is None, f"{self.name} runs already"
-        self._supervisor = Supervisor([[self._child]], on_death=self._buried, backoff=RESTART)
+        self._supervisor = Supervisor([[self._child]], on_exit=self._handle, backoff=RESTART)
         self._ended: dict[str, int] = {}
         started = threading.Event()
         # The kernel ends a child with the thread that started it, so one thread does all of it.
@@ -112,11 +112,11 @@ class Kept:
         self._supervisor.start()
         started.set()
         self._supervisor.watch()
-        self._ended = {death.name: death.returncode for death in self._supervisor.stop()}
+        self._ended = {ended.name: ended.returncode for ended in self._supervisor.stop()}
 
-    def _buried(self, death: Death) -> Sequel:
-        self._on_death(death)
-        return Sequel.RESTART
+    def _handle(self, ended: ChildExit) -> AfterExit:
+        self._on_exit(ended)
+        return AfterExit.RESTART
 
 
 def send(pid: int, number: int) -> bool:

@@ -24,7 +24,7 @@ from nightshift.fleet.workers import WorkerState
 from nightshift.objectstore import ObjectStore
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.processes import failpoints
-from nightshift.processes.children import Death
+from nightshift.processes.children import ChildExit
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import DEFAULT_TENANT
@@ -118,7 +118,7 @@ class Service:
     bucket: str | None = None
     tenant_id: str = DEFAULT_TENANT  # whose key it is
     kept: dict[str, Kept] = field(default_factory=dict)
-    deaths: list[Death] = field(default_factory=list)  # of what is kept, in order; workers' are in their logs
+    exits: list[ChildExit] = field(default_factory=list)  # of kept processes, in order
 
     # -- clients ---------------------------------------------------------------------------------------
 

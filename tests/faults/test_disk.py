@@ -73,7 +73,7 @@ def test_a_full_disk_refuses_new_work_whole_and_loses_nothing_that_runs(
     oracle.quiesce(service, jobs)
     oracle.check(service, jobs, Limits(attempts_max=5))
     assert {role: service.pid(role) for role in roles(service)} == alive
-    assert service.deaths == []
+    assert service.exits == []
     assert_nothing_is_half_accepted(service)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.fleet.workers import DeathCause, Worker, WorkerState
+from nightshift.fleet.workers import ExitCause, Worker, WorkerState
 from nightshift.store.shards.leases import ExpiredLease
 from tests.faults import oracle
 from tests.faults.conftest import ServiceOf
@@ -98,7 +98,7 @@ def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service
     assert service.stop("worker-1") == 0
     print(f"drained in {time.monotonic() - began_s:.1f} s, Redis {'away' if is_redis_away else 'there'}")
 
-    assert known(service)[leaving.id].ended_cause is DeathCause.DRAINED
+    assert known(service)[leaving.id].ended_cause is ExitCause.DRAINED
     assert leases(service, leaving.id) == []
     if is_redis_away:
         service.redis.start()
@@ -115,7 +115,7 @@ def test_who_is_told_again_while_it_drains_leaves_as_it_is(service):
     wait_for("it has gone", lambda: not send(holder.pid, signal.SIGTERM))
 
     wait_for("its end is known", lambda: known(service)[holder.id].ended_cause)
-    assert known(service)[holder.id].ended_cause is DeathCause.DRAIN_TOO_SLOW
+    assert known(service)[holder.id].ended_cause is ExitCause.DRAIN_TOO_SLOW
     oracle.quiesce(service, [job])
     oracle.check(service, [job], Limits(attempts_max=2))
 
@@ -146,13 +146,13 @@ def ask_to_drain(service: Service, worker: Worker) -> None:
 def test_the_operator_drains_a_worker(service):
     job = submit_bulk(service, long_rows(40))
     drained = a_holder(service)
-    died_before = len(service.deaths)
+    exits_before = len(service.exits)
     ask_to_drain(service, drained)
 
     wait_for("it has gone", lambda: known(service)[drained.id].ended_cause)
-    assert known(service)[drained.id].ended_cause is DeathCause.DRAINED
-    wait_for("its supervisor has ended, too", lambda: len(service.deaths) > died_before)
-    assert service.deaths[-1].returncode == 0
+    assert known(service)[drained.id].ended_cause is ExitCause.DRAINED
+    wait_for("its supervisor has ended, too", lambda: len(service.exits) > exits_before)
+    assert service.exits[-1].returncode == 0
     oracle.quiesce(service, [job])
     assert oracle.check(service, [job]).attempts_most == 1
 
@@ -173,7 +173,7 @@ def test_what_the_operator_wanted_is_not_forgotten_with_the_database_away_at_the
 ):
     service = cut_off
     service.wait_until_ready()
-    deaths, log = len(service.deaths), len(service.log("worker-1"))
+    exits_before, log = len(service.exits), len(service.log("worker-1"))
     job = submit_online(service, Row("long", "goes on for a while ms=100", max_tokens=tokens))
     drained = a_holder(service)
     if leaves_already:
@@ -183,8 +183,8 @@ def test_what_the_operator_wanted_is_not_forgotten_with_the_database_away_at_the
     wait_for("it has heard", lambda: "the operator wants this worker" in service.log("worker-1")[log:])
     service.proxy["database"].set(Refuse())
 
-    wait_for("its supervisor has ended", lambda: len(service.deaths) > deaths)
-    assert service.deaths[-1].returncode == 0
+    wait_for("its supervisor has ended", lambda: len(service.exits) > exits_before)
+    assert service.exits[-1].returncode == 0
     said = service.log("worker-1")[log:]
     assert said.count("child started") == 0, "nobody wanted it back"
     assert ("drain took too long" in said) == (tokens > 40)
@@ -248,5 +248,5 @@ def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same
 
     oracle.quiesce(service, [job], PATIENCE_S * service.parts.slower)
     oracle.check(service, [job], Limits(attempts_max=2))
-    assert known(service)[first.id].ended_cause is DeathCause.DRAINED
-    assert known(service)[second.id].ended_cause is DeathCause.KILLED
+    assert known(service)[first.id].ended_cause is ExitCause.DRAINED
+    assert known(service)[second.id].ended_cause is ExitCause.KILLED

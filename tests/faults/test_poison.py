@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from nightshift.errors import NightshiftError
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import JobState
 from nightshift.jobs.dead_letters import CRASHES_TO_BURY, ERROR_CODE
 from nightshift.store import tables
@@ -80,12 +80,12 @@ def beside(service: Service, run: Stamp) -> set[str]:
     return inside
 
 
-def lost(service: Service) -> dict[str, DeathCause]:
+def lost(service: Service) -> dict[str, ExitCause]:
     """Workers that somebody saw end, and why."""
     worker = tables.worker
     ended = select(worker.c.id, worker.c.ended_cause).where(worker.c.ended_cause.is_not(None))
     with service.database.read() as connection:
-        return {row.id: DeathCause(row.ended_cause) for row in connection.execute(ended)}
+        return {row.id: ExitCause(row.ended_cause) for row in connection.execute(ended)}
 
 
 def replayed(service: Service, letter: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_one_row_among_128_that_aborts_costs_three_workers_and_no_other_row(serv
     run(service, [job])
 
     causes = [cause for id, cause in lost(service).items() if id not in before]
-    assert causes == [DeathCause.ABORTED] * CRASHES_TO_BURY
+    assert causes == [ExitCause.ABORTED] * CRASHES_TO_BURY
     assert len(runs(service, job, 40)) == CRASHES_TO_BURY
     assert beside(service, runs(service, job, 40)[-1]) == set()
     with service.client() as client:

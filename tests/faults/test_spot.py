@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nightshift.fleet.workers import DeathCause, Worker, WorkerState
+from nightshift.fleet.workers import ExitCause, Worker, WorkerState
 from nightshift.jobs import Job
 from tests.faults import metadata, oracle
 from tests.faults.metadata import Metadata, Trouble
@@ -37,10 +37,10 @@ def workers(service: Service, capacity: str) -> list[Worker]:
 def a_successor_waits(service: Service) -> bool:
     """Whether the worker on the spot machine was drained, and the next one there is not even started."""
     found = [(worker.ended_cause, worker.state) for worker in workers(service, "spot")]
-    return found == [(DeathCause.DRAINED, WorkerState.STOPPED), (None, WorkerState.DRAINING)]
+    return found == [(ExitCause.DRAINED, WorkerState.STOPPED), (None, WorkerState.DRAINING)]
 
 
-def ended_cause(service: Service, worker: Worker) -> DeathCause | None:
+def ended_cause(service: Service, worker: Worker) -> ExitCause | None:
     with service.store.snapshot() as tx:
         return next(found.ended_cause for found in tx.workers.list() if found.id == worker.id)
 
@@ -84,7 +84,7 @@ def test_what_a_spot_machine_has_goes_on_elsewhere_as_its_jobs_allow(service_of,
     wait_for("it drains", lambda: workers(service, "spot")[0].state is not WorkerState.READY)
     send(first.pid, signal.SIGTERM)  # whoever runs the machine says the same thing in his own way
     wait_for("it has gone", lambda: workers(service, "spot")[0].ended_cause)
-    assert workers(service, "spot")[0].ended_cause is DeathCause.DRAINED
+    assert workers(service, "spot")[0].ended_cause is ExitCause.DRAINED
     assert num_leases(service, first) == 0
     assert carried_over(service, cheaply), "its rows left with their tokens"
     wait_for("its successor waits", lambda: a_successor_waits(service))
@@ -119,4 +119,4 @@ def test_a_machine_that_may_be_taken_is_left_for_another_like_it_and_then_is_tak
     oracle.quiesce(service, [cheaply, job])
     assert oracle.check(service, [cheaply, job]).attempts_most == 1
     assert stored(service, job).tokens_redone == 0
-    assert ended_cause(service, first) is DeathCause.DRAINED
+    assert ended_cause(service, first) is ExitCause.DRAINED

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import httpx
 import pytest
 
-from nightshift.fleet.workers import DeathCause, Worker
+from nightshift.fleet.workers import ExitCause, Worker
 from tests.faults import oracle
 from tests.faults.conftest import ServiceOf
 from tests.faults.control_group import short_of_memory
@@ -57,12 +57,12 @@ def the_next_to_die(service: Service, known: Collection[str]) -> Worker:
 @pytest.mark.parametrize(
     ("prompt", "cause", "said"),
     [
-        ("!raise", DeathCause.ENGINE_DIED, "engine died"),
-        ("!eat-memory", DeathCause.ENGINE_DIED, "MemoryError"),
-        ("!hang", DeathCause.STUCK_STEP, "has not ended"),
-        ("!abort", DeathCause.ABORTED, "Fatal Python error"),
-        ("!exit 137", DeathCause.OUT_OF_MEMORY, "exited with 137"),
-        ("!exit 71", DeathCause.LEFT_UNASKED, "exited with 71"),
+        ("!raise", ExitCause.ENGINE_DIED, "engine died"),
+        ("!eat-memory", ExitCause.ENGINE_DIED, "MemoryError"),
+        ("!hang", ExitCause.STUCK_STEP, "has not ended"),
+        ("!abort", ExitCause.ABORTED, "Fatal Python error"),
+        ("!exit 137", ExitCause.OUT_OF_MEMORY, "exited with 137"),
+        ("!exit 71", ExitCause.UNREQUESTED_DRAIN, "exited with 71"),
     ],
 )
 def test_an_engine_that_fails_takes_its_process_along_and_the_other_work_goes_on(
@@ -93,12 +93,12 @@ def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_told_from_one_that_
         known = dead(service).keys()
         submit_online(service, Row("bad", "!eat-memory 1024"), retry_on_interrupt=False)
         died = the_next_to_die(service, known)
-        assert died.ended_cause is DeathCause.OUT_OF_MEMORY
+        assert died.ended_cause is ExitCause.OUT_OF_MEMORY
 
         service.wait_until_ready()
         known = dead(service).keys()
         service.kill("worker-1", signal.SIGKILL)
-        assert the_next_to_die(service, known).ended_cause is DeathCause.KILLED
+        assert the_next_to_die(service, known).ended_cause is ExitCause.KILLED
         service.stop("worker-1")
     service.start("worker-1")
 
@@ -122,7 +122,7 @@ def test_a_worker_ended_by_a_fault_in_its_own_code_says_where_it_was(service):
     known = dead(service).keys()
     service.kill("worker-1", signal.SIGSEGV)
 
-    assert the_next_to_die(service, known).ended_cause is DeathCause.SIGNAL
+    assert the_next_to_die(service, known).ended_cause is ExitCause.SIGNAL
     assert "Segmentation fault" in service.log("worker-1")
 
 
@@ -135,6 +135,6 @@ def test_a_consumer_that_hears_nothing_is_replaced(service):
     died = the_next_to_die(service, known)
     service.proxy["redis"].heal()
 
-    assert died.ended_cause is DeathCause.DEAF
+    assert died.ended_cause is ExitCause.QUEUE_CONNECTION_LOST
     oracle.quiesce(service, jobs)
     assert oracle.check(service, jobs).attempts_most == 1, "whoever is deaf hands back what it has"

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE
 from nightshift.errors import QueueUnavailable
-from nightshift.fleet.workers import EXIT_DEAF, EXIT_ENGINE_DIED, EXIT_STUCK_STEP
+from nightshift.fleet.workers import EXIT_ENGINE_DIED, EXIT_QUEUE_CONNECTION_LOST, EXIT_STUCK_STEP
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,9 @@ class Deaf:
         self._unasked_s = 0.0
         if self._silent_s < self._limit_s:
             return None
-        return Finding(EXIT_DEAF, f"messages have waited for {self._silent_s:.0f} s and none was heard")
+        return Finding(
+            EXIT_QUEUE_CONNECTION_LOST, f"messages have waited for {self._silent_s:.0f} s and none was heard"
+        )
 
     def _misses_something(self) -> bool:
         unheard, before = self._unheard(), self._unheard_before

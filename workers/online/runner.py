@@ -210,7 +210,7 @@ class OnlineRunner:
         """
         try:
             with self._store.transaction() as tx:
-                is_written = tx.dead_rows.journal(held.claim.lease, [ONLINE_ROW])
+                is_written = tx.dead_letters.journal(held.claim.lease, [ONLINE_ROW])
         except DatabaseUnavailable as error:
             log.info("request waits", extra={"action": "request_waits", "reason": error.message})
             raise Busy from error

@@ -174,7 +174,7 @@ class Watched(Unwatched):
             return None
         try:
             with self._store.transaction() as tx:
-                tx.dead_rows.name(self._lease.shard_id, row, custom_id)
+                tx.dead_letters.set_custom_id(self._lease.shard_id, row, custom_id)
         except Exception:  # a name is for people to read: whatever is wrong with it stops no shard
             log.info("dead row not named", exc_info=True, extra={"action": "dead_row_not_named", "row": row})
         return crashes_workers()
@@ -217,7 +217,7 @@ class Watched(Unwatched):
                 return
             if row in self._suspects:
                 with self._store.transaction() as tx:
-                    tx.dead_rows.clear(self._lease, row)  # a lost lease shows at the next row
+                    tx.dead_letters.clear_suspect(self._lease, row)  # a lost lease shows at the next row
                 self._suspects.discard(row)
                 if not self._suspects:
                     self._isolation.give_up(self)
@@ -243,7 +243,7 @@ class Watched(Unwatched):
 
     def _acquit(self) -> None:
         with self._store.transaction() as tx:
-            self._is_acquitted = tx.dead_rows.acquit(self._lease)
+            self._is_acquitted = tx.dead_letters.clear_suspects(self._lease)
         if self._is_acquitted:
             self._suspects.clear()
             self._isolation.give_up(self)
@@ -252,7 +252,7 @@ class Watched(Unwatched):
         if self._is_acquitted:
             return
         with self._store.transaction() as tx:
-            if not tx.dead_rows.journal(self._lease, sorted(self._inside)):
+            if not tx.dead_letters.journal(self._lease, sorted(self._inside)):
                 raise LeaseLost
 
 

@@ -27,7 +27,7 @@ from nightshift.jobs.leases import Lease, Term
 from nightshift.jobs.priorities import PriorityConfig
 from nightshift.store import tables
 from nightshift.store.jobs.jobs import RUNNABLE_STATES, Jobs, claim_order, to_job
-from nightshift.store.shards.dead_letters import DeadRows
+from nightshift.store.shards.dead_letters import DeadLetters
 from nightshift.store.shards.shards import to_shard
 
 job = tables.job
@@ -188,7 +188,7 @@ class Claims:
 
     def _suspicion(self, claimed: Row[Any]) -> Suspicion:
         """Shards that lost no worker, which are nearly all, cost no look."""
-        return DeadRows(self._connection).suspicion(claimed.id, claimed.crash_count)
+        return DeadLetters(self._connection).suspicion(claimed.id, claimed.crash_count)
 
     def _start(self, claimed: Job, now: datetime) -> None:
         if claimed.state is not JobState.QUEUED:

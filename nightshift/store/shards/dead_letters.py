@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, case, delete, insert, literal, select, tuple_, update
 
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import ShardState, Suspicion
-from nightshift.jobs.dead_letters import DeadRow, DeadRowState
+from nightshift.jobs.dead_letters import DeadLetter, DeadLetterState
 from nightshift.jobs.leases import Lease
 from nightshift.store import tables
 
@@ -17,7 +17,7 @@ row_crash = tables.row_crash
 dead_row = tables.dead_row
 
 
-class DeadRows:
+class DeadLetters:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
@@ -41,7 +41,7 @@ class DeadRows:
         """Write down which rows are under way. False: the lease is gone."""
         return self._update_held(lease, suspects=sorted(rows))
 
-    def clear(self, lease: Lease, row: int) -> bool:
+    def clear_suspect(self, lease: Lease, row: int) -> bool:
         """A suspect has finished. The last one that does takes the shard above suspicion. False: the lease is
         gone.
         """
@@ -54,7 +54,7 @@ class DeadRows:
             self._update_held(lease, is_isolating=False, **innocent)
         return True
 
-    def acquit(self, lease: Lease) -> bool:
+    def clear_suspects(self, lease: Lease) -> bool:
         """Every row that can have been under way when workers were lost has finished since. False: the lease
         is gone. Not for a shard with a dead row, which whoever has it next must know of.
         """
@@ -63,7 +63,7 @@ class DeadRows:
         self._connection.execute(delete(row_crash).where(row_crash.c.shard_id == lease.shard_id))
         return True
 
-    def name(self, shard_id: str, row: int, custom_id: str) -> None:
+    def set_custom_id(self, shard_id: str, row: int, custom_id: str) -> None:
         """A worker has read what a dead row is called."""
         self._connection.execute(
             update(dead_row)
@@ -78,10 +78,10 @@ class DeadRows:
         tenant_id: str,
         *,
         limit: int,
-        after: DeadRow | None = None,
-        state: DeadRowState | None = None,
+        after: DeadLetter | None = None,
+        state: DeadLetterState | None = None,
         job_id: str | None = None,
-    ) -> Sequence[DeadRow]:
+    ) -> Sequence[DeadLetter]:
         """A tenant's dead rows, the latest first."""
         wanted = [dead_row.c.tenant_id == tenant_id]
         if state is not None:
@@ -97,29 +97,29 @@ class DeadRows:
             .order_by(dead_row.c.died_at.desc(), dead_row.c.id.desc())
             .limit(limit)
         )
-        return [_to_dead_row(row) for row in rows]
+        return [_to_dead_letter(row) for row in rows]
 
-    def get(self, tenant_id: str, id: str) -> DeadRow | None:
+    def get(self, tenant_id: str, id: str) -> DeadLetter | None:
         row = self._connection.execute(
             select(dead_row).where(dead_row.c.tenant_id == tenant_id, dead_row.c.id == id)
         ).one_or_none()
-        return None if row is None else _to_dead_row(row)
+        return None if row is None else _to_dead_letter(row)
 
     def replay(self, tenant_id: str, id: str, job_id: str, now: datetime) -> bool:
         """It has been submitted again, as this job. False: somebody had decided already."""
-        return self._decide(tenant_id, id, now, state=DeadRowState.REPLAYED, replay_job_id=job_id)
+        return self._decide(tenant_id, id, now, state=DeadLetterState.REPLAYED, replay_job_id=job_id)
 
     def discard(self, tenant_id: str, id: str, now: datetime) -> bool:
         """Nobody wants to hear of it any more. False: somebody had decided already."""
-        return self._decide(tenant_id, id, now, state=DeadRowState.DISCARDED)
+        return self._decide(tenant_id, id, now, state=DeadLetterState.DISCARDED)
 
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
-    def blame(
+    def record_crash(
         self,
         shard_id: str,
         rows: Sequence[int],
-        cause: DeathCause,
+        cause: ExitCause,
         *,
         crashes_before: int = 1,
         lost_before: int = 0,
@@ -174,21 +174,21 @@ class DeadRows:
         )
         return with_it
 
-    def bury(self, row: DeadRow) -> None:
+    def insert(self, new: DeadLetter) -> None:
         """This row is run no more."""
         self._connection.execute(
             insert(dead_row).values(
-                id=row.id,
-                tenant_id=row.tenant_id,
-                job_id=row.job_id,
-                shard_id=row.shard_id,
-                row=row.row,
-                custom_id=row.custom_id,
-                cause=row.cause,
-                crashes=row.crashes,
-                worker_id=row.worker_id,
-                died_at=row.died_at,
-                state=row.state,
+                id=new.id,
+                tenant_id=new.tenant_id,
+                job_id=new.job_id,
+                shard_id=new.shard_id,
+                row=new.row,
+                custom_id=new.custom_id,
+                cause=new.cause,
+                crashes=new.crashes,
+                worker_id=new.worker_id,
+                died_at=new.died_at,
+                state=new.state,
             )
         )
 
@@ -199,7 +199,7 @@ class DeadRows:
                 .where(
                     dead_row.c.tenant_id == tenant_id,
                     dead_row.c.id == id,
-                    dead_row.c.state == DeadRowState.DEAD,
+                    dead_row.c.state == DeadLetterState.DEAD,
                 )
                 .values(decided_at=now, **values)
             ).rowcount
@@ -220,19 +220,19 @@ class DeadRows:
         return self._connection.execute(changed).rowcount == 1
 
 
-def _to_dead_row(row: Row[Any]) -> DeadRow:
-    return DeadRow(
+def _to_dead_letter(row: Row[Any]) -> DeadLetter:
+    return DeadLetter(
         id=row.id,
         tenant_id=row.tenant_id,
         job_id=row.job_id,
         shard_id=row.shard_id,
         row=row.row,
         custom_id=row.custom_id,
-        cause=DeathCause(row.cause),
+        cause=ExitCause(row.cause),
         crashes=row.crashes,
         worker_id=row.worker_id,
         died_at=row.died_at,
-        state=DeadRowState(row.state),
+        state=DeadLetterState(row.state),
         decided_at=row.decided_at,
         replay_job_id=row.replay_job_id,
     )

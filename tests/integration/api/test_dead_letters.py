@@ -10,9 +10,9 @@ import pytest
 
 from api.routes import dead_letters
 from api.services import AppSettings
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Endpoint
-from nightshift.jobs.dead_letters import DeadRow
+from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.replay import replay
@@ -20,7 +20,7 @@ from nightshift.lifecycle.transitions import Submitted, plan
 from nightshift.objectstore.directory import DirectoryStore
 from nightshift.settings import ApiSettings, SubmissionSettings
 from nightshift.store import Store, Transaction
-from nightshift.store.shards.dead_letters import DeadRows
+from nightshift.store.shards.dead_letters import DeadLetters
 from nightshift.testing import a_shard, a_spec, submit
 from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def letter(store: Store, folder: Path) -> DeadRow:
+def letter(store: Store, folder: Path) -> DeadLetter:
     """The second row of a bulk job's one shard."""
     lines = jsonl(a_line(f"r{number}", f"text {number}", model=CHAT_MODEL) for number in range(3))
     (folder / "in.jsonl").write_bytes(lines)
@@ -52,20 +52,20 @@ def letter(store: Store, folder: Path) -> DeadRow:
         return bury(tx, job.id, planned.id, row=1)
 
 
-def bury(tx: Transaction, job_id: str, shard_id: str, row: int) -> DeadRow:
-    dead = DeadRow(
+def bury(tx: Transaction, job_id: str, shard_id: str, row: int) -> DeadLetter:
+    dead = DeadLetter(
         id=new_id("dlq"),
         tenant_id="default",
         job_id=job_id,
         shard_id=shard_id,
         row=row,
         custom_id="r1",
-        cause=DeathCause.OUT_OF_MEMORY,
+        cause=ExitCause.OUT_OF_MEMORY,
         crashes=3,
         worker_id="wrk_1",
         died_at=tx.now(),
     )
-    tx.dead_rows.bury(dead)
+    tx.dead_letters.insert(dead)
     return dead
 
 
@@ -75,7 +75,9 @@ def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
     return dict(http.get(f"/v1/jobs/{job_id}").json())
 
 
-def test_a_dead_letter_says_which_row_of_which_job_died_of_what(http: httpx.Client, letter: DeadRow) -> None:
+def test_a_dead_letter_says_which_row_of_which_job_died_of_what(
+    http: httpx.Client, letter: DeadLetter
+) -> None:
     (listed,) = http.get("/v1/dead_letters", params={"status": "dead", "job_id": letter.job_id}).json()[
         "data"
     ]
@@ -98,7 +100,7 @@ def test_a_dead_letter_says_which_row_of_which_job_died_of_what(http: httpx.Clie
 
 
 def test_a_row_is_replayed_as_an_online_job_that_asks_for_what_its_job_did(
-    http: httpx.Client, worker: FakeWorker, letter: DeadRow
+    http: httpx.Client, worker: FakeWorker, letter: DeadLetter
 ) -> None:
     replayed = http.post(f"/v1/dead_letters/{letter.id}/replay").json()
     again = ended(http, replayed["replay_job_id"])
@@ -119,7 +121,7 @@ class TestWithShortBodiesAndLongRows:
         )
 
     def test_a_row_longer_than_a_body_may_be_is_replayed(
-        self, http: httpx.Client, worker: FakeWorker, letter: DeadRow
+        self, http: httpx.Client, worker: FakeWorker, letter: DeadLetter
     ) -> None:
         replayed = http.post(f"/v1/dead_letters/{letter.id}/replay").json()
 
@@ -144,7 +146,7 @@ def test_an_online_request_is_replayed_from_the_database(
 @pytest.mark.parametrize("first", ["replay", "discard"])
 @pytest.mark.parametrize("second", ["replay", "discard"])
 def test_a_second_decision_is_refused_and_changes_nothing(
-    http: httpx.Client, worker: FakeWorker, letter: DeadRow, first: str, second: str
+    http: httpx.Client, worker: FakeWorker, letter: DeadLetter, first: str, second: str
 ) -> None:
     decided = http.post(f"/v1/dead_letters/{letter.id}/{first}").json()
     jobs = http.get("/v1/jobs").json()["data"]
@@ -158,7 +160,7 @@ def test_a_second_decision_is_refused_and_changes_nothing(
 
 
 def test_the_slower_of_two_replays_is_told_as_which_job_the_row_runs(
-    http: httpx.Client, worker: FakeWorker, letter: DeadRow, monkeypatch: pytest.MonkeyPatch
+    http: httpx.Client, worker: FakeWorker, letter: DeadLetter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def replay_twice(*args: Any) -> Submitted:
         replay(*args)
@@ -174,13 +176,13 @@ def test_the_slower_of_two_replays_is_told_as_which_job_the_row_runs(
 
 
 def test_a_discard_that_comes_too_late_is_told_what_was_decided(
-    http: httpx.Client, letter: DeadRow, monkeypatch: pytest.MonkeyPatch
+    http: httpx.Client, letter: DeadLetter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def replayed_first(rows: DeadRows, tenant_id: str, id: str, now: datetime) -> bool:
+    def replayed_first(rows: DeadLetters, tenant_id: str, id: str, now: datetime) -> bool:
         assert rows.replay(tenant_id, id, "job_of_theirs", now)
         return False
 
-    monkeypatch.setattr(DeadRows, "discard", replayed_first)
+    monkeypatch.setattr(DeadLetters, "discard", replayed_first)
 
     refused = http.post(f"/v1/dead_letters/{letter.id}/discard")
 
@@ -190,7 +192,7 @@ def test_a_discard_that_comes_too_late_is_told_what_was_decided(
 
 @pytest.mark.parametrize("what", ["deleted", "replaced"])
 def test_a_row_whose_input_is_not_what_it_was_is_not_replayed(
-    http: httpx.Client, worker: FakeWorker, letter: DeadRow, folder: Path, what: str
+    http: httpx.Client, worker: FakeWorker, letter: DeadLetter, folder: Path, what: str
 ) -> None:
     source = folder / "in.jsonl"
     if what == "deleted":
@@ -205,7 +207,7 @@ def test_a_row_whose_input_is_not_what_it_was_is_not_replayed(
 
 
 def test_a_replay_that_is_refused_may_be_tried_again(
-    http: httpx.Client, store: Store, letter: DeadRow
+    http: httpx.Client, store: Store, letter: DeadLetter
 ) -> None:
     refused = http.post(f"/v1/dead_letters/{letter.id}/replay")
 
@@ -214,7 +216,7 @@ def test_a_replay_that_is_refused_may_be_tried_again(
 
 
 def test_another_tenants_dead_letters_are_not_found(
-    http: httpx.Client, letter: DeadRow, make_key: KeyMaker
+    http: httpx.Client, letter: DeadLetter, make_key: KeyMaker
 ) -> None:
     stranger = {"authorization": f"Bearer {make_key('somebody-else')}"}
     path = f"/v1/dead_letters/{letter.id}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nightshift.fleet.workers import DeathCause, WorkerState
+from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import Job, JobState, ShardState, StopReason
 from nightshift.jobs.leases import Lease
 from nightshift.lifecycle.recovery import release_worker
@@ -216,21 +216,21 @@ def test_a_row_that_ran_alone_answers_for_its_worker_whichever_lease_runs_out_fi
     for _ in range(2):
         claimed_online(store, alone)
         with store.transaction() as tx:
-            release_worker(tx, WORKER, CONFIG.attempts_max, tx.now(), DeathCause.ABORTED)
+            release_worker(tx, WORKER, CONFIG.attempts_max, tx.now(), ExitCause.ABORTED)
     in_order = (alone, bystander) if is_first else (bystander, alone)
     leases = {}
     for shard_id in in_order:
         leases[shard_id] = claimed_online(store, shard_id).lease
         clock.advance(seconds=3)
     with store.transaction() as tx:
-        assert tx.dead_rows.journal(leases[alone], [0])
+        assert tx.dead_letters.journal(leases[alone], [0])
     for _ in range(7):
         duty.run_once(clock.advance(seconds=5))
 
     assert attempts(store, leases[bystander]) == 0
     with store.snapshot() as tx:
-        assert tx.dead_rows.suspects(alone) == {0: 3}
-        assert tx.dead_rows.suspects(bystander) == {}
+        assert tx.dead_letters.suspects(alone) == {0: 3}
+        assert tx.dead_letters.suspects(bystander) == {}
 
 
 def test_a_silent_worker_is_listed_as_stopped_with_the_time_it_was_last_heard_of(
@@ -304,8 +304,8 @@ def test_a_row_that_is_lost_with_one_machine_of_many_is_innocent(
             falls_silent(store, clock)
         if lost:
             with store.transaction() as tx:
-                assert tx.dead_rows.journal(claim.lease, [4])
+                assert tx.dead_letters.journal(claim.lease, [4])
         pass_by(duty, clock, CONFIG.worker_silent_s + 2 * CONFIG.workers_interval_s)
 
     with store.snapshot() as tx:
-        assert tx.dead_rows.list("default", limit=1) == []
+        assert tx.dead_letters.list("default", limit=1) == []

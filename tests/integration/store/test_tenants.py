@@ -9,9 +9,9 @@ from typing import get_type_hints
 
 import pytest
 
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Job, StopReason
-from nightshift.jobs.dead_letters import DeadRow
+from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.files import File
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle import transitions
@@ -47,7 +47,7 @@ class Belongings:
     file: File
     delivery: Delivery
     answer: KeptAnswer
-    dead: DeadRow
+    dead: DeadLetter
     online_shard_id: str
 
 
@@ -56,13 +56,13 @@ def belongings(store: Store, tenant_id: str) -> Belongings:
     asked(store, tenant_id=tenant_id)  # and not answered yet
     lease = claimed(store).lease
     commit_rows(store, lease)
-    dead = DeadRow(
+    dead = DeadLetter(
         id=new_id("dlq"),
         tenant_id=tenant_id,
         job_id=bulk.id,
         shard_id=lease.shard_id,
         row=3,
-        cause=DeathCause.ABORTED,
+        cause=ExitCause.ABORTED,
         crashes=3,
         worker_id=lease.worker_id,
         died_at=STARTS_AT,
@@ -74,7 +74,7 @@ def belongings(store: Store, tenant_id: str) -> Belongings:
     with store.transaction() as tx:
         transitions.record_answer(tx, answered, an_answer(), tx.now())
         tx.files.insert(file)
-        tx.dead_rows.bury(dead)
+        tx.dead_letters.insert(dead)
         tx.deliveries.insert(delivery)
         tx.deliveries.record(delivery, an_attempt(delivery), DeliveryState.DELIVERED, tx.now())
         tx.idempotency.keep(tenant_id, KEY, answer, tx.now(), tx.now() + DAY)
@@ -99,12 +99,12 @@ REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
     "shards.online_result": lambda tx, tenant, of: tx.shards.online_result(tenant, of.online.id),
     "shards.get": lambda tx, tenant, of: tx.shards.get(tenant, of.dead.shard_id),
     "shards.request_body": lambda tx, tenant, of: tx.shards.request_body(tenant, of.online_shard_id),
-    "dead_rows.get": lambda tx, tenant, of: tx.dead_rows.get(tenant, of.dead.id),
-    "dead_rows.list": lambda tx, tenant, of: tx.dead_rows.list(tenant, limit=10),
-    "dead_rows.replay": lambda tx, tenant, of: tx.dead_rows.replay(
+    "dead_letters.get": lambda tx, tenant, of: tx.dead_letters.get(tenant, of.dead.id),
+    "dead_letters.list": lambda tx, tenant, of: tx.dead_letters.list(tenant, limit=10),
+    "dead_letters.replay": lambda tx, tenant, of: tx.dead_letters.replay(
         tenant, of.dead.id, of.online.id, tx.now()
     ),
-    "dead_rows.discard": lambda tx, tenant, of: tx.dead_rows.discard(tenant, of.dead.id, tx.now()),
+    "dead_letters.discard": lambda tx, tenant, of: tx.dead_letters.discard(tenant, of.dead.id, tx.now()),
     "events.after": lambda tx, tenant, of: tx.events.after(tenant, of.bulk.id, 0, limit=10),
     "deliveries.get": lambda tx, tenant, of: tx.deliveries.get(tenant, of.delivery.id),
     "deliveries.list": lambda tx, tenant, of: tx.deliveries.list(tenant, limit=10),

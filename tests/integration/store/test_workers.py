@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.fleet.workers import Capacity, DeathCause, WorkerState
+from nightshift.fleet.workers import Capacity, ExitCause, WorkerState
 from nightshift.store import Store
 from nightshift.testing import FakeClock, a_worker
 from tests.integration.store.racing import at_once
@@ -75,13 +75,13 @@ def test_a_worker_that_has_stopped_or_never_was_cannot_be_drained(store: Store, 
     worker = a_worker()
     with store.transaction() as tx:
         tx.workers.register(worker)
-        assert tx.workers.ended(worker.id, DeathCause.KILLED, clock.advance(seconds=1))
+        assert tx.workers.ended(worker.id, ExitCause.KILLED, clock.advance(seconds=1))
 
         assert tx.workers.request_drain(worker.id, clock.now) is False
         assert tx.workers.request_drain("worker_unknown", clock.now) is False
         [found] = tx.workers.list()
 
-    assert (found.ended_at, found.ended_cause) == (clock.now, DeathCause.KILLED)
+    assert (found.ended_at, found.ended_cause) == (clock.now, ExitCause.KILLED)
     assert found.heartbeat_at == worker.heartbeat_at
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import JobState, StopReason, Webhook
 from nightshift.lifecycle.recovery import Verdict, recover, release_worker
 from nightshift.testing import FakeClock, claimed
@@ -115,7 +115,7 @@ def test_rows_that_may_run_only_once_say_that_they_were_interrupted(place: Place
     lost = claimed(place.store)
     place.commit(lost, 0, place.results(lost)[:1])
     with place.store.transaction() as tx:
-        assert release_worker(tx, lost.lease.worker_id, 20, tx.now(), DeathCause.KILLED).given_up == 1
+        assert release_worker(tx, lost.lease.worker_id, 20, tx.now(), ExitCause.KILLED).given_up == 1
     place.work_off()
 
     ended = assembled(place, job, clock)

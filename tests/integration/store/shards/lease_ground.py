@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from sqlalchemy import Row, select
 
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Job, JobKind, JobState, Segment, ShardState, carry_over_key
 from nightshift.jobs.leases import Lease
 from nightshift.lifecycle import transitions
@@ -132,14 +132,14 @@ class LeaseGround(RuleBasedStateMachine):
             shard.left(state, is_charged=is_charged)
         return left
 
-    def lost(self, shards: Sequence[ModelShard], causes: Mapping[str, DeathCause] = {}) -> None:
+    def lost(self, shards: Sequence[ModelShard], causes: Mapping[str, ExitCause] = {}) -> None:
         """These were recovered; what became of them is in the database."""
         for shard in shards:
             with self.store.snapshot() as tx:
                 found = tx.shards.get(shard.job.tenant_id, shard.id)
-                dead = tx.dead_rows.suspicion(shard.id, crashes=1).dead
+                dead = tx.dead_letters.suspicion(shard.id, crashes=1).dead
             assert found is not None
-            cause = causes.get(shard.holder or "", DeathCause.LEASE_EXPIRED)
+            cause = causes.get(shard.holder or "", ExitCause.LEASE_EXPIRED)
             shard.lost_its_worker(cause, found.state, found.attempts, dead)
 
     def any_lease(self, kind: JobKind) -> bool:

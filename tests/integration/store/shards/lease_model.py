@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from nightshift.fleet.workers import Capacity, DeathCause
+from nightshift.fleet.workers import Capacity, ExitCause
 from nightshift.jobs import JobKind, JobState, JsonObject, ShardState
 from nightshift.jobs.dead_letters import CRASHES_TO_BURY
 from nightshift.jobs.leases import Lease
@@ -89,7 +89,7 @@ class ModelShard:
         if self.job.kind is JobKind.ONLINE:
             self.job.ended_as = JobState.CANCELLED
 
-    def lost_its_worker(self, cause: DeathCause, now: ShardState, attempts: int, dead: Set[int]) -> None:
+    def lost_its_worker(self, cause: ExitCause, now: ShardState, attempts: int, dead: Set[int]) -> None:
         """What became of it is one of what may become of it. `jobs/dead_letters.py` says which."""
         self.crashes += cause.is_crash
         if self.job.is_stopped:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import update
 
-from nightshift.fleet.workers import DeathCause, WorkerState
+from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import BulkClaim, Counts, Job, JobState, ShardState, Suspicion
 from nightshift.jobs.dead_letters import (
     ALONE_MAX,
@@ -13,8 +13,8 @@ from nightshift.jobs.dead_letters import (
     AMONG_OTHERS_MAX,
     CRASHES_WITHOUT_SUSPECT_MAX,
     ERROR_CODE,
-    DeadRow,
-    DeadRowState,
+    DeadLetter,
+    DeadLetterState,
 )
 from nightshift.lifecycle.recovery import release_worker
 from nightshift.store import Store, tables
@@ -25,14 +25,14 @@ ATTEMPTS_MAX = 20
 TENANT = "default"
 
 
-def dies(store: Store, cause: DeathCause = DeathCause.ABORTED, worker_id: str = "worker_1") -> None:
+def dies(store: Store, cause: ExitCause = ExitCause.ABORTED, worker_id: str = "worker_1") -> None:
     with store.transaction() as tx:
         release_worker(tx, worker_id, ATTEMPTS_MAX, tx.now(), cause)
 
 
 def begins(store: Store, claim: BulkClaim, rows: Sequence[int]) -> None:
     with store.transaction() as tx:
-        assert tx.dead_rows.journal(claim.lease, rows)
+        assert tx.dead_letters.journal(claim.lease, rows)
 
 
 def lose_two_workers(store: Store, rows: Sequence[int]) -> None:
@@ -43,9 +43,9 @@ def lose_two_workers(store: Store, rows: Sequence[int]) -> None:
     dies(store)
 
 
-def letters(store: Store, **wanted: object) -> Sequence[DeadRow]:
+def letters(store: Store, **wanted: object) -> Sequence[DeadLetter]:
     with store.snapshot() as tx:
-        return tx.dead_rows.list(TENANT, limit=10, **wanted)
+        return tx.dead_letters.list(TENANT, limit=10, **wanted)
 
 
 def test_a_shard_that_lost_a_worker_is_watched(store: Store) -> None:
@@ -62,12 +62,12 @@ def test_rows_under_way_in_the_second_are_suspects_and_the_one_alone_in_the_thir
     third = claimed(store)
     assert third.suspicion == Suspicion(crashes=2, suspects=(4, 5))
     begins(store, third, [4])
-    dies(store, DeathCause.OUT_OF_MEMORY)
+    dies(store, ExitCause.OUT_OF_MEMORY)
 
     fourth = claimed(store)
     assert fourth.suspicion == Suspicion(crashes=2, suspects=(5,), dead=frozenset({4}))
     [letter] = letters(store)
-    assert (letter.row, letter.cause, letter.crashes) == (4, DeathCause.OUT_OF_MEMORY, 3)
+    assert (letter.row, letter.cause, letter.crashes) == (4, ExitCause.OUT_OF_MEMORY, 3)
     with store.snapshot() as tx:
         assert tx.counters.values() == {
             "crashes.aborted": 2,
@@ -99,7 +99,7 @@ def test_the_last_suspect_to_finish_takes_the_shard_above_suspicion(store: Store
     third = claimed(store)
     with store.transaction() as tx:
         for row in (4, 5):
-            assert tx.dead_rows.clear(third.lease, row)
+            assert tx.dead_letters.clear_suspect(third.lease, row)
         assert tx.leases.hand_back(third.lease)
 
     assert claimed(store).suspicion == Suspicion()
@@ -111,7 +111,7 @@ def test_a_row_begun_after_the_last_suspect_was_cleared_costs_three_workers_too(
     lose_two_workers(store, [4])
     third = claimed(store)
     with store.transaction() as tx:
-        assert tx.dead_rows.clear(third.lease, 4)
+        assert tx.dead_letters.clear_suspect(third.lease, 4)
     begins(store, third, [9])
     for lost in range(1, 4):
         assert letters(store) == [], f"{lost - 1} lost"
@@ -152,10 +152,10 @@ def test_a_shard_that_makes_progress_outlives_the_poison_of_others(store: Store)
 def test_a_shard_without_progress_is_worn_out_whatever_it_had_done_before(store: Store) -> None:
     job = planned(store)
     assert commit_rows(store, claimed(store).lease)
-    dies(store, DeathCause.KILLED)
+    dies(store, ExitCause.KILLED)
     for _ in range(ATTEMPTS_MAX - 1):
         claimed(store)
-        dies(store, DeathCause.KILLED)
+        dies(store, ExitCause.KILLED)
 
     with store.snapshot() as tx:
         assert tx.shards.of_job(job.id, limit=1)[0].state is ShardState.FAILED
@@ -189,7 +189,7 @@ def test_a_shard_that_stood_by_while_others_killed_its_workers_is_not_charged(st
 def test_a_worker_that_was_too_slow_to_drain_makes_nobody_a_suspect(store: Store) -> None:
     planned(store)
     claimed(store)
-    dies(store, DeathCause.DRAIN_TOO_SLOW)
+    dies(store, ExitCause.DRAIN_TOO_SLOW)
 
     claim = claimed(store)
     assert (claim.suspicion, claim.shard.attempts) == (Suspicion(), 1)
@@ -202,7 +202,7 @@ def test_an_online_request_that_kills_three_workers_fails_and_says_why(store: St
         assert claim.runs_alone is runs_alone
         if runs_alone:
             with store.transaction() as tx:
-                assert tx.dead_rows.journal(claim.lease, [0])
+                assert tx.dead_letters.journal(claim.lease, [0])
         dies(store)
 
     with store.snapshot() as tx:
@@ -229,8 +229,8 @@ def test_a_second_poison_row_of_a_shard_has_its_own_three_crashes(store: Store) 
     dies(store)
     fourth = claimed(store).lease
     with store.transaction() as tx:
-        assert tx.dead_rows.clear(fourth, 5)
-        assert tx.dead_rows.journal(fourth, [90, 91])
+        assert tx.dead_letters.clear_suspect(fourth, 5)
+        assert tx.dead_letters.journal(fourth, [90, 91])
     for _ in range(2):
         dies(store)
         assert [letter.row for letter in letters(store)] == [4]
@@ -245,31 +245,31 @@ def test_rows_there_while_machines_are_taken_away_are_innocent_for_long(store: S
     lose_two_workers(store, [4, 5])
     for _ in range(ALONE_TO_BURY - 1):
         begins(store, claimed(store), [4])
-        dies(store, DeathCause.KILLED)
+        dies(store, ExitCause.KILLED)
     assert letters(store) == []
 
     begins(store, claimed(store), [4])
-    dies(store, DeathCause.KILLED)
+    dies(store, ExitCause.KILLED)
     assert [(letter.row, letter.crashes) for letter in letters(store)] == [(4, 7)]
 
 
 def die_elsewhere(store: Store, count: int) -> None:
     """Workers that had nothing."""
     for number in range(count):
-        dies(store, DeathCause.KILLED, f"worker_elsewhere_{number}")
+        dies(store, ExitCause.KILLED, f"worker_elsewhere_{number}")
 
 
 def die_alone(store: Store, row: int, count: int) -> None:
     for _ in range(count):
         begins(store, claimed(store), [row])
-        dies(store, DeathCause.KILLED)
+        dies(store, ExitCause.KILLED)
 
 
 def lose_two_workers_to_nobody_knows_what(store: Store, rows: Sequence[int]) -> None:
     claimed(store)
-    dies(store, DeathCause.KILLED)
+    dies(store, ExitCause.KILLED)
     begins(store, claimed(store), rows)
-    dies(store, DeathCause.KILLED)
+    dies(store, ExitCause.KILLED)
 
 
 def test_a_row_that_is_hit_no_more_often_than_others_are_is_innocent(store: Store) -> None:
@@ -319,7 +319,7 @@ def test_what_a_dead_row_had_cost_before_another_was_suspected_takes_no_protecti
     lose_two_workers_to_nobody_knows_what(store, [9])
     die_elsewhere(store, 12)
     with store.transaction() as tx:
-        tx.counters.add("lost_with_the_dead", tx.dead_rows.explain(guilty.shard.id, 4))
+        tx.counters.add("lost_with_the_dead", tx.dead_letters.explain(guilty.shard.id, 4))
 
     die_alone(store, 9, ALONE_TO_BURY + 11)
     assert letters(store) == []
@@ -339,7 +339,7 @@ def test_what_a_row_has_cost_that_is_suspected_since_nobody_knows_when_speaks_fo
     planned(store)
     lose_two_workers_to_nobody_knows_what(store, [9])
     with store.transaction() as tx:
-        tx.counters.add("lost_with_the_dead", tx.dead_rows.explain(guilty.shard.id, 4))
+        tx.counters.add("lost_with_the_dead", tx.dead_letters.explain(guilty.shard.id, 4))
 
     for _ in range(ALONE_TO_BURY):
         die_elsewhere(store, 1)
@@ -351,12 +351,12 @@ def test_a_worker_is_lost_once_whoever_notices_how_often(store: Store) -> None:
     """Its leases run out; later, whether or not it comes back in between, somebody ends its process."""
     with store.transaction() as tx:
         tx.workers.register(a_worker(id="worker_1"))
-    dies(store, DeathCause.LEASE_EXPIRED)
-    dies(store, DeathCause.KILLED)
+    dies(store, ExitCause.LEASE_EXPIRED)
+    dies(store, ExitCause.KILLED)
     with store.transaction() as tx:
         assert tx.counters.values() == {"crashes.lease_expired": 1}
         tx.workers.heard("worker_1", WorkerState.READY, tx.now())
-    dies(store, DeathCause.KILLED)
+    dies(store, ExitCause.KILLED)
 
     with store.snapshot() as tx:
         assert tx.counters.values() == {"crashes.lease_expired": 1}
@@ -378,7 +378,7 @@ def test_of_two_that_say_they_ran_alone_neither_is_dead(store: Store) -> None:
         claims = [claimed_online(store, one.shard_id) for one in requests]
         for claim in claims if is_alone else ():
             with store.transaction() as tx:
-                assert tx.dead_rows.journal(claim.lease, [0])
+                assert tx.dead_letters.journal(claim.lease, [0])
         dies(store)
 
     assert letters(store) == []
@@ -390,7 +390,7 @@ def test_tokens_that_died_with_a_worker_are_counted(store: Store) -> None:
     claim = claimed(store)
     with store.transaction() as tx:
         tx.leases.renew([claim.lease], tx.now(), 30, {claim.shard.id: 70})
-    dies(store, DeathCause.KILLED)
+    dies(store, ExitCause.KILLED)
 
     with store.snapshot() as tx:
         assert tx.jobs.fetch(job.id).tokens_redone == 70
@@ -402,15 +402,15 @@ def test_a_dead_letter_is_decided_about_once(store: Store, clock: FakeClock) -> 
     lose_two_workers(store, [4])
     begins(store, claimed(store), [4])
     dies(store)
-    [letter] = letters(store, state=DeadRowState.DEAD)
+    [letter] = letters(store, state=DeadLetterState.DEAD)
 
     with store.transaction() as tx:
-        assert tx.dead_rows.discard(TENANT, letter.id, clock.now)
-        assert not tx.dead_rows.replay(TENANT, letter.id, "job_1", clock.now)
+        assert tx.dead_letters.discard(TENANT, letter.id, clock.now)
+        assert not tx.dead_letters.replay(TENANT, letter.id, "job_1", clock.now)
 
-    [decided] = letters(store, state=DeadRowState.DISCARDED)
+    [decided] = letters(store, state=DeadLetterState.DISCARDED)
     assert (decided.decided_at, decided.replay_job_id) == (clock.now, None)
-    assert letters(store, state=DeadRowState.DEAD) == []
+    assert letters(store, state=DeadLetterState.DEAD) == []
 
 
 def test_the_latest_dead_letters_come_first_and_a_page_goes_on_after_one(
@@ -420,7 +420,7 @@ def test_the_latest_dead_letters_come_first_and_a_page_goes_on_after_one(
     shard_id = claimed(store).shard.id
     with store.transaction() as tx:
         for row in range(3):
-            tx.dead_rows.bury(a_letter(job, shard_id, row, clock.advance(seconds=1)))
+            tx.dead_letters.insert(a_letter(job, shard_id, row, clock.advance(seconds=1)))
 
     first, second, third = letters(store)
     assert [first.row, second.row, third.row] == [2, 1, 0]
@@ -428,14 +428,14 @@ def test_the_latest_dead_letters_come_first_and_a_page_goes_on_after_one(
     assert letters(store, job_id="job_of_nobody") == []
 
 
-def a_letter(job: Job, shard_id: str, row: int, died_at: datetime) -> DeadRow:
-    return DeadRow(
+def a_letter(job: Job, shard_id: str, row: int, died_at: datetime) -> DeadLetter:
+    return DeadLetter(
         id=f"dlq_{row}",
         tenant_id=job.tenant_id,
         job_id=job.id,
         shard_id=shard_id,
         row=row,
-        cause=DeathCause.ABORTED,
+        cause=ExitCause.ABORTED,
         crashes=3,
         worker_id="worker_1",
         died_at=died_at,

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import JobKind, OnlineClaim, ShardState, StopReason
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.recovery import recover_lost, release_worker
@@ -36,7 +36,7 @@ JOBS_MAX = 8  # a step looks at all of them
 
 WHICH = st.integers(0, 5)  # lease: those that hold come first, after them the latest that do not any more
 CHECKPOINTS = st.tuples(st.integers(0, 5), st.booleans())  # rows finished, and whether others are not
-CAUSES = st.sampled_from([DeathCause.KILLED, DeathCause.OUT_OF_MEMORY, DeathCause.DRAIN_TOO_SLOW])
+CAUSES = st.sampled_from([ExitCause.KILLED, ExitCause.OUT_OF_MEMORY, ExitCause.DRAIN_TOO_SLOW])
 WHO = st.sampled_from(sorted(WORKERS))
 # Whether there is, or was, a lease to use.
 SOMEBODY_CLAIMED = precondition(lambda self: self.leases)
@@ -151,7 +151,7 @@ class LeaseMachine(LeaseGround):
         shard = self.of(lease)
         under_way = sorted(rows) if shard.job.kind is JobKind.BULK else [0]
         with self.store.transaction() as tx:
-            assert tx.dead_rows.journal(lease, under_way) == shard.is_held_under(lease)
+            assert tx.dead_letters.journal(lease, under_way) == shard.is_held_under(lease)
         if shard.is_held_under(lease):
             shard.under_way = tuple(under_way)
 
@@ -160,7 +160,7 @@ class LeaseMachine(LeaseGround):
     def clear_a_row(self, which: int, row: int) -> None:
         lease = self.lease(which)
         with self.store.transaction() as tx:
-            assert tx.dead_rows.clear(lease, row) == self.of(lease).is_held_under(lease)
+            assert tx.dead_letters.clear_suspect(lease, row) == self.of(lease).is_held_under(lease)
         if self.of(lease).is_held_under(lease):
             self.of(lease).under_way = ()
 
@@ -271,7 +271,7 @@ class LeaseMachine(LeaseGround):
 
     @SOMEBODY_HOLDS
     @rule(worker=WHO, cause=CAUSES)
-    def see_a_worker_die(self, worker: str, cause: DeathCause) -> None:
+    def see_a_worker_die(self, worker: str, cause: ExitCause) -> None:
         """As its supervisor does, at once. What it still writes afterwards it writes too late."""
         had = [shard for shard in self.shards.values() if shard.is_held and shard.holder == worker]
         with self.store.transaction() as tx:

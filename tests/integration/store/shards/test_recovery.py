@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import insert, update
 
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import JobKind, Shard, ShardState, StopReason, Suspicion
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.priorities import PriorityClass
@@ -341,13 +341,13 @@ def test_a_claim_says_which_rows_are_suspected_and_which_are_dead(store: Store, 
     assert claimed(store).suspicion == Suspicion()
     clock.advance(seconds=60)
     [lost] = expired(store)
-    crashed = {"shard_id": lost.shard_id, "crashes": 1, "explained": 1, "last_cause": DeathCause.ABORTED}
+    crashed = {"shard_id": lost.shard_id, "crashes": 1, "explained": 1, "last_cause": ExitCause.ABORTED}
     dead = {"tenant_id": job.tenant_id, "job_id": job.id, "shard_id": lost.shard_id, "row": 7, "crashes": 3}
     with store.database.write() as connection:
         connection.execute(insert(tables.row_crash), [{**crashed, "row": row} for row in (9, 7, 4)])
         connection.execute(
             insert(tables.dead_row).values(
-                **dead, id="dlq_1", cause=DeathCause.ABORTED, died_at=clock.now, state="dead"
+                **dead, id="dlq_1", cause=ExitCause.ABORTED, died_at=clock.now, state="dead"
             )
         )
     requeue(store, lost)

@@ -17,7 +17,7 @@ from nightshift.cli.up import Witness
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import Checkpoint
 from nightshift.processes import embedded, valkey
-from nightshift.processes.children import CONFIGURATION_EXIT, Death, Launch, Sequel
+from nightshift.processes.children import CONFIGURATION_EXIT, AfterExit, ChildExit, Launch
 from nightshift.processes.embedded import Embedded, Redis
 from nightshift.store import Store, open_database
 from nightshift.store.databases.migrate import is_current
@@ -41,8 +41,8 @@ def site(data_dir: Path) -> Embedded:
     )
 
 
-def a_death(returncode: int = 1) -> Death:
-    return Death(name="api", pid=1, launch=Launch(()), returncode=returncode, uptime_s=1.0, in_a_row=1)
+def an_exit(returncode: int = 1) -> ChildExit:
+    return ChildExit(name="api", pid=1, launch=Launch(()), returncode=returncode, uptime_s=1.0, in_a_row=1)
 
 
 # -- nothing is started when it cannot work ------------------------------------------------------------
@@ -263,39 +263,39 @@ def test_what_workers_held_when_the_machine_went_down_is_free_at_the_next_start(
     database.close()
 
 
-# -- deaths --------------------------------------------------------------------------------------------
+# -- exits ---------------------------------------------------------------------------------------------
 
 
 def test_before_it_was_ready_a_death_means_that_it_cannot_start():
     witness = Witness(workers=2)
-    assert witness(a_death()) is Sequel.GIVE_UP
-    assert witness.fatal == a_death()
+    assert witness(an_exit()) is AfterExit.GIVE_UP
+    assert witness.fatal == an_exit()
 
 
 def test_once_it_was_ready_what_dies_is_started_again(capsys):
     witness = Witness(workers=2)
     witness.is_ready = True
-    assert witness(a_death(-9)) is Sequel.RESTART
+    assert witness(an_exit(-9)) is AfterExit.RESTART
     assert "api (pid 1) was ended by SIGKILL after 1.0 s; starting it again" in capsys.readouterr().err
 
 
 def test_what_cannot_run_as_configured_is_not_started_again():
     witness = Witness(workers=2)
     witness.is_ready = True
-    assert witness(a_death(CONFIGURATION_EXIT)) is Sequel.GIVE_UP
+    assert witness(an_exit(CONFIGURATION_EXIT)) is AfterExit.GIVE_UP
 
 
 def test_a_worker_that_was_drained_stays_away_and_the_others_go_on(capsys):
     witness = Witness(workers=2)
     witness.is_ready = True
-    assert witness(replace(a_death(0), name="worker-2")) is Sequel.LEAVE
+    assert witness(replace(an_exit(0), name="worker-2")) is AfterExit.LEAVE
     assert capsys.readouterr().err == "worker-2 was drained and stays away; the others go on\n"
 
 
 def test_when_the_last_worker_was_drained_it_says_that_none_is_left(capsys):
     witness = Witness(workers=1)
     witness.is_ready = True
-    assert witness(replace(a_death(0), name="worker-1")) is Sequel.LEAVE
+    assert witness(replace(an_exit(0), name="worker-1")) is AfterExit.LEAVE
     assert capsys.readouterr().err == (
         "worker-1 was drained and stays away; no worker is left: start `nightshift up` again\n"
     )

@@ -11,20 +11,26 @@ import pytest
 from nightshift import testing
 from nightshift.cli.session import data_settings
 from nightshift.errors import DatabaseUnavailable
-from nightshift.fleet.workers import EXIT_DEAF, EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, DeathCause, WorkerState
+from nightshift.fleet.workers import (
+    EXIT_DRAIN_TOO_SLOW,
+    EXIT_ENGINE_DIED,
+    EXIT_QUEUE_CONNECTION_LOST,
+    ExitCause,
+    WorkerState,
+)
 from nightshift.jobs import JobKind, JobState, StopReason
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.processes import worker_child as undertaking
 from nightshift.processes.children import (
     CONFIGURATION_EXIT,
-    DISMISSED_EXIT,
-    DISMISSED_LATE_EXIT,
+    NO_RESTART_EXIT,
+    NO_RESTART_LATE_EXIT,
     UNAVAILABLE_EXIT,
-    Death,
+    AfterExit,
+    ChildExit,
     Launch,
-    Sequel,
 )
-from nightshift.processes.worker_child import DEATHS_IN_A_ROW_MAX, WORKER_ID, Undertaker, worker_child
+from nightshift.processes.worker_child import EXITS_IN_A_ROW_MAX, WORKER_ID, WorkerExitHandler, worker_child
 from nightshift.processes.worker_exits import cause_of, count_oom_kills
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store, open_database
@@ -45,13 +51,15 @@ def queue() -> testing.InMemoryQueue:
 
 
 @pytest.fixture
-def undertaker(store: Store, queue: testing.InMemoryQueue) -> Undertaker:
-    return Undertaker(store, queue, attempts_max=20, oom_kills=lambda: 0)
+def handler(store: Store, queue: testing.InMemoryQueue) -> WorkerExitHandler:
+    return WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0)
 
 
-def a_death(worker_id: str = "wrk_1", *, returncode: int = -9, in_a_row: int = 1) -> Death:
+def an_exit(worker_id: str = "wrk_1", *, returncode: int = -9, in_a_row: int = 1) -> ChildExit:
     launch = Launch((), {WORKER_ID: worker_id})
-    return Death(name="worker", pid=1, launch=launch, returncode=returncode, uptime_s=5.0, in_a_row=in_a_row)
+    return ChildExit(
+        name="worker", pid=1, launch=launch, returncode=returncode, uptime_s=5.0, in_a_row=in_a_row
+    )
 
 
 def _unavailable(run: Callable[..., object], *, times: int) -> Callable[..., object]:
@@ -66,34 +74,34 @@ def _unavailable(run: Callable[..., object], *, times: int) -> Callable[..., obj
     return runs
 
 
-def test_a_dead_workers_shard_can_be_claimed_at_once(store, undertaker):
+def test_a_dead_workers_shard_can_be_claimed_at_once(store, handler):
     testing.planned(store, shards=1)
     held = testing.claimed(store, "wrk_1")
 
-    assert undertaker(a_death(returncode=EXIT_ENGINE_DIED)) is Sequel.RESTART
+    assert handler(an_exit(returncode=EXIT_ENGINE_DIED)) is AfterExit.RESTART
 
     assert testing.claimed(store, "wrk_2").lease.term == held.lease.term + 1
 
 
-def test_the_other_workers_are_told_at_once_that_there_is_work(store, undertaker, queue):
+def test_the_other_workers_are_told_at_once_that_there_is_work(store, handler, queue):
     testing.planned(store, shards=1)
     testing.claimed(store, "wrk_1")
     with store.transaction() as tx:  # what the plan owed has long been rung
         tx.outbox.delete([ring.id for ring in tx.outbox.waiting(tx.now(), 10)])
 
-    undertaker(a_death())
+    handler(an_exit())
 
     assert [ring.kind for ring in queue.rings] == [JobKind.BULK]
     with store.snapshot() as tx:
         assert tx.outbox.length() == 0
 
 
-def test_with_redis_away_the_ring_stays_in_the_outbox(store, undertaker, queue):
+def test_with_redis_away_the_ring_stays_in_the_outbox(store, handler, queue):
     testing.planned(store, shards=1)
     testing.claimed(store, "wrk_1")
     queue.is_away = True
 
-    undertaker(a_death())
+    handler(an_exit())
 
     with store.snapshot() as tx:
         assert tx.outbox.length() > 0
@@ -104,9 +112,9 @@ def test_a_database_that_is_away_just_then_is_asked_again(store, queue, monkeypa
     held = testing.claimed(store, "wrk_1")
     waits: list[float] = []
     monkeypatch.setattr(store, "run", _unavailable(store.run, times=3))
-    undertaker = Undertaker(store, queue, attempts_max=20, oom_kills=lambda: 0, pause=waits.append)
+    handler = WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0, pause=waits.append)
 
-    undertaker(a_death())
+    handler(an_exit())
 
     assert len(waits) == 3
     assert testing.claimed(store, "wrk_2").lease.term == held.lease.term + 1
@@ -116,35 +124,38 @@ def test_a_database_that_stays_away_does_not_keep_the_supervisor(store, queue, m
     monkeypatch.setattr(undertaking, "RELEASE_PATIENCE_S", 0.0)
     monkeypatch.setattr(store, "run", _unavailable(store.run, times=99))
 
-    assert Undertaker(store, queue, attempts_max=20, oom_kills=lambda: 0)(a_death()) is Sequel.RESTART_SOON
+    assert (
+        WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0)(an_exit())
+        is AfterExit.RESTART_SOON
+    )
 
 
-def test_what_another_worker_holds_is_left_alone(store, undertaker):
+def test_what_another_worker_holds_is_left_alone(store, handler):
     testing.planned(store, shards=1)
     held = testing.claimed(store, "wrk_2")
 
-    undertaker(a_death("wrk_1"))
+    handler(an_exit("wrk_1"))
 
     assert testing.commit_rows(store, held.lease) is True
 
 
-def test_a_dead_worker_is_listed_as_stopped_and_why(store, undertaker):
+def test_a_dead_worker_is_listed_as_stopped_and_why(store, handler):
     with store.transaction() as tx:
         tx.workers.register(testing.a_worker(id="wrk_1"))
-    undertaker(a_death(returncode=EXIT_ENGINE_DIED))
+    handler(an_exit(returncode=EXIT_ENGINE_DIED))
     with store.snapshot() as tx:
         [listed] = tx.workers.list()
-    assert (listed.state, listed.ended_cause) == (WorkerState.STOPPED, DeathCause.ENGINE_DIED)
+    assert (listed.state, listed.ended_cause) == (WorkerState.STOPPED, ExitCause.ENGINE_DIED)
     assert listed.ended_at is not None
 
 
-def test_an_online_request_that_was_told_to_stop_ends_with_its_worker(store, undertaker):
+def test_an_online_request_that_was_told_to_stop_ends_with_its_worker(store, handler):
     asked = testing.asked(store)
     testing.claimed_online(store, asked.shard_id, "wrk_1")
     with store.transaction() as tx:
         request_stop(tx, asked.job, StopReason.CANCELLED, tx.now())
 
-    undertaker(a_death())
+    handler(an_exit())
 
     with store.snapshot() as tx:
         assert tx.jobs.fetch(asked.job.id).state is JobState.CANCELLED
@@ -154,7 +165,7 @@ def test_a_request_that_has_cost_workers_often_enough_is_answered_with_an_error(
     asked = testing.asked(store)
     testing.claimed_online(store, asked.shard_id, "wrk_1")
 
-    Undertaker(store, queue, attempts_max=1)(a_death())
+    WorkerExitHandler(store, queue, attempts_max=1)(an_exit())
 
     with store.snapshot() as tx:
         job = tx.jobs.fetch(asked.job.id)
@@ -166,7 +177,7 @@ def test_a_database_that_is_away_does_not_keep_a_worker_from_its_successor(tmp_p
     away = Store(open_database(data_settings(tmp_path / "nothing" / "here")))
     (tmp_path / "nothing" / "here").rmdir()
 
-    assert Undertaker(away, queue, attempts_max=20)(a_death()) is Sequel.RESTART_SOON
+    assert WorkerExitHandler(away, queue, attempts_max=20)(an_exit()) is AfterExit.RESTART_SOON
 
     assert "leases of a worker that has ended not released" in caplog.text
     away.close()
@@ -175,39 +186,39 @@ def test_a_database_that_is_away_does_not_keep_a_worker_from_its_successor(tmp_p
 @pytest.mark.parametrize(
     ("returncode", "says"), [(0, "a worker has left"), (-signal.SIGKILL, "leases of a dead worker released")]
 )
-def test_a_worker_that_was_drained_is_not_called_dead(undertaker, caplog, returncode, says):
+def test_a_worker_that_was_drained_is_not_called_dead(handler, caplog, returncode, says):
     caplog.set_level("INFO")
 
-    undertaker(a_death(returncode=returncode))
+    handler(an_exit(returncode=returncode))
 
     assert caplog.messages == [says]
 
 
-def test_it_gives_up_on_a_worker_that_keeps_dying(undertaker):
+def test_it_gives_up_on_a_worker_that_keeps_dying(handler):
     died = EXIT_ENGINE_DIED
-    assert undertaker(a_death(returncode=died, in_a_row=DEATHS_IN_A_ROW_MAX - 1)) is Sequel.RESTART
-    assert undertaker.gave_up_on is None
-    last = a_death(returncode=died, in_a_row=DEATHS_IN_A_ROW_MAX)
-    assert undertaker(last) is Sequel.GIVE_UP
-    assert undertaker.gave_up_on == last
+    assert handler(an_exit(returncode=died, in_a_row=EXITS_IN_A_ROW_MAX - 1)) is AfterExit.RESTART
+    assert handler.gave_up_on is None
+    last = an_exit(returncode=died, in_a_row=EXITS_IN_A_ROW_MAX)
+    assert handler(last) is AfterExit.GIVE_UP
+    assert handler.gave_up_on == last
 
 
-def test_it_gives_up_at_once_on_a_worker_that_cannot_run_as_configured(undertaker):
-    assert undertaker(a_death(returncode=CONFIGURATION_EXIT)) is Sequel.GIVE_UP
+def test_it_gives_up_at_once_on_a_worker_that_cannot_run_as_configured(handler):
+    assert handler(an_exit(returncode=CONFIGURATION_EXIT)) is AfterExit.GIVE_UP
 
 
 def test_a_worker_that_cannot_start_while_something_is_away_is_tried_again_for_as_long_as_it_takes(
-    undertaker,
+    handler,
 ):
-    assert undertaker(a_death(returncode=UNAVAILABLE_EXIT, in_a_row=100)) is Sequel.RESTART
+    assert handler(an_exit(returncode=UNAVAILABLE_EXIT, in_a_row=100)) is AfterExit.RESTART
 
 
 @pytest.mark.parametrize("returncode", [-signal.SIGKILL, -signal.SIGTERM, 0, EXIT_DRAIN_TOO_SLOW])
-def test_a_worker_that_was_killed_or_sent_away_is_not_to_blame(undertaker, returncode):
-    assert undertaker(a_death(returncode=returncode, in_a_row=100)) is Sequel.RESTART_SOON
+def test_a_worker_that_was_killed_or_sent_away_is_not_to_blame(handler, returncode):
+    assert handler(an_exit(returncode=returncode, in_a_row=100)) is AfterExit.RESTART_SOON
 
 
-def test_a_worker_that_died_of_a_row_it_ran_alone_is_not_to_blame(store, undertaker):
+def test_a_worker_that_died_of_a_row_it_ran_alone_is_not_to_blame(store, handler):
     testing.planned(store, shards=1)
     testing.claimed(store, "wrk_0")
     with store.transaction() as tx:
@@ -215,31 +226,38 @@ def test_a_worker_that_died_of_a_row_it_ran_alone_is_not_to_blame(store, underta
         tx.leases.requeue(lost, isolate=True)
     testing.claimed(store, "wrk_1")
 
-    assert undertaker(a_death(returncode=EXIT_ENGINE_DIED, in_a_row=100)) is Sequel.RESTART_SOON
+    assert handler(an_exit(returncode=EXIT_ENGINE_DIED, in_a_row=100)) is AfterExit.RESTART_SOON
 
 
 @pytest.mark.parametrize("returncode", [0, EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, -signal.SIGKILL])
-def test_a_worker_the_operator_drained_is_not_started_again(store, undertaker, returncode):
+def test_a_worker_the_operator_drained_is_not_started_again(store, handler, returncode):
     with store.transaction() as tx:
         tx.workers.register(testing.a_worker(id="wrk_1"))
         tx.workers.request_drain("wrk_1", tx.now())
 
-    assert undertaker(a_death(returncode=returncode)) is Sequel.GIVE_UP
-    assert undertaker.gave_up_on is None, "it did as it was told"
+    assert handler(an_exit(returncode=returncode)) is AfterExit.GIVE_UP
+    assert handler.gave_up_on is None, "it did as it was told"
 
 
 def test_a_worker_the_operator_drained_says_so_itself_where_the_database_is_away(store, queue, monkeypatch):
     monkeypatch.setattr(undertaking, "RELEASE_PATIENCE_S", 0.0)
     monkeypatch.setattr(store, "run", _unavailable(store.run, times=99))
-    undertaker = Undertaker(store, queue, attempts_max=20, oom_kills=lambda: 0)
+    handler = WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0)
 
-    assert undertaker(a_death(returncode=0)) is Sequel.RESTART_SOON, "whoever told it may want it back"
-    for returncode in (DISMISSED_EXIT, DISMISSED_LATE_EXIT):
-        assert undertaker(a_death(returncode=returncode)) is Sequel.GIVE_UP
-    assert undertaker.gave_up_on is None, "it did as it was told"
+    assert handler(an_exit(returncode=0)) is AfterExit.RESTART_SOON, "whoever told it may want it back"
+    for returncode in (NO_RESTART_EXIT, NO_RESTART_LATE_EXIT):
+        assert handler(an_exit(returncode=returncode)) is AfterExit.GIVE_UP
+    assert handler.gave_up_on is None, "it did as it was told"
 
 
-LEAVES_WITH = [0, EXIT_DRAIN_TOO_SLOW, EXIT_DEAF, DISMISSED_EXIT, DISMISSED_LATE_EXIT, -signal.SIGTERM]
+LEAVES_WITH = [
+    0,
+    EXIT_DRAIN_TOO_SLOW,
+    EXIT_QUEUE_CONNECTION_LOST,
+    NO_RESTART_EXIT,
+    NO_RESTART_LATE_EXIT,
+    -signal.SIGTERM,
+]
 
 
 def a_holder(store: Store, state: WorkerState, *, is_asked: bool = False) -> None:
@@ -259,16 +277,16 @@ def crashes(store: Store) -> int:
 
 @pytest.mark.parametrize("returncode", LEAVES_WITH)
 def test_a_worker_that_leaves_with_work_and_was_not_asked_to_may_have_died_of_a_row(
-    store, undertaker, returncode
+    store, handler, returncode
 ):
     a_holder(store, WorkerState.READY)
 
-    assert undertaker(a_death(returncode=returncode)) is Sequel.RESTART, "after a wait, and counted"
+    assert handler(an_exit(returncode=returncode)) is AfterExit.RESTART, "after a wait, and counted"
 
     assert crashes(store) == 1
     with store.snapshot() as tx:
         [listed] = tx.workers.list()
-    assert listed.ended_cause is DeathCause.LEFT_UNASKED
+    assert listed.ended_cause is ExitCause.UNREQUESTED_DRAIN
 
 
 @pytest.mark.parametrize("returncode", LEAVES_WITH)
@@ -281,36 +299,36 @@ def test_a_worker_that_leaves_with_work_and_was_not_asked_to_may_have_died_of_a_
     ],
 )
 def test_a_worker_that_was_asked_to_leave_and_did_not_hand_everything_back_costs_no_attempt(
-    store, undertaker, returncode, state, is_asked, was_told
+    store, handler, returncode, state, is_asked, was_told
 ):
     a_holder(store, state, is_asked=is_asked)
 
-    undertaker.bury(a_death(returncode=returncode), was_told=was_told)
+    handler.record_exit(an_exit(returncode=returncode), was_told=was_told)
 
     assert crashes(store) == 0
 
 
 def test_a_kill_for_want_of_memory_is_told_from_another(store, queue):
-    kills = iter([3, 3, 4])  # at the start, at the first death, at the second
-    undertaker = Undertaker(store, queue, attempts_max=20, oom_kills=lambda: next(kills))
+    kills = iter([3, 3, 4])  # at the start, at the first exit, at the second
+    handler = WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: next(kills))
 
-    causes = [undertaker.bury(a_death(returncode=-signal.SIGKILL)).cause for _ in range(2)]
+    causes = [handler.record_exit(an_exit(returncode=-signal.SIGKILL)).cause for _ in range(2)]
 
-    assert causes == [DeathCause.KILLED, DeathCause.OUT_OF_MEMORY]
+    assert causes == [ExitCause.KILLED, ExitCause.OUT_OF_MEMORY]
 
 
 @pytest.mark.parametrize(
     ("returncode", "cause"),
     [
-        (0, DeathCause.DRAINED),
-        (EXIT_DEAF, DeathCause.DEAF),
-        (DISMISSED_EXIT, DeathCause.DRAINED),
-        (DISMISSED_LATE_EXIT, DeathCause.DRAIN_TOO_SLOW),
-        (1, DeathCause.EXITED),
-        (137, DeathCause.OUT_OF_MEMORY),
-        (-signal.SIGABRT, DeathCause.ABORTED),
-        (-signal.SIGSEGV, DeathCause.SIGNAL),
-        (-signal.SIGTERM, DeathCause.DRAINED),
+        (0, ExitCause.DRAINED),
+        (EXIT_QUEUE_CONNECTION_LOST, ExitCause.QUEUE_CONNECTION_LOST),
+        (NO_RESTART_EXIT, ExitCause.DRAINED),
+        (NO_RESTART_LATE_EXIT, ExitCause.DRAIN_TOO_SLOW),
+        (1, ExitCause.EXITED),
+        (137, ExitCause.OUT_OF_MEMORY),
+        (-signal.SIGABRT, ExitCause.ABORTED),
+        (-signal.SIGSEGV, ExitCause.SIGNAL),
+        (-signal.SIGTERM, ExitCause.DRAINED),
     ],
 )
 def test_the_cause_of_a_death_is_read_from_how_the_process_ended(returncode, cause):

@@ -7,7 +7,7 @@ import pytest
 
 from nightshift import testing
 from nightshift.cli.session import data_settings
-from nightshift.fleet.workers import Capacity, DeathCause, WorkerState
+from nightshift.fleet.workers import Capacity, ExitCause, WorkerState
 from nightshift.store import Store, open_database
 from nightshift.store.databases.migrate import upgrade
 
@@ -21,7 +21,7 @@ def store(data_dir: Path) -> Iterator[Store]:
     with store.transaction() as tx:
         tx.workers.register(testing.a_worker(id="wrk_1", capacity=Capacity.SPOT, models=("demo",)))
         tx.workers.register(testing.a_worker(id="wrk_0"))
-        tx.workers.ended("wrk_0", DeathCause.KILLED, tx.now())
+        tx.workers.ended("wrk_0", ExitCause.KILLED, tx.now())
     yield store
     database.close()
 

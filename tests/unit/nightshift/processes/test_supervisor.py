@@ -13,11 +13,11 @@ import pytest
 
 from nightshift.processes.children import (
     CONFIGURATION_EXIT,
+    AfterExit,
     Backoff,
     Child,
-    Death,
+    ChildExit,
     Launch,
-    Sequel,
     describe_exit,
 )
 from nightshift.processes.supervisor import LOG_BYTES_MAX, LOG_CHECK_S, Supervisor
@@ -26,16 +26,16 @@ WAIT_S = 20.0  # for something that happens in milliseconds on an idle machine
 AT_ONCE = Backoff(first_s=0.0, factor=1.0)
 
 
-class Deaths:
-    """Remembers what it was told, and gives a child up after so many deaths."""
+class ExitLog:
+    """Remembers what it was told, and gives a child up after so many exits."""
 
     def __init__(self, give_up_after: int) -> None:
-        self.told: list[Death] = []
+        self.told: list[ChildExit] = []
         self._give_up_after = give_up_after
 
-    def __call__(self, death: Death) -> Sequel:
-        self.told.append(death)
-        return Sequel.RESTART if len(self.told) < self._give_up_after else Sequel.GIVE_UP
+    def __call__(self, ended: ChildExit) -> AfterExit:
+        self.told.append(ended)
+        return AfterExit.RESTART if len(self.told) < self._give_up_after else AfterExit.GIVE_UP
 
 
 @pytest.fixture
@@ -73,21 +73,21 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_child_that_exits_is_reported_with_its_exit_code_and_started_again(supervise, tmp_path):
-    deaths = Deaths(give_up_after=3)
-    supervisor = supervise(shell("exit 7", log_path=tmp_path / "log"), on_death=deaths, backoff=AT_ONCE)
+    exits = ExitLog(give_up_after=3)
+    supervisor = supervise(shell("exit 7", log_path=tmp_path / "log"), on_exit=exits, backoff=AT_ONCE)
 
     supervisor.start()
     assert supervisor.watch(WAIT_S) is False
 
-    assert [death.returncode for death in deaths.told] == [7, 7, 7]
-    assert [death.in_a_row for death in deaths.told] == [1, 2, 3]
-    assert len({death.pid for death in deaths.told}) == 3
+    assert [ended.returncode for ended in exits.told] == [7, 7, 7]
+    assert [ended.in_a_row for ended in exits.told] == [1, 2, 3]
+    assert len({ended.pid for ended in exits.told}) == 3
 
 
 @pytest.mark.parametrize(("script", "level"), [("exit 0", "INFO"), ("exit 1", "WARNING")])
 def test_only_a_child_that_failed_is_warned_of(supervise, caplog, script, level):
     caplog.set_level("INFO")
-    supervisor = supervise(shell(script), on_death=Deaths(give_up_after=1))
+    supervisor = supervise(shell(script), on_exit=ExitLog(give_up_after=1))
 
     supervisor.start()
     assert supervisor.watch(WAIT_S) is False
@@ -101,14 +101,14 @@ def test_only_a_child_that_failed_is_warned_of(supervise, caplog, script, level)
 
 
 def test_a_child_that_is_killed_is_reported_with_the_signal(supervise):
-    deaths = Deaths(give_up_after=1)
-    supervisor = supervise(shell("kill -9 $$"), on_death=deaths)
+    exits = ExitLog(give_up_after=1)
+    supervisor = supervise(shell("kill -9 $$"), on_exit=exits)
 
     supervisor.start()
     supervisor.watch(WAIT_S)
 
-    assert deaths.told[0].returncode == -signal.SIGKILL
-    assert "was ended by SIGKILL" in str(deaths.told[0])
+    assert exits.told[0].returncode == -signal.SIGKILL
+    assert "was ended by SIGKILL" in str(exits.told[0])
 
 
 def test_every_start_asks_again_what_to_start(supervise):
@@ -117,24 +117,24 @@ def test_every_start_asks_again_what_to_start(supervise):
         name="numbered",
         launch=lambda: Launch(("sh", "-c", "exit $NUMBER"), {"NUMBER": str(next(starts))}),
     )
-    deaths = Deaths(give_up_after=3)
-    supervisor = supervise(child, on_death=deaths, backoff=AT_ONCE)
+    exits = ExitLog(give_up_after=3)
+    supervisor = supervise(child, on_exit=exits, backoff=AT_ONCE)
 
     supervisor.start()
     supervisor.watch(WAIT_S)
 
-    assert [death.returncode for death in deaths.told] == [0, 1, 2]
-    assert [death.launch.environment["NUMBER"] for death in deaths.told] == ["0", "1", "2"]
+    assert [ended.returncode for ended in exits.told] == [0, 1, 2]
+    assert [ended.launch.environment["NUMBER"] for ended in exits.told] == ["0", "1", "2"]
 
 
 def test_a_child_that_cannot_run_as_configured_says_so():
-    deaths = Deaths(give_up_after=1)
-    supervisor = Supervisor([[shell(f"exit {CONFIGURATION_EXIT}")]], on_death=deaths)
+    exits = ExitLog(give_up_after=1)
+    supervisor = Supervisor([[shell(f"exit {CONFIGURATION_EXIT}")]], on_exit=exits)
 
     supervisor.start()
     supervisor.watch(WAIT_S)
 
-    assert deaths.told[0].is_configuration
+    assert exits.told[0].is_configuration
 
 
 def test_watching_for_a_while_returns_although_nothing_happened(supervise):
@@ -253,7 +253,7 @@ def test_sigterm_ends_the_watch_and_the_old_handlers_come_back(supervise):
 def test_output_goes_to_the_log_file(tmp_path):
     log = tmp_path / "logs" / "child.log"
     supervisor = Supervisor(
-        [[shell("echo to stdout; echo to stderr >&2", log_path=log)]], on_death=Deaths(give_up_after=1)
+        [[shell("echo to stdout; echo to stderr >&2", log_path=log)]], on_exit=ExitLog(give_up_after=1)
     )
 
     supervisor.start()
@@ -310,7 +310,7 @@ def test_children_do_not_outlive_a_supervisor_that_is_killed(tmp_path):
 
 def test_the_wait_before_a_restart_doubles_up_to_its_limit():
     backoff = Backoff(first_s=0.5, factor=2.0, longest_s=30.0)
-    delays_s = [backoff.delay_s(deaths) for deaths in (1, 2, 3, 4, 7, 8, 1_000_000)]
+    delays_s = [backoff.delay_s(exits) for exits in (1, 2, 3, 4, 7, 8, 1_000_000)]
     assert delays_s == [0.5, 1.0, 2.0, 4.0, 30.0, 30.0, 30.0]
 
 
@@ -322,39 +322,40 @@ def test_a_child_that_lived_long_enough_starts_from_the_shortest_wait_again():
         clock.jump_after_next_reading(next(lives_s))  # the reading is the child's birth
         return Launch(("true",))
 
-    deaths = Deaths(give_up_after=4)
+    exits = ExitLog(give_up_after=4)
     supervisor = Supervisor(
-        [[Child(name="child", launch=launch)]], on_death=deaths, backoff=AT_ONCE, clock_s=clock
+        [[Child(name="child", launch=launch)]], on_exit=exits, backoff=AT_ONCE, clock_s=clock
     )
     supervisor.start()
     supervisor.watch()
 
-    assert [(death.uptime_s, death.in_a_row) for death in deaths.told] == [(1, 1), (1, 2), (61, 1), (1, 2)]
+    assert [(ended.uptime_s, ended.in_a_row) for ended in exits.told] == [(1, 1), (1, 2), (61, 1), (1, 2)]
 
 
 def test_a_death_that_was_not_the_childs_fault_is_not_counted():
-    told: list[Death] = []
+    told: list[ChildExit] = []
 
-    def on_death(death: Death) -> Sequel:
-        told.append(death)
-        return [Sequel.RESTART, Sequel.RESTART_SOON, Sequel.RESTART_SOON, Sequel.GIVE_UP][len(told) - 1]
+    def on_exit(ended: ChildExit) -> AfterExit:
+        told.append(ended)
+        soon = AfterExit.RESTART_SOON
+        return [AfterExit.RESTART, soon, soon, AfterExit.GIVE_UP][len(told) - 1]
 
-    supervisor = Supervisor([[shell("exit 1")]], on_death=on_death, backoff=AT_ONCE)
+    supervisor = Supervisor([[shell("exit 1")]], on_exit=on_exit, backoff=AT_ONCE)
     supervisor.start()
     supervisor.watch(WAIT_S)
 
-    assert [death.in_a_row for death in told] == [1, 2, 2, 2]
+    assert [ended.in_a_row for ended in told] == [1, 2, 2, 2]
 
 
 def test_a_child_that_is_left_does_not_end_the_others(supervise, tmp_path):
     log, told = tmp_path / "log", threading.Event()
 
-    def on_death(death: Death) -> Sequel:
+    def on_exit(ended: ChildExit) -> AfterExit:
         told.set()
-        return Sequel.LEAVE
+        return AfterExit.LEAVE
 
     first, second = shell("exit 0", "first"), shell(f"echo up >> {log}; sleep 600", "second")
-    supervisor = supervise([first, second], on_death=on_death)
+    supervisor = supervise([first, second], on_exit=on_exit)
     supervisor.start()
     wait_for_line(log, "up")
     while not told.is_set():
@@ -370,7 +371,7 @@ def test_stopping_tells_how_each_child_ended(supervise, tmp_path):
     supervisor.start()
     wait_for_line(log, "up")
 
-    assert [(death.name, death.returncode) for death in supervisor.stop()] == [("first", 3)]
+    assert [(ended.name, ended.returncode) for ended in supervisor.stop()] == [("first", 3)]
 
 
 def test_a_log_that_cannot_be_set_aside_does_not_end_the_watch(supervise, tmp_path, caplog):
@@ -389,26 +390,26 @@ def test_a_log_that_cannot_be_set_aside_does_not_end_the_watch(supervise, tmp_pa
 
 def test_a_child_whose_log_cannot_be_written_is_started_all_the_same(tmp_path):
     (tmp_path / "logs").write_text("a file where the directory should be")
-    deaths = Deaths(give_up_after=1)
+    exits = ExitLog(give_up_after=1)
     child = shell("exit 7", log_path=tmp_path / "logs" / "child.log")
-    supervisor = Supervisor([[child]], on_death=deaths)
+    supervisor = Supervisor([[child]], on_exit=exits)
 
     supervisor.start()
     supervisor.watch(WAIT_S)
 
-    assert deaths.told[0].returncode == 7
+    assert exits.told[0].returncode == 7
 
 
 def test_a_child_that_cannot_be_started_again_is_tried_until_it_can(tmp_path):
     commands = iter([("sh", "-c", "exit 1"), (str(tmp_path / "missing"),), ("sh", "-c", "exit 2")])
-    deaths = Deaths(give_up_after=2)
+    exits = ExitLog(give_up_after=2)
     child = Child(name="child", launch=lambda: Launch(next(commands)))
-    supervisor = Supervisor([[child]], on_death=deaths, backoff=AT_ONCE)
+    supervisor = Supervisor([[child]], on_exit=exits, backoff=AT_ONCE)
 
     supervisor.start()
     supervisor.watch(WAIT_S)
 
-    assert [death.returncode for death in deaths.told] == [1, 2]
+    assert [ended.returncode for ended in exits.told] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE
 from nightshift.errors import QueueUnavailable
-from nightshift.fleet.workers import EXIT_DEAF, EXIT_ENGINE_DIED, EXIT_STUCK_STEP
+from nightshift.fleet.workers import EXIT_ENGINE_DIED, EXIT_QUEUE_CONNECTION_LOST, EXIT_STUCK_STEP
 from tests.unit.workers.scripted import ManualClock
 from workers.health.watchdog import DeadThread, Deaf, Finding, StuckStep, Watchdog, queues_with_places
 
@@ -89,7 +89,7 @@ class Ear:
 def test_an_ear_that_hears_nothing_while_messages_wait_is_deaf() -> None:
     check = Ear(waiting={ONLINE_QUEUE: 1}).check(limit_s=10)
 
-    assert codes([check.look(1.0) for _ in range(10)]) == [None] * 9 + [EXIT_DEAF]
+    assert codes([check.look(1.0) for _ in range(10)]) == [None] * 9 + [EXIT_QUEUE_CONNECTION_LOST]
 
 
 def test_without_a_limit_no_ear_is_deaf() -> None:
@@ -105,7 +105,7 @@ def test_requests_that_nobody_rang_for_are_as_telling_as_messages_that_wait() ->
     assert check.look(5.0) is None
     ear.unheard += 1
 
-    assert codes([check.look(5.0)]) == [EXIT_DEAF]
+    assert codes([check.look(5.0)]) == [EXIT_QUEUE_CONNECTION_LOST]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from nightshift.jobs import JobState, OnlineClaim, ShardState, StopReason
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.recovery import ONLINE_ROW
 from nightshift.store import Store, Transaction
-from nightshift.store.shards.dead_letters import DeadRows
+from nightshift.store.shards.dead_letters import DeadLetters
 from nightshift.store.shards.leases import Leases
 from tests.unit.workers.scripted import (
     TENANT,
@@ -483,7 +483,7 @@ def test_a_suspected_request_that_cannot_be_written_down_is_answered_and_keeps_n
     def broken(*arguments: Any) -> bool:
         raise RuntimeError("nobody foresaw this")
 
-    monkeypatch.setattr(DeadRows, "journal", broken)
+    monkeypatch.setattr(DeadLetters, "journal", broken)
     claim = suspected(store, "suspect")
     careful.run(claim, clock())
     ended(streams)

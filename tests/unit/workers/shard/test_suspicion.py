@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from nightshift.fleet.workers import DeathCause
+from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import BulkClaim, Suspicion
-from nightshift.jobs.dead_letters import DeadRow
+from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.recovery import release_worker
 from nightshift.store import Store
@@ -43,14 +43,14 @@ def journal(store: Store, claim: BulkClaim) -> tuple[int, ...]:
     return held.suspects
 
 
-def a_dead_row(claim: BulkClaim, row: int) -> DeadRow:
-    return DeadRow(
+def a_dead_row(claim: BulkClaim, row: int) -> DeadLetter:
+    return DeadLetter(
         id=new_id("dlq"),
         tenant_id=claim.lease.tenant_id,
         job_id=claim.job.id,
         shard_id=claim.shard.id,
         row=row,
-        cause=DeathCause.ABORTED,
+        cause=ExitCause.ABORTED,
         crashes=3,
         worker_id=claim.lease.worker_id,
         died_at=STARTS_AT,
@@ -59,7 +59,7 @@ def a_dead_row(claim: BulkClaim, row: int) -> DeadRow:
 
 def lose_a_worker(store: Store, claim: BulkClaim) -> None:
     with store.transaction() as tx:
-        release_worker(tx, claim.lease.worker_id, 20, tx.now(), DeathCause.KILLED)
+        release_worker(tx, claim.lease.worker_id, 20, tx.now(), ExitCause.KILLED)
 
 
 def crash_count(store: Store, claim: BulkClaim) -> int:
@@ -127,7 +127,7 @@ def test_what_is_under_way_is_written_down_before_the_engine_has_it(claim: BulkC
 
 def test_a_suspect_runs_alone_and_is_cleared_when_it_has_finished(claim: BulkClaim, store: Store) -> None:
     with store.transaction() as tx:
-        tx.dead_rows.blame(claim.shard.id, [4], DeathCause.ABORTED)
+        tx.dead_letters.record_crash(claim.shard.id, [4], ExitCause.ABORTED)
     isolation = Isolation()
     watch = watched(claim, store, isolation, suspects=[4])
 
@@ -142,19 +142,19 @@ def test_a_suspect_runs_alone_and_is_cleared_when_it_has_finished(claim: BulkCla
     assert not isolation.is_held
     assert watch.admit(5)
     with store.snapshot() as tx:
-        assert tx.dead_rows.suspects(claim.shard.id) == {}
+        assert tx.dead_letters.suspects(claim.shard.id) == {}
 
 
 def test_a_suspect_the_engine_did_not_take_stays_one(claim: BulkClaim, store: Store) -> None:
     with store.transaction() as tx:
-        tx.dead_rows.blame(claim.shard.id, [4], DeathCause.ABORTED)
+        tx.dead_letters.record_crash(claim.shard.id, [4], ExitCause.ABORTED)
     watch = watched(claim, store, Isolation(), suspects=[4])
 
     assert watch.admit(4)
     watch.withdraw(4)
 
     with store.snapshot() as tx:
-        assert list(tx.dead_rows.suspects(claim.shard.id)) == [4]
+        assert list(tx.dead_letters.suspects(claim.shard.id)) == [4]
 
 
 def test_a_shard_whose_first_rows_all_finish_is_not_watched_any_more(claim: BulkClaim, store: Store) -> None:
@@ -258,7 +258,7 @@ def test_a_dead_row_whose_name_no_database_keeps_is_refused_all_the_same(
     claim: BulkClaim, store: Store, name: str
 ) -> None:
     with store.transaction() as tx:
-        tx.dead_rows.bury(a_dead_row(claim, 4))
+        tx.dead_letters.insert(a_dead_row(claim, 4))
 
     assert watched(claim, store, Isolation(), dead=4).refuses(4, name) is not None
 
