@@ -1,6 +1,6 @@
-"""What online requests have to say, sent on in batches: live text to the stream, answers to the database.
+"""Sends on what online requests produce, in batches: live text to the stream, answers to the database.
 
-An answer is committed first and announced afterwards, so whoever is told "it is there" finds it.
+An answer is committed before it is announced, so a client that is told of it finds it.
 """
 
 import logging
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Final
 
 from nightshift.broker.token_streams import Delta, End, StreamWriter
 from nightshift.errors import DatabaseUnavailable
@@ -20,13 +21,13 @@ from workers.health.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 
-PUBLISH_MAX = 512  # entries sent in one go
-DATABASE_RETRY_S = 0.5
+PUBLISH_MAX: Final = 512  # entries sent in one go
+DATABASE_RETRY_S: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Text:
-    """A piece of an answer that is being made."""
+    """A piece of an answer."""
 
     shard_id: str
     choice: int
@@ -37,7 +38,7 @@ class Text:
 
     @property
     def delta(self) -> Delta:
-        """Says where it begins, so that a reader can tell a lost delta and a repeated one."""
+        """With where it begins, so that a reader can tell a lost delta and a repeated one."""
         data: JsonObject = {"index": self.choice, "offset": self.offset, "text": self.text}
         if self.logprobs is not None:
             data |= {"token_offset": self.token_offset, "logprobs": self.logprobs}
@@ -59,7 +60,7 @@ _Entry = Text | _Ended | _Close
 
 
 class Publisher:
-    """One thread for all requests of a worker; whoever has something to say does not wait for it."""
+    """One thread for all requests of a worker; the threads that call it do not wait."""
 
     def __init__(self, store: Store, streams: StreamWriter, heartbeat: Heartbeat) -> None:
         self._store = store
@@ -110,10 +111,10 @@ class Publisher:
         self._write([End(entry.claim.lease.shard_id) for entry in recorded])
 
     def _record(self, ended: Sequence[_Ended]) -> Sequence[_Ended]:
-        """Commit what has ended, for as long as its lease is trusted. Returns what was.
+        """Commit what has ended, for as long as its lease is trusted. Returns what was committed.
 
-        Together, which costs one wait for the disk; in ever smaller parts while that fails: of many one may
-        be what the database refuses, and many together meet a conflict more easily than one.
+        All in one transaction, which costs one wait for the disk; in ever smaller ones while that fails: one
+        answer may be what the database refuses, and a large transaction meets conflicts more often.
         """
         recorded: list[_Ended] = []
         left, count = list(ended), len(ended)
@@ -136,7 +137,7 @@ class Publisher:
         return recorded
 
     def _commit(self, ended: Sequence[_Ended]) -> None:
-        """All in one transaction. One whose lease is gone changes nothing."""
+        """In one transaction. An answer whose lease is lost changes nothing."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()

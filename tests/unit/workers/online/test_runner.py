@@ -1,6 +1,4 @@
-"""Online requests: live text first, the answer committed, then announced; whatever else happens, no answer
-twice.
-"""
+"""Online requests: live text first, the answer committed, then announced; and never a second answer."""
 
 import threading
 from collections.abc import Iterator
@@ -104,7 +102,7 @@ def test_a_request_the_engine_fails_on_is_answered_with_a_server_error(
     assert job_of(store, claim).state is JobState.FAILED
 
 
-def test_a_request_that_breaks_what_takes_it_in_is_answered_and_not_held_for_ever(
+def test_a_request_whose_submission_breaks_is_answered_and_does_not_stay_open(
     store: Store,
     runner: OnlineRunner,
     model: ScriptedServer,
@@ -113,7 +111,7 @@ def test_a_request_that_breaks_what_takes_it_in_is_answered_and_not_held_for_eve
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(inference: object) -> None:
-        raise ZeroDivisionError("in somebody's template")
+        raise ZeroDivisionError("in a template")
 
     monkeypatch.setattr(model, "submit", broken)
     claim = claim_online(store, "hello")
@@ -261,7 +259,7 @@ def test_an_answer_that_cannot_be_recorded_in_time_leaves_its_lease_to_run_out(
     runner.drain(0)
 
     assert result_of(store, claim) is None
-    assert not heartbeat.trusts(claim.lease), "nobody renews it any more"
+    assert not heartbeat.trusts(claim.lease), "it is not renewed any more"
     assert not [entry for entry in streams.entries if isinstance(entry, End)]
 
 
@@ -306,7 +304,7 @@ def isolation() -> Isolation:
 
 
 @pytest.fixture
-def careful(
+def isolating(
     store: Store,
     models: Models,
     streams: RecordingStreams,
@@ -329,30 +327,34 @@ def is_queued(store: Store, claim: OnlineClaim) -> bool:
     return shard.state is ShardState.QUEUED
 
 
-def written_down(store: Store, claim: OnlineClaim) -> tuple[int, ...]:
+def journalled(store: Store, claim: OnlineClaim) -> tuple[int, ...]:
     with store.snapshot() as tx:
         held = tx.leases.of_worker(claim.lease.worker_id, 10)
     return next(lease.suspects for lease in held if lease.shard_id == claim.lease.shard_id)
 
 
 def test_a_suspected_request_waits_for_the_others_and_keeps_new_ones_out(
-    store: Store, careful: OnlineRunner, model: ScriptedServer, streams: RecordingStreams, clock: ManualClock
+    store: Store,
+    isolating: OnlineRunner,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    clock: ManualClock,
 ) -> None:
-    careful.run(claim_online(store, "before"), clock())
+    isolating.run(claim_online(store, "before"), clock())
     (before,) = model.wait_for(1)
     suspect = suspected(store, "suspect")
-    careful.run(suspect, clock())
-    assert careful.count == 2
-    assert written_down(store, suspect) == ()
+    isolating.run(suspect, clock())
+    assert isolating.count == 2
+    assert journalled(store, suspect) == ()
 
     model.answer(before.id)
     ended(streams)
     (running,) = model.wait_for(1)
     assert prompt_of(running) == "suspect"
-    assert written_down(store, suspect) == (ONLINE_ROW,), "before the engine has it"
+    assert journalled(store, suspect) == (ONLINE_ROW,), "before the engine has it"
 
     late = claim_online(store, "late")
-    careful.run(late, clock())
+    isolating.run(late, clock())
     assert is_queued(store, late), "handed back"
     model.answer(running.id)
     ended(streams)
@@ -360,11 +362,15 @@ def test_a_suspected_request_waits_for_the_others_and_keeps_new_ones_out(
 
 
 def test_suspected_requests_run_one_after_the_other(
-    store: Store, careful: OnlineRunner, model: ScriptedServer, streams: RecordingStreams, clock: ManualClock
+    store: Store,
+    isolating: OnlineRunner,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    clock: ManualClock,
 ) -> None:
     claims = [suspected(store, text) for text in ("first", "second")]
     for claim in claims:
-        careful.run(claim, clock())
+        isolating.run(claim, clock())
 
     for text in ("first", "second"):
         (running,) = model.wait_for(1)
@@ -377,14 +383,14 @@ def test_suspected_requests_run_one_after_the_other(
 
 def test_a_suspected_request_has_the_worker_to_itself_until_its_answer_is_recorded(
     store: Store,
-    careful: OnlineRunner,
+    isolating: OnlineRunner,
     isolation: Isolation,
     model: ScriptedServer,
     streams: RecordingStreams,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else it is written down as running alone when somebody else ends the process."""
+    """Else a crash that another request causes would be put down to this one, journalled as alone."""
     others_got_in: list[bool] = []
     record_answer = transitions.record_answer
 
@@ -393,7 +399,7 @@ def test_a_suspected_request_has_the_worker_to_itself_until_its_answer_is_record
         return record_answer(*arguments)
 
     monkeypatch.setattr(transitions, "record_answer", record)
-    careful.run(suspected(store, "suspect"), clock())
+    isolating.run(suspected(store, "suspect"), clock())
     (running,) = model.wait_for(1)
     model.answer(running.id)
     ended(streams)
@@ -404,16 +410,16 @@ def test_a_suspected_request_has_the_worker_to_itself_until_its_answer_is_record
 
 def test_a_suspected_request_that_waits_can_be_stopped(
     store: Store,
-    careful: OnlineRunner,
+    isolating: OnlineRunner,
     streams: RecordingStreams,
     heartbeat: Heartbeat,
     isolation: Isolation,
     clock: ManualClock,
 ) -> None:
-    somebody = object()
-    assert isolation.enter(somebody)
+    other = object()
+    assert isolation.enter(other)
     claim = suspected(store, "suspect")
-    careful.run(claim, clock())
+    isolating.run(claim, clock())
     with store.transaction() as tx:
         assert transitions.request_stop(tx, tx.jobs.fetch(claim.job.id), StopReason.CANCELLED, tx.now())
 
@@ -421,18 +427,18 @@ def test_a_suspected_request_that_waits_can_be_stopped(
     ended(streams)
 
     assert job_of(store, claim).state is JobState.CANCELLED
-    assert careful.count == 0
-    isolation.leave(somebody)
+    assert isolating.count == 0
+    isolation.leave(other)
 
 
 def test_a_suspected_request_that_waits_is_handed_back_by_a_drain(
-    store: Store, careful: OnlineRunner, isolation: Isolation, clock: ManualClock
+    store: Store, isolating: OnlineRunner, isolation: Isolation, clock: ManualClock
 ) -> None:
     assert isolation.enter(object())
     claim = suspected(store, "suspect")
-    careful.run(claim, clock())
+    isolating.run(claim, clock())
 
-    careful.drain(0)
+    isolating.drain(0)
 
     assert is_queued(store, claim)
     assert not isolation.is_held
@@ -442,7 +448,7 @@ def test_a_suspected_request_that_waits_is_handed_back_by_a_drain(
 @pytest.mark.parametrize("is_suspect", [False, True], ids=["unsuspected", "suspected"])
 def test_a_cancelled_request_counts_as_inside_until_the_engine_has_taken_it_out(
     store: Store,
-    careful: OnlineRunner,
+    isolating: OnlineRunner,
     model: ScriptedServer,
     streams: RecordingStreams,
     heartbeat: Heartbeat,
@@ -453,7 +459,7 @@ def test_a_cancelled_request_counts_as_inside_until_the_engine_has_taken_it_out(
 ) -> None:
     """In a step that hangs it stays: the next suspect would be taken to have hung alone."""
     claim = suspected(store, "hangs") if is_suspect else claim_online(store, "hangs")
-    careful.run(claim, clock())
+    isolating.run(claim, clock())
     model.wait_for(1)
     model.is_stuck = True
     with store.transaction() as tx:
@@ -472,30 +478,30 @@ def test_a_cancelled_request_counts_as_inside_until_the_engine_has_taken_it_out(
     assert isolation.enter_alone(next_suspect)
 
 
-def test_a_suspected_request_that_cannot_be_written_down_is_answered_and_keeps_nobody_out(
+def test_a_suspected_request_that_cannot_be_journalled_is_answered_and_keeps_no_other_out(
     store: Store,
-    careful: OnlineRunner,
+    isolating: OnlineRunner,
     streams: RecordingStreams,
     isolation: Isolation,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*arguments: Any) -> bool:
-        raise RuntimeError("nobody foresaw this")
+        raise RuntimeError("unforeseen")
 
     monkeypatch.setattr(DeadLetters, "journal", broken)
     claim = suspected(store, "suspect")
-    careful.run(claim, clock())
+    isolating.run(claim, clock())
     ended(streams)
 
     assert result_of(store, claim).status_code == 500
     assert isolation.enter(object())
-    assert careful.is_alive
+    assert isolating.is_alive
 
 
-def test_a_suspected_request_that_cannot_be_handed_back_is_left_to_its_lease_and_keeps_nobody_out(
+def test_a_suspected_request_that_cannot_be_handed_back_is_left_to_its_lease_and_keeps_no_other_out(
     store: Store,
-    careful: OnlineRunner,
+    isolating: OnlineRunner,
     model: ScriptedServer,
     heartbeat: Heartbeat,
     clock: ManualClock,
@@ -506,30 +512,30 @@ def test_a_suspected_request_that_cannot_be_handed_back_is_left_to_its_lease_and
     def broken(*arguments: Any) -> bool:
         model.is_busy = False
         has_broken.set()
-        raise RuntimeError("nobody foresaw this")
+        raise RuntimeError("unforeseen")
 
     monkeypatch.setattr(Leases, "hand_back", broken)
     model.is_busy = True
     claim = suspected(store, "handed back")
-    careful.run(claim, clock())
+    isolating.run(claim, clock())
     assert has_broken.wait(10)
 
-    careful.run(suspected(store, "next"), clock())
+    isolating.run(suspected(store, "next"), clock())
     [running] = model.wait_for(1)
     assert prompt_of(running) == "next"
-    assert not heartbeat.trusts(claim.lease), "nobody renews it any more"
+    assert not heartbeat.trusts(claim.lease), "it is not renewed any more"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_worker_in_which_nobody_lets_the_suspected_requests_in_is_not_alive(
-    store: Store, careful: OnlineRunner, isolation: Isolation, clock: ManualClock, monkeypatch
+def test_a_worker_whose_thread_for_suspected_requests_has_ended_is_not_alive(
+    store: Store, isolating: OnlineRunner, isolation: Isolation, clock: ManualClock, monkeypatch
 ) -> None:
-    assert careful.is_alive
+    assert isolating.is_alive
 
     def broken(*arguments: Any) -> bool:
-        raise RuntimeError("nobody foresaw this")
+        raise RuntimeError("unforeseen")
 
     monkeypatch.setattr(isolation, "wait_to_enter_alone", broken)
-    careful.run(suspected(store, "suspect"), clock())
+    isolating.run(suspected(store, "suspect"), clock())
 
-    wait_until(lambda: not careful.is_alive)
+    wait_until(lambda: not isolating.is_alive)

@@ -1,0 +1,64 @@
+"""One online request between its claim and its end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nightshift.endpoints.logprobs import num_tokens
+from nightshift.jobs import OnlineClaim, StopReason
+from workers.online.publisher import Text
+from workers.serving.inference import Progress
+from workers.serving.model_server import ModelServer
+
+
+@dataclass
+class _Published:
+    """How much of a choice was published so far."""
+
+    characters: int = 0
+    tokens: int = 0
+
+
+@dataclass(eq=False)
+class OnlineRequest:
+    """A claimed request, and the holder of its lease. The flags are its runner's, under its lock."""
+
+    claim: OnlineClaim
+    on_lease_lost: Callable[["OnlineRequest"], None]
+    on_stop: Callable[["OnlineRequest"], None]
+    tokens: int = 0  # generated; counted on the engine's thread alone
+    is_inside: bool = False  # it counts as being in an engine
+    is_beginning: bool = False  # a thread tokenizes it and submits it to the engine
+    is_cancelled: bool = False  # it was closed; the engine may have it all the same
+    has_ended: bool = False  # its end is recorded, and it is to leave the engine
+    server: ModelServer | None = None  # whose engine has it, or is about to
+    _published: dict[int, _Published] = field(default_factory=dict)  # by choice; likewise
+
+    @property
+    def waits(self) -> bool:
+        """Nothing of it has begun."""
+        return not self.is_beginning and self.server is None
+
+    @property
+    def inference_id(self) -> str:
+        return f"{self.claim.lease.shard_id}@{self.claim.lease.term}"
+
+    def lease_lost(self) -> None:
+        self.on_lease_lost(self)
+
+    def stop_requested(self, reason: StopReason) -> None:
+        self.on_stop(self)
+
+    def next_text(self, progress: Progress) -> Text:
+        """What is new of a choice, with where in the answer that begins."""
+        so_far = self._published.setdefault(progress.choice, _Published())
+        text = Text(
+            self.claim.lease.shard_id,
+            progress.choice,
+            so_far.characters,
+            progress.text,
+            so_far.tokens,
+            progress.logprobs,
+        )
+        so_far.characters += len(progress.text)
+        so_far.tokens += num_tokens(progress.logprobs) if progress.logprobs is not None else 0
+        return text
