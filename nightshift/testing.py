@@ -18,7 +18,6 @@ from nightshift.jobs import (
     Answer,
     BulkClaim,
     Counts,
-    Endpoint,
     Face,
     Job,
     JobKind,
@@ -100,7 +99,7 @@ class InMemoryQueue(Queue):
 def a_spec(**overrides: Any) -> JobSpec:
     """A bulk job's wishes: the rows of one file, within a day."""
     defaults = {
-        "endpoint": Endpoint.CHAT,
+        "endpoint": "/v1/chat/completions",
         "completion_window_s": 86_400,
         "input": "s3://bucket/in.jsonl",
         "output": "s3://bucket/out/",

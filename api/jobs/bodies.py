@@ -9,9 +9,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from nightshift import endpoints
 from nightshift.endpoints.requests import invalid_request
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import Endpoint, JsonObject
+from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.outbound.webhooks import EVENT_TYPES
 
@@ -88,7 +89,7 @@ class JobCreate(Options):
         return self
 
     @property
-    def endpoint_asked(self) -> Endpoint:
+    def endpoint_asked(self) -> endpoints.Endpoint:
         """Raises InvalidRequest."""
         return _endpoint(self.endpoint)
 
@@ -116,7 +117,7 @@ class BatchCreate(BaseModel):
     nightshift: Options = Options()
 
     @property
-    def endpoint_asked(self) -> Endpoint:
+    def endpoint_asked(self) -> endpoints.Endpoint:
         """Raises InvalidRequest."""
         return _endpoint(self.endpoint)
 
@@ -137,9 +138,9 @@ def parse_batch(body: JsonObject) -> BatchCreate:
         raise invalid_request(error) from error
 
 
-def _endpoint(name: str) -> Endpoint:
+def _endpoint(name: str) -> endpoints.Endpoint:
     try:
-        return Endpoint.from_name(name)
+        return endpoints.named(name)
     except ValueError as error:
         raise InvalidRequest(f"Invalid 'endpoint': {error}.", param="endpoint") from error
 

@@ -5,9 +5,9 @@ from typing import Final
 
 from api.jobs.bodies import BatchCreate, JobCreate, Options
 from api.responses.times import parse_window
-from nightshift.endpoints.requests import parse_request
+from nightshift.endpoints import Endpoint
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import Endpoint, Face, JobSpec, JsonObject, Webhook
+from nightshift.jobs import Face, JobSpec, JsonObject, Webhook
 from nightshift.jobs.fingerprints import fingerprint
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.submission import JobRequest
@@ -21,7 +21,7 @@ def online_request(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max
     assert asked.body is not None
     endpoint = asked.endpoint_asked
     try:
-        request = parse_request(endpoint, asked.body)
+        request = endpoint.parse(asked.body)
     except InvalidRequest as error:
         raise error.about(f"body.{error.param}" if error.param else "body") from error
     return JobRequest(
@@ -90,7 +90,7 @@ def _spec(
     """What all jobs have in common."""
     max_runtime, webhook = options.max_runtime, options.webhook
     return JobSpec(
-        endpoint=endpoint,
+        endpoint=endpoint.route,
         completion_window_s=parse_window(window, "completion_window", window_max_s),
         max_runtime_s=None if max_runtime is None else parse_window(max_runtime, "max_runtime", window_max_s),
         retry_on_interrupt=options.retry_on_interrupt,

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Final
 
 from api.responses.times import eta_at, seconds, window_text
-from nightshift.endpoints.requests import Request
+from nightshift.endpoints import Endpoint
+from nightshift.endpoints.requests import ModelRequest
 from nightshift.jobs import (
-    Endpoint,
     Face,
     InputError,
     Job,
@@ -34,7 +34,7 @@ _STATUS: Final[Mapping[JobState, str]] = {
 
 
 def online_request(
-    endpoint: Endpoint, request: Request, body: JsonObject, tenant_id: str, wait_s: float
+    endpoint: Endpoint, request: ModelRequest, body: JsonObject, tenant_id: str, wait_s: float
 ) -> JobRequest:
     """A request to a model as the job that runs it. The client waits `wait_s` for its answer."""
     return JobRequest(
@@ -43,11 +43,11 @@ def online_request(
         priority=request.priority_class,
         model=request.model,
         spec=JobSpec(
-            endpoint=endpoint,
+            endpoint=endpoint.route,
             completion_window_s=math.ceil(wait_s),
             service_tier=request.service_tier,
         ),
-        fingerprint=fingerprint(endpoint, body),
+        fingerprint=fingerprint(endpoint.route, body),
     )
 
 

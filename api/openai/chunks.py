@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from api.openai.transcript import Piece
-from nightshift.jobs import Endpoint, Job, JsonObject
+from nightshift.endpoints.generation import TextEndpoint
+from nightshift.jobs import Job, JsonObject
 
 DONE: Final = "[DONE]"
 
@@ -14,66 +15,56 @@ DONE: Final = "[DONE]"
 class Chunks:
     """Builds the events of one answer, each as the text of its `data` line."""
 
-    endpoint: Endpoint
+    endpoint: TextEndpoint
     id: str
     created_s: int
     model: str
 
     @classmethod
-    def of(cls, job: Job) -> "Chunks":
+    def of(cls, endpoint: TextEndpoint, job: Job) -> "Chunks":
         assert job.model is not None, "an online job names its model"
-        prefix = "chatcmpl-" if job.spec.endpoint is Endpoint.CHAT else "cmpl-"
-        suffix = job.id.removeprefix("job_")
-        return cls(job.spec.endpoint, prefix + suffix, int(job.created_at.timestamp()), job.model)
+        id = endpoint.id_prefix + job.id.removeprefix("job_")
+        return cls(endpoint, id, int(job.created_at.timestamp()), job.model)
 
     def opening(self, index: int) -> str:
-        """What comes before any text of a choice: a chat answer says who is speaking."""
-        return self._choice(index, {"role": "assistant", "content": ""}, "")
+        """What comes before any text of a choice."""
+        return self._choice(index, self.endpoint.chunk_opening())
 
     def piece(self, index: int, piece: Piece) -> str:
         """What is new of a choice."""
-        return self._choice(index, {"content": piece.text}, piece.text, logprobs=piece.logprobs)
+        return self._choice(index, self.endpoint.chunk_delta(piece.text), logprobs=piece.logprobs)
 
     def closing(self, index: int, finish_reason: str) -> str:
-        return self._choice(index, {}, "", finish_reason=finish_reason)
+        return self._choice(index, self.endpoint.chunk_closing(), finish_reason=finish_reason)
 
     def usage(self, usage: JsonObject) -> str:
         """The extra event that `include_usage` asks for: no choices, only token counts."""
         return _line(self._event([]) | {"usage": usage})
 
+    def recorded(self, choice: JsonObject) -> Piece:
+        """All of one choice of a recorded answer."""
+        return Piece(self.endpoint.choice_text(choice), choice["logprobs"])
+
     def _choice(
         self,
         index: int,
-        delta: JsonObject,
-        text: str,
+        says: JsonObject,
         *,
         logprobs: JsonObject | None = None,
         finish_reason: str | None = None,
     ) -> str:
-        """The event with one choice, which says `delta` in a chat and `text` elsewhere."""
-        said = {"delta": delta} if self._is_chat else {"text": text}
-        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": finish_reason}
+        choice = {"index": index, **says, "logprobs": logprobs, "finish_reason": finish_reason}
         return _line(self._event([choice]))
 
     def _event(self, choices: list[JsonObject]) -> JsonObject:
-        event = {
+        return {
             "id": self.id,
-            "object": "chat.completion.chunk" if self._is_chat else "text_completion",
+            "object": self.endpoint.chunk_object_name,
             "created": self.created_s,
             "model": self.model,
             "choices": choices,
+            **self.endpoint.chunk_extras(),
         }
-        return event | {"system_fingerprint": None} if self._is_chat else event
-
-    @property
-    def _is_chat(self) -> bool:
-        return self.endpoint is Endpoint.CHAT
-
-
-def recorded(endpoint: Endpoint, choice: JsonObject) -> Piece:
-    """All of one choice of a recorded answer."""
-    text = choice["message"]["content"] or "" if endpoint is Endpoint.CHAT else choice["text"]
-    return Piece(str(text), choice["logprobs"])
 
 
 def error_line(error: JsonObject) -> str:

@@ -14,11 +14,12 @@ from fastapi.responses import JSONResponse, Response
 from sse_starlette import ServerSentEvent
 
 from api.jobs.online import Gone, Waiting, follow, stopping_if_abandoned
-from api.openai.chunks import DONE, Chunks, error_line, recorded
+from api.openai.chunks import DONE, Chunks, error_line
 from api.openai.transcript import MalformedDelta, Piece, Transcript
 from api.responses.errors import error_json
 from api.responses.sse import event, event_source
 from api.services import Services
+from nightshift.endpoints.generation import TextEndpoint
 from nightshift.errors import NightshiftError
 from nightshift.jobs import Answer, JsonObject
 
@@ -36,6 +37,7 @@ class Refused(Exception):
 class Wanted:
     """What a streamed answer is to have."""
 
+    endpoint: TextEndpoint
     num_choices: int
     usage: bool
 
@@ -77,7 +79,8 @@ async def _lines(
     services: Services, waiting: Waiting, wanted: Wanted, gone: Gone
 ) -> AsyncGenerator[str, None]:
     """The `data` lines of the stream. Raises Refused before the first one, NightshiftError at any time."""
-    chunks, transcripts = Chunks.of(waiting.job), [Transcript() for _ in range(wanted.num_choices)]
+    chunks = Chunks.of(wanted.endpoint, waiting.job)
+    transcripts = [Transcript() for _ in range(wanted.num_choices)]
     openings = [chunks.opening(index) for index in range(wanted.num_choices)]
     clock = asyncio.get_running_loop().time
     opens_at_s = clock() + STREAM_START_S
@@ -125,7 +128,7 @@ def _ending(
         yield error_line(outcome.body)
         return
     for index, (choice, transcript) in enumerate(zip(outcome.body["choices"], transcripts, strict=True)):
-        rest = transcript.rest(recorded(chunks.endpoint, choice))
+        rest = transcript.rest(chunks.recorded(choice))
         if rest:
             yield chunks.piece(index, rest)
         yield chunks.closing(index, choice["finish_reason"])

@@ -11,14 +11,12 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.jobs.bodies import BatchCreate, JobCreate
-from nightshift.endpoints.requests import ChatRequest, CompletionRequest, EmbeddingRequest
+from nightshift import endpoints
 
 JSON_BODIES: Final[Mapping[str, type[BaseModel]]] = {
     "/v1/jobs": JobCreate,
     "/v1/batches": BatchCreate,
-    "/v1/chat/completions": ChatRequest,
-    "/v1/completions": CompletionRequest,
-    "/v1/embeddings": EmbeddingRequest,
+    **{endpoint.route: endpoint.request_type for endpoint in endpoints.every()},
 }
 
 _REFERENCE: Final = "#/components/schemas/{model}"

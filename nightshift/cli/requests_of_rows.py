@@ -6,7 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from nightshift.jobs import Endpoint, JsonObject
+from nightshift import endpoints
+from nightshift.jobs import JsonObject
 
 _SCHEMES: Final = ("s3://", "file://")
 _FILE_ID: Final = "file-"
@@ -59,16 +60,17 @@ def template_of(
         return None
     if model is None:
         raise InvalidOption("--model", "--input-column needs a model")
-    return _from_column(endpoint_of(endpoint), model, "{{" + input_column + "}}")
+    return endpoint_of(endpoint).row_template(model, "{{" + input_column + "}}")
 
 
-def endpoint_of(name: str) -> Endpoint:
+def endpoint_of(name: str) -> endpoints.Endpoint:
     """An endpoint by its short name or its route. Raises InvalidOption."""
     try:
-        return Endpoint.from_name(name)
+        return endpoints.named(name)
     except ValueError as error:
+        *names, last = (endpoint.name for endpoint in endpoints.every())
         raise InvalidOption(
-            "--endpoint", f"{name!r} is none of chat, completions and embeddings, nor the route of one"
+            "--endpoint", f"{name!r} is none of {', '.join(names)} and {last}, nor the route of one"
         ) from error
 
 
@@ -99,13 +101,3 @@ def _from_file(path: Path, model: str | None) -> JsonObject:
     if model is not None and template.setdefault("model", model) != model:
         raise InvalidOption("--model", f"{path} names another model, {template['model']!r}")
     return template
-
-
-def _from_column(endpoint: Endpoint, model: str, placeholder: str) -> JsonObject:
-    match endpoint:
-        case Endpoint.EMBEDDINGS:
-            return {"model": model, "input": placeholder}
-        case Endpoint.COMPLETIONS:
-            return {"model": model, "prompt": placeholder}
-        case Endpoint.CHAT:
-            return {"model": model, "messages": [{"role": "user", "content": placeholder}]}

@@ -44,7 +44,11 @@ Output = Annotated[
     typer.Option("--output", "-o", metavar="URI", help="Where part files go: s3://…/, file:///…/ or a path."),
 ]
 EndpointName = Annotated[
-    str, typer.Option(metavar="NAME", help="chat, completions or embeddings; or the route.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Its name: chat, completions, embeddings; or its route.",
+    ),
 ]
 ModelId = Annotated[
     str | None, typer.Option(metavar="ID", help="The model; only with --input-column or --template.")
@@ -103,7 +107,7 @@ def run(
         body = {
             "input": location(input, must_exist=True),
             "output": location(output, is_directory=True),
-            "endpoint": endpoint_of(endpoint).value,
+            "endpoint": endpoint_of(endpoint).route,
             "template": template_of(endpoint, model, template, input_column),
             "id_column": id_column,
             "format": format.value,

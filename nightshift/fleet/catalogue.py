@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from nightshift import endpoints
 from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.jobs import Endpoint, InputError
+from nightshift.jobs import InputError
 from nightshift.store import Transaction
 
 CACHED_S: Final = 5.0  # how long a model is served as it was last read, whatever workers register meanwhile
@@ -24,9 +25,9 @@ class ServedModel:
     context_length: int | None = None  # tokens
     created_at: datetime | None = None
 
-    def serves(self, endpoint: Endpoint) -> bool:
+    def serves(self, endpoint: str) -> bool:
         """An announced model is taken to serve every endpoint until a worker registers what it is."""
-        return self.kind is None or self.kind.serves(endpoint)
+        return self.kind is None or endpoints.get(endpoint).model_kind is self.kind
 
 
 class Catalogue:
@@ -54,20 +55,20 @@ class Catalogue:
             raise _unknown(name)
         return found
 
-    def serves(self, name: str, endpoint: Endpoint) -> bool:
+    def serves(self, name: str, endpoint: str) -> bool:
         found = self._models.get(name)
         return found is not None and found.serves(endpoint)
 
-    def check(self, name: str, endpoint: Endpoint) -> None:
+    def check(self, name: str, endpoint: str) -> None:
         """Raises UnknownModel, or InvalidRequest for a model that does something else."""
         if not self.find(name).serves(endpoint):
             raise InvalidRequest(
-                f"The model '{name}' does not serve {endpoint.value}.",
+                f"The model '{name}' does not serve {endpoint}.",
                 param="model",
                 code="model_not_supported",
             )
 
-    def objection(self, name: str, endpoint: Endpoint) -> InputError | None:
+    def objection(self, name: str, endpoint: str) -> InputError | None:
         """Why an accepted job cannot ask this model for this; None if it can.
 
         Before the first worker has registered, no model is unknown: the job waits for one.
@@ -95,7 +96,7 @@ class CachedCatalogue:
     def read(self, tx: Transaction) -> Catalogue:
         return Catalogue(tx.workers.models(), self._announced)
 
-    def check(self, tx: Transaction, name: str, endpoint: Endpoint) -> None:
+    def check(self, tx: Transaction, name: str, endpoint: str) -> None:
         """Raises UnknownModel, which names the models there are, or InvalidRequest."""
         if self._clock_s() < self._cached_until_s and self._cached.serves(name, endpoint):
             return

@@ -3,16 +3,22 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-
-from nightshift.jobs import Endpoint
+from typing import Final
 
 
 class ModelKind(StrEnum):
-    DECODER = "decoder"  # generates text
-    ENCODER = "encoder"  # embeds text
+    """What a model computes. Each endpoint is served by one kind."""
 
-    def serves(self, endpoint: Endpoint) -> bool:
-        return endpoint.generates_text == (self is ModelKind.DECODER)
+    DECODER = "decoder"
+    ENCODER = "encoder"
+
+    @property
+    def does(self) -> str:
+        """In words, for errors."""
+        return _DOES[self]
+
+
+_DOES: Final = {ModelKind.DECODER: "generates text", ModelKind.ENCODER: "makes embeddings"}
 
 
 @dataclass(frozen=True, kw_only=True)

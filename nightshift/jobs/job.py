@@ -87,30 +87,6 @@ class Face(StrEnum):
     OPENAI = "openai"  # /v1/batches: whole-file validation, one output file and one error file
 
 
-class Endpoint(StrEnum):
-    """What can be asked of a model. The value is the route."""
-
-    CHAT = "/v1/chat/completions"
-    COMPLETIONS = "/v1/completions"
-    EMBEDDINGS = "/v1/embeddings"
-
-    @classmethod
-    def from_name(cls, name: str) -> "Endpoint":
-        """A route, or its short name: `chat`, `completions`, `embeddings`.
-
-        Raises ValueError naming the known ones.
-        """
-        for endpoint in cls:
-            route = endpoint.value.removeprefix("/v1/")
-            if name.strip("/").removeprefix("v1/") in (route, route.split("/")[0]):
-                return endpoint
-        raise ValueError(f"unknown endpoint {name!r}: use one of {', '.join(e.value for e in cls)}")
-
-    @property
-    def generates_text(self) -> bool:
-        return self is not Endpoint.EMBEDDINGS
-
-
 @dataclass(frozen=True)
 class Webhook:
     """Where to send a job's events, and which. The signing secret is kept apart, encrypted."""
@@ -123,7 +99,7 @@ class Webhook:
 class JobSpec:
     """What was asked for, as accepted. Never changes after creation."""
 
-    endpoint: Endpoint
+    endpoint: str  # its route; `nightshift/endpoints` has what it decides
     completion_window_s: int
     input: str | None = None  # `s3://…`, `file:///…` or `file-…`; None for an online job
     output: str | None = None  # prefix for part files; None for an online or OpenAI job
@@ -149,7 +125,6 @@ class JobSpec:
     def from_json(cls, data: JsonObject) -> "JobSpec":
         known = {key: value for key, value in data.items() if key in cls.__dataclass_fields__}
         webhook = known.pop("webhook", None)
-        known["endpoint"] = Endpoint(known["endpoint"])
         spec = cls(**known)
         if webhook is None:
             return spec

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import Endpoint, JobSpec, JsonObject, NewShard
+from nightshift.jobs import JobSpec, JsonObject, NewShard
 from nightshift.rows.inputs import BadRow, Row
 from nightshift.rows.templates import render
 
 CUSTOM_ID_CHARS_MAX: Final = 64  # OpenAI's
 RECORD_ID_CHARS_MAX: Final = 512  # of an id column: URLs and paths are in use as ids
+QUOTED_CHARS_MAX: Final = 80  # of a value in a message
 NUL: Final = "\0"  # no id has one: PostgreSQL keeps no text with it
 
 
@@ -98,24 +99,44 @@ def _as_id(value: Any) -> str | None:
     return value
 
 
-def _batch_line(line: JsonObject, endpoint: Endpoint, number: str) -> RowRequest:
-    custom_id = line.get("custom_id", number)
-    if not is_custom_id(custom_id):
+def check_envelope(line: JsonObject, endpoint: str) -> JsonObject:
+    """Check what a batch line with all four fields says around its body, and return that.
+
+    Raises InvalidRequest.
+    """
+    if not is_custom_id(line["custom_id"]):
         raise InvalidRequest(
             f"'custom_id' must be a text of 1 to {CUSTOM_ID_CHARS_MAX} characters, none of them NUL.",
             param="custom_id",
+            code="missing_required_parameter",
         )
-    if line.get("method", "POST") != "POST":
-        raise InvalidRequest("'method' must be POST.", param="method", code="invalid_method")
-    if line.get("url", endpoint.value) != endpoint.value:
-        raise InvalidRequest(f"'url' must be {endpoint.value}.", param="url", code="invalid_url")
-    body = line.get("body")
+    if line["method"] != "POST":
+        message = f"'method' must be POST, not {quoted(line['method'])}."
+        raise InvalidRequest(message, param="method", code="invalid_method")
+    if line["url"] != endpoint:
+        message = f"'url' must be the batch's endpoint, {endpoint}, not {quoted(line['url'])}."
+        raise InvalidRequest(message, param="url", code="invalid_url")
+    body = line["body"]
     if not isinstance(body, dict):
+        raise InvalidRequest("'body' must be an object.", param="body", code="missing_required_parameter")
+    if body.get("stream"):
+        raise InvalidRequest("'stream' is not possible in a batch.", param="body.stream")
+    return body
+
+
+def quoted(value: Any) -> str:
+    """A value of the input for a message, cut to a length a message can have."""
+    text = repr(value)
+    return text if len(text) <= QUOTED_CHARS_MAX else text[:QUOTED_CHARS_MAX] + "…"
+
+
+def _batch_line(line: JsonObject, endpoint: str, number: str) -> RowRequest:
+    """A line of a native job's input may leave out everything but the body."""
+    if line.get("body") is None:
         raise InvalidRequest(
             "The row has no 'body' object, and the job has no template to make one.",
             param="body",
             code="missing_required_parameter",
         )
-    if body.get("stream"):
-        raise InvalidRequest("'stream' is not possible in a batch.", param="body.stream")
-    return RowRequest(custom_id, body)
+    whole = {"custom_id": number, "method": "POST", "url": endpoint, **line}
+    return RowRequest(body=check_envelope(whole, endpoint), custom_id=whole["custom_id"])

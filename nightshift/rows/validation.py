@@ -13,16 +13,15 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final
 
-from nightshift.endpoints.requests import embedding_inputs
+from nightshift.endpoints import Endpoint
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import Endpoint, InputError, JsonObject
+from nightshift.jobs import InputError, JsonObject
 from nightshift.rows.lines import BadLine, Line, parse_object
-from nightshift.rows.requests import CUSTOM_ID_CHARS_MAX, is_custom_id
+from nightshift.rows.requests import check_envelope, quoted
 
 ERRORS_MAX: Final = 100  # bad lines reported; the last one's message says how many more there are
 ID_DIGEST_BYTES: Final = 16  # kept per row to find duplicates: two ids that differ never share one
 MODEL_CHARS_MAX: Final = 256
-QUOTED_CHARS_MAX: Final = 80  # of somebody's value in a message
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,6 @@ def validate(
     return validator.report()
 
 
-class _Problem(Exception):
-    def __init__(self, code: str, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.param = code, message, param
-
-
 @dataclass
 class _Validator:
     endpoint: Endpoint
@@ -95,13 +88,11 @@ class _Validator:
         self._cut(line)
         self.rows += 1
         try:
-            row = parse_object(line.data)
-            self._check_envelope(row)
-            self._check_body(row["body"])
+            self._check_body(self._check_envelope(parse_object(line.data)))
         except BadLine as error:
             self._add(InputError("invalid_json_line", _sentence(error.message), line.number))
-        except _Problem as error:
-            self._add(InputError(error.code, error.message, line.number, error.param))
+        except InvalidRequest as error:
+            self._add(InputError(error.code or "invalid_value", error.message, line.number, error.param))
 
     def too_many_rows(self, line: Line) -> None:
         message = f"The file has more than {self.limits.rows_max} requests."
@@ -130,74 +121,50 @@ class _Validator:
         else:
             self.errors_unreported += 1
 
-    def _check_envelope(self, row: JsonObject) -> None:
+    def _check_envelope(self, row: JsonObject) -> JsonObject:
         for name in ("custom_id", "method", "url", "body"):
             if row.get(name) is None:
-                raise _Problem("missing_required_parameter", f"'{name}' is missing.", name)
-        self._check_id(row["custom_id"])
-        if row["method"] != "POST":
-            raise _Problem(
-                "invalid_method", f"'method' must be POST, not {_quoted(row['method'])}.", "method"
-            )
-        if row["url"] != self.endpoint.value:
-            message = f"'url' must be the batch's endpoint, {self.endpoint.value}, not {_quoted(row['url'])}."
-            raise _Problem("invalid_url", message, "url")
-        if not isinstance(row["body"], dict):
-            raise _Problem("missing_required_parameter", "'body' must be an object.", "body")
+                raise InvalidRequest(f"'{name}' is missing.", param=name, code="missing_required_parameter")
+        body = check_envelope(row, self.endpoint.route)
+        self._check_is_new(row["custom_id"])
+        return body
 
-    def _check_id(self, custom_id: Any) -> None:
-        if not is_custom_id(custom_id):
-            message = (
-                f"'custom_id' must be a text of 1 to {CUSTOM_ID_CHARS_MAX} characters, none of them NUL."
-            )
-            raise _Problem("missing_required_parameter", message, "custom_id")
+    def _check_is_new(self, custom_id: str) -> None:
         digest = blake2b(custom_id.encode(errors="surrogatepass"), digest_size=ID_DIGEST_BYTES).digest()
         if digest in self.ids:
             message = f"The custom_id {custom_id!r} was used by an earlier line."
-            raise _Problem("duplicate_custom_id", message, "custom_id")
+            raise InvalidRequest(message, param="custom_id", code="duplicate_custom_id")
         self.ids.add(digest)
 
     def _check_body(self, body: JsonObject) -> None:
         self._check_model(body.get("model"))
-        if body.get("stream"):
-            raise _Problem("invalid_value", "'stream' is not possible in a batch.", "body.stream")
-        if self.endpoint is Endpoint.CHAT and not isinstance(body.get("messages"), list):
-            raise _Problem("missing_required_parameter", "'messages' must be a list.", "body.messages")
-        if self.endpoint is Endpoint.COMPLETIONS and body.get("prompt") is None:
-            raise _Problem("missing_required_parameter", "'prompt' is missing.", "body.prompt")
-        if self.endpoint is Endpoint.EMBEDDINGS:
-            self._count_embedding_inputs(body.get("input"))
+        try:
+            self.embedding_inputs += self.endpoint.check_line(body)
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, param=f"body.{error.param}", code=error.code) from error
+        if self.embedding_inputs > self.limits.embedding_inputs_max:
+            message = f"The file has more than {self.limits.embedding_inputs_max} embedding inputs."
+            raise InvalidRequest(message, param="body.input", code="too_many_requests_in_file")
 
     def _check_model(self, model: Any) -> None:
         if not isinstance(model, str) or not model:
-            raise _Problem("missing_required_parameter", "'model' is missing.", "body.model")
+            raise _wrong_model("missing_required_parameter", "'model' is missing.")
         if len(model) > MODEL_CHARS_MAX:
-            raise _Problem("model_not_found", f"No model is called {_quoted(model)}.", "body.model")
+            raise _wrong_model("model_not_found", f"No model is called {quoted(model)}.")
         if self.model is None:
             wrong = self.serves(model)
             if wrong is not None:
-                raise _Problem(wrong.code, wrong.message, "body.model")
+                raise _wrong_model(wrong.code, wrong.message)
             self.model = model
         if model != self.model:
             message = (
-                f"All lines of a file must ask for one model: {_quoted(model)} after {_quoted(self.model)}."
+                f"All lines of a file must ask for one model: {quoted(model)} after {quoted(self.model)}."
             )
-            raise _Problem("mismatched_model", message, "body.model")
-
-    def _count_embedding_inputs(self, value: Any) -> None:
-        try:
-            self.embedding_inputs += len(embedding_inputs(value))
-        except (ValueError, InvalidRequest) as error:
-            raise _Problem("missing_required_parameter", f"{error}.", "body.input") from error
-        if self.embedding_inputs > self.limits.embedding_inputs_max:
-            message = f"The file has more than {self.limits.embedding_inputs_max} embedding inputs."
-            raise _Problem("too_many_requests_in_file", message, "body.input")
+            raise _wrong_model("mismatched_model", message)
 
 
-def _quoted(value: Any) -> str:
-    """Somebody's value for a message, cut to a length a message can have."""
-    quoted = repr(value)
-    return quoted if len(quoted) <= QUOTED_CHARS_MAX else quoted[:QUOTED_CHARS_MAX] + "…"
+def _wrong_model(code: str, message: str) -> InvalidRequest:
+    return InvalidRequest(message, param="body.model", code=code)
 
 
 def _sentence(text: str) -> str:

@@ -3,6 +3,7 @@
 What a line must look like is `nightshift/rows/validation.py`'s to know.
 """
 
+from nightshift import endpoints
 from nightshift.errors import ObjectNotFound
 from nightshift.fleet.catalogue import Catalogue
 from nightshift.jobs import Job
@@ -30,12 +31,12 @@ def plan_file(
         raise ObjectNotFound(f"There is no input file {job.spec.input}.")
     if format_of(source.key) is not InputFormat.JSONL:
         raise UnreadableInput("The input of a batch must be one JSONL file, not compressed.")
-    endpoint = job.spec.endpoint
+    endpoint = endpoints.get(job.spec.endpoint)
     lines = lines_in_range(source.store, source.key, 0, None, line_bytes_max=line_bytes_max, etag=info.etag)
     report = validate(
         interruptible(lines, may_continue),
         endpoint,
-        lambda model_id: catalogue.objection(model_id, endpoint),
+        lambda model_id: catalogue.objection(model_id, endpoint.route),
         limits,
     )
     if report.errors:

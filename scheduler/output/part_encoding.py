@@ -1,21 +1,21 @@
 """A part file's bytes: the lines as they are, or as rows of a Parquet file.
 
     custom_id  outcome  status_code  error_code  error_message  prompt_tokens  completion_tokens
-    + text (generated) or embedding (list of float32, of a row with one input)
+    + the endpoint's own columns, such as text or embedding
     + body, the whole answer as JSON, wherever the columns do not say it all
 
 The same lines give the same bytes.
 """
 
-import base64
 import json
-import struct
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from nightshift.jobs import Endpoint, JsonObject
+from nightshift.endpoints import Endpoint
+from nightshift.endpoints.endpoint import ColumnType
+from nightshift.jobs import JsonObject
 from scheduler.output.results import ResultLine
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def record(line: ResultLine, endpoint: Endpoint) -> Record:
     response = row["response"] or {}
     body: JsonObject = response.get("body") or {}
     error = row["error"] or body.get("error") or {}
-    answer, said = _embedding(body) if endpoint is Endpoint.EMBEDDINGS else (_text(body), False)
+    answer = endpoint.cells(body)
     return {
         "custom_id": row["custom_id"],
         "outcome": row["outcome"],
@@ -65,15 +65,19 @@ def record(line: ResultLine, endpoint: Endpoint) -> Record:
         "error_message": error.get("message"),
         "prompt_tokens": line.prompt_tokens,
         "completion_tokens": line.completion_tokens,
-        _answer_column(endpoint): answer,
-        "body": None if said or not body else json.dumps(body, ensure_ascii=False, separators=(",", ":")),
+        **answer.values,
+        "body": None if answer.say_all or not body else _json_text(body),
     }
+
+
+def _json_text(body: JsonObject) -> str:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
 
 def _schema(endpoint: Endpoint) -> "pa.Schema":
     import pyarrow as pa
 
-    answer = pa.list_(pa.float32()) if endpoint is Endpoint.EMBEDDINGS else pa.string()
+    types = {ColumnType.TEXT: pa.string(), ColumnType.FLOATS: pa.list_(pa.float32())}
     return pa.schema(
         [
             ("custom_id", pa.string()),
@@ -83,37 +87,10 @@ def _schema(endpoint: Endpoint) -> "pa.Schema":
             ("error_message", pa.string()),
             ("prompt_tokens", pa.int64()),
             ("completion_tokens", pa.int64()),
-            (_answer_column(endpoint), answer),
+            *((name, types[type]) for name, type in endpoint.columns.items()),
             ("body", pa.string()),
         ]
     )
-
-
-def _answer_column(endpoint: Endpoint) -> str:
-    return "embedding" if endpoint is Endpoint.EMBEDDINGS else "text"
-
-
-def _text(body: JsonObject) -> str | None:
-    """The first choice's text, of either kind of generated answer."""
-    choices = body.get("choices") or [{}]
-    message = choices[0].get("message") or {}
-    text = message.get("content", choices[0].get("text"))
-    return text if isinstance(text, str) else None
-
-
-def _embedding(body: JsonObject) -> tuple[list[float] | None, bool]:
-    """The vector of a row with one input, and whether it is the whole answer."""
-    data = body.get("data") or []
-    if len(data) != 1:
-        return None, False
-    vector = data[0]["embedding"]
-    return (_from_base64(vector) if isinstance(vector, str) else vector), True
-
-
-def _from_base64(text: str) -> list[float]:
-    """Little-endian float32, as the API writes it."""
-    raw = base64.b64decode(text)
-    return list(struct.unpack(f"<{len(raw) // 4}f", raw))
 
 
 def _chunks(file: IO[bytes]) -> Iterable[bytes]:

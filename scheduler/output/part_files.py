@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Final
 
+from nightshift import endpoints
 from nightshift.errors import StorageError
 from nightshift.jobs import Counts, Job, JobState, Shard
 from nightshift.objectstore import ObjectInfo, ObjectStore
@@ -121,7 +122,7 @@ class PartWriter:
         if first is None:
             return None
         name = part_name(shard.shard_no, self.job.spec.format)
-        pieces = encoded(chain((first,), lines), self.job.spec.format, self.job.spec.endpoint)
+        pieces = encoded(chain((first,), lines), self.job.spec.format, endpoints.get(self.job.spec.endpoint))
         with _at_destination():
             info = self.destination.store.put(self.destination.prefix + name, pieces)
         failpoints.hit("scheduler.part_written")

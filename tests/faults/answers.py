@@ -10,7 +10,7 @@ from functools import cache
 from typing import Protocol
 
 from nightshift.demo import demo_model_path
-from nightshift.endpoints.requests import ChatRequest
+from nightshift.endpoints.requests import Chat, ChatRequest
 from nightshift.jobs import Answer
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
@@ -50,7 +50,7 @@ class FakeAnswers:
             num_output_tokens=len(tokens),
             num_cached_tokens=0,
         )
-        answer = TextAnswer(request, identity, tokenizer).take(0, whole).answer
+        answer = TextAnswer(Chat(), request, identity, tokenizer).take(0, whole).answer
         assert answer is not None
         return answer
 
@@ -84,7 +84,9 @@ class ModelAnswers:
             if progress.answer is not None:
                 self._heard.put((number, progress.answer))
 
-        self._server.submit(Inference(identity.name, request, identity, PriorityClass.STANDARD, listen))
+        self._server.submit(
+            Inference(identity.name, Chat(), request, identity, PriorityClass.STANDARD, listen)
+        )
 
 
 @cache

@@ -34,7 +34,8 @@ from nightshift.settings import WorkerSettings
 from workers.engine import InvalidTokenIds, MadeBy, Output, PromptTooLong, Request
 from workers.engine.request import PRIORITY_RANKS
 from workers.serving.inference import SamplingDefaults
-from workers.serving.model_server import ModelServer, OnFatal, TextServer
+from workers.serving.model_server import ModelServer, OnFatal
+from workers.serving.text_server import TextServer
 
 MODEL: Final = "fake"
 CONTEXT_LENGTH: Final = 100_000  # tokens, which are bytes here

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from nightshift.endpoints.requests import ChatRequest, parse_request
+from nightshift import endpoints
+from nightshift.endpoints.chat import ChatRequest
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.jobs import Answer, Counts, Face, JobState, Shard, ShardState
 from nightshift.jobs import Job as StoredJob
@@ -115,7 +116,7 @@ def expected_answers(
     """Of each row, with its identity, in order."""
     asked: list[Asked] = []
     for row, identity in zip(rows, identities, strict=True):
-        request = parse_request(stored.spec.endpoint, row.body(service.model))
+        request = endpoints.get(stored.spec.endpoint).parse(row.body(service.model))
         assert isinstance(request, ChatRequest)
         asked.append((request, identity))
     return answers_of(service.parts.engine).of(asked)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from nightshift import endpoints
 from nightshift.broker.token_streams import StreamWriter
-from nightshift.endpoints.requests import parse_request
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import Answer, OnlineClaim
 from nightshift.lifecycle import transitions
@@ -169,9 +169,11 @@ class OnlineRunner:
 
     def _submit(self, request: OnlineRequest) -> None:
         claim = request.claim
+        endpoint = endpoints.get(claim.job.spec.endpoint)
         inference = Inference(
             id=request.inference_id,
-            request=parse_request(claim.job.spec.endpoint, claim.body),
+            endpoint=endpoint,
+            request=endpoint.parse(claim.body),
             identity=Identity(claim.job.id, int(claim.job.created_at.timestamp())),
             priority=claim.job.priority,
             listener=lambda progress: self._hear(request, progress),

@@ -10,15 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from nightshift.endpoints.answers import Choice, chat_completion, embedding_list, error_body, text_completion
-from nightshift.endpoints.logprobs import Chance, Chosen, chat_logprobs, completion_logprobs
-from nightshift.endpoints.requests import (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    GenerationRequest,
-    Request,
-)
+from nightshift.endpoints.answers import error_body
+from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
+from nightshift.endpoints.logprobs import Chance, Chosen
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Answer, JsonObject, Usage
 from workers.engine import Completion, InvalidSamplingParams, Output, SamplingParams, TokenLogprobs
@@ -126,14 +120,6 @@ def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDef
         raise InvalidRequest(f"Invalid '{error.field}': {error}.", param=error.field) from error
 
 
-def prompt_chars(request: Request) -> int:
-    """How long a request's text is, in characters, before anything is done with it."""
-    if isinstance(request, ChatRequest):
-        return sum(len(message.text) for message in request.messages)
-    texts = request.inputs if isinstance(request, EmbeddingRequest) else [request.prompt]
-    return sum(len(text) for text in texts if isinstance(text, str))
-
-
 def body_chars(value: Any) -> int:
     """How much text there is in a request body nobody has looked at, in characters."""
     if isinstance(value, str):
@@ -164,11 +150,12 @@ class TextAnswer:
     """Collects one request's outputs, of all its choices, and turns them into what its listener hears."""
 
     def __init__(
-        self, request: ChatRequest | CompletionRequest, identity: Identity, tokenizer: Tokenizer
+        self, endpoint: TextEndpoint, request: GenerationRequest, identity: Identity, tokenizer: Tokenizer
     ) -> None:
+        self._endpoint = endpoint
         self._request = request
         self._identity = identity
-        self._choices = [_Choice(request, tokenizer) for _ in range(request.num_choices)]
+        self._choices = [_Choice(endpoint, request, tokenizer) for _ in range(request.num_choices)]
 
     def take(self, choice: int, output: Output) -> Progress:
         """One output of the engine's, as progress. The last choice to finish brings the answer."""
@@ -186,36 +173,24 @@ class TextAnswer:
             sum(len(done.token_ids) for done in completions),
             completions[0].num_cached_tokens,
         )
-        request, identity = self._request, self._identity
-        choices = [choice.shown() for choice in self._choices]
-        if isinstance(request, ChatRequest):
-            body = chat_completion(
-                id=identity.id("chatcmpl-"),
-                created_s=identity.created_s,
-                model=request.model,
-                choices=choices,
-                usage=usage,
-                service_tier=request.service_tier,
-            )
-        else:
-            body = text_completion(
-                id=identity.id("cmpl-"),
-                created_s=identity.created_s,
-                model=request.model,
-                choices=choices,
-                usage=usage,
-            )
+        body = self._endpoint.answer(
+            self._request,
+            id=self._identity.id(self._endpoint.id_prefix),
+            created_s=self._identity.created_s,
+            choices=[choice.shown() for choice in self._choices],
+            usage=usage,
+        )
         return Answer(200, body, usage)
 
 
 class _Choice:
     """One choice of a request: its completion, and its tokens as the answer shows them."""
 
-    def __init__(self, request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> None:
+    def __init__(self, endpoint: TextEndpoint, request: GenerationRequest, tokenizer: Tokenizer) -> None:
         self.completion = Completion(id="")
         self._tokenizer = tokenizer
         self._shows_logprobs = request.logprobs_asked is not None
-        self._in_shape = chat_logprobs if isinstance(request, ChatRequest) else completion_logprobs
+        self._in_shape = endpoint.logprobs
         self._chosen: list[Chosen] = []
         self._partial = b""  # of a character whose last bytes have not come yet
         self._num_characters = 0  # before it
@@ -268,17 +243,6 @@ class _Choice:
 
 def _continues_character(data: bytes) -> bool:
     return data[0] & 0b1100_0000 == 0b1000_0000
-
-
-def embedding_answer(request: EmbeddingRequest, vectors: Sequence[bytes], prompt_tokens: int) -> Answer:
-    """An embedding request's answer. Each vector is little-endian float32 bytes."""
-    body = embedding_list(
-        model=request.model,
-        embeddings=vectors,
-        encoding_format=request.encoding_format,
-        prompt_tokens=prompt_tokens,
-    )
-    return Answer(200, body, Usage(prompt_tokens, 0, 0))
 
 
 def refusal(error: InvalidRequest) -> Answer:

@@ -20,8 +20,10 @@ from nightshift.settings import WorkerSettings
 from workers.engine import Engine, EngineConfig, EngineError
 from workers.engine.config import DTypeName, KvCacheDTypeName, WeightDTypeName
 from workers.engine.encoders.model import EncoderModel
+from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.inference import SamplingDefaults
-from workers.serving.model_server import EmbeddingServer, ModelServer, OnFatal, TextServer
+from workers.serving.model_server import ModelServer, OnFatal
+from workers.serving.text_server import TextServer
 
 
 def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from nightshift.endpoints.requests import EmbeddingRequest
 from nightshift.errors import InvalidRequest, UnknownModel
-from nightshift.fleet.models import ModelKind
 from nightshift.settings import WorkerSettings
 from workers.serving.model_server import Inference, ModelServer, OnFatal
 
@@ -35,9 +33,8 @@ class Models:
     def submit(self, inference: Inference) -> ModelServer:
         """Hand a request to the model it names. Raises UnknownModel, InvalidRequest or Busy."""
         server = self.get(inference.request.model)
-        wanted = ModelKind.ENCODER if isinstance(inference.request, EmbeddingRequest) else ModelKind.DECODER
-        if server.model.kind is not wanted:
-            does = "generates text" if server.model.kind is ModelKind.DECODER else "makes embeddings"
+        if server.model.kind is not inference.endpoint.model_kind:
+            does = server.model.kind.does
             raise InvalidRequest(
                 f"The model '{server.model.id}' {does}; this endpoint asks for something else.",
                 param="model",

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from nightshift.endpoints.requests import parse_request
+from nightshift import endpoints
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError
 from nightshift.jobs import Answer, BulkClaim
 from nightshift.objectstore.sources import Sources
@@ -163,7 +163,8 @@ class ShardRows:
 
     def _submit(self, row: int, request: RowRequest, tries: int) -> AdmittedRow | None:
         job = self._claim.job
-        parsed = parse_request(job.spec.endpoint, request.body)
+        endpoint = endpoints.get(job.spec.endpoint)
+        parsed = endpoint.parse(request.body)
         if parsed.model != job.model:
             raise InvalidRequest(
                 f"This job runs '{job.model}'; the row asks for '{parsed.model}'.",
@@ -174,6 +175,7 @@ class ShardRows:
         inference_id = f"{identity.name}@{self._claim.lease.term}" + (f".{tries}" if tries > 1 else "")
         inference = Inference(
             id=inference_id,
+            endpoint=endpoint,
             request=parsed,
             identity=identity,
             priority=job.priority,

@@ -14,15 +14,17 @@ from typing import Any
 import redis
 from kombu.exceptions import OperationalError
 
+from nightshift import endpoints
 from nightshift.broker.queue import ONLINE_QUEUE, Queue, celery_app
 from nightshift.broker.token_streams import Delta, End, StreamWriter
-from nightshift.endpoints.answers import Choice, chat_completion, embedding_list, error_body, text_completion
-from nightshift.endpoints.logprobs import Chance, Chosen, chat_logprobs, completion_logprobs
-from nightshift.endpoints.requests import ChatRequest, CompletionRequest, parse_request
+from nightshift.endpoints.answers import error_body
+from nightshift.endpoints.embeddings import EmbeddingRequest, Embeddings
+from nightshift.endpoints.generation import Choice, Conversation, GenerationRequest, TextEndpoint
+from nightshift.endpoints.logprobs import Chance, Chosen
 from nightshift.errors import QueueUnavailable
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.jobs import Answer, Endpoint, JobKind, JsonObject, OnlineClaim, StopReason, Usage
+from nightshift.jobs import Answer, JobKind, JsonObject, OnlineClaim, StopReason, Usage
 from nightshift.lifecycle import transitions
 from nightshift.settings import QueueSettings
 from nightshift.store import Store
@@ -100,7 +102,7 @@ class FakeWorker:
 
     def parrot(self, claim: OnlineClaim) -> None:
         """Repeat what was said, word by word; measure what is to be embedded."""
-        if claim.job.spec.endpoint is Endpoint.EMBEDDINGS:
+        if claim.job.spec.endpoint == "/v1/embeddings":
             self.record(claim, vectors(claim))
             return
         text, request = heard(claim), asked(claim)
@@ -177,14 +179,20 @@ class FakeWorker:
 
 def heard(claim: OnlineClaim) -> str:
     """The text a request wants to be answered."""
-    request = parse_request(claim.job.spec.endpoint, claim.body)
-    return request.conversation[-1]["content"] if hasattr(request, "conversation") else str(request.prompt)  # type: ignore[union-attr]
+    prompt = asked(claim).prompt_given
+    return prompt.messages[-1]["content"] if isinstance(prompt, Conversation) else str(prompt)
 
 
-def asked(claim: OnlineClaim) -> ChatRequest | CompletionRequest:
-    request = parse_request(claim.job.spec.endpoint, claim.body)
-    assert isinstance(request, ChatRequest | CompletionRequest)
+def asked(claim: OnlineClaim) -> GenerationRequest:
+    request = text_endpoint(claim).parse(claim.body)
+    assert isinstance(request, GenerationRequest)
     return request
+
+
+def text_endpoint(claim: OnlineClaim) -> TextEndpoint:
+    endpoint = endpoints.get(claim.job.spec.endpoint)
+    assert isinstance(endpoint, TextEndpoint)
+    return endpoint
 
 
 def wondered(claim: OnlineClaim, words: Sequence[tuple[int, str]]) -> JsonObject | None:
@@ -196,46 +204,31 @@ def wondered(claim: OnlineClaim, words: Sequence[tuple[int, str]]) -> JsonObject
     for start, word in words:
         chances = [Chance(word.encode(), -0.25), Chance(word.upper().encode(), -1.5)]
         chosen.append(Chosen(chances[0], chances[: request.logprobs_asked], start))
-    return (chat_logprobs if isinstance(request, ChatRequest) else completion_logprobs)(chosen)
+    return text_endpoint(claim).logprobs(chosen)
 
 
 def spoken(claim: OnlineClaim, text: str, finish_reason: str = "stop") -> Answer:
     """The recorded answer: every choice has this text."""
     choices = [Choice(text, finish_reason, wondered(claim, [*_words(text)]))] * asked(claim).num_choices
     usage = Usage(prompt_tokens=3, completion_tokens=len(text.split()) * len(choices))
-    created_s, model = int(claim.job.created_at.timestamp()), str(claim.job.model)
-    body: JsonObject
-    if claim.job.spec.endpoint is Endpoint.CHAT:
-        body = chat_completion(
-            id="chatcmpl-fake",
-            created_s=created_s,
-            model=model,
-            choices=choices,
-            usage=usage,
-            service_tier=claim.job.spec.service_tier,
-        )
-    else:
-        body = text_completion(
-            id="cmpl-fake",
-            created_s=created_s,
-            model=model,
-            choices=choices,
-            usage=usage,
-        )
+    body = text_endpoint(claim).answer(
+        asked(claim),
+        id="answer-fake",
+        created_s=int(claim.job.created_at.timestamp()),
+        choices=choices,
+        usage=usage,
+    )
     return Answer(200, body, usage)
 
 
 def vectors(claim: OnlineClaim) -> Answer:
     """A vector of two numbers for every input: its length, and one."""
-    request = parse_request(Endpoint.EMBEDDINGS, claim.body)
-    inputs = request.inputs  # type: ignore[union-attr]
-    body = embedding_list(
-        model=request.model,
-        embeddings=[struct.pack("<2f", len(text), 1) for text in inputs],
-        encoding_format=request.encoding_format,  # type: ignore[union-attr]
-        prompt_tokens=len(inputs),
-    )
-    return Answer(200, body, Usage(prompt_tokens=len(inputs)))
+    endpoint = Embeddings()
+    request = endpoint.parse(claim.body)
+    assert isinstance(request, EmbeddingRequest)
+    embeddings = [struct.pack("<2f", len(text), 1) for text in request.inputs]
+    body = endpoint.answer(request, embeddings, prompt_tokens=len(embeddings))
+    return Answer(200, body, Usage(prompt_tokens=len(embeddings)))
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:

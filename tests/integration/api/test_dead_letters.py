@@ -11,7 +11,6 @@ import pytest
 from api.routes import dead_letters
 from api.services import AppSettings
 from nightshift.fleet.workers import ExitCause
-from nightshift.jobs import Endpoint
 from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.priorities import PriorityClass
@@ -43,7 +42,7 @@ def letter(store: Store, folder: Path) -> DeadLetter:
     uri = (folder / "in.jsonl").as_uri()
     found = DirectoryStore(folder).head("in.jsonl")
     assert found is not None
-    spec = a_spec(endpoint=Endpoint.CHAT, input=uri, max_runtime_s=7200, metadata={"who": "me"})
+    spec = a_spec(endpoint="/v1/chat/completions", input=uri, max_runtime_s=7200, metadata={"who": "me"})
     job = submit(store, spec=spec, model=CHAT_MODEL, priority=PriorityClass.BACKGROUND)
     with store.transaction() as tx:
         shard = a_shard(uri=uri, format="jsonl", start=0, end=len(lines), source_etag=found.etag)

@@ -5,7 +5,6 @@ import pytest
 from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.fleet.catalogue import CACHED_S, CachedCatalogue
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.jobs import Endpoint
 from nightshift.store import Store
 
 
@@ -39,7 +38,9 @@ def forget_models(store: Store) -> None:
         connection.exec_driver_sql("DELETE FROM model")
 
 
-def check(store: Store, catalogue: CachedCatalogue, name: str, endpoint: Endpoint = Endpoint.CHAT) -> None:
+def check(
+    store: Store, catalogue: CachedCatalogue, name: str, endpoint: str = "/v1/chat/completions"
+) -> None:
     with store.snapshot() as tx:
         catalogue.check(tx, name, endpoint)
 
@@ -63,11 +64,11 @@ def test_a_model_that_is_registered_as_another_kind_serves_what_that_kind_does(
     register(store, "minilm", ModelKind.DECODER)
     check(store, catalogue, "minilm")
     with pytest.raises(InvalidRequest, match="does not serve /v1/embeddings"):
-        check(store, catalogue, "minilm", Endpoint.EMBEDDINGS)
+        check(store, catalogue, "minilm", "/v1/embeddings")
 
     register(store, "minilm", ModelKind.ENCODER)
 
-    check(store, catalogue, "minilm", Endpoint.EMBEDDINGS)
+    check(store, catalogue, "minilm", "/v1/embeddings")
 
 
 def test_a_served_model_is_not_read_again_for_some_seconds(
@@ -88,11 +89,11 @@ def test_a_served_model_is_not_read_again_for_some_seconds(
 def test_an_announced_model_may_be_asked_for_anything_until_a_worker_says_what_it_is(
     store: Store, catalogue: CachedCatalogue, seconds: Seconds
 ) -> None:
-    check(store, catalogue, "announced", Endpoint.CHAT)
-    check(store, catalogue, "announced", Endpoint.EMBEDDINGS)
+    check(store, catalogue, "announced", "/v1/chat/completions")
+    check(store, catalogue, "announced", "/v1/embeddings")
 
     register(store, "announced", ModelKind.DECODER)
     seconds.now_s += CACHED_S
 
     with pytest.raises(InvalidRequest):
-        check(store, catalogue, "announced", Endpoint.EMBEDDINGS)
+        check(store, catalogue, "announced", "/v1/embeddings")

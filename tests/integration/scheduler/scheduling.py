@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.jobs import BulkClaim, Endpoint, Face, Job, JsonObject, Segment, Shard, Usage, segment_key
+from nightshift.jobs import BulkClaim, Face, Job, JsonObject, Segment, Shard, Usage, segment_key
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import derived_id, new_id
 from nightshift.lifecycle import transitions
@@ -253,7 +253,7 @@ def a_line(custom_id: str, text: str = "hello", *, model: str = MODEL, **overrid
     line = {
         "custom_id": custom_id,
         "method": "POST",
-        "url": Endpoint.CHAT.value,
+        "url": "/v1/chat/completions",
         "body": {"model": model, "messages": [{"role": "user", "content": text}]},
     }
     return {**line, **overrides}

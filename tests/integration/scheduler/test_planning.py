@@ -10,7 +10,7 @@ import pytest
 
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.fleet.models import ModelKind
-from nightshift.jobs import Endpoint, Job, JobState, StopReason
+from nightshift.jobs import Job, JobState, StopReason
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.store import Store
 from nightshift.testing import MODEL, FakeClock, submit
@@ -245,9 +245,7 @@ def test_a_place_jobs_may_not_name_fails_the_job_even_if_it_was_accepted(
 
 def test_an_embedding_job_needs_a_model_that_embeds(place: Place, clock: FakeClock) -> None:
     (place.bucket / "in.jsonl").write_bytes(jsonl([{"text": "hello"}]))
-    job = place.native(
-        endpoint=Endpoint.EMBEDDINGS, template={"model": MODEL, "input": "{{text}}"}, model=MODEL
-    )
+    job = place.native(endpoint="/v1/embeddings", template={"model": MODEL, "input": "{{text}}"}, model=MODEL)
     assert plan(place, job, clock).errors[0].code == "model_not_supported"
 
 

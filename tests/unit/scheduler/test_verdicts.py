@@ -5,9 +5,11 @@ from collections import Counter
 
 import pytest
 
+from nightshift.endpoints.chat import Chat
+from nightshift.endpoints.embeddings import Embeddings
 from nightshift.fleet.catalogue import Catalogue
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.jobs import Counts, Endpoint, JobState, ShardState, StopReason
+from nightshift.jobs import Counts, JobState, ShardState, StopReason
 from nightshift.rows.inputs import InputFormat, InputObject
 from nightshift.testing import a_job, a_spec
 from scheduler.duties.assembly import verdict
@@ -58,16 +60,16 @@ def test_a_job_that_no_worker_could_run_at_all_has_failed() -> None:
 @pytest.mark.parametrize(
     ("model", "endpoint", "code"),
     [
-        ("chatty", Endpoint.CHAT, None),
-        ("chatty", Endpoint.EMBEDDINGS, "model_not_supported"),
-        ("terse", Endpoint.EMBEDDINGS, None),
-        ("unheard-of", Endpoint.CHAT, "model_not_found"),
-        ("announced", Endpoint.CHAT, None),
-        ("org/announced", Endpoint.CHAT, None),
+        ("chatty", "/v1/chat/completions", None),
+        ("chatty", "/v1/embeddings", "model_not_supported"),
+        ("terse", "/v1/embeddings", None),
+        ("unheard-of", "/v1/chat/completions", "model_not_found"),
+        ("announced", "/v1/chat/completions", None),
+        ("org/announced", "/v1/chat/completions", None),
     ],
 )
 def test_a_model_is_known_by_registration_or_by_announcement(
-    model: str, endpoint: Endpoint, code: str | None
+    model: str, endpoint: str, code: str | None
 ) -> None:
     catalogue = Catalogue([DECODER, ENCODER], announced=["/models/announced", "org/announced"])
     objection = catalogue.objection(model, endpoint)
@@ -75,7 +77,7 @@ def test_a_model_is_known_by_registration_or_by_announcement(
 
 
 def test_where_nothing_is_registered_nothing_is_unknown() -> None:
-    assert Catalogue([]).objection("anything", Endpoint.CHAT) is None
+    assert Catalogue([]).objection("anything", "/v1/chat/completions") is None
 
 
 def an_object(size_bytes: int, rows: int | None) -> InputObject:
@@ -99,7 +101,7 @@ def test_a_row_that_was_not_run_is_a_record_too() -> None:
         "error": {"code": "batch_expired", "message": "too late"},
         "outcome": "expired",
     }
-    row = record(ResultLine(False, json.dumps(line).encode()), Endpoint.CHAT)
+    row = record(ResultLine(False, json.dumps(line).encode()), Chat())
     assert (row["status_code"], row["error_code"], row["text"], row["body"]) == (
         None,
         "batch_expired",
@@ -117,5 +119,5 @@ def test_a_row_with_several_embeddings_keeps_its_whole_answer() -> None:
         "error": None,
         "outcome": "succeeded",
     }
-    row = record(ResultLine(True, json.dumps(line).encode()), Endpoint.EMBEDDINGS)
+    row = record(ResultLine(True, json.dumps(line).encode()), Embeddings())
     assert (row["embedding"], json.loads(row["body"])) == (None, body)

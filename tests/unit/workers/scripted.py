@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from nightshift.broker.token_streams import Delta, End
-from nightshift.endpoints.answers import Choice, chat_completion
-from nightshift.endpoints.requests import ChatRequest
+from nightshift.endpoints.chat import Chat, ChatRequest
+from nightshift.endpoints.generation import Choice
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import (
     Answer,
     BulkClaim,
-    Endpoint,
     Face,
     Job,
     JobKind,
@@ -142,14 +141,13 @@ class ScriptedServer(ModelServer):
 
 def prompt_of(inference: Inference) -> str:
     assert isinstance(inference.request, ChatRequest)
-    return inference.request.conversation[-1]["content"]
+    return inference.request.prompt_given.messages[-1]["content"]
 
 
 def answer_with(text: str) -> Answer:
     usage = Usage(3, 2)
-    body = chat_completion(
-        id="chatcmpl-1", created_s=1, model="demo", choices=[Choice(text, "stop")], usage=usage
-    )
+    request = Chat().parse(chat_body(""))
+    body = Chat().answer(request, id="chatcmpl-1", created_s=1, choices=[Choice(text, "stop")], usage=usage)
     return Answer(200, body, usage)
 
 
@@ -165,7 +163,7 @@ def a_job(kind: JobKind, *, model: str | None = "demo", **spec: Any) -> NewJob:
         face=Face.NATIVE,
         priority=PriorityClass.STANDARD,
         model=model,
-        spec=JobSpec(endpoint=Endpoint.CHAT, completion_window_s=3600, **spec),
+        spec=JobSpec(endpoint="/v1/chat/completions", completion_window_s=3600, **spec),
         fingerprint="f",
     )
 

@@ -6,7 +6,7 @@ import json
 import pyarrow.parquet as pq
 
 from nightshift.fleet.models import ModelKind
-from nightshift.jobs import Endpoint, JobState, JsonObject, StopReason
+from nightshift.jobs import JobState, JsonObject, StopReason
 from nightshift.rows.requests import RowRequest
 from nightshift.testing import MODEL, FakeClock
 from tests.integration.scheduler.assembly.conftest import (
@@ -108,7 +108,7 @@ def test_embeddings_are_a_column_of_float32(place: Place, clock: FakeClock) -> N
     place.serve_model("encoder", kind=ModelKind.ENCODER)
     template = {"model": "encoder", "input": "{{text}}"}
     (place.bucket / "in.jsonl").write_bytes(jsonl([{"text": "floats"}, {"text": "base64"}]))
-    wishes = {"endpoint": Endpoint.EMBEDDINGS, "template": template, "format": "parquet"}
+    wishes = {"endpoint": "/v1/embeddings", "template": template, "format": "parquet"}
     job = planned(place, place.native(model="encoder", **wishes), clock)
     with place.store.transaction() as tx:
         claim = tx.claims.bulk("worker_1", ["encoder"], tx.now(), 30)

@@ -9,7 +9,6 @@ from api.responses.times import eta_at, parse_window, window_text
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import (
     Counts,
-    Endpoint,
     Face,
     Job,
     JobKind,
@@ -28,7 +27,7 @@ RUNNING = Job(
     state=JobState.RUNNING,
     priority=PriorityClass.STANDARD,
     model="m",
-    spec=JobSpec(endpoint=Endpoint.CHAT, completion_window_s=3600),
+    spec=JobSpec(endpoint="/v1/chat/completions", completion_window_s=3600),
     counts=Counts(100, 20, 5),
     usage=Usage(),
     created_at=START,

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from nightshift.endpoints.requests import parse_request
+from nightshift import endpoints
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import Endpoint
 
 
 @pytest.mark.parametrize(
@@ -28,7 +27,7 @@ def test_a_refusal_names_the_field_as_the_caller_wrote_it(field: str, value: Any
     body = {"model": "m", "prompt": "p", field: value}
 
     with pytest.raises(InvalidRequest) as refused:
-        parse_request(Endpoint.COMPLETIONS, body)
+        endpoints.get("/v1/completions").parse(body)
 
     assert refused.value.param == param
     assert f"'{param}'" in refused.value.message

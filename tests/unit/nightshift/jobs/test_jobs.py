@@ -8,7 +8,6 @@ from nightshift.jobs import (
     JOB_TRANSITIONS,
     SHARD_TRANSITIONS,
     Answer,
-    Endpoint,
     JobSpec,
     JobState,
     ShardState,
@@ -56,33 +55,6 @@ def test_the_sources_of_a_state_are_the_transitions_read_backwards() -> None:
 def test_a_stop_reason_leads_to_a_state_that_ends_a_job(reason: StopReason) -> None:
     assert reason.final_state.is_terminal
     assert reason.row_error_code == f"batch_{reason.final_state}"
-
-
-@pytest.mark.parametrize(
-    ("name", "endpoint"),
-    [
-        ("/v1/chat/completions", Endpoint.CHAT),
-        ("v1/chat/completions", Endpoint.CHAT),
-        ("chat/completions", Endpoint.CHAT),
-        ("chat", Endpoint.CHAT),
-        ("completions", Endpoint.COMPLETIONS),
-        ("/v1/completions", Endpoint.COMPLETIONS),
-        ("embeddings", Endpoint.EMBEDDINGS),
-        ("/v1/embeddings", Endpoint.EMBEDDINGS),
-    ],
-)
-def test_an_endpoint_is_named_by_its_route_or_in_short(name: str, endpoint: Endpoint) -> None:
-    assert Endpoint.from_name(name) is endpoint
-
-
-@pytest.mark.parametrize("name", ["", "/", "chats", "/v1/images", "/v2/embeddings", "v1"])
-def test_an_unknown_endpoint_is_answered_with_the_known_ones(name: str) -> None:
-    with pytest.raises(ValueError, match=r"unknown endpoint .*/v1/chat/completions.*/v1/embeddings"):
-        Endpoint.from_name(name)
-
-
-def test_only_embeddings_generate_no_text() -> None:
-    assert [endpoint for endpoint in Endpoint if not endpoint.generates_text] == [Endpoint.EMBEDDINGS]
 
 
 @pytest.mark.parametrize(

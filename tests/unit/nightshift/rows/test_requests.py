@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.jobs import Endpoint, JobSpec, JsonObject, NewShard
+from nightshift.jobs import JobSpec, JsonObject, NewShard
 from nightshift.rows.inputs import BadRow, Row
 from nightshift.rows.requests import RECORD_ID_CHARS_MAX, RowProblem, RowRequest, custom_id_of, to_request
 
@@ -21,7 +21,7 @@ def asked(
     row: Row | BadRow | JsonObject, *, first_row: int | None = None, **spec: Any
 ) -> RowRequest | RowProblem:
     shard = NewShard(shard_no=3, uri="u", format="jsonl", start=0, end=None, first_row=first_row)
-    job = JobSpec(endpoint=Endpoint.CHAT, completion_window_s=60, **spec)
+    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
     return to_request(Row(4, row) if isinstance(row, dict) else row, job, shard)
 
 
@@ -44,10 +44,10 @@ def test_a_row_without_an_id_is_called_by_its_number() -> None:
 @pytest.mark.parametrize(
     ("change", "code", "param"),
     [
-        ({"custom_id": ""}, "invalid_value", "custom_id"),
-        ({"custom_id": "x" * 65}, "invalid_value", "custom_id"),
-        ({"custom_id": "a\0b"}, "invalid_value", "custom_id"),
-        ({"custom_id": 7}, "invalid_value", "custom_id"),
+        ({"custom_id": ""}, "missing_required_parameter", "custom_id"),
+        ({"custom_id": "x" * 65}, "missing_required_parameter", "custom_id"),
+        ({"custom_id": "a\0b"}, "missing_required_parameter", "custom_id"),
+        ({"custom_id": 7}, "missing_required_parameter", "custom_id"),
         ({"method": "GET"}, "invalid_method", "method"),
         ({"url": "/v1/embeddings"}, "invalid_url", "url"),
         ({"body": None}, "missing_required_parameter", "body"),
@@ -97,6 +97,6 @@ def test_a_bad_row_stays_what_it_is() -> None:
 def test_a_row_is_called_the_same_whether_it_was_run_or_not(spec: JsonObject, data: JsonObject) -> None:
     """Assembly names rows that were never run; it must come to the names a worker would have given."""
     shard = NewShard(shard_no=3, uri="u", format="jsonl", start=0, end=None)
-    job = JobSpec(endpoint=Endpoint.CHAT, completion_window_s=60, **spec)
+    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
 
     assert custom_id_of(Row(4, data), job, "shard-3-row-5") == to_request(Row(4, data), job, shard).custom_id

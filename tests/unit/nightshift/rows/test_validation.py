@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from nightshift.jobs import Endpoint, InputError, JsonObject
+from nightshift import endpoints
+from nightshift.endpoints.chat import Chat
+from nightshift.jobs import InputError, JsonObject
 from nightshift.rows.lines import split_lines
 from nightshift.rows.validation import ERRORS_MAX, FileLimits, ValidationReport, validate
 
@@ -45,12 +47,12 @@ def serves(model: str) -> InputError | None:
 
 
 def report(
-    *lines: JsonObject | bytes, endpoint: Endpoint = Endpoint.CHAT, limits: FileLimits = LIMITS
+    *lines: JsonObject | bytes, endpoint: str = "/v1/chat/completions", limits: FileLimits = LIMITS
 ) -> ValidationReport:
     content = b"".join(
         (entry if isinstance(entry, bytes) else json.dumps(entry).encode()) + b"\n" for entry in lines
     )
-    return validate(split_lines([content], line_bytes_max=5000), endpoint, serves, limits)
+    return validate(split_lines([content], line_bytes_max=5000), endpoints.get(endpoint), serves, limits)
 
 
 def codes(found: ValidationReport) -> list[tuple[int | None, str]]:
@@ -123,7 +125,7 @@ def test_a_model_nobody_serves_is_named_on_each_line() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xef\xbb\xbf\n"])
 def test_a_file_without_rows_is_refused(content: bytes) -> None:
-    found = validate(split_lines([content], line_bytes_max=100), Endpoint.CHAT, serves, LIMITS)
+    found = validate(split_lines([content], line_bytes_max=100), Chat(), serves, LIMITS)
 
     assert codes(found) == [(None, "empty_file")]
 
@@ -159,12 +161,12 @@ def embedding(number: int, value: Any) -> JsonObject:
 
 @pytest.mark.parametrize("value", ["text", ["a", "b"], [1, 2, 3], [[1], [2, 3]]])
 def test_an_embedding_input_has_one_of_four_shapes(value: Any) -> None:
-    assert report(embedding(1, value), endpoint=Endpoint.EMBEDDINGS).errors == ()
+    assert report(embedding(1, value), endpoint="/v1/embeddings").errors == ()
 
 
 @pytest.mark.parametrize("value", [None, "", [], 7, {"text": "a"}, [[]], ["a", 1], [1.5]])
 def test_an_embedding_input_of_another_shape_is_refused(value: Any) -> None:
-    (error,) = report(embedding(1, value), endpoint=Endpoint.EMBEDDINGS).errors
+    (error,) = report(embedding(1, value), endpoint="/v1/embeddings").errors
 
     assert (error.code, error.param) == ("missing_required_parameter", "body.input")
 
@@ -172,7 +174,7 @@ def test_an_embedding_input_of_another_shape_is_refused(value: Any) -> None:
 def test_embedding_inputs_are_counted_over_all_lines() -> None:
     limits = FileLimits(rows_max=10, embedding_inputs_max=3, shard_bytes=9, shard_rows=9)
     found = report(
-        embedding(1, ["a", "b"]), embedding(2, ["c", "d"]), endpoint=Endpoint.EMBEDDINGS, limits=limits
+        embedding(1, ["a", "b"]), embedding(2, ["c", "d"]), endpoint="/v1/embeddings", limits=limits
     )
 
     assert codes(found) == [(2, "too_many_requests_in_file")]
@@ -181,7 +183,7 @@ def test_embedding_inputs_are_counted_over_all_lines() -> None:
 def test_a_completion_needs_a_prompt() -> None:
     entry = line(url="/v1/completions")
 
-    assert codes(report(entry, endpoint=Endpoint.COMPLETIONS)) == [(1, "missing_required_parameter")]
+    assert codes(report(entry, endpoint="/v1/completions")) == [(1, "missing_required_parameter")]
 
 
 # --- cuts ---
@@ -192,7 +194,7 @@ def test_cuts_lie_on_rows_and_know_how_many_come_before(shard_bytes: int, shard_
     content = b"\n".join(json.dumps(line(number)).encode() for number in range(50)) + b"\n"
     limits = FileLimits(50, 50, shard_bytes, shard_rows)
 
-    found = validate(split_lines([content], line_bytes_max=5000), Endpoint.CHAT, serves, limits)
+    found = validate(split_lines([content], line_bytes_max=5000), Chat(), serves, limits)
 
     assert (found.cuts[0].offset, found.cuts[0].first_row) == (0, 0)
     for cut in found.cuts:

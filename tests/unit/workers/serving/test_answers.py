@@ -10,7 +10,7 @@ import pytest
 from nightshift.demo import number_in_words
 from nightshift.errors import ConfigurationError, InvalidRequest, UnknownModel
 from nightshift.fleet.models import ModelKind
-from nightshift.jobs import Endpoint, JsonObject
+from nightshift.jobs import JsonObject
 from tests.unit.workers.serving.conftest import SETTINGS, chat, submit
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.loading import load_model
@@ -43,7 +43,11 @@ def test_tokens_of_an_earlier_attempt_are_continued_and_not_generated_again(mode
     body = {"model": models.ids[0], "messages": [{"role": "user", "content": "77077"}], "temperature": 0}
 
     continued = submit(
-        models, Endpoint.CHAT, body, id="second", carry_over=CarryOver([ChoiceSoFar(whole.token_ids[:3])])
+        models,
+        "/v1/chat/completions",
+        body,
+        id="second",
+        carry_over=CarryOver([ChoiceSoFar(whole.token_ids[:3])]),
     )
 
     assert continued.wait().body == expected.body
@@ -68,7 +72,7 @@ def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(models: Mo
 
 def test_a_plain_prompt_is_completed_to_its_token_limit(models: Models) -> None:
     body = {"model": models.ids[0], "prompt": "12", "max_tokens": 2, "temperature": 0, "ignore_eos": True}
-    answer = submit(models, Endpoint.COMPLETIONS, body).wait()
+    answer = submit(models, "/v1/completions", body).wait()
 
     assert answer.body["object"] == "text_completion"
     assert answer.body["choices"][0]["finish_reason"] == "length"
@@ -78,8 +82,8 @@ def test_a_plain_prompt_is_completed_to_its_token_limit(models: Models) -> None:
 def test_embeddings_come_in_input_order_and_in_both_encodings(models: Models) -> None:
     texts = ["a cat", "a kitten", "quarterly revenue, and a good deal more of it than anybody expected"]
     body: JsonObject = {"model": models.ids[1], "input": texts}
-    floats = submit(models, Endpoint.EMBEDDINGS, body, id="f").wait()
-    packed = submit(models, Endpoint.EMBEDDINGS, body | {"encoding_format": "base64"}, id="b").wait()
+    floats = submit(models, "/v1/embeddings", body, id="f").wait()
+    packed = submit(models, "/v1/embeddings", body | {"encoding_format": "base64"}, id="b").wait()
 
     vectors = np.array([entry["embedding"] for entry in floats.body["data"]], dtype="<f4")
     unpacked = [np.frombuffer(base64.b64decode(e["embedding"]), "<f4") for e in packed.body["data"]]
@@ -91,19 +95,21 @@ def test_embeddings_come_in_input_order_and_in_both_encodings(models: Models) ->
 
 def test_dimensions_the_model_does_not_have_are_refused(models: Models) -> None:
     with pytest.raises(InvalidRequest, match="384") as refused:
-        submit(models, Endpoint.EMBEDDINGS, {"model": models.ids[1], "input": "x", "dimensions": 100})
+        submit(models, "/v1/embeddings", {"model": models.ids[1], "input": "x", "dimensions": 100})
     assert refused.value.param == "dimensions"
 
 
 def test_a_model_is_asked_only_for_what_it_does(models: Models) -> None:
     with pytest.raises(InvalidRequest, match="makes embeddings"):
         submit(
-            models, Endpoint.CHAT, {"model": models.ids[1], "messages": [{"role": "user", "content": "x"}]}
+            models,
+            "/v1/chat/completions",
+            {"model": models.ids[1], "messages": [{"role": "user", "content": "x"}]},
         )
     with pytest.raises(InvalidRequest, match="generates text"):
-        submit(models, Endpoint.EMBEDDINGS, {"model": models.ids[0], "input": "x"})
+        submit(models, "/v1/embeddings", {"model": models.ids[0], "input": "x"})
     with pytest.raises(UnknownModel):
-        submit(models, Endpoint.EMBEDDINGS, {"model": "nobody", "input": "x"})
+        submit(models, "/v1/embeddings", {"model": "nobody", "input": "x"})
 
 
 def test_a_cancelled_request_is_forgotten_and_its_place_is_free(models: Models) -> None:
@@ -149,7 +155,7 @@ def test_a_text_that_is_far_too_long_is_refused_before_tokens_are_made_of_it(
 
 def test_an_empty_prompt_is_refused_in_the_callers_words(models: Models) -> None:
     with pytest.raises(InvalidRequest, match="The prompt has no tokens"):
-        submit(models, Endpoint.COMPLETIONS, {"model": models.ids[0], "prompt": ""})
+        submit(models, "/v1/completions", {"model": models.ids[0], "prompt": ""})
 
 
 def test_a_bias_on_a_token_the_model_does_not_have_is_refused_by_name(models: Models) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from nightshift.demo import number_in_words
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import Endpoint
 from tests.unit.workers.serving.conftest import chat, submit, texts
 from workers.engine import TokenLogprobs
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
@@ -77,7 +76,11 @@ def test_a_request_of_several_choices_goes_on_from_what_each_of_them_had(
     }
 
     continued = submit(
-        models, Endpoint.CHAT, body | params | {"n": 3}, id="again", carry_over=CarryOver.from_json(line)
+        models,
+        "/v1/chat/completions",
+        body | params | {"n": 3},
+        id="again",
+        carry_over=CarryOver.from_json(line),
     )
 
     assert texts(continued.wait()) == texts(expected)
@@ -124,9 +127,9 @@ def test_what_cannot_be_continued_begins_anew(
 ) -> None:
     carry_over = CarryOver(choices, dict(models.get(models.ids[0]).made_by or {}) | changes)
     body = {"model": models.ids[0], "messages": [{"role": "user", "content": "46"}], "temperature": 0}
-    expected = submit(models, Endpoint.CHAT, body | fields, id="undisturbed").wait()
+    expected = submit(models, "/v1/chat/completions", body | fields, id="undisturbed").wait()
 
-    answer = submit(models, Endpoint.CHAT, body | fields, id="anew", carry_over=carry_over).wait()
+    answer = submit(models, "/v1/chat/completions", body | fields, id="anew", carry_over=carry_over).wait()
 
     assert texts(answer) == texts(expected)
     assert answer.usage.completion_tokens == expected.usage.completion_tokens
@@ -162,7 +165,7 @@ def test_a_failing_choice_fails_its_request_alone(models: Models, monkeypatch: p
 
     monkeypatch.setattr(runner, "forward", sick)
     body = {"model": models.ids[0], "messages": [{"role": "user", "content": "sick"}], "n": 3}
-    doomed = submit(models, Endpoint.CHAT, body | {"max_tokens": 60, "ignore_eos": True}, id="sick")
+    doomed = submit(models, "/v1/chat/completions", body | {"max_tokens": 60, "ignore_eos": True}, id="sick")
     healthy = chat(models, "99")
 
     assert texts(healthy.wait()) == [number_in_words(99)]

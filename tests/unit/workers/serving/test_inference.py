@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from nightshift.endpoints.requests import ChatRequest, CompletionRequest, parse_request
+from nightshift import endpoints
+from nightshift.endpoints.chat import Chat, ChatRequest
+from nightshift.endpoints.completions import CompletionRequest, Completions
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import Endpoint
 from tests.unit.workers.scripted import chat_body
 from workers.engine import Output, SamplingParams, TokenLogprobs
 from workers.serving.inference import (
@@ -21,7 +22,7 @@ from workers.serving.inference import (
 
 
 def chat(**fields: Any) -> ChatRequest:
-    request = parse_request(Endpoint.CHAT, chat_body("hello", **fields))
+    request = endpoints.get("/v1/chat/completions").parse(chat_body("hello", **fields))
     assert isinstance(request, ChatRequest)
     return request
 
@@ -109,7 +110,7 @@ class Letters:
 
 
 def test_outputs_add_up_to_one_answer() -> None:
-    answer = TextAnswer(chat(), Identity("n", 5), Letters())
+    answer = TextAnswer(Chat(), chat(), Identity("n", 5), Letters())
 
     assert answer.take(0, output("he", [1])).answer is None
     final = answer.take(0, output("llo", [2, 3], "length"))
@@ -122,7 +123,7 @@ def test_outputs_add_up_to_one_answer() -> None:
 
 def test_logprobs_of_half_characters_are_escaped_and_an_ending_token_left_out() -> None:
     request = chat(logprobs=True, top_logprobs=1)
-    answer = TextAnswer(request, Identity("n", 5), Letters())
+    answer = TextAnswer(Chat(), request, Identity("n", 5), Letters())
     ids = [*"é".encode(), 256]
     logprobs = [TokenLogprobs(-0.5, (65,), (-0.1,)), TokenLogprobs(float("-inf"), (256,), (-0.2,))]
 
@@ -148,11 +149,11 @@ def test_logprobs_of_half_characters_are_escaped_and_an_ending_token_left_out() 
 
 
 def test_a_completions_logprobs_count_characters() -> None:
-    request = parse_request(
-        Endpoint.COMPLETIONS, {"model": "demo", "prompt": "x", "logprobs": 1, "max_tokens": 4}
+    request = endpoints.get("/v1/completions").parse(
+        {"model": "demo", "prompt": "x", "logprobs": 1, "max_tokens": 4}
     )
     assert isinstance(request, CompletionRequest)
-    answer = TextAnswer(request, Identity("n", 5), Letters())
+    answer = TextAnswer(Completions(), request, Identity("n", 5), Letters())
     ids = [*"aéb".encode()]
     done = replace(output("aéb", ids, "length"), logprobs=[TokenLogprobs(-0.5, (97,), (-0.5,)) for _ in ids])
 
@@ -179,7 +180,7 @@ def test_choices_draw_from_seeds_of_their_own() -> None:
 
 
 def test_an_answer_waits_for_its_last_choice() -> None:
-    answer = TextAnswer(chat(n=2), Identity("n", 5), Letters())
+    answer = TextAnswer(Chat(), chat(n=2), Identity("n", 5), Letters())
 
     assert answer.take(1, output("b", [2], "stop")).answer is None
     final = answer.take(0, output("a", [1, 1], "length")).answer
@@ -191,7 +192,9 @@ def test_an_answer_waits_for_its_last_choice() -> None:
 
 
 def test_a_sequence_the_engine_gave_up_is_a_failure_with_its_reason() -> None:
-    progress = TextAnswer(chat(), Identity("n", 5), Letters()).take(0, output("", [], "abort", "not finite"))
+    progress = TextAnswer(Chat(), chat(), Identity("n", 5), Letters()).take(
+        0, output("", [], "abort", "not finite")
+    )
 
     assert progress.answer is None
     assert progress.failed == "not finite"

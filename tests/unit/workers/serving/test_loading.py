@@ -11,7 +11,7 @@ from nightshift.errors import ConfigurationError
 from nightshift.settings import WorkerSettings
 from workers.engine.execution.linears import NativeLinear
 from workers.serving.loading import load_model
-from workers.serving.model_server import TextServer
+from workers.serving.text_server import TextServer
 
 needs_native = pytest.mark.skipif(
     not NativeLinear.can_pack("int8", 4), reason="this machine has no kernel for int8"

@@ -2,7 +2,6 @@
 
 import pytest
 
-from nightshift.jobs import Endpoint
 from tests.unit.workers.serving.conftest import chat, submit
 from workers.serving.models import Models
 
@@ -42,7 +41,7 @@ def test_logprobs_say_what_the_model_thought_before_a_bias(models: Models, bias:
 def test_a_completions_logprobs_are_columns_with_offsets(models: Models) -> None:
     body = {"model": models.ids[0], "prompt": "zwölf 🌙", "max_tokens": 40, "temperature": 1.9, "seed": 4}
     choice = (
-        submit(models, Endpoint.COMPLETIONS, body | {"logprobs": 2, "ignore_eos": True})
+        submit(models, "/v1/completions", body | {"logprobs": 2, "ignore_eos": True})
         .wait()
         .body["choices"][0]
     )

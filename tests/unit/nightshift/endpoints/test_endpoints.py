@@ -1,0 +1,83 @@
+"""The table of endpoints: what each must have, and what is found by its name."""
+
+import inspect
+
+import pytest
+
+from nightshift import endpoints
+from nightshift.endpoints import Endpoint
+from nightshift.endpoints.chat import Chat
+from nightshift.endpoints.embeddings import Embeddings
+from nightshift.endpoints.generation import TextEndpoint
+
+
+@pytest.mark.parametrize(
+    ("name", "endpoint"),
+    [
+        ("/v1/chat/completions", "/v1/chat/completions"),
+        ("v1/chat/completions", "/v1/chat/completions"),
+        ("chat/completions", "/v1/chat/completions"),
+        ("chat", "/v1/chat/completions"),
+        ("completions", "/v1/completions"),
+        ("/v1/completions", "/v1/completions"),
+        ("embeddings", "/v1/embeddings"),
+        ("/v1/embeddings", "/v1/embeddings"),
+    ],
+)
+def test_an_endpoint_is_named_by_its_route_or_in_short(name: str, endpoint: str) -> None:
+    assert endpoints.named(name).route == endpoint
+
+
+@pytest.mark.parametrize("name", ["", "/", "chats", "/v1/images", "/v2/embeddings", "v1"])
+def test_an_unknown_endpoint_is_answered_with_the_known_ones(name: str) -> None:
+    with pytest.raises(ValueError, match=r"unknown endpoint .*/v1/chat/completions.*/v1/embeddings"):
+        endpoints.named(name)
+
+
+def parts(kind: type[Endpoint]) -> list[str]:
+    return sorted(kind.__abstractmethods__)
+
+
+@pytest.mark.parametrize("part", parts(TextEndpoint))
+def test_an_endpoint_for_text_cannot_be_made_without_any_of_its_parts(part: str) -> None:
+    have = {name: getattr(Chat, name) for name in parts(TextEndpoint) if name != part}
+    incomplete = type("Incomplete", (TextEndpoint,), have)
+
+    with pytest.raises(TypeError, match=rf"abstract method '?{part}'?"):
+        incomplete()
+
+
+@pytest.mark.parametrize("part", parts(Endpoint))
+def test_no_endpoint_can_be_made_without_any_of_its_parts(part: str) -> None:
+    have = {name: getattr(Embeddings, name) for name in parts(Endpoint) if name != part}
+    incomplete = type("Incomplete", (Endpoint,), have)
+
+    with pytest.raises(TypeError, match=rf"abstract method '?{part}'?"):
+        incomplete()
+
+
+@pytest.mark.parametrize("endpoint", endpoints.every(), ids=lambda endpoint: endpoint.name)
+def test_a_row_made_of_a_column_is_a_request_of_the_endpoint(endpoint: Endpoint) -> None:
+    body = endpoint.row_template("m", "some text")
+
+    assert endpoint.parse(body).text_chars == len("some text")
+    endpoint.check_line(body)
+
+
+@pytest.mark.parametrize("endpoint", endpoints.every(), ids=lambda endpoint: endpoint.name)
+def test_a_row_without_an_answer_has_empty_cells(endpoint: Endpoint) -> None:
+    cells = endpoint.cells({})
+
+    assert cells.values == dict.fromkeys(endpoint.columns)
+    assert not cells.say_all
+
+
+def test_no_two_endpoints_share_a_route_a_name_or_an_operation() -> None:
+    for identity in ("route", "name", "operation"):
+        values = [getattr(endpoint, identity) for endpoint in endpoints.every()]
+        assert len(set(values)) == len(values), identity
+
+
+def test_every_endpoint_has_a_module_of_its_own() -> None:
+    modules = [inspect.getmodule(type(endpoint)) for endpoint in endpoints.every()]
+    assert len(set(modules)) == len(modules)

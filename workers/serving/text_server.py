@@ -1,0 +1,191 @@
+"""A decoder that serves: every request for text, whatever its endpoint."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from nightshift.endpoints.generation import Conversation, GenerationRequest, TextEndpoint
+from nightshift.errors import InvalidRequest
+from nightshift.fleet.models import Model
+from nightshift.jobs import JsonObject
+from workers.engine import EngineDraining, MadeBy
+from workers.engine import InvalidRequest as EngineRefusal
+from workers.engine import Request as EngineRequest
+from workers.serving.carry_over import CarryOver, ChoiceSoFar
+from workers.serving.inference import (
+    Listener,
+    SamplingDefaults,
+    TextAnswer,
+    check_length,
+    choice_seed,
+    sampling_params,
+)
+from workers.serving.model_server import Busy, Inference, ModelServer, OnFatal, engine_class, invalid
+
+if TYPE_CHECKING:  # needs torch
+    from workers.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Asked:
+    """A request in the engine, as one sequence per choice."""
+
+    answer: TextAnswer
+    listener: Listener
+    sequence_ids: Sequence[str]
+
+
+class TextServer(ModelServer):
+    """A decoder: chat and completions."""
+
+    def __init__(self, model: Model, engine: "Engine", on_fatal: OnFatal, defaults: SamplingDefaults) -> None:
+        super().__init__(model, on_fatal)
+        self._engine = engine
+        self._defaults = defaults
+        self._asked: dict[str, _Asked] = {}  # by inference id
+        self._choices: dict[str, tuple[str, int]] = {}  # inference id and choice, by sequence id
+
+    @property
+    def made_by(self) -> JsonObject:
+        return asdict(self._engine.made_by)
+
+    def submit(self, inference: Inference) -> None:
+        request = inference.request
+        endpoint = inference.endpoint
+        assert isinstance(endpoint, TextEndpoint), "the model's kind was checked"
+        assert isinstance(request, GenerationRequest), "its requests are for text"
+        ids = _sequence_ids(inference.id, request.num_choices)
+        self._asked[inference.id] = _Asked(
+            TextAnswer(endpoint, request, inference.identity, self._engine.tokenizer), inference.listener, ids
+        )
+        self._choices |= {id: (inference.id, choice) for choice, id in enumerate(ids)}
+        try:
+            self._add(inference, self._sequences(inference, endpoint, request, ids))
+        except EngineDraining as error:
+            self._forget(inference.id)
+            raise Busy from error
+        except (EngineRefusal, InvalidRequest) as error:
+            self._forget(inference.id)
+            raise invalid(error, endpoint.prompt_field) from error
+        except Exception:
+            self._forget(inference.id)
+            raise
+        if inference.id not in self._asked:  # cancelled before the engine knew of it
+            self._abort(ids)
+        self._wake()
+
+    def cancel(self, inference_id: str) -> None:
+        asked = self._forget(inference_id)
+        if asked is not None:
+            self._abort(asked.sequence_ids)
+            self._wake()
+
+    @property
+    def _has_work(self) -> bool:
+        return self._engine.has_work
+
+    def _step(self) -> None:
+        for output in self._engine.step():
+            inference_id, choice = self._choices.get(output.id, ("", 0))
+            asked = self._asked.get(inference_id)
+            if asked is None:
+                continue  # cancelled meanwhile
+            progress = asked.answer.take(choice, output)
+            if progress.answer is not None or progress.failed is not None:
+                self._forget(inference_id)
+            if progress.failed is not None:
+                self._abort(asked.sequence_ids)  # the choices that did not fail go with the one that did
+            asked.listener(progress)
+
+    def _sequences(
+        self, inference: Inference, endpoint: TextEndpoint, request: GenerationRequest, ids: Sequence[str]
+    ) -> list[EngineRequest]:
+        """One engine request per choice: the same prompt, whose KV they share, and each its own seed."""
+        prompt = tuple(self._prompt(request, endpoint.prompt_field))
+        sampling = sampling_params(request, inference.identity.seed, self._defaults)
+        assert sampling.seed is not None, "every request has one, given or its own"
+        return [
+            EngineRequest(
+                id=id,
+                prompt_token_ids=prompt,
+                sampling=replace(sampling, seed=choice_seed(sampling.seed, choice)),
+                priority=engine_class(inference.priority),
+                group=inference.group,
+            )
+            for choice, id in enumerate(ids)
+        ]
+
+    def _add(self, inference: Inference, sequences: Sequence[EngineRequest]) -> None:
+        """Hand all choices to the engine, or none. Raises what the engine raises."""
+        added: list[str] = []
+        try:
+            for sequence, so_far in zip(sequences, self._so_far(inference, sequences), strict=True):
+                self._engine.add(_resumed(sequence, so_far))
+                added.append(sequence.id)
+        except Exception:
+            self._abort(added)
+            raise
+
+    def _so_far(self, inference: Inference, sequences: Sequence[EngineRequest]) -> Sequence[ChoiceSoFar]:
+        """What an earlier attempt left of each choice; nothing, if it cannot be continued here."""
+        carry_over = inference.carry_over
+        if carry_over is not None:
+            why_not = self._why_not(carry_over, sequences)
+            if why_not is None:
+                return carry_over.choices
+            log.info(
+                "request begins anew",
+                extra={"action": "carry_over_dropped", "inference": inference.id, "reason": why_not},
+            )
+        return [ChoiceSoFar() for _ in sequences]
+
+    def _why_not(self, carry_over: CarryOver, sequences: Sequence[EngineRequest]) -> str | None:
+        """Why tokens made elsewhere cannot be continued here; None: they can."""
+        misfit = carry_over.misfit([sequence.sampling for sequence in sequences])
+        if misfit is not None:
+            return misfit
+        try:
+            for sequence, so_far in zip(sequences, carry_over.choices, strict=True):
+                self._engine.check(_resumed(sequence, so_far))  # all, before the first is in the engine
+            if carry_over.made_by is None:
+                return None
+            is_exact = self._engine.made_by.accepts(MadeBy.from_json(carry_over.made_by))
+        except EngineRefusal as error:
+            return str(error)
+        if not is_exact:
+            log.info(
+                "request continues inexactly",
+                extra={"action": "carry_over_inexact", "made_by": carry_over.made_by},
+            )
+        return None
+
+    def _forget(self, inference_id: str) -> _Asked | None:
+        asked = self._asked.pop(inference_id, None)
+        for id in asked.sequence_ids if asked is not None else ():
+            self._choices.pop(id, None)
+        return asked
+
+    def _abort(self, sequence_ids: Sequence[str]) -> None:
+        for id in sequence_ids:
+            self._engine.abort(id)
+
+    def _prompt(self, request: GenerationRequest, field: str) -> Sequence[int]:
+        check_length(request.text_chars, self.model.context_length, field)
+        prompt = request.prompt_given
+        if isinstance(prompt, Conversation):
+            return self._engine.tokenizer.render_chat(prompt.messages)
+        token_ids = self._engine.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        if not token_ids:
+            raise InvalidRequest("The prompt has no tokens.", param=field)
+        return token_ids
+
+
+def _sequence_ids(inference_id: str, num_choices: int) -> list[str]:
+    return [inference_id] if num_choices == 1 else [f"{inference_id}/{n}" for n in range(num_choices)]
+
+
+def _resumed(sequence: EngineRequest, so_far: ChoiceSoFar) -> EngineRequest:
+    return replace(sequence, output_token_ids=tuple(so_far.token_ids), output_logprobs=tuple(so_far.logprobs))
