@@ -6,12 +6,15 @@ the way the service does. Nothing here knows pytest.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from nightshift import endpoints
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
+from nightshift.endpoints import Endpoint
 from nightshift.errors import QueueUnavailable
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import (
@@ -91,6 +94,16 @@ class InMemoryQueue(Queue):
 
     def close(self) -> None:
         self.rings = []
+
+
+@contextmanager
+def offered(endpoint: Endpoint) -> Iterator[None]:
+    """The service has one endpoint more for a while."""
+    endpoints.register(endpoint)
+    try:
+        yield
+    finally:
+        endpoints.unregister(endpoint)
 
 
 # -- values --------------------------------------------------------------------------------------------

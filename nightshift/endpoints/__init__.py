@@ -12,7 +12,7 @@ from nightshift.endpoints.completions import Completions
 from nightshift.endpoints.embeddings import Embeddings
 from nightshift.endpoints.endpoint import Endpoint
 
-__all__ = ["Endpoint", "every", "get", "named", "register"]
+__all__ = ["Endpoint", "every", "get", "named", "register", "unregister"]
 
 _BY_ROUTE: Final[dict[str, Endpoint]] = {}
 
@@ -20,6 +20,11 @@ _BY_ROUTE: Final[dict[str, Endpoint]] = {}
 def register(endpoint: Endpoint) -> None:
     """Offer an endpoint from now on."""
     _BY_ROUTE[endpoint.route] = endpoint
+
+
+def unregister(endpoint: Endpoint) -> None:
+    """Offer it no longer. Raises KeyError if it was not offered."""
+    del _BY_ROUTE[endpoint.route]
 
 
 def every() -> Sequence[Endpoint]:

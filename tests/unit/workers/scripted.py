@@ -163,7 +163,7 @@ def a_job(kind: JobKind, *, model: str | None = "demo", **spec: Any) -> NewJob:
         face=Face.NATIVE,
         priority=PriorityClass.STANDARD,
         model=model,
-        spec=JobSpec(endpoint="/v1/chat/completions", completion_window_s=3600, **spec),
+        spec=JobSpec(**{"endpoint": "/v1/chat/completions", "completion_window_s": 3600, **spec}),
         fingerprint="f",
     )
 
@@ -199,20 +199,20 @@ def _claim_online(store: Store, shard_id: str) -> OnlineClaim:
     return claim
 
 
-def plan_bulk(store: Store, uri: str, *, shards: int = 1, **spec: Any) -> Job:
+def plan_bulk(store: Store, uri: str, *, shards: int = 1, model: str = "demo", **spec: Any) -> Job:
     """A planned bulk job: every shard is the whole object at `uri`."""
     with store.transaction() as tx:
         now = tx.now()
-        job = transitions.submit_bulk(tx, a_job(JobKind.BULK, input=uri, **spec), now).job
+        job = transitions.submit_bulk(tx, a_job(JobKind.BULK, model=model, input=uri, **spec), now).job
         planned = [
             NewShard(shard_no=number, uri=uri, format="jsonl", start=0, end=None) for number in range(shards)
         ]
-        transitions.plan(tx, job, "demo", planned, now)
+        transitions.plan(tx, job, model, planned, now)
     return job
 
 
-def claim_bulk(store: Store, worker_id: str = "worker-1") -> BulkClaim:
+def claim_bulk(store: Store, worker_id: str = "worker-1", *, models: Sequence[str] = ("demo",)) -> BulkClaim:
     with store.transaction() as tx:
-        claim = tx.claims.bulk(worker_id, ["demo"], tx.now(), LEASE_TTL_S)
+        claim = tx.claims.bulk(worker_id, models, tx.now(), LEASE_TTL_S)
     assert claim is not None, "nothing to claim"
     return claim

@@ -1,0 +1,139 @@
+"""An endpoint is one module: this file has one, and nothing else knows of it."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow.parquet as pq
+import pytest
+
+from nightshift import endpoints
+from nightshift.cli.requests_of_rows import template_of
+from nightshift.demo import demo_model_path, number_in_words
+from nightshift.endpoints.generation import Choice, Conversation, GenerationRequest, TextEndpoint
+from nightshift.endpoints.logprobs import Chosen
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import JsonObject
+from nightshift.rows.lines import split_lines
+from nightshift.rows.validation import FileLimits, validate
+from nightshift.settings import WorkerSettings
+from nightshift.store import Store
+from nightshift.testing import offered
+from scheduler.output.part_encoding import encoded
+from scheduler.output.results import ResultLine
+from tests.unit.workers.scripted import claim_bulk, plan_bulk
+from tests.unit.workers.shard.helpers import INPUT, by_id, finished, results_of
+from workers.serving.loading import load_model
+from workers.serving.models import Models
+
+ROUTE = "/v1/spellings"
+
+
+class SpellingRequest(GenerationRequest):
+    number: int
+
+    @property
+    def prompt_given(self) -> Conversation:
+        return Conversation([{"role": "user", "content": str(self.number)}])
+
+    @property
+    def logprobs_asked(self) -> None:
+        return None
+
+
+class Spellings(TextEndpoint):
+    """POST /v1/spellings: a number in, its words out."""
+
+    route = ROUTE
+    name = "spellings"
+    operation = "create_spelling"
+    summary = "Spell a number"
+    request_type = SpellingRequest
+    prompt_field = "number"
+    id_prefix = "spell-"
+    object_name = "spelling"
+    chunk_object_name = "spelling.chunk"
+
+    def row_template(self, model: str, placeholder: str) -> JsonObject:
+        return {"model": model, "number": placeholder}
+
+    def check_line(self, body: JsonObject) -> int:
+        if not isinstance(body.get("number"), int):
+            raise InvalidRequest("'number' must be a number.", param="number", code="invalid_type")
+        return 0
+
+    def choice_json(self, choice: Choice) -> JsonObject:
+        return {"spelling": choice.text}
+
+    def choice_text(self, choice: JsonObject) -> str:
+        return str(choice["spelling"])
+
+    def chunk_opening(self) -> JsonObject:
+        return {"spelling": ""}
+
+    def chunk_delta(self, text: str) -> JsonObject:
+        return {"spelling": text}
+
+    def chunk_closing(self) -> JsonObject:
+        return {}
+
+    def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
+        return {"logprobs": [each.chance.logprob for each in chosen]}
+
+
+@pytest.fixture
+def models() -> Iterator[Models]:
+    fatal: list[BaseException] = []
+    settings = WorkerSettings(device="cpu", dtype="float32")
+    server = load_model(str(demo_model_path()), 0, settings, fatal.append)
+    server.start()
+    yield Models([server])
+    server.stop()
+    assert fatal == []
+
+
+@pytest.fixture(autouse=True)
+def spellings() -> Iterator[Spellings]:
+    endpoint = Spellings()
+    with offered(endpoint):
+        yield endpoint
+
+
+def line(number: int | str) -> bytes:
+    body = {"model": "demo_model", "number": number, "temperature": 0}
+    row = {"custom_id": f"r{number}", "method": "POST", "url": ROUTE, "body": body}
+    return json.dumps(row).encode() + b"\n"
+
+
+def test_rows_of_a_new_endpoint_are_run_and_written_in_its_columns(
+    store: Store, objects, write_input, run: Callable, models, spellings, tmp_path
+) -> None:
+    write_input([line(number).decode().rstrip() for number in (7, 48213)])
+    job = plan_bulk(store, INPUT, model=models.ids[0], endpoint=ROUTE)
+
+    finished(run(claim_bulk(store, models=models.ids)))
+
+    results = by_id(results_of(store, objects, job))
+    assert results["r48213"].body["object"] == "spelling"
+    assert results["r48213"].body["id"].startswith("spell-")
+    lines = [ResultLine(True, json.dumps(result.native_line()).encode()) for result in results.values()]
+    part = tmp_path / "part.parquet"
+    part.write_bytes(b"".join(encoded(iter(lines), "parquet", spellings)))
+    assert sorted(pq.read_table(part)["text"].to_pylist()) == [number_in_words(48213), number_in_words(7)]
+
+
+def test_a_batch_file_of_a_new_endpoint_is_checked_by_its_own_rule(spellings: Spellings) -> None:
+    limits = FileLimits(rows_max=10, embedding_inputs_max=10, shard_bytes=1000, shard_rows=10)
+    content = line(7) + line("seven")
+
+    report = validate(split_lines([content], line_bytes_max=1000), spellings, lambda model: None, limits)
+
+    assert [(error.line, error.code, error.param) for error in report.errors] == [
+        (2, "invalid_type", "body.number")
+    ]
+
+
+def test_a_new_endpoint_has_its_word_on_the_command_line() -> None:
+    template = template_of("spellings", "m", None, "n")
+
+    assert template == {"model": "m", "number": "{{n}}"}
+    assert endpoints.named("spellings").route == ROUTE
