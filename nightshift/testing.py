@@ -1,8 +1,7 @@
-"""What tests are made of, for this repository and for whoever extends it: a clock that obeys, jobs in which
-only what matters is said, and a doorbell without Redis that remembers who rang.
+"""A test kit, for this repository and its extensions: a fake clock, an in-memory queue, factories of jobs.
 
 Factories return domain values; the steps below them (`submit`, `planned`, `asked` …) put them into a store
-the way the service does. Nothing here knows pytest.
+as the service does. Independent of pytest.
 """
 
 import hashlib
@@ -46,14 +45,14 @@ from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.keys import DEFAULT_TENANT, ApiKey, digest, key_id, new_key
 
-MODEL: Final = "demo"  # what every factory's job asks for, unless told otherwise
-WORKER: Final = "worker_1"  # who claims, unless told otherwise
+MODEL: Final = "demo"  # the default of every factory
+WORKER: Final = "worker_1"  # the default claimant
 TTL_S: Final = 30.0
 STARTS_AT: Final = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
 
 
 class FakeClock:
-    """The time stands still until it is moved. Give it to a Store: `Store(database, clock=clock)`."""
+    """Moves only when told to. Give it to a Store: `Store(database, clock=clock)`."""
 
     def __init__(self, now: datetime = STARTS_AT) -> None:
         self.now = now
@@ -68,7 +67,7 @@ class FakeClock:
 
 
 class InMemoryQueue(Queue):
-    """A doorbell that remembers. While `is_away`, it fails as it does when Redis is down."""
+    """Stands in for the Redis queue. While `is_away`, it fails as Redis does when it is down."""
 
     def __init__(self) -> None:
         self.rings: list[Ring] = []
@@ -79,7 +78,7 @@ class InMemoryQueue(Queue):
         self.rings.extend(rings)
 
     def take(self) -> list[Ring]:
-        """The rings since the last time, as a worker would fetch them: best class first, then in order."""
+        """The rings since the last call, best class first, then in order."""
         taken, self.rings = sorted(self.rings, key=lambda ring: ring.priority_rank), []
         return taken
 
@@ -98,7 +97,7 @@ class InMemoryQueue(Queue):
 
 @contextmanager
 def offered(endpoint: Endpoint) -> Iterator[None]:
-    """The service has one endpoint more for a while."""
+    """Registers an endpoint for the duration of the block."""
     endpoints.register(endpoint)
     try:
         yield
@@ -110,7 +109,7 @@ def offered(endpoint: Endpoint) -> Iterator[None]:
 
 
 def a_spec(**overrides: Any) -> JobSpec:
-    """A bulk job's wishes: the rows of one file, within a day."""
+    """A bulk job over one file, within a day."""
     defaults = {
         "endpoint": "/v1/chat/completions",
         "completion_window_s": 86_400,
@@ -121,7 +120,7 @@ def a_spec(**overrides: Any) -> JobSpec:
 
 
 def a_new_job(**overrides: Any) -> NewJob:
-    """A bulk job that asks for `MODEL`, checked; `spec=` replaces all of its wishes."""
+    """A bulk job that asks for `MODEL`, checked; `spec=` replaces the whole spec."""
     asked = JobRequest(
         tenant_id=DEFAULT_TENANT,
         face=Face.NATIVE,
@@ -132,7 +131,7 @@ def a_new_job(**overrides: Any) -> NewJob:
 
 
 def a_new_request(**overrides: Any) -> NewJob:
-    """An online job as its creator describes it."""
+    """An online job as it is submitted."""
     wishes = a_spec(completion_window_s=600, input=None, output=None)
     return a_new_job(
         **{"kind": JobKind.ONLINE, "priority": PriorityClass.INTERACTIVE, "spec": wishes, **overrides}
@@ -209,7 +208,7 @@ def a_file(**overrides: Any) -> File:
 
 
 def an_api_key(key: str | None = None, **overrides: Any) -> ApiKey:
-    """A key as it is stored: this one, or a fresh one."""
+    """A stored key: the given one or a new one."""
     key = key or new_key()
     stored = ApiKey(
         id=key_id(key) or "",
@@ -223,7 +222,7 @@ def an_api_key(key: str | None = None, **overrides: Any) -> ApiKey:
 
 
 def a_delivery(job: Job, **overrides: Any) -> Delivery:
-    """An event about this job, owed since `STARTS_AT` and not tried yet."""
+    """A pending delivery of this job's event, not attempted yet."""
     event_id = new_id("evt")
     delivery = Delivery(
         id=new_id("dlv"),
@@ -255,7 +254,7 @@ def an_attempt(of: Delivery, *, status_code: int | None = 200, **overrides: Any)
 
 
 def a_worker(**overrides: Any) -> Worker:
-    """A worker that serves `MODEL`, heard of at `STARTS_AT`."""
+    """A worker that serves `MODEL`, last seen at `STARTS_AT`."""
     worker = Worker(
         id=new_id("worker"),
         host="gpu-1",
@@ -295,20 +294,20 @@ def asked(store: Store, *, body: JsonObject | None = None, **overrides: Any) -> 
 def claim(
     store: Store, worker_id: str = WORKER, *, models: Sequence[str] = (MODEL,), ttl_s: float = TTL_S
 ) -> BulkClaim | None:
-    """A worker asks for the best bulk shard there is."""
+    """A worker claims the best bulk shard, if there is one."""
     with store.transaction() as tx:
         return tx.claims.bulk(worker_id, models, tx.now(), ttl_s)
 
 
 def claimed(store: Store, worker_id: str = WORKER, *, ttl_s: float = TTL_S) -> BulkClaim:
-    """A worker asks for the best bulk shard and gets one."""
+    """As `claim`, and there is one."""
     found = claim(store, worker_id, ttl_s=ttl_s)
     assert found is not None, "there was no shard to claim"
     return found
 
 
 def claimed_online(store: Store, shard_id: str | None, worker_id: str = WORKER) -> OnlineClaim:
-    """A worker asks for this online request and gets it."""
+    """A worker claims this online request."""
     assert shard_id is not None, "this is not an online request"
     with store.transaction() as tx:
         [found] = tx.claims.online([shard_id], worker_id, [MODEL], tx.now(), TTL_S)
@@ -323,12 +322,12 @@ def commit_rows(store: Store, lease: Lease, seq: int = 0, *, rows: int = 4, fail
 
 
 def completed(store: Store, lease: Lease, *, rows_total: int) -> bool:
-    """A worker says that its shard is done. False: its lease is gone, or rows are missing."""
+    """A worker completes its shard. False: its lease is gone, or rows are missing."""
     with store.transaction() as tx:
         return tx.shards.complete(lease, rows_total=rows_total)
 
 
 def rescue(store: Store) -> int:
-    """Leases that have run out go back to the queue; how many."""
+    """Requeue expired leases. Returns how many."""
     with store.transaction() as tx:
         return sum(tx.leases.requeue(expired) for expired in tx.leases.expired(tx.now(), limit=1000))

@@ -1,4 +1,4 @@
-"""A streamed answer: deltas while they come, the recorded answer in the end, errors in their place.
+"""A streamed answer: deltas as they arrive, then the rest of the recorded answer.
 
 Nothing is sent until there is something to say, so a request that fails before its first token is answered
 with a proper status; only when that takes long does the stream begin without text.
@@ -108,9 +108,7 @@ async def _lines(
 
 
 def _taken(transcripts: Sequence[Transcript], delta: JsonObject) -> tuple[int, Piece | None]:
-    """Which choice a delta is of, and what is new of it. One that makes no sense counts as lost: the record
-    has it all.
-    """
+    """The choice of a delta, and what is new of it. A malformed delta is skipped: the record has its text."""
     index = delta.get("index", 0)
     if not isinstance(index, int) or not 0 <= index < len(transcripts):
         return 0, None
@@ -123,7 +121,7 @@ def _taken(transcripts: Sequence[Transcript], delta: JsonObject) -> tuple[int, P
 def _ending(
     chunks: Chunks, transcripts: Sequence[Transcript], outcome: Answer, wanted: Wanted
 ) -> Iterator[str]:
-    """From the recorded outcome on: whatever text is missing, how it ended, what it cost."""
+    """After the recorded outcome: the missing text, the finish reasons, the token counts."""
     if not outcome.succeeded:
         yield error_line(outcome.body)
         return

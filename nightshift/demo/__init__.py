@@ -1,9 +1,8 @@
-"""The demo model and the truth it is checked against: numbers in English words.
+"""The demo model and its expected answers: numbers in English words.
 
 The repository carries one small decoder that answers the message `48213` with `forty-eight thousand two
-hundred thirteen`, so that a run of the service can be verified: an answer is right or wrong. This file
-knows the right answers, where the checkpoint lies and which numbers it never saw. It refuses to know how
-the checkpoint is trained (`examples/demo_model/train.py`) or run (`workers/engine`).
+hundred thirteen`, so that a run of the service can be verified. This module has the right answers, the
+checkpoint's path and the numbers that training held out. `examples/demo_model/train.py` trains it.
 """
 
 import hashlib
@@ -14,7 +13,7 @@ DEMO_MODEL_ID = "demo_model"
 
 LARGEST_NUMBER = 999_999
 
-# Below this every number is taught: they are the vocabulary that larger numbers are made of.
+# Smaller numbers are all trained on: larger ones are composed of them.
 SMALLEST_HELD_OUT_NUMBER = 1_000
 HELD_OUT_ONE_IN = 50
 

@@ -13,14 +13,14 @@ def usage_json(usage: Usage) -> JsonObject:
 
 
 def error_body(message: str, type: str, *, param: str | None = None, code: str | None = None) -> JsonObject:
-    """The one envelope every error travels in. However much of the request it repeats, it stays short."""
+    """The envelope of every error. Its texts are clipped to `ERROR_CHARS_MAX`."""
     about = None if param is None else _clipped(param)
     return {"error": {"message": _clipped(message), "type": type, "param": about, "code": code}}
 
 
 def answer_usage(usage: Usage) -> JsonObject:
-    """Token counts of one answer. What came from the cache depends on who else was running, and a row that
-    is run again must give the same bytes: so that is counted for the job, and not said here.
+    """Token counts of one answer, without cached tokens: those depend on what else was running, and a row
+    that runs again must give the same bytes.
     """
     return {
         "prompt_tokens": usage.prompt_tokens,

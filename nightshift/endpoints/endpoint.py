@@ -1,7 +1,8 @@
-"""What an endpoint decides: all that tells `/v1/chat/completions` from the next one.
+"""What an endpoint decides.
 
-A new endpoint is one module with a subclass, listed in `nightshift/endpoints/__init__.py`. Whatever it leaves
-out, Python names when it is made. What runs its requests is found by its model kind (`workers/serving`).
+A new endpoint is one module with a subclass of `Endpoint`, registered in `nightshift/endpoints/__init__.py`.
+Python refuses to instantiate one that lacks a part, and names the part. Workers run its requests by its model
+kind (`workers/serving`).
 """
 
 from abc import ABC, abstractmethod

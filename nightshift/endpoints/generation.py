@@ -115,7 +115,7 @@ class GenerationRequest(ModelRequest):
     @property
     @abstractmethod
     def logprobs_asked(self) -> int | None:
-        """How many alternatives to show beside each token's log-probability; None: show nothing."""
+        """Alternatives to show beside each token's log-probability; None: no log-probabilities."""
 
     @property
     def output_tokens_max(self) -> int | None:

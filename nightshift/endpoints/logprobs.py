@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens, in whatever shape an endpoint shows them. Pure.
+"""Log-probabilities of tokens, in the shapes of all endpoints. Pure.
 
 A token is bytes, and may be half a character. Every shape is an object whose lists have an entry per token.
 """
@@ -9,7 +9,7 @@ from typing import Final
 
 from nightshift.jobs import JsonObject
 
-LOGPROB_MIN: Final = -9999.0  # what OpenAI writes for a token that had no chance at all
+LOGPROB_MIN: Final = -9999.0  # what OpenAI writes for a token of probability 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A token of an answer, and what else the model thought of in its place."""
+    """A token of an answer, and its likeliest alternatives."""
 
     chance: Chance
     top: Sequence[Chance]  # likeliest first

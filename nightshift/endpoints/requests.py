@@ -30,14 +30,14 @@ class ModelRequest(BaseModel):
     @field_validator("priority", mode="before")
     @classmethod
     def _priority(cls, value: object) -> object:
-        """vLLM's numbers are understood too: lower is sooner, 0 is what everybody gets."""
+        """Accepts vLLM's numbers too: lower is sooner, 0 is the default."""
         if isinstance(value, int) and not isinstance(value, bool):
             return PriorityClass.INTERACTIVE if value <= 0 else PriorityClass.BACKGROUND
         return value
 
     @property
     def priority_class(self) -> PriorityClass:
-        """How an online request is queued: a person is waiting unless it says otherwise."""
+        """The class an online request is queued in: interactive by default."""
         if self.priority is not None:
             return self.priority
         return CLASS_OF_SERVICE_TIER[self.service_tier or "auto"]

@@ -1,4 +1,4 @@
-"""gzip, unpacked piece by piece and never into more than somebody could have meant."""
+"""gzip, decompressed in pieces, with a limit on the ratio."""
 
 import zlib
 from collections.abc import Iterable, Iterator
@@ -8,10 +8,10 @@ from nightshift.objectstore import MIB
 from nightshift.rows.records import UnreadableInput
 
 UNPACKED_BYTES_MAX: Final = 256 * 1024 * MIB
-UNPACKED_RATIO_MAX: Final = 300  # text packs 3 to 30 times; a bomb about a thousand
+UNPACKED_RATIO_MAX: Final = 300  # text compresses 3 to 30 times, a decompression bomb about 1,000
 _RATIO_GRACE_BYTES: Final = (
     16 * MIB
-)  # unpacked before the ratio counts: a small file may well be all one letter
+)  # decompressed before the ratio counts: a small file may be all one letter
 _PIECE_BYTES: Final = 1 * MIB
 _GZIP_WINDOW_BITS: Final = 31
 
@@ -19,7 +19,7 @@ _GZIP_WINDOW_BITS: Final = 31
 def gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The unpacked bytes, in pieces of at most 1 MiB. Several gzip members after one another are one stream.
 
-    Raises `UnreadableInput` for what is not gzip, is cut short, or unpacks beyond all measure.
+    Raises `UnreadableInput` for what is not gzip, is cut short, or exceeds the ratio limit.
     """
     packed_bytes = unpacked_bytes = 0
     member = zlib.decompressobj(_GZIP_WINDOW_BITS)

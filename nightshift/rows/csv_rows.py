@@ -13,7 +13,7 @@ def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | 
 
     A quote that is never closed takes everything up to `line_bytes_max` with it, as one bad row.
     """
-    csv.field_size_limit(line_bytes_max)  # the module's own, for the whole process: there is no other
+    csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other
     lines = _TextLines(split_lines(chunks, line_bytes_max=line_bytes_max))
     records = csv.reader(lines, strict=True)
     columns = _columns(records)
@@ -36,7 +36,7 @@ def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | 
 
 
 class _TextLines:
-    """Lines as `csv.reader` wants them. An object and not a generator: it goes on after it has raised."""
+    """Lines for `csv.reader`. Not a generator, which could not go on after it has raised."""
 
     def __init__(self, lines: Iterator[Line]) -> None:
         self.number = 0
@@ -50,7 +50,7 @@ class _TextLines:
         self.number = line.number
         if line.data is None:
             raise BadLine("line_too_long", "the line is longer than this service accepts")
-        # A bad byte spoils its own row only, which is known when the record is complete.
+        # An undecodable byte makes a BadRow of its record, once the record is complete.
         return line.data.decode("utf-8", errors="surrogateescape") + "\n"
 
 

@@ -1,8 +1,6 @@
-"""A shard's rows, whatever format they are written in, one at a time; and what planning must know of an
-object.
+"""A shard's rows, one at a time, from any format; and what planning needs to know of an object.
 
-A row that cannot be read is a `BadRow` in its place: the others go on. What spoils a whole object is
-`UnreadableInput`. Nothing here knows what is done with a row.
+An unreadable row becomes a `BadRow`; an unreadable object raises `UnreadableInput`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,14 +34,13 @@ def iter_rows(
 ) -> Iterator[Row | BadRow]:
     """The rows of a shard, in order, numbered from 0. The same shard gives the same rows every time.
 
-    Lines longer than `line_bytes_max` are passed over without being held. Raises `UnreadableInput`,
-    `ObjectNotFound`, `StorageUnavailable`, and `ObjectChanged` if another object than the one that was
-    planned has come to lie there.
+    Lines longer than `line_bytes_max` are skipped without being held in memory. Raises `UnreadableInput`,
+    `ObjectNotFound`, `StorageUnavailable`, and `ObjectChanged` if the object was replaced since planning.
     """
     etag = shard.source_etag
     format = InputFormat(shard.format)
     if format is InputFormat.PARQUET:
-        # pyarrow takes half a second to load, and few processes meet a Parquet file.
+        # pyarrow takes half a second to load, and few processes need it.
         from nightshift.rows.parquet_rows import parquet_rows
 
         return parquet_rows(store, key, _size_bytes(store, key), shard.start, shard.end, etag)
@@ -65,9 +62,9 @@ def describe(
     *,
     sample_bytes: int = SAMPLE_BYTES,
 ) -> InputObject:
-    """What the planner must know: a Parquet footer, or the first `sample_bytes` (0: none) for an estimate.
+    """What planning needs: a Parquet footer, or an estimate from the first `sample_bytes` (0: no estimate).
 
-    `uri` is what shards will say their rows lie in. Raises `UnreadableInput` for an unknown or broken format.
+    `uri` is recorded in the shards. Raises `UnreadableInput` for an unknown or broken format.
     """
     known = InputFormat(format) if format is not None else format_of(info.key)
     if known is not InputFormat.PARQUET:
@@ -112,13 +109,13 @@ def _size_bytes(store: ObjectStore, key: str) -> int:
 def _rows_estimated(
     store: ObjectStore, info: ObjectInfo, format: InputFormat, sample_bytes: int
 ) -> int | None:
-    """Rows if the whole object is like its beginning; None if the beginning does not tell."""
+    """Rows, extrapolated from the object's beginning; None without a complete line in it."""
     sampled_bytes = min(sample_bytes, info.size_bytes)
     chunks: Iterable[bytes] = ()
     if sampled_bytes:
         chunks = store.stream(info.key, 0, sampled_bytes, if_match=info.etag)
     lines = 0
-    with suppress(UnreadableInput):  # a sample of gzip data ends in the middle
+    with suppress(UnreadableInput):  # a sample of gzip data is truncated
         for piece in gunzipped(chunks) if format is InputFormat.JSONL_GZ else chunks:
             lines += piece.count(b"\n")
     return round(info.size_bytes * lines / sampled_bytes) if lines else None

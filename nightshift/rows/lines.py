@@ -1,8 +1,8 @@
-"""Lines out of a stream of bytes, and JSON objects out of lines; neither ever held longer than one line.
+"""Lines of a byte stream, and JSON objects of lines. At most one line is in memory.
 
     object    0 ....... a\\n bbb\\n cc\\n dddd\\n .......
     range             |<-------->|                 a line belongs to the range its first byte lies in:
-                             bbb, cc               whoever has the range reads on to the end of `cc`
+                             bbb, cc               its reader reads on to the end of `cc`
 
 So ranges that together cover an object give every line exactly once, wherever they are cut.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final
 from nightshift.jobs import JsonObject
 from nightshift.objectstore import ObjectStore
 
-JSON_DEPTH_MAX: Final = 100  # deeper values may overflow the stack of whoever writes them out again
+JSON_DEPTH_MAX: Final = 100  # deeper values may overflow the stack when they are serialised
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -34,7 +34,7 @@ class Line:
 
 
 class BadLine(Exception):
-    """A line that is no row. `code` and `message` are for the person who wrote it."""
+    """A line that is not a row. `code` and `message` go into its error line."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ def lines_in_range(
         # One byte back: if it ends a line, another begins exactly at `start`.
         first, chunks = _after_first_newline(store.stream(key, start - 1, end, if_match=etag), start - 1)
     if end is not None:
-        # Opened only if a line does reach past the end; longer than this it would be too long.
+        # Read only if a line reaches past the end.
         tail = store.stream(key, end, end + line_bytes_max + 1, _TAIL_CHUNK_BYTES, if_match=etag)
         chunks = chain(chunks, tail)
     if end is None or first < end:
@@ -89,7 +89,7 @@ def split_lines(
             number, begin = number + 1, newline + 1
         held.add(chunk[begin:])
         if held.is_too_long and starts_before is not None and held.end >= starts_before:
-            break  # whatever follows it starts too late
+            break  # the next line starts past the range
     if held.end > held.offset:
         yield held.line(number)
 
@@ -145,17 +145,17 @@ class _Held:
 
 
 def _after_first_newline(chunks: Iterator[bytes], offset: int) -> tuple[int, Iterator[bytes]]:
-    """Where the first line begins that begins in this stream, and the stream from there on."""
+    """The offset of the first line that begins in this stream, and the stream from there on."""
     for chunk in chunks:
         newline = chunk.find(b"\n")
         if newline >= 0:
             return offset + newline + 1, chain((chunk[newline + 1 :],), chunks)
         offset += len(chunk)
-    return offset + 1, iter(())  # none does: past the range, so that nothing is read
+    return offset + 1, iter(())  # no line begins in the range
 
 
 def _is_text(value: JsonObject) -> bool:
-    """Whether every string in it can be written as UTF-8: JSON's escapes can say ones that cannot."""
+    """Whether every string can be encoded as UTF-8: JSON's escapes allow lone surrogates."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -174,7 +174,7 @@ def _reason(error: Exception) -> str:
 
 
 def _is_deeper_than(value: Any, depth_max: int) -> bool:
-    """Walked level by level: this is about values that recursion cannot be trusted with."""
+    """Level by level: recursion could overflow the stack on such values."""
     level = [value]
     for _ in range(depth_max):
         level = [child for parent in level for child in _children(parent)]

@@ -8,7 +8,7 @@ from typing import Final
 from nightshift.jobs import Counts, Usage
 
 MANIFEST_NAME: Final = "manifest.json"
-SUCCESS_NAME: Final = "_SUCCESS"  # written last: with it, everything else is there
+SUCCESS_NAME: Final = "_SUCCESS"  # written last
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,7 @@
-"""What becomes of a row: its result, as a line of a segment, of an OpenAI file or of a native part file.
+"""A row's result, as a line of a segment, of an OpenAI file or of a native part file.
 
-Line shapes are OpenAI's (success, HTTP-like error, not executed). A segment is such results with what the
-service itself needs beside them, closed by a trailer, so that a truncated or damaged object is never taken
-for a short one.
+Line shapes are OpenAI's (success, HTTP-like error, not executed). A segment ends with a trailer (row count,
+CRC-32), so that a truncated object is not read as a short one.
 """
 
 import json
@@ -29,11 +28,11 @@ SHARD_GIVEN_UP: Final = InputError(
     "shard_given_up", "No worker could run the part of the input that this request is in."
 )
 
-SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024  # what a reader of a whole segment is prepared to hold
+SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024  # a segment is read whole
 
 
 class CorruptSegment(StorageError):
-    """A segment's bytes are not what was written."""
+    """A segment's trailer is missing or does not match."""
 
     default_code = "corrupt_segment"
 
@@ -90,7 +89,7 @@ class NotExecuted:
     custom_id: str
     id: str
     reason: StopReason
-    error: InputError | None = None  # where more is known than the reason says
+    error: InputError | None = None  # more specific than the reason
 
     def openai_line(self) -> JsonObject:
         known = self.error or InputError(self.reason.row_error_code, NOT_EXECUTED[self.reason])
@@ -103,11 +102,11 @@ class NotExecuted:
 
 
 def json_text(value: Any) -> str:
-    """JSON on one line, as UTF-8 can hold it."""
+    """JSON on one line, encodable as UTF-8."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair: a string in JSON, but only when it is escaped
+    except UnicodeEncodeError:  # a lone surrogate: valid in JSON only when escaped
         return json.dumps(value, separators=(",", ":"))
     return text
 
@@ -118,13 +117,13 @@ def json_line(value: Any) -> bytes:
 
 
 def encode_segment(results: Sequence[RowResult]) -> bytes:
-    """Results as a segment: a line each, and a trailer with their number and a checksum."""
+    """Results as a segment: a line each, then the trailer."""
     lines = b"".join(json_line(result.to_json()) for result in results)
     return lines + json_line({"rows": len(results), "crc32": zlib.crc32(lines)})
 
 
 def decode_segment(data: bytes) -> list[RowResult]:
-    """The results in a segment. Raises CorruptSegment for anything that is not a whole one."""
+    """The results in a segment. Raises CorruptSegment."""
     lines, newline, trailer = data.removesuffix(b"\n").rpartition(b"\n")
     lines += newline
     try:
@@ -140,6 +139,6 @@ def decode_segment(data: bytes) -> list[RowResult]:
 def read_segment(objects: ObjectStore, segment: Segment) -> list[RowResult]:
     """The results in a listed segment, exactly as they were listed.
 
-    Raises `ObjectDamaged` for other bytes, `CorruptSegment` for what never was one, and what reading raises.
+    Raises `ObjectDamaged` if the bytes differ from the listed sha256, `CorruptSegment`, StorageError.
     """
     return decode_segment(read_verified(objects, segment.key, segment.sha256, SEGMENT_BYTES_MAX))

@@ -1,4 +1,4 @@
-"""Rows out of Parquet, a few at a time, and what its footer says about row groups."""
+"""Rows of Parquet row groups, a few at a time, and the row groups of a footer."""
 
 import base64
 import io
@@ -30,8 +30,8 @@ def parquet_rows(
 ) -> Iterator[Row | BadRow]:
     """The rows of the row groups [first_group, end_group); to the last one if that is None.
 
-    Values become what JSON has: times ISO 8601, decimals strings, bytes base64, NaN null. A value that cannot
-    makes a `BadRow`. Raises `UnreadableInput`; with an `etag`, `ObjectChanged` for any other object.
+    Values become what JSON has: times ISO 8601, decimals strings, bytes base64, NaN null. Any other
+    value makes a `BadRow`. Raises `UnreadableInput`; with an `etag`, `ObjectChanged` for any other object.
     """
     index = 0
     with _opened(store, key, size_bytes, etag) as file:
@@ -62,7 +62,7 @@ def _opened(store: ObjectStore, key: str, size_bytes: int, etag: str | None) -> 
 
 
 class _ObjectFile(io.RawIOBase):
-    """An object as a file that can be sought in; every read is a range read of the store."""
+    """An object as a seekable file; every read is a range read of the store."""
 
     def __init__(self, store: ObjectStore, key: str, size_bytes: int, etag: str | None) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def _batch_rows(batch: pa.RecordBatch, first_index: int) -> Iterator[Row | BadRo
     try:
         records: list[JsonObject] = batch.to_pylist()
     except (ValueError, OverflowError, pa.ArrowException):
-        for position in range(batch.num_rows):  # one of them spoils it for all: find out which
+        for position in range(batch.num_rows):  # one value fails the whole column: convert one by one
             yield _single_row(batch.slice(position, 1), first_index + position)
         return
     for index, record in enumerate(records, start=first_index):
@@ -108,7 +108,7 @@ def _batch_rows(batch: pa.RecordBatch, first_index: int) -> Iterator[Row | BadRo
 
 
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Python's times end there; what pandas writes by default goes on to nanoseconds."""
+    """Python's times have microseconds; pandas writes nanoseconds by default."""
     columns = [
         column.cast(pa.timestamp("us", column.type.tz), safe=False)
         if pa.types.is_timestamp(column.type) and column.type.unit == "ns"
@@ -145,11 +145,11 @@ def _jsonable(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, Decimal):
         return str(value)
-    return str(value)  # UUIDs, and whatever extension types there may be
+    return str(value)  # UUIDs and other extension types
 
 
 def _jsonable_list(value: list[Any]) -> Any:
-    """A list; or an object, if it is what Arrow makes of a map: pairs."""
+    """A list, or an object for the pairs that Arrow makes of a map."""
     if value and all(isinstance(item, tuple) for item in value):
         return {str(name): _jsonable(item) for name, item in value}
     return [_jsonable(item) for item in value]

@@ -1,4 +1,4 @@
-"""What the readers of all formats speak of: rows, good and bad, and the objects they lie in. Pure."""
+"""Rows, readable and unreadable, and input objects, as all formats have them. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from nightshift.jobs import JsonObject
 
 
 class InputFormat(StrEnum):
-    """How rows are written down."""
+    """How an object encodes rows."""
 
     JSONL = "jsonl"
     JSONL_GZ = "jsonl.gz"
@@ -17,7 +17,7 @@ class InputFormat(StrEnum):
     PARQUET = "parquet"
 
 
-_SUFFIXES: Final = {  # longer before shorter
+_SUFFIXES: Final = {  # longest suffix first
     ".jsonl.gz": InputFormat.JSONL_GZ,
     ".ndjson.gz": InputFormat.JSONL_GZ,
     ".jsonl": InputFormat.JSONL,
@@ -29,15 +29,15 @@ _SUFFIXES: Final = {  # longer before shorter
 
 
 class UnreadableInput(InvalidRequest):
-    """An input object is not what its name says it is. No retry mends it."""
+    """An input object is not in the format its name says. Permanent."""
 
     default_code = "unreadable_input"
 
 
 def format_of(key: str) -> InputFormat:
-    """By the object's name. A name that says nothing, such as an uploaded file's id, is JSONL.
+    """The format by the object's name. A name without a suffix, such as a file id, is JSONL.
 
-    Raises UnreadableInput for a name that says something else.
+    Raises UnreadableInput for any other suffix.
     """
     name = key.rpartition("/")[2].lower()
     for suffix, format in _SUFFIXES.items():
@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be read, and why. It is a row all the same, and gets its error line."""
+    """A row that cannot be read, and why. It counts as a row and gets an error line."""
 
     index: int
     code: str
@@ -67,7 +67,7 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A part of a Parquet object that can be read by itself."""
+    """A row group of a Parquet object."""
 
     rows: int
     size_bytes: int  # uncompressed
@@ -75,12 +75,12 @@ class RowGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputObject:
-    """One object of a job's input, as far as it must be known to cut it into shards."""
+    """One object of a job's input, as planning needs it."""
 
     uri: str
     format: InputFormat
     size_bytes: int
-    row_count: int | None = None  # exact; only where a footer or a validation says so
+    row_count: int | None = None  # exact: from a footer or a validation
     rows_estimated: int | None = None  # from a sample of the first bytes
     row_groups: tuple[RowGroup, ...] = ()  # of a Parquet object
-    etag: str | None = None  # of the object that was looked at; None: any under this name will do
+    etag: str | None = None  # of the object that was read; None: not checked

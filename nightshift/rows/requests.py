@@ -1,7 +1,7 @@
-"""From a row of input to the request it stands for.
+"""From a row of input to a request.
 
-A row is either a line of an OpenAI batch file (custom_id, method, url, body), or a record that a template
-turns into a body. Whatever is wrong with one row is that row's error; the others go on.
+A row is a line of an OpenAI batch file (custom_id, method, url, body), or a record that a template turns into
+a body. An error in one row does not affect the others.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from nightshift.rows.templates import render
 CUSTOM_ID_CHARS_MAX: Final = 64  # OpenAI's
 RECORD_ID_CHARS_MAX: Final = 512  # of an id column: URLs and paths are in use as ids
 QUOTED_CHARS_MAX: Final = 80  # of a value in a message
-NUL: Final = "\0"  # no id has one: PostgreSQL keeps no text with it
+NUL: Final = "\0"  # PostgreSQL stores no text with it
 
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """What a row asks for."""
+    """The request of a row."""
 
     custom_id: str
     body: JsonObject
@@ -28,7 +28,7 @@ class RowRequest:
 
 @dataclass(frozen=True, slots=True)
 class RowProblem:
-    """Why a row asks for nothing that could be run."""
+    """Why a row has no request."""
 
     custom_id: str
     code: str
@@ -37,7 +37,7 @@ class RowProblem:
 
 
 def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest | RowProblem:
-    """The request of one row of a job. A row without an id of its own is called by its number."""
+    """The request of one row of a job. A row without an id is named by its number."""
     number = row_number(row, shard)
     if isinstance(row, BadRow):
         return RowProblem(number, row.code, row.message)
@@ -54,7 +54,7 @@ def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest 
 
 
 def custom_id_of(row: Row | BadRow, spec: JobSpec, number: str) -> str:
-    """What a row is called, even when nothing else about it can be understood."""
+    """A row's id, even if the rest of it is invalid."""
     if isinstance(row, BadRow):
         return number
     if spec.template is None:
@@ -65,12 +65,12 @@ def custom_id_of(row: Row | BadRow, spec: JobSpec, number: str) -> str:
 
 
 def is_custom_id(value: Any) -> TypeGuard[str]:
-    """Whether a line of a batch file may be called this."""
+    """Whether this is a valid custom_id."""
     return isinstance(value, str) and 0 < len(value) <= CUSTOM_ID_CHARS_MAX and NUL not in value
 
 
 def row_number(row: Row | BadRow, shard: NewShard) -> str:
-    """A row's number in its job, from 1, where the rows before its shard are known; else in its shard."""
+    """A row's number in its job, from 1, if the rows before its shard are counted; else in its shard."""
     if shard.first_row is not None:
         return f"row-{shard.first_row + row.index + 1}"
     return f"shard-{shard.shard_no}-row-{row.index + 1}"
@@ -91,7 +91,7 @@ def _id_of_record(record: JsonObject, id_column: str | None, number: str) -> str
 
 
 def _as_id(value: Any) -> str | None:
-    """What an id column says, if it can be an id."""
+    """The id in an id column; None if it is not a valid one."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not 0 < len(value) <= RECORD_ID_CHARS_MAX or NUL in value:
@@ -100,7 +100,7 @@ def _as_id(value: Any) -> str | None:
 
 
 def check_envelope(line: JsonObject, endpoint: str) -> JsonObject:
-    """Check what a batch line with all four fields says around its body, and return that.
+    """Check a batch line that has all four fields, except inside its body. Returns the body.
 
     Raises InvalidRequest.
     """
@@ -125,7 +125,7 @@ def check_envelope(line: JsonObject, endpoint: str) -> JsonObject:
 
 
 def quoted(value: Any) -> str:
-    """A value of the input for a message, cut to a length a message can have."""
+    """A value of the input, shortened for a message."""
     text = repr(value)
     return text if len(text) <= QUOTED_CHARS_MAX else text[:QUOTED_CHARS_MAX] + "…"
 

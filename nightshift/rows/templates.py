@@ -1,7 +1,7 @@
 """Templates: a request body with `{{column}}` in its texts, filled in from each record. No code is run.
 
-A text that is nothing but one placeholder takes the value as it is, with its type; anywhere else the value is
-written out as text. What a value says is never looked at for placeholders again.
+A text that is one placeholder takes the value with its type; elsewhere the value is written out as text.
+Placeholders inside values are not expanded.
 """
 
 import json
@@ -13,7 +13,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 
 PLACEHOLDER: Final = re.compile(r"\{\{\s*([^{}]+?)\s*\}\}")
-FILLED_CHARS_MAX: Final = 16 * 1024 * 1024  # put into one body: a long text in many places adds up
+FILLED_CHARS_MAX: Final = 16 * 1024 * 1024  # put into one body: one long text may be used many times
 
 
 def render(template: JsonObject, record: JsonObject) -> JsonObject:
@@ -23,7 +23,7 @@ def render(template: JsonObject, record: JsonObject) -> JsonObject:
 
 
 def columns(template: Any) -> set[str]:
-    """The columns a template asks for."""
+    """The columns a template names."""
     if isinstance(template, str):
         return set(PLACEHOLDER.findall(template))
     if isinstance(template, dict):
@@ -35,7 +35,7 @@ def columns(template: Any) -> set[str]:
 
 @dataclass
 class _Filling:
-    """One record on its way into one template."""
+    """One rendering of a template."""
 
     record: JsonObject
     chars_left: int

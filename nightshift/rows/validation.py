@@ -1,11 +1,9 @@
-"""Is a whole OpenAI batch file fit to be run? Read once, line by line; no row runs before every row has
-passed.
+"""Validation of a whole OpenAI batch file, line by line, before any row of it runs.
 
-What only one row's answer can tell (a prompt that is too long, a temperature out of range) is that row's
-error later on. Here it is about the file: is it JSONL, is each line a request of this endpoint, are the ids
-unique.
+Checked here: the file is JSONL, each line is a request of the endpoint, ids are unique. What depends on the
+model (a prompt that is too long) is an error of that row later.
 
-On the way the file is cut: `Cut`s lie on row boundaries, about as far apart as a shard is to be long.
+The same pass cuts the file into shards at row boundaries.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,14 +17,14 @@ from nightshift.jobs import InputError, JsonObject
 from nightshift.rows.lines import BadLine, Line, parse_object
 from nightshift.rows.requests import check_envelope, quoted
 
-ERRORS_MAX: Final = 100  # bad lines reported; the last one's message says how many more there are
-ID_DIGEST_BYTES: Final = 16  # kept per row to find duplicates: two ids that differ never share one
+ERRORS_MAX: Final = 100  # reported; the last message says how many more there are
+ID_DIGEST_BYTES: Final = 16  # kept per row to find duplicates; long enough that different ids do not collide
 MODEL_CHARS_MAX: Final = 256
 
 
 @dataclass(frozen=True)
 class FileLimits:
-    """What a file may hold, and how long a shard of it is to be."""
+    """Limits of a file, and the size of its shards."""
 
     rows_max: int
     embedding_inputs_max: int
@@ -36,7 +34,7 @@ class FileLimits:
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a shard begins: the byte of its first row, and how many rows come before it."""
+    """Where a shard begins."""
 
     offset: int
     first_row: int
@@ -44,7 +42,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """What was found. A file with errors has no rows that may be run."""
+    """A file with errors has no rows that may run."""
 
     rows: int
     model: str | None
@@ -55,10 +53,9 @@ class ValidationReport:
 def validate(
     lines: Iterable[Line], endpoint: Endpoint, serves: Callable[[str], InputError | None], limits: FileLimits
 ) -> ValidationReport:
-    """Check every line of a file. `serves` says what is wrong with a model's id, if anything.
+    """Check every line of a file. `serves` returns what is wrong with a model's id, or None.
 
-    Holds one line, and a digest of each row's id: about 100 bytes with what Python needs around it, so 5 MB
-    for the 50,000 rows a file may have by default.
+    Holds one line, and a digest of each row's id: about 100 bytes a row, 5 MB for 50,000 rows.
     """
     validator = _Validator(endpoint, serves, limits)
     for line in lines:

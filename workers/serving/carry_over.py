@@ -2,8 +2,8 @@
 
     {"row": 7, "choices": [{"output_token_ids": […], "logprobs": […]}, …], "made_by": {…}}
 
-A line of an earlier version has `output_token_ids` at the top: one choice, made by nobody knows what. Nothing
-here is believed because it can be read: a token that is none would become somebody's answer, or end a worker.
+A line of an earlier release has `output_token_ids` at the top: one choice, without `made_by`. Values are
+validated: an invalid token id would become part of an answer, or end a worker.
 """
 
 import json
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ChoiceSoFar:
-    """What has been generated of one of a request's choices."""
+    """The tokens generated so far of one choice."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each token, if they are asked for
@@ -34,11 +34,11 @@ class ChoiceSoFar:
         return ChoiceSoFar(list(self.token_ids), list(self.logprobs))
 
     def misfit(self, asked: SamplingParams) -> str | None:
-        """Why this is no beginning of what is asked for; None: it may be."""
+        """Why this cannot be a prefix of the requested choice; None if it can."""
         if asked.max_tokens is not None and len(self.token_ids) > asked.max_tokens:
             return f"it has {len(self.token_ids)} tokens, of which {asked.max_tokens} are asked for"
         if asked.logprobs is None:
-            return "it has log-probabilities that nobody asks for" if self.logprobs else None
+            return "it has log-probabilities that were not requested" if self.logprobs else None
         if len(self.logprobs) != len(self.token_ids):
             return "its tokens lack the log-probabilities that are asked for"
         if any(len(each.top_ids) != asked.logprobs for each in self.logprobs):
@@ -68,7 +68,7 @@ class CarryOver:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing would be lost without it."""
+        """Whether it has no tokens."""
         return self.num_tokens == 0
 
     @property
@@ -76,7 +76,7 @@ class CarryOver:
         return sum(len(choice.token_ids) for choice in self.choices)
 
     def misfit(self, asked: Sequence[SamplingParams]) -> str | None:
-        """Why a request that asks for these choices cannot go on from it; None: it may."""
+        """Why a request for these choices cannot continue from it; None if it can."""
         if len(self.choices) != len(asked):
             return f"it has {len(self.choices)} choices, the request {len(asked)}"
         pairs = zip(self.choices, asked, strict=True)
@@ -91,7 +91,7 @@ class CarryOver:
 
     @classmethod
     def from_json(cls, line: JsonObject) -> "CarryOver":
-        """Raises InvalidState naming the first part that makes no sense."""
+        """Raises InvalidState naming the first invalid part."""
         if "choices" not in line:
             return cls([ChoiceSoFar(_token_ids(line.get("output_token_ids")))])
         choices, made_by = line["choices"], line.get("made_by", "")
@@ -122,7 +122,7 @@ def encode_carry_overs(unfinished: Mapping[int, CarryOver], size_bytes_max: int)
 
 
 def decode_carry_overs(data: bytes) -> dict[int, CarryOver]:
-    """Unfinished rows by their number. Raises InvalidState for anything that is not what a worker writes."""
+    """Unfinished rows by their number. Raises InvalidState."""
     carry_overs: dict[int, CarryOver] = {}
     for text in data.splitlines():
         try:
@@ -139,7 +139,7 @@ def decode_carry_overs(data: bytes) -> dict[int, CarryOver]:
 
 
 def _token_ids(data: Any) -> list[int]:
-    """Whether the model has these tokens is the engine's to say."""
+    """The engine checks whether the model has these tokens."""
     if not isinstance(data, list) or not all(type(id) is int and id >= 0 for id in data):
         raise InvalidState("output_token_ids", "is not made of token ids")
     return data

@@ -1,4 +1,4 @@
-"""An encoder that serves: texts in, vectors out."""
+"""An encoder: serves embedding requests."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

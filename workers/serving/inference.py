@@ -1,7 +1,6 @@
-"""Between the wire and the engine: a request body becomes tokens, tokens become an answer body.
+"""Requests to engine parameters, engine outputs to answers.
 
-Both runners use it, so an online request and a row of a bulk job are answered by the same code. It knows
-nothing of jobs, leases or the database.
+Online requests and rows of bulk jobs share this code. It knows no jobs, leases or database.
 """
 
 import codecs
@@ -20,9 +19,9 @@ from workers.engine import Completion, InvalidSamplingParams, Output, SamplingPa
 
 @dataclass(frozen=True)
 class SamplingDefaults:
-    """How a model wants to be sampled where a request says nothing: its generation_config.json's word.
+    """Sampling parameters of a model's generation_config.json, used where a request gives none, as in vLLM.
 
-    As in vLLM. A model that says nothing either is sampled at OpenAI's temperature of 1.
+    The default temperature is OpenAI's.
     """
 
     temperature: float = 1.0
@@ -41,9 +40,7 @@ class SamplingDefaults:
 
 
 def choice_seed(seed: int, choice: int) -> int:
-    """The seed of one of a request's choices. The first one's is the request's own: it does not depend on how
-    many more were asked for.
-    """
+    """The seed of one of a request's choices. The first choice has the request's own, whatever `n` is."""
     if choice == 0:
         return seed
     digest = hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
@@ -52,12 +49,12 @@ def choice_seed(seed: int, choice: int) -> int:
 
 T = TypeVar("T")
 
-CHARS_PER_TOKEN_MAX = 128  # on average, of a text that a person or a program might mean; words have about 5
+CHARS_PER_TOKEN_MAX = 128  # a generous bound on the average; English has about 4
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What names an answer. Derived from the row, so that a row run twice gives the same bytes."""
+    """What ids and seeds of an answer derive from: a row that runs twice gives the same bytes."""
 
     name: str  # unique for the row or request, the same at every attempt
     created_s: int  # shown as `created`: when the job was
@@ -68,13 +65,13 @@ class Identity:
 
     @property
     def seed(self) -> int:
-        """What the row's random draws depend on when the request names no seed."""
+        """The seed of a request that gives none."""
         return int.from_bytes(hashlib.sha256(f"seed {self.name}".encode()).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What has come of a request since the last one of these. The last one carries the answer."""
+    """New output of a request. The last one carries the answer."""
 
     text: str = ""
     token_ids: Sequence[int] = ()
@@ -82,7 +79,7 @@ class Progress:
     token_logprobs: Sequence[TokenLogprobs] = ()  # one per token, if asked for
     logprobs: JsonObject | None = None  # the same as the answer will show them
     answer: Answer | None = None
-    failed: str | None = None  # the engine gave this request up, with the reason
+    failed: str | None = None  # why the engine aborted the request
 
 
 Listener = Callable[[Progress], None]
@@ -121,7 +118,7 @@ def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDef
 
 
 def body_chars(value: Any) -> int:
-    """How much text there is in a request body nobody has looked at, in characters."""
+    """How much text an unparsed request body has, in characters."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -130,7 +127,7 @@ def body_chars(value: Any) -> int:
 
 
 def check_length(text_chars: int, context_length: int, param: str) -> None:
-    """Refuse a text that is far too long without making tokens of it: that alone could take seconds.
+    """Refuse a text that is far too long without tokenising it, which could take seconds.
 
     Raises InvalidRequest. A text just too long passes; the engine counts its tokens.
     """
@@ -147,7 +144,7 @@ def _first(asked: T | None, default: T | None) -> T | None:
 
 
 class TextAnswer:
-    """Collects one request's outputs, of all its choices, and turns them into what its listener hears."""
+    """Collects the outputs of all choices of one request."""
 
     def __init__(
         self, endpoint: TextEndpoint, request: GenerationRequest, identity: Identity, tokenizer: Tokenizer
@@ -169,7 +166,7 @@ class TextAnswer:
     def _answer(self) -> Answer:
         completions = [choice.completion for choice in self._choices]
         usage = Usage(
-            completions[0].num_prompt_tokens,  # of all choices, but it was asked once
+            completions[0].num_prompt_tokens,  # the choices share one prompt
             sum(len(done.token_ids) for done in completions),
             completions[0].num_cached_tokens,
         )
@@ -221,7 +218,7 @@ class _Choice:
         spelled = self._tokenizer.token_bytes
         visible = b"" if self._tokenizer.is_special(token_id) else spelled(token_id)
         if visible and not _continues_character(visible):
-            self._read(b"", is_last=True)  # what was half a character will never be a whole one
+            self._read(b"", is_last=True)  # an incomplete character stays incomplete
         offset = self._num_characters
         self._read(visible)
         return Chosen(
@@ -246,13 +243,13 @@ def _continues_character(data: bytes) -> bool:
 
 
 def refusal(error: InvalidRequest) -> Answer:
-    """The answer to a request that can never be run: the caller's to mend."""
+    """The answer to an invalid request."""
     body = error_body(error.message, "invalid_request_error", param=error.param, code=error.code)
     return Answer(404 if error.code == "model_not_found" else 400, body, Usage())
 
 
 def breakdown(reason: str) -> Answer:
-    """The answer to a request that the engine failed on. Nobody's request was wrong."""
+    """The answer to a valid request that the engine failed on."""
     body: JsonObject = error_body(
         f"The model failed on this request: {reason}", "server_error", code="model_error"
     )

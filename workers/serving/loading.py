@@ -1,8 +1,7 @@
-"""From a path or a hub id to a model that serves: the one room of the worker, beside its engine, that needs
-torch.
+"""From a path or a hub id to a model server.
 
-Imported when the models are loaded and not before, so that a worker is a process of a second, and can be one
-without torch where something else does the computing.
+The only module of the worker outside the engine that needs torch: imported when models are loaded, so that a
+worker starts quickly and tests can replace it.
 """
 
 import hashlib
@@ -27,14 +26,14 @@ from workers.serving.text_server import TextServer
 
 
 def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
-    """Load one model and everything to run it. Raises ConfigurationError saying why it cannot be served."""
-    transformers.utils.logging.disable_progress_bar()  # a log is no place for one
+    """Load one model and its engine. Raises ConfigurationError saying why it cannot be served."""
+    transformers.utils.logging.disable_progress_bar()
     try:
         if _is_decoder(path_or_id):
             return _load_decoder(path_or_id, position, settings, on_fatal)
         return _load_encoder(path_or_id, position, settings, on_fatal)
     except (EngineError, OSError, ValueError, SafetensorError) as error:
-        why = " ".join(str(error).split())  # one line of a log; the hub's reasons have several
+        why = " ".join(str(error).split())  # the hub's reasons have several lines
         raise ConfigurationError(
             f"The model {path_or_id!r} cannot be served: {why}", param="MODELS"
         ) from error
@@ -80,7 +79,7 @@ def _load_encoder(path_or_id: str, position: int, settings: WorkerSettings, on_f
 def _sampling_defaults(path_or_id: str) -> SamplingDefaults:
     try:
         config = GenerationConfig.from_pretrained(path_or_id)
-    except OSError:  # the model has none
+    except OSError:  # no generation_config.json
         return SamplingDefaults()
     return SamplingDefaults.from_generation_config(config.to_diff_dict())
 
@@ -91,7 +90,7 @@ def _is_decoder(path_or_id: str) -> bool:
 
 
 def _revision(path_or_id: str) -> str:
-    """What tells these weights from others: the hub's commit, or a digest of the files' sizes and times."""
+    """Identifies the weights: the hub's commit, or a digest of the files' sizes and times."""
     directory = Path(path_or_id)
     if not directory.is_dir():
         return str(getattr(AutoConfig.from_pretrained(path_or_id), "_commit_hash", None) or "unknown")

@@ -1,8 +1,7 @@
 """One loaded model and the thread that runs it: requests in from any thread, progress out to listeners.
 
-Listeners are called on the engine thread, between steps; they must only note what they hear and return. An
-exception that escapes a step ends the process: a live worker with a dead engine would hold its leases for
-ever.
+Listeners are called on the engine thread, between steps, and must return at once. An exception that escapes a
+step ends the process: a worker without an engine would keep its leases for ever.
 """
 
 import threading
@@ -31,7 +30,7 @@ STEPS_UNTIL_CANCELLED: Final = 2
 
 
 class Busy(Exception):
-    """The model takes nothing just now: its queue is full, or the worker is on its way out."""
+    """The model takes no request now: its queue is full, or the worker drains."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,11 @@ class Inference:
     priority: PriorityClass
     listener: Listener
     carry_over: CarryOver | None = None  # what an earlier attempt had generated
-    group: str | None = None  # the job of a bulk row; None: somebody waits for this one
+    group: str | None = None  # the job of a bulk row; None: an online request
 
 
 class ModelServer(ABC):
-    """What the two kinds of model have in common: a thread that steps while there is work."""
+    """A model and its thread, which steps while there is work."""
 
     def __init__(self, model: Model, on_fatal: OnFatal) -> None:
         self.model = model
@@ -66,7 +65,7 @@ class ModelServer(ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the step in progress end, and no other begin."""
+        """Let the step in progress end and start no other."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
@@ -98,7 +97,7 @@ class ModelServer(ABC):
 
     @property
     def made_by(self) -> JsonObject | None:
-        """What has a part in the tokens this model generates here, as a carry-over records it."""
+        """What the tokens generated here depend on, as a carry-over records it."""
         return None
 
     @property
@@ -124,11 +123,11 @@ class ModelServer(ABC):
                 if self._has_work:
                     self._timed_step()
                 self._call_after_cancelled()
-        except BaseException as error:  # noqa: BLE001 the thread's edge: nothing may end it in silence
+        except BaseException as error:  # noqa: BLE001 the thread's edge
             self._on_fatal(error)
 
     def _call_after_cancelled(self) -> None:
-        """Between steps. Without work the engine has nothing."""
+        """Between steps. Without work the engine holds nothing."""
         with self._changed:
             is_empty, asked = not self._has_work, self._after_cancelled
             due = [callback for step, callback in asked if is_empty or step <= self.steps]

@@ -1,4 +1,4 @@
-"""The models of one worker: finding the one a request names."""
+"""The models of one worker, by id."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,12 +6,12 @@ from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.settings import WorkerSettings
 from workers.serving.model_server import Inference, ModelServer, OnFatal
 
-# From what the operator named, and its place in the list. Raises ConfigurationError.
+# (path or id, position in the list, settings, on_fatal). Raises ConfigurationError.
 LoadModel = Callable[[str, int, WorkerSettings, OnFatal], ModelServer]
 
 
 class Models:
-    """The models of this worker, by id."""
+    """Routes a request to the model it names."""
 
     def __init__(self, servers: Sequence[ModelServer]) -> None:
         self._servers = {server.model.id: server for server in servers}

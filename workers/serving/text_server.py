@@ -1,4 +1,4 @@
-"""A decoder that serves: every request for text, whatever its endpoint."""
+"""A decoder: serves the requests of every endpoint for text."""
 
 import logging
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class _Asked:
 
 
 class TextServer(ModelServer):
-    """A decoder: chat and completions."""
+    """Runs text requests on the engine, one sequence per choice."""
 
     def __init__(self, model: Model, engine: "Engine", on_fatal: OnFatal, defaults: SamplingDefaults) -> None:
         super().__init__(model, on_fatal)
@@ -73,7 +73,7 @@ class TextServer(ModelServer):
         except Exception:
             self._forget(inference.id)
             raise
-        if inference.id not in self._asked:  # cancelled before the engine knew of it
+        if inference.id not in self._asked:  # cancelled before it was added
             self._abort(ids)
         self._wake()
 
@@ -97,7 +97,7 @@ class TextServer(ModelServer):
             if progress.answer is not None or progress.failed is not None:
                 self._forget(inference_id)
             if progress.failed is not None:
-                self._abort(asked.sequence_ids)  # the choices that did not fail go with the one that did
+                self._abort(asked.sequence_ids)  # one failed choice fails the request
             asked.listener(progress)
 
     def _sequences(
@@ -130,7 +130,7 @@ class TextServer(ModelServer):
             raise
 
     def _so_far(self, inference: Inference, sequences: Sequence[EngineRequest]) -> Sequence[ChoiceSoFar]:
-        """What an earlier attempt left of each choice; nothing, if it cannot be continued here."""
+        """The tokens an earlier attempt generated of each choice; none if they cannot be continued here."""
         carry_over = inference.carry_over
         if carry_over is not None:
             why_not = self._why_not(carry_over, sequences)
@@ -143,13 +143,13 @@ class TextServer(ModelServer):
         return [ChoiceSoFar() for _ in sequences]
 
     def _why_not(self, carry_over: CarryOver, sequences: Sequence[EngineRequest]) -> str | None:
-        """Why tokens made elsewhere cannot be continued here; None: they can."""
+        """Why the carry-over cannot be continued here; None if it can."""
         misfit = carry_over.misfit([sequence.sampling for sequence in sequences])
         if misfit is not None:
             return misfit
         try:
             for sequence, so_far in zip(sequences, carry_over.choices, strict=True):
-                self._engine.check(_resumed(sequence, so_far))  # all, before the first is in the engine
+                self._engine.check(_resumed(sequence, so_far))  # all choices, before the first is added
             if carry_over.made_by is None:
                 return None
             is_exact = self._engine.made_by.accepts(MadeBy.from_json(carry_over.made_by))
