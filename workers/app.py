@@ -1,7 +1,8 @@
 """The Celery application of a worker: what `celery -A workers.app worker -P custom` imports.
 
-It declares; the pool, which Celery makes before it connects to the broker, starts the work
-(`workers/intake/pool.py`).
+It declares the two messages a worker understands, so that Celery accepts them. Their bodies never run: the
+pool (`workers/intake/pool.py`), which Celery makes before it connects to the broker, reads the messages and
+claims. Under any other pool they refuse.
 """
 
 import faulthandler
@@ -12,15 +13,19 @@ from typing import Any
 from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging
 
-from nightshift.broker.queue import celery_app
+from nightshift.broker.queue import BULK_TASK, ONLINE_TASK, celery_app
 from nightshift.observability import set_up_logging
 from nightshift.settings import QueueSettings
-from workers.intake import tasks, transport
-from workers.intake.pool import ConsumerTap
+from workers.intake import transport
+from workers.intake.pool import SubscriptionStep
+
+_WRONG_POOL = (
+    "start the worker with `nightshift worker`: this task runs only in workers.intake.pool:EnginePool"
+)
 
 
 def _log_as_the_operator_wants(**_: Any) -> None:
-    """Where this signal is answered, Celery leaves the root logger and its level as they are."""
+    """With a receiver for this signal, Celery leaves the root logger and its level as they are."""
     set_up_logging("worker")
 
 
@@ -34,5 +39,16 @@ set_up_logging("worker")
 setup_logging.connect(_log_as_the_operator_wants)
 transport.install()
 app = celery_app(QueueSettings())
-tasks.declare(app)
-app.steps["consumer"].add(ConsumerTap)
+app.steps["consumer"].add(SubscriptionStep)
+
+
+@app.task(name=ONLINE_TASK)  # type: ignore[untyped-decorator]
+def online(shard_id: str) -> None:
+    """A client waits for this shard."""
+    raise RuntimeError(_WRONG_POOL)
+
+
+@app.task(name=BULK_TASK)  # type: ignore[untyped-decorator]
+def bulk() -> None:
+    """There is bulk work."""
+    raise RuntimeError(_WRONG_POOL)

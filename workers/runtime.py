@@ -260,8 +260,8 @@ class Runtime:
         }
         deaf = Deaf(
             self._queue,
-            heard=lambda: self.intake.messages_heard,
-            unheard=lambda: self.intake.online_unheard,
+            heard=lambda: self.intake.messages_received,
+            unheard=lambda: self.intake.online_without_message,
             listens_to=lambda: queues_with_places(self.online_free(), self.bulk_free()),
             limit_s=self._settings.deaf_after_s,
         )

@@ -1,4 +1,4 @@
-"""Celery's pool, ours: a message becomes an entry in the intake's heap. No process, no thread per request.
+"""Our pool for Celery: a message becomes an entry in the intake's heap. No process, no thread per request.
 
 Named with `-P custom` and CELERY_CUSTOM_WORKER_POOL=workers.intake.pool:EnginePool. Celery imports this
 module before it has put anything on its path, so the package must be installed.
@@ -35,8 +35,7 @@ log = logging.getLogger(__name__)
 
 _ACCEPTED = frozenset({"application/json"})
 
-# `-P custom` makes one pool per process; the consumer's bootstep, which Celery makes by itself, finds it
-# here.
+# One per process: the consumer's bootstep, which Celery makes by itself, finds it here.
 _runtimes: list[Runtime] = []
 
 
@@ -47,7 +46,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     body_can_be_buffer = False
 
     def on_start(self) -> None:
-        """Load the models. Celery connects to Redis only after this, so no message waits for a model."""
+        """Load the models. Celery connects to Redis after this, so no message waits for a model."""
         with starting():
             self._runtime = self.compose()
         try:
@@ -60,7 +59,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             log.critical("cannot start yet: %s", error, extra={"action": "start_postponed"})
             raise SystemExit(UNAVAILABLE_EXIT) from error
         _runtimes.append(self._runtime)
-        for refusal in (task_rejected, task_unknown):  # what Celery refuses never comes here
+        for refusal in (task_rejected, task_unknown):  # these never come to `on_apply`
             refusal.connect(self._refused)
 
     def compose(self) -> Runtime:
@@ -68,14 +67,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
         return compose()
 
     def _shutting_down(self, **about: Any) -> None:
-        """SIGTERM has come. Celery first takes its time with the broker; the work does not wait for that."""
+        """On SIGTERM, before Celery closes its connections to the broker, which may take a while."""
         self._runtime.told_to_stop()
 
     def _refused(self, **about: Any) -> None:
         self._runtime.intake.message_dropped()
 
     def on_stop(self) -> None:
-        """Celery was told an exit code as the drain began; there may be another by now."""
+        """Celery was told an exit code as the drain began; it may have changed since."""
         self._runtime.drain()
         if self._runtime.exit_code != (state.should_stop or 0):
             raise SystemExit(self._runtime.exit_code)
@@ -128,30 +127,30 @@ class CeleryReceipt:
             self.failed(ExceptionInfo())
 
 
-class BulkGate:
-    """Whether Celery's consumer listens for bulk tokens."""
+class CelerySubscription:
+    """Celery's consumer, as far as it fetches bulk tokens."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
 
-    def open(self) -> None:
-        self._consumer.call_soon(self._consumer.add_task_queue, BULK_QUEUE)
-
-    def close(self) -> None:
+    def pause(self) -> None:
         self._consumer.call_soon(self._consumer.cancel_task_queue, BULK_QUEUE)
 
+    def resume(self) -> None:
+        self._consumer.call_soon(self._consumer.add_task_queue, BULK_QUEUE)
 
-class ConsumerTap(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Gives the intake its gate, anew at every connection to the broker."""
+
+class SubscriptionStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Gives the intake its subscription, anew at every connection to the broker."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def start(self, consumer: Any) -> None:
         for runtime in _runtimes:
-            runtime.intake.attach(BulkGate(consumer))
+            runtime.intake.attach(CelerySubscription(consumer))
 
     def stop(self, consumer: Any) -> None:
-        """Nothing to undo: the gate goes with the connection."""
+        """Nothing to undo: the subscription ends with the connection."""
 
 
 def _stop_celery(exit_code: int) -> None:
@@ -159,7 +158,7 @@ def _stop_celery(exit_code: int) -> None:
     state.should_stop = exit_code
 
 
-# Anybody who can write to Redis can write a message: whatever stands in it, it is looked at first.
+# Any client of Redis can write a message: nothing in it is trusted.
 
 
 def _priority(headers: dict[str, Any]) -> int:
@@ -170,8 +169,8 @@ def _priority(headers: dict[str, Any]) -> int:
 
 
 def _shard_id(body: Any, content_type: str, content_encoding: str) -> str | None:
-    """The first argument of an online message. None if it is not an id in JSON. A later version may say more
-    than that; what this one does not know, it does not need.
+    """The first argument of an online message. None if it is not an id in JSON. Arguments that a later
+    version adds are ignored.
     """
     try:
         arguments, *_ = serialization.loads(body, content_type, content_encoding, accept=_ACCEPTED)

@@ -1,9 +1,8 @@
 """kombu's transport for Redis, which no message can break, and which asks Redis for nothing but messages.
 
-Anybody who can write to Redis can put anything into a queue. What kombu or Celery cannot read raises in the
-worker's event loop, and Celery ends the worker for it. So it is dropped as it arrives; a ring dropped by
-mistake does no harm, it is rung again. Likewise one that dies with this worker: Redis is not asked to note
-what was fetched from it.
+Any client of Redis can put anything into a queue. What kombu or Celery cannot read raises in the worker's
+event loop, and Celery ends the worker for it. So it is dropped on arrival. A ring that is dropped by mistake,
+or fetched by a worker that died, is rung again: Redis is not asked to record what was fetched from it.
 """
 
 import logging
@@ -23,27 +22,27 @@ RECONNECT_S: Final = 1.0  # from one connection to the next
 
 
 class Message(virtual.Message):
-    """A message that could be read to its end, and says where it can be given back to."""
+    """A message that is readable to its end, and names the queue to give it back to."""
 
     def __init__(self, payload: Mapping[str, Any], channel: Any = None, **options: Any) -> None:
-        """Raises whatever a stranger's message makes kombu raise."""
+        """Raises whatever the message makes kombu raise."""
         super().__init__(payload, channel, **options)  # type: ignore[no-untyped-call]
         loads(self.body, self.content_type, self.content_encoding, accept=ACCEPTED)
         if not all(isinstance(self.delivery_info[name], str) for name in ("exchange", "routing_key")):
-            raise ValueError("a message that came from nowhere")
+            raise ValueError("a message that names no queue")
 
 
 class QoS(virtual.QoS):
     """Messages fetched and not acknowledged: this process alone knows them, and gives them back as it ends.
 
-    kombu's own has Redis note each of them, and give those of a dead worker to another after a visibility
-    timeout. That is a way to Redis and back while somebody waits, and another afterwards, for a message that
-    every worker does without: it finds within seconds what is in the database and does not ring.
+    kombu's own has Redis record each, and redelivers those of a dead worker after a visibility timeout. That
+    costs a round trip while a client waits, and another afterwards, for messages that no worker depends on:
+    each finds within seconds what is in the database and has not rung.
     """
 
     def restore_unacked(self) -> list[Any]:
-        """Give all of them back, in order. With a Redis that does not answer one is tried, and no more: what
-        cannot be given back is no loss, and kombu would wait for each and write it to a file.
+        """Give all of them back, in order, up to the first that Redis does not take: the others are no loss,
+        and kombu would wait for each and write it to a file.
         """
         self._flush()  # type: ignore[no-untyped-call]
         try:
@@ -58,7 +57,7 @@ class QoS(virtual.QoS):
         return []
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Acknowledged in any case: one that cannot be given back must not take a place for ever."""
+        """Acknowledges in any case: a message that cannot be given back must not take a place for ever."""
         try:
             if requeue:
                 self._give_back(self._delivered[delivery_tag])
@@ -68,7 +67,7 @@ class QoS(virtual.QoS):
         self._quick_ack(delivery_tag)
 
     def _give_back(self, message: Any) -> None:
-        """A stranger's may be such that nobody can: it ends here. Raises RedisError or OSError."""
+        """Drops a message that kombu cannot give back. Raises RedisError or OSError."""
         try:
             self.channel._restore(message)
         except (RedisError, OSError):
@@ -78,7 +77,7 @@ class QoS(virtual.QoS):
 
 
 class Channel(redis.Channel):
-    """Takes messages off their lists."""
+    """Fetches messages from their lists."""
 
     Message = Message
     ack_emulation = False  # by Redis
@@ -102,7 +101,7 @@ class Transport(redis.Transport):
     _connects_from_s = 0.0  # of all connections of this process
 
     def establish_connection(self) -> Any:
-        """A Redis that takes a connection and refuses what is said on it is not asked without pause."""
+        """At most one a second: Redis may accept connections and refuse every command."""
         time.sleep(max(0.0, Transport._connects_from_s - time.monotonic()))
         Transport._connects_from_s = time.monotonic() + RECONNECT_S
         return super().establish_connection()  # type: ignore[no-untyped-call]
@@ -117,7 +116,7 @@ class Transport(redis.Transport):
             drop(message, error)
 
     def _forget(self, message: Any) -> None:
-        """It must not come back as one that was fetched and never acknowledged."""
+        """Acknowledge it, or `restore_unacked` would give it back."""
         for channel in self.channels:
             for tag, delivered in list(channel.qos._delivered.items()):
                 if delivered._raw is message:
@@ -125,12 +124,12 @@ class Transport(redis.Transport):
 
 
 def drop(message: Any, error: BaseException) -> None:
-    """Tell whoever counts."""
+    """Log it, and have it counted: the pool listens to this signal."""
     log.warning("message dropped", extra={"action": "message_dropped", "reason": repr(error)})
     task_rejected.send(sender=None, message=message, exc=error)
 
 
 def install() -> None:
-    """From now on kombu finds this transport by the scheme of a Redis URL."""
+    """Have kombu find this transport by the scheme of a Redis URL."""
     for scheme in ("redis", "rediss"):
         TRANSPORT_ALIASES[scheme] = "workers.intake.transport:Transport"

@@ -19,7 +19,7 @@ warnings.warn("you are root", SecurityWarning)
 
 
 @pytest.mark.parametrize(("level", "times"), [("info", 1), ("warning", 0)])
-def test_the_operator_decides_what_a_worker_logs_and_celery_does_not(level, times):
+def test_the_operator_decides_the_log_level_of_a_worker_not_celery(level, times):
     environment = os.environ | {"NIGHTSHIFT_LOG_LEVEL": level}
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
@@ -43,7 +43,7 @@ for library in ("huggingface_hub", "transformers"):
 """
 
 
-def test_what_libraries_of_the_model_say_is_in_the_log_once_although_they_are_imported_late():
+def test_libraries_imported_with_a_model_log_once():
     ended = subprocess.run(
         [sys.executable, "-c", LOADING_PROGRAM], capture_output=True, text=True, check=True, timeout=240
     )

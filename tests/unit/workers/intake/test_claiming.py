@@ -19,7 +19,7 @@ from workers.intake.claiming import Intake
 
 @dataclass
 class Places:
-    """Room for so many, and a record of who came."""
+    """Places for so many, and a record of the claims."""
 
     online: int = 100
     bulk: int = 100
@@ -48,26 +48,24 @@ class Places:
             self.changed.notify_all()
 
 
-class Gate:
+class Subscription:
     def __init__(self) -> None:
-        self.is_open = True
-        self.changes: list[bool] = []
+        self.is_paused = False
         self.changed = threading.Condition()
 
-    def open(self) -> None:
+    def pause(self) -> None:
         self._set(True)
 
-    def close(self) -> None:
+    def resume(self) -> None:
         self._set(False)
 
-    def wait_until(self, is_open: bool) -> None:
+    def wait_until_paused(self) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.is_open == is_open, timeout=10)
+            assert self.changed.wait_for(lambda: self.is_paused, timeout=10)
 
-    def _set(self, is_open: bool) -> None:
+    def _set(self, is_paused: bool) -> None:
         with self.changed:
-            self.is_open = is_open
-            self.changes.append(is_open)
+            self.is_paused = is_paused
             self.changed.notify_all()
 
 
@@ -102,7 +100,7 @@ def intake(store: Store, heartbeat: Heartbeat, places: Places) -> Iterator[Intak
 
 @pytest.fixture
 def polls_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is claimed is claimed because it rang."""
+    """What is claimed is claimed because it rang."""
     monkeypatch.setattr("workers.intake.claiming.POLL_S", 3600)
 
 
@@ -119,7 +117,7 @@ def test_an_online_ring_is_claimed_then_acknowledged(store: Store, intake: Intak
 def test_a_ring_for_nothing_is_acknowledged_and_forgotten(intake: Intake, places: Places) -> None:
     unknown, token = Ring(), Ring()
     intake.start()
-    intake.online_rang("shard_of_nobody", 0, unknown)
+    intake.online_rang("shard_unknown", 0, unknown)
     intake.bulk_rang(0, token)
 
     unknown.wait()
@@ -191,7 +189,7 @@ def test_when_more_have_rung_than_there_are_places_the_tenants_share_them(
     assert not any(ring.acknowledged.is_set() for ring in rings[2:])
 
 
-def test_requests_whose_rings_were_spent_on_others_are_not_forgotten(
+def test_requests_whose_rings_led_to_the_claim_of_others_are_claimed_too(
     store: Store, intake: Intake, places: Places, polls_never: None
 ) -> None:
     rung = [submit_online(store, f"large {number}", tenant_id="large") for number in range(5)]
@@ -209,7 +207,7 @@ def test_requests_whose_rings_were_spent_on_others_are_not_forgotten(
     assert {claim.lease.shard_id for claim in places.claims} == {*rung, *unrung}
 
 
-def test_who_is_next_is_not_asked_anew_for_every_place_that_becomes_free(
+def test_the_database_is_not_asked_which_are_next_for_every_free_place(
     store: Store, intake: Intake, places: Places, polls_never: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.intake.claiming.NEXT_KEPT_S", 3600)
@@ -230,7 +228,7 @@ def test_who_is_next_is_not_asked_anew_for_every_place_that_becomes_free(
     assert len(looks) == 1
 
 
-def test_a_ring_whose_request_somebody_else_has_taken_is_a_reason_to_look_for_another(
+def test_a_ring_whose_request_another_worker_has_claimed_is_a_reason_to_look_for_others(
     store: Store, intake: Intake, places: Places, polls_never: None
 ) -> None:
     taken, left = submit_online(store, "taken"), submit_online(store, "left")
@@ -243,19 +241,19 @@ def test_a_ring_whose_request_somebody_else_has_taken_is_a_reason_to_look_for_an
     assert places.claims[0].lease.shard_id == left
 
 
-def test_bulk_is_claimed_until_the_places_are_full_and_the_gate_closes(
+def test_bulk_is_claimed_until_the_places_are_full_and_the_subscription_paused(
     store: Store, intake: Intake, places: Places
 ) -> None:
     plan_bulk(store, "file-x", shards=3)
     places.bulk = 2
-    gate, token = Gate(), Ring()
-    intake.attach(gate)
+    subscription, token = Subscription(), Ring()
+    intake.attach(subscription)
     intake.bulk_rang(0, token)
     intake.start()
 
     places.wait_for(2)
     token.wait()
-    gate.wait_until(False)
+    subscription.wait_until_paused()
 
     places.bulk = 3
     intake.bulk_place_freed()
@@ -263,23 +261,23 @@ def test_bulk_is_claimed_until_the_places_are_full_and_the_gate_closes(
     assert {claim.shard.shard_no for claim in places.claims} == {0, 1, 2}
 
 
-def test_tokens_fetched_ahead_go_back_once_there_is_no_place_and_nobody_listens(
+def test_tokens_fetched_ahead_are_given_back_once_the_subscription_is_paused(
     store: Store, intake: Intake, places: Places
 ) -> None:
     """One worker may fetch the rings that were meant to wake a fleet."""
     plan_bulk(store, "file-x", shards=3)
     places.bulk = 1
-    gate, tokens = Gate(), [Ring() for _ in range(3)]
-    listening: list[bool] = []
-    tokens[-1].give_back = lambda: (listening.append(gate.is_open), tokens[-1].given_back.set())  # type: ignore[method-assign]
-    intake.attach(gate)
+    subscription, tokens = Subscription(), [Ring() for _ in range(3)]
+    was_paused: list[bool] = []
+    tokens[-1].give_back = lambda: (was_paused.append(subscription.is_paused), tokens[-1].given_back.set())  # type: ignore[method-assign]
+    intake.attach(subscription)
     for token in tokens:
         intake.bulk_rang(0, token)
     intake.start()
 
     assert all(token.given_back.wait(10) for token in tokens[1:])
     tokens[0].wait()
-    assert listening == [False], "it would hear them again at once"
+    assert was_paused == [True], "it would fetch them again at once"
     assert not any(token.acknowledged.is_set() for token in tokens[1:])
 
 
@@ -297,21 +295,19 @@ def test_tokens_too_many_are_acknowledged_when_there_is_nothing_left_to_claim(
     assert len(places.claims) == 1
 
 
-def test_a_reconnected_consumer_learns_that_the_gate_is_closed(
-    store: Store, intake: Intake, places: Places
-) -> None:
+def test_a_reconnected_consumer_is_paused_again(store: Store, intake: Intake, places: Places) -> None:
     plan_bulk(store, "file-x")
     places.bulk = 1
-    first = Gate()
+    first = Subscription()
     intake.attach(first)
     intake.start()
     intake.bulk_rang(0, Ring())
-    first.wait_until(False)
+    first.wait_until_paused()
 
-    second = Gate()
+    second = Subscription()
     intake.attach(second)
 
-    assert not second.is_open
+    assert second.is_paused
 
 
 def test_a_message_is_kept_while_the_database_is_away(
@@ -336,7 +332,7 @@ def test_a_message_is_kept_while_the_database_is_away(
     assert not failures
 
 
-def test_a_token_is_kept_when_its_shard_could_not_be_taken_in(
+def test_a_token_is_kept_when_its_shard_could_not_be_started(
     store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan_bulk(store, "file-x", shards=2)
@@ -357,12 +353,12 @@ def test_a_token_is_kept_when_its_shard_could_not_be_taken_in(
     assert not failures
 
 
-def test_with_redis_silent_the_database_is_asked(
+def test_without_messages_the_database_is_asked(
     store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.intake.claiming.POLL_S", 0.01)
     intake.start()
-    submit_online(store, "nobody rang")
+    submit_online(store, "without a ring")
     plan_bulk(store, "file-x")
 
     places.wait_for(2)
@@ -383,7 +379,7 @@ def test_rings_of_one_kind_do_not_keep_the_database_from_being_asked_for_the_oth
 
     def ring_on() -> None:
         while not claimed.wait(0.01):
-            intake.online_rang("shard_of_nobody", 0, Ring())
+            intake.online_rang("shard_unknown", 0, Ring())
 
     ringing = threading.Thread(target=ring_on)
     ringing.start()
@@ -395,7 +391,7 @@ def test_rings_of_one_kind_do_not_keep_the_database_from_being_asked_for_the_oth
     assert isinstance(places.claims[0], BulkClaim)
 
 
-def test_messages_that_made_no_sense_are_counted(
+def test_unreadable_messages_are_counted(
     store: Store, intake: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.intake.claiming.POLL_S", 0.01)

@@ -11,7 +11,7 @@ from celery.exceptions import Reject
 from nightshift.broker.queue import BULK_TASK, ONLINE_TASK
 from nightshift.errors import ConfigurationError, DatabaseUnavailable, InvalidRequest
 from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
-from workers.intake.claiming import Receipt
+from workers.intake.messages import Receipt
 from workers.intake.pool import EnginePool
 
 
@@ -106,7 +106,7 @@ def test_a_bulk_message_says_nothing_but_that_there_is_work(pool: EnginePool) ->
         message("shard_\x00"),
     ],
 )
-def test_a_message_that_makes_no_sense_is_acknowledged_and_dropped(pool: EnginePool, body: Any) -> None:
+def test_an_unreadable_message_is_acknowledged_and_dropped(pool: EnginePool, body: Any) -> None:
     told = deliver(pool, ONLINE_TASK, body)
 
     assert told.done == 1

@@ -1,0 +1,94 @@
+"""Messages from Redis that wait for their claim, and the subscription that more bulk tokens come through."""
+
+import heapq
+import itertools
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+ONLINE_RANK: Final = 0
+BULK_RANK: Final = 1
+
+
+class Receipt(Protocol):
+    """What becomes of a message in Redis. Both calls come from the intake's thread and return at once."""
+
+    def acknowledge(self) -> None: ...
+
+    def give_back(self) -> None:
+        """Put it into the queue again, for another worker."""
+
+
+@dataclass(order=True, frozen=True)
+class Message:
+    """One ring. Sorts by kind, then by class, then by arrival."""
+
+    kind_rank: int
+    priority: int
+    arrival: int
+    shard_id: str | None = field(compare=False)  # of an online ring
+    receipt: Receipt = field(compare=False)
+
+
+class MessageHeap:
+    """Messages not acknowledged yet. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._heap: list[Message] = []
+        self._arrivals = itertools.count()
+
+    def push(self, kind_rank: int, priority: int, shard_id: str | None, receipt: Receipt) -> None:
+        with self._lock:
+            heapq.heappush(self._heap, Message(kind_rank, priority, next(self._arrivals), shard_id, receipt))
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        with self._lock:
+            for message in messages:
+                heapq.heappush(self._heap, message)
+
+    def has(self, kind_rank: int) -> bool:
+        with self._lock:
+            return any(message.kind_rank == kind_rank for message in self._heap)
+
+    def pop(self, kind_rank: int, count: int | None = None) -> list[Message]:
+        """Take the best messages of one kind, all of them without a count."""
+        with self._lock:
+            wanted = sorted(message for message in self._heap if message.kind_rank == kind_rank)[:count]
+            taken = {message.arrival for message in wanted}
+            self._heap = [message for message in self._heap if message.arrival not in taken]
+            heapq.heapify(self._heap)
+        return wanted
+
+
+class Subscription(Protocol):
+    """The consumer's subscription to bulk tokens, for one connection. Both calls return at once."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class BulkSubscription:
+    """Whether this worker fetches bulk tokens, across connections to Redis. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._subscription: Subscription | None = None
+        self._is_wanted = True
+
+    def attach(self, subscription: Subscription) -> None:
+        """The consumer has (re)connected, and subscribed."""
+        with self._lock:
+            self._subscription = subscription
+            if not self._is_wanted:
+                subscription.pause()
+
+    def want(self, is_wanted: bool) -> None:
+        """Nothing happens before the first connection, nor when nothing changes."""
+        with self._lock:
+            if self._subscription is None or is_wanted == self._is_wanted:
+                return
+            self._is_wanted = is_wanted
+            self._subscription.resume() if is_wanted else self._subscription.pause()
