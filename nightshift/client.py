@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import httpx
 
+from nightshift.backoff import Backoff
 from nightshift.errors import ConfigurationError, NightshiftError
 from nightshift.jobs import Counts, JobState, JsonObject, Usage
 from nightshift.jobs.dead_letters import DeadLetterState
@@ -29,8 +30,7 @@ ANSWER_TIMEOUT_S: Final = 30.0
 SILENCE_MAX_S: Final = 45.0  # of an event stream, which says something every 15 s
 TRIES_MAX: Final = 5
 FOLLOWING_TRIES_MAX: Final = 20  # about two minutes: a server that is being restarted comes back
-RETRY_FIRST_S: Final = 0.5
-RETRY_LONGEST_S: Final = 8.0
+RETRY: Final = Backoff(first_s=0.5, longest_s=8.0)
 RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
 PAGE_MAX: Final = 100
 
@@ -204,12 +204,12 @@ class Client:
                 failures += 1
                 if failures >= FOLLOWING_TRIES_MAX:
                     raise self._unreachable(error) from error
-                self._sleep(_backoff_s(failures))
+                self._sleep(RETRY.delay_s(failures))
             except ApiError as error:
                 failures += 1
                 if failures >= FOLLOWING_TRIES_MAX or not error.is_passing:
                     raise
-                self._sleep(error.retry_after_s or _backoff_s(failures))
+                self._sleep(error.retry_after_s or RETRY.delay_s(failures))
 
     def results(self, job_id: str, *, after: str | None = None) -> Iterator[JsonObject]:
         """The rows that have their result so far, from the first one or after a row's `id`.
@@ -295,7 +295,7 @@ class Client:
                 is_pointless = isinstance(error, httpx.ConnectError) and not is_following
                 if attempt == tries or is_pointless:
                     raise self._unreachable(error) from error
-                self._sleep(_backoff_s(attempt))
+                self._sleep(RETRY.delay_s(attempt))
                 continue
             if not answer.is_error:
                 return _json_object(answer)
@@ -303,7 +303,7 @@ class Client:
             if attempt == tries or not refused.is_passing:
                 refused.is_repeat = attempt > 1
                 raise refused
-            self._sleep(refused.retry_after_s or _backoff_s(attempt))
+            self._sleep(refused.retry_after_s or RETRY.delay_s(attempt))
         raise AssertionError("the last attempt returns or raises")
 
     def _unreachable(self, error: httpx.TransportError) -> ServerUnreachable:
@@ -371,10 +371,6 @@ def _api_error(answer: httpx.Response) -> ApiError:
     return error
 
 
-def _backoff_s(attempt: int) -> float:
-    return min(RETRY_LONGEST_S, RETRY_FIRST_S * 2.0 ** (attempt - 1))
-
-
 def _retry_after_s(answer: httpx.Response) -> float | None:
     text = answer.headers.get("retry-after", "")
-    return min(float(text), RETRY_LONGEST_S) if text.isdecimal() else None
+    return min(float(text), RETRY.longest_s) if text.isdecimal() else None

@@ -9,10 +9,12 @@ import typer
 
 from nightshift.cli.terminal import EXIT_FAILED, fail
 from nightshift.errors import ConfigurationError
-from nightshift.processes.children import CONFIGURATION_EXIT, Backoff, Child
+from nightshift.processes.children import CONFIGURATION_EXIT, Child, RestartBackoff
 from nightshift.processes.supervisor import Supervisor
 
-RESTART: Final = Backoff(first_s=0.2)  # a dead worker's rows wait long enough for a model to be loaded again
+RESTART: Final = RestartBackoff(
+    first_s=0.2
+)  # a dead worker's rows wait long enough for a model to be loaded again
 HEARD_OF_WITHIN: Final = timedelta(seconds=30)  # six heartbeats
 
 

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NewType
 
+from nightshift.backoff import Backoff
+
 Term = NewType("Term", int)
 FIRST_TERM: Final = Term(1)
 
-RETRY_DELAY_MAX_S: Final = 60.0
+RETRY: Final = Backoff(first_s=1.0, longest_s=60.0)
 RETRY_JITTER: Final = 0.2  # so that what failed together does not come back together
 
 
@@ -76,6 +78,5 @@ def retry_delay_s(faults: int, key: str) -> float:
 
     The same key and number give the same delay.
     """
-    delay_s = min(2.0 ** min(max(faults, 1) - 1, 16), RETRY_DELAY_MAX_S)
     spread = int.from_bytes(hashlib.sha256(f"{key}:{faults}".encode()).digest()[:4]) / 2**32
-    return delay_s * (1 + RETRY_JITTER * (2 * spread - 1))
+    return RETRY.delay_s(faults) * (1 + RETRY_JITTER * (2 * spread - 1))

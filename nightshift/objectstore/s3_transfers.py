@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
 
+from nightshift.backoff import Backoff
 from nightshift.errors import StorageError, StorageUnavailable
 from nightshift.objectstore.objects import MIB, ObjectChanged, ObjectTooLarge
 from nightshift.objectstore.s3_errors import code_of, status_of
@@ -28,7 +29,7 @@ SLOW_BYTES_PER_S: Final = 16 * 1024  # below it, a transfer counts as hanging
 PART_BYTES: Final = 16 * MIB  # of a multipart upload, all but the last; a writer holds two
 PARTS_MAX: Final = 10_000  # S3's own limit
 CONFLICT_TRIES_MAX: Final = 5  # a conditional write may be told to try again …
-CONFLICT_PAUSE_S: Final = 0.1  # … after so long, doubled each time
+CONFLICT_RETRY: Final = Backoff(first_s=0.1, longest_s=2.0)  # … after so long
 
 
 class Reader:
@@ -144,7 +145,7 @@ class Writer:
         return self._write_parts(itertools.chain((first, second), parts))
 
     def _write_small(self, body: bytes) -> Mapping[str, Any]:
-        for tried in range(CONFLICT_TRIES_MAX):
+        for tried in range(1, CONFLICT_TRIES_MAX + 1):
             try:
                 with _time_for(body):
                     return self._client.put_object(
@@ -153,7 +154,7 @@ class Writer:
             except ClientError as error:
                 if code_of(error) != "ConditionalRequestConflict":
                     raise
-                time.sleep(CONFLICT_PAUSE_S * 2**tried)
+                time.sleep(CONFLICT_RETRY.delay_s(tried))
         raise StorageUnavailable(f"{self._target['Key']}: somebody else keeps writing it")
 
     def _write_parts(self, parts: Iterable[bytes]) -> Mapping[str, Any]:

@@ -10,6 +10,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
+from nightshift.backoff import Backoff
+
 SIGNAL_EXIT_BASE: Final = 128  # a shell's way to say "ended by signal n"
 NO_RESTART_EXIT: Final = 74  # it drained on request, and is not to be started again
 NO_RESTART_LATE_EXIT: Final = 76  # likewise, and it ran out of time
@@ -44,7 +46,7 @@ class ChildExit:
     launch: Launch
     returncode: int  # negative: the signal that ended it
     uptime_s: float
-    in_a_row: int  # exits without `Backoff.stable_after_s` of uptime between them, this one included
+    in_a_row: int  # exits without `RestartBackoff.stable_after_s` of uptime between them, this one included
 
     @property
     def was_requested(self) -> bool:
@@ -71,17 +73,12 @@ class ChildExit:
 
 
 @dataclass(frozen=True)
-class Backoff:
+class RestartBackoff(Backoff):
     """How long a supervisor waits before it starts a child again."""
 
     first_s: float = 0.5
-    factor: float = 2.0
     longest_s: float = 30.0
     stable_after_s: float = 60.0  # having lived so long, a child starts from `first_s` again
-
-    def delay_s(self, exits_in_a_row: int) -> float:
-        # The exponent is bounded so that a child which never lives long cannot overflow the power.
-        return min(self.longest_s, self.first_s * self.factor ** min(exits_in_a_row - 1, 32))
 
 
 class AfterExit(Enum):

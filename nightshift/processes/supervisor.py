@@ -28,11 +28,11 @@ from typing import IO, Final
 from nightshift.processes.children import (
     SIGNAL_EXIT_BASE,
     AfterExit,
-    Backoff,
     Child,
     ChildExit,
     Launch,
     OnExit,
+    RestartBackoff,
     restart_always,
 )
 
@@ -54,7 +54,7 @@ class Supervisor:
         stages: Sequence[Sequence[Child]],
         *,
         on_exit: OnExit = restart_always,
-        backoff: Backoff = Backoff(),
+        backoff: RestartBackoff = RestartBackoff(),
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_exit` is told of every exit while this watches, and answers what follows."""

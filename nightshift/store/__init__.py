@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
+from nightshift.backoff import Backoff
 from nightshift.errors import ConfigurationError, Conflicted
 from nightshift.settings import DataSettings
 from nightshift.store.counters import Counters
@@ -46,7 +47,9 @@ Clock = Callable[[], datetime]
 T = TypeVar("T")
 
 TRIES_MAX: Final = 4  # of a transaction the database keeps choosing others over
-CONFLICT_PAUSE_S: Final = 0.02  # at most, after the first; longer after each
+CONFLICT_RETRY: Final = Backoff(
+    first_s=0.02, longest_s=0.1
+)  # at most: two that met once are to miss each other
 
 
 class Transaction:
@@ -155,7 +158,7 @@ class Store:
                 with self.transaction(durable=durable) as tx:
                     return work(tx)
             except Conflicted:
-                time.sleep(random.uniform(0, CONFLICT_PAUSE_S * conflicts))
+                time.sleep(random.uniform(0, CONFLICT_RETRY.delay_s(conflicts)))
         with self.transaction(durable=durable) as tx:
             return work(tx)
 

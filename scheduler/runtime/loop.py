@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from nightshift.backoff import Backoff
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.store import Store
 from scheduler.runtime.duty import Duty, HandsOut, Interrupted
@@ -34,7 +35,7 @@ class LoopConfig:
     def retry_s(self, failures: int, error: Exception) -> float:
         """The pause after so many failed passes in a row, the last one with this error."""
         longest_s = self.away_max_s if isinstance(error, DatabaseUnavailable) else self.retry_max_s
-        return min(longest_s, self.retry_first_s * 2.0 ** min(failures - 1, 16))
+        return Backoff(self.retry_first_s, longest_s).delay_s(failures)
 
 
 class Ticker:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nightshift.processes.children import AfterExit, Backoff, Child, ChildExit, Launch
+from nightshift.processes.children import AfterExit, Child, ChildExit, Launch, RestartBackoff
 from nightshift.processes.supervisor import Supervisor
 
 TICK_S: Final = 0.02  # another process can only be asked again, not waited for
-RESTART: Final = Backoff(first_s=0.1, factor=1.0)  # at once, however often it dies
+RESTART: Final = RestartBackoff(first_s=0.1, factor=1.0)  # at once, however often it dies
 STANDSTILL_S: Final = 6.0  # between two looks; longer means that somebody stopped the machine
 PATIENCE_S: Final = 60.0  # for what must happen soon, on a machine that is busy with other things
 

@@ -14,16 +14,16 @@ import pytest
 from nightshift.processes.children import (
     CONFIGURATION_EXIT,
     AfterExit,
-    Backoff,
     Child,
     ChildExit,
     Launch,
+    RestartBackoff,
     describe_exit,
 )
 from nightshift.processes.supervisor import LOG_BYTES_MAX, LOG_CHECK_S, Supervisor
 
 WAIT_S = 20.0  # for something that happens in milliseconds on an idle machine
-AT_ONCE = Backoff(first_s=0.0, factor=1.0)
+AT_ONCE = RestartBackoff(first_s=0.0, factor=1.0)
 
 
 class ExitLog:
@@ -309,7 +309,7 @@ def test_children_do_not_outlive_a_supervisor_that_is_killed(tmp_path):
 
 
 def test_the_wait_before_a_restart_doubles_up_to_its_limit():
-    backoff = Backoff(first_s=0.5, factor=2.0, longest_s=30.0)
+    backoff = RestartBackoff(first_s=0.5, factor=2.0, longest_s=30.0)
     delays_s = [backoff.delay_s(exits) for exits in (1, 2, 3, 4, 7, 8, 1_000_000)]
     assert delays_s == [0.5, 1.0, 2.0, 4.0, 30.0, 30.0, 30.0]
 
