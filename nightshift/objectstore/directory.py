@@ -133,11 +133,6 @@ class DirectoryStore:
                 path.unlink()
         return len(found)
 
-    def presign(self, key: str, expires_s: int) -> str | None:
-        del expires_s
-        self._path(key)
-        return None
-
     def close(self) -> None:
         """Nothing is held open between calls."""
 

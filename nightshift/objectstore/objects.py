@@ -123,9 +123,6 @@ class ObjectStore(Protocol):
         Objects begun later than `older_than` ago, by the store's clock, may still be under way and stay.
         """
 
-    def presign(self, key: str, expires_s: int) -> str | None:
-        """A URL anybody can GET until it expires; None where there is no such thing."""
-
     def close(self) -> None:
         """Let go of connections."""
 

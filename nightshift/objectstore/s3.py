@@ -210,12 +210,6 @@ class S3Store:
                 )
         return len(found)
 
-    def presign(self, key: str, expires_s: int) -> str | None:
-        with storage_errors(self._named(key)):
-            return self._client.generate_presigned_url(
-                "get_object", Params={"Bucket": self._bucket, "Key": self._full(key)}, ExpiresIn=expires_s
-            )
-
     def close(self) -> None:
         self._client.close()
 

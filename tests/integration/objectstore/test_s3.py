@@ -3,10 +3,8 @@
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
 from nightshift.errors import StorageDenied, StorageUnavailable
@@ -14,19 +12,6 @@ from nightshift.objectstore import ObjectStore, open_store
 from nightshift.objectstore.s3_transfers import PART_BYTES
 from tests.integration.objectstore.test_objectstore import keys
 from tests.integration.servers import S3Server, cutting_proxy
-
-
-def test_a_presigned_url_serves_the_object_to_anybody(s3_server: S3Server, bucket: str) -> None:
-    with closing(open_store(f"s3://{bucket}/out")) as store:
-        store.put("a b/é.txt", b"hello")
-        url = store.presign("a b/é.txt", expires_s=60)
-
-    assert url is not None
-    assert httpx.get(url).content == b"hello"
-
-
-def test_a_directory_has_no_presigned_urls(tmp_path: Path) -> None:
-    assert open_store(tmp_path.as_uri()).presign("k", 60) is None
 
 
 def test_stores_with_different_prefixes_of_one_bucket_do_not_see_each_other(bucket: str) -> None:
