@@ -53,7 +53,7 @@ async def _json_object(
     length = request.headers.get("content-length", "")
     bytes_max = services.settings.api.body_bytes_max
     announced = min(int(length), bytes_max) if length.isdecimal() else bytes_max
-    with services.bodies.held(caller.tenant_id, announced):
+    with services.body_memory.reserved(caller.tenant_id, announced):
         raw = await request.body()
         if len(raw) <= PARSE_INLINE_BYTES_MAX:
             yield parse_json_object(raw)

@@ -4,15 +4,16 @@ Opened once per process from the settings and closed with it. Handlers get them 
 and never make their own.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 
-from api.middleware.bodies import Bodies
+from api.middleware.bodies import BodyMemory
 from api.rings import Doorbell
-from api.storage_threads import StorageThreads
 from nightshift.broker.hints import HintPublisher
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamReader
@@ -29,6 +30,27 @@ from nightshift.settings import (
 )
 from nightshift.store import Store, open_database
 from nightshift.tenants.vault import Vault, open_vault
+
+T = TypeVar("T")
+
+STORAGE_THREADS_MAX: Final = 32  # calls of the object store at once; the next wait in the event loop
+
+
+class StorageThreads:
+    """Threads for calls of the object store, apart from all others: a store that hangs delays nothing else.
+    Made inside the event loop that uses it.
+    """
+
+    def __init__(self) -> None:
+        self._limiter = CapacityLimiter(STORAGE_THREADS_MAX)
+
+    async def run(self, call: Callable[[], T]) -> T:
+        return await to_thread.run_sync(call, limiter=self._limiter)
+
+    async def iterate(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+        """A stream out of the object store. Between two pieces it keeps no thread."""
+        while (piece := await self.run(lambda: next(pieces, None))) is not None:
+            yield piece
 
 
 @dataclass(frozen=True)
@@ -50,12 +72,12 @@ class Services:
     doorbell: Doorbell
     streams: StreamReader
     objects: ObjectStore
-    storage_threads: StorageThreads  # whatever asks `objects` does so there
+    storage_threads: StorageThreads  # every call of `objects` is made there
     vault: Vault
     catalogue: CachedCatalogue
     submitter: Submitter
     sources: Sources
-    bodies: Bodies
+    body_memory: BodyMemory
 
 
 def try_settings(settings: AppSettings) -> None:
@@ -93,7 +115,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
             catalogue=catalogue,
             submitter=Submitter(locations, vault, catalogue, settings.submission),
             sources=Sources(objects, locations),
-            bodies=Bodies(max(settings.api.bodies_bytes_max, 2 * settings.api.body_bytes_max)),
+            body_memory=BodyMemory(max(settings.api.bodies_bytes_max, 2 * settings.api.body_bytes_max)),
         )
     finally:
         await run_in_threadpool(doorbell.close)

@@ -9,13 +9,13 @@ from fastapi.responses import JSONResponse, Response
 from api.authentication import Caller
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
 from api.jobs.bodies import parse_batch
-from api.jobs.cancelling import cancel
 from api.jobs.idempotency import create_once, repeatable
 from api.jobs.requests import batch_request
 from api.openai.adapter import batch_json, batch_status
-from nightshift.errors import NotFound
+from nightshift.errors import Conflict, NotFound
 from nightshift.jobs import Face, Job, JobKind, JobState, JsonObject
 from nightshift.jobs.ids import job_id_of_batch
+from nightshift.lifecycle import transitions
 from nightshift.store import Transaction
 
 router = APIRouter(prefix="/v1/batches", tags=["OpenAI"])
@@ -68,7 +68,9 @@ def get_batch(batch_id: str, services: ServicesDep, caller: CallerDep) -> Respon
 def cancel_batch(batch_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     def stop(tx: Transaction) -> JsonObject:
         job, now = _get(tx, caller, batch_id), tx.now()
-        return _render(tx, cancel(tx, job, batch_status(job), "batch", now), now)
+        if not transitions.cancel(tx, job, now):
+            raise Conflict(f"Cannot cancel a batch with status '{batch_status(job)}'.")
+        return _render(tx, tx.jobs.fetch(job.id), now)
 
     shown = services.store.run(stop)
     services.doorbell.hint()

@@ -11,14 +11,15 @@ from starlette.concurrency import run_in_threadpool
 from api.authentication import Caller
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, get_job, list_json
 from api.jobs.bodies import parse_job
-from api.jobs.cancelling import cancel
 from api.jobs.idempotency import Created, create_once, repeatable
 from api.jobs.online import until_ended
 from api.jobs.requests import bulk_request, online_request, run_key
 from api.jobs.views import accepted_json, job_json
 from api.services import Services
+from nightshift.errors import Conflict
 from nightshift.jobs import Job, JobKind, JobState, JsonObject
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle import transitions
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.store import Transaction
 
@@ -83,8 +84,9 @@ def describe_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Respo
 def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     def stop(tx: Transaction) -> JsonObject:
         job, now = get_job(tx, caller, job_id), tx.now()
-        stopped = cancel(tx, job, job.state, "job", now)
-        return job_json(tx, stopped, now, services.settings.api.base_url)
+        if not transitions.cancel(tx, job, now):
+            raise Conflict(f"Cannot cancel a job with status '{job.state}'.")
+        return job_json(tx, tx.jobs.fetch(job.id), now, services.settings.api.base_url)
 
     shown = services.store.run(stop)
     services.doorbell.hint()

@@ -14,6 +14,7 @@ from nightshift.errors import TooManyRequests
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.store.jobs.load import BulkLoad
+from nightshift.tenants.fairness import fair_share
 
 RETRY_AFTER_MAX_S: Final = 60  # estimates beyond a minute are too uncertain to be given
 
@@ -65,11 +66,6 @@ def _exceeded(load: BulkLoad, settings: SubmissionSettings) -> tuple[str, int] |
         message = f"{load.rows_total} rows of all tenants are waiting."
         return message, load.rows_total - settings.bulk_rows_total_max + 1
     return None
-
-
-def fair_share(limit: int, tenants: int) -> int:
-    """What each of so many tenants may have of a limit for all while that limit is reached. Pure."""
-    return limit // tenants
 
 
 def per_second_of(count: int, seconds: float) -> float:

@@ -31,6 +31,9 @@ from nightshift.store.shards.outbox import Ring
 
 BULK_RINGS_MAX: Final = 64  # per planned job: enough to wake a fleet, which then keeps claiming by itself
 
+# A job that was asked to stop and yet ended otherwise was asked too late.
+CANCELLED_IN_TIME: Final = (JobState.RUNNING, JobState.QUEUED, JobState.FINALIZING, JobState.CANCELLED)
+
 
 @dataclass(frozen=True)
 class Submitted:
@@ -144,6 +147,13 @@ def request_stop(tx: Transaction, job: Job, reason: StopReason, now: datetime) -
     if job.kind is JobKind.ONLINE and stopped:
         finish(tx, job, reason.final_state, now, counts=Counts(1, 0, 1))
     return True
+
+
+def cancel(tx: Transaction, job: Job, now: datetime) -> bool:
+    """A client asks for a job to be cancelled; a second request changes nothing. False: it was too late."""
+    if job.stop_reason is StopReason.CANCELLED and job.state in CANCELLED_IN_TIME:
+        return True
+    return request_stop(tx, job, StopReason.CANCELLED, now)
 
 
 def end_stopped_online(tx: Transaction, job: Job, now: datetime) -> bool:

@@ -27,12 +27,11 @@ from nightshift.outbound.webhooks import (
     DeliveryAttempt,
     DeliveryState,
     headers,
-    new_secret,
     retry_delay_s,
 )
 from nightshift.processes import failpoints
 from nightshift.store import Store
-from nightshift.tenants.vault import Vault
+from nightshift.tenants.vault import Vault, kept_webhook_secret
 from scheduler.runtime.duty import Result
 from scheduler.runtime.in_flight import Flights
 
@@ -217,14 +216,10 @@ class WebhookDelivery:
         with self._store.snapshot() as tx:
             own = tx.jobs.webhook_secret(delivery.job_id)
             encrypted = own or tx.keys.webhook_secret(delivery.tenant_id)
-        return self._vault.decrypt(encrypted or self._new_tenant_secret(delivery.tenant_id))
-
-    def _new_tenant_secret(self, tenant_id: str) -> bytes:
-        with self._store.transaction() as tx:
-            tx.keys.keep_webhook_secret(tenant_id, self._vault.encrypt(new_secret()), tx.now())
-            kept = tx.keys.webhook_secret(tenant_id)
-        assert kept is not None, "a tenant's secret is never taken away"
-        return kept
+        if encrypted is None:
+            with self._store.transaction() as tx:
+                encrypted = kept_webhook_secret(tx, self._vault, delivery.tenant_id)
+        return self._vault.decrypt(encrypted)
 
 
 def _not_sent(delivery: Delivery, at: datetime) -> DeliveryAttempt:

@@ -1,9 +1,7 @@
 """Room for deliveries under way: so many in all, and so many of one tenant, so that nobody fills the room.
 
-Nor do several together, whose receivers all hang: a tenant gets no further place when it has as many as are
-free. Six that come one after the other leave some of 32 to the next; and in the long run n tenants leave one
-part in n + 1 (the dynamic threshold of Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998,
-with its factor at 1).
+Nor do several together, whose receivers all hang: a tenant holds no more places than it leaves free
+(`tenants/fairness.py`).
 
 It knows nothing of what happens on the way, only who is on it and how they ended.
 """
@@ -12,6 +10,7 @@ import threading
 from collections import Counter
 
 from nightshift.outbound.webhooks import Delivery, DeliveryState
+from nightshift.tenants.fairness import may_take
 
 
 class Flights:
@@ -64,4 +63,5 @@ class Flights:
         return self._places_max - self._of_tenant.total()
 
     def _is_full(self, tenant_id: str) -> bool:
-        return self._of_tenant[tenant_id] >= min(self._places_per_tenant_max, self._free)
+        held = self._of_tenant[tenant_id]
+        return held >= self._places_per_tenant_max or not may_take(1, held=held, free=self._free)

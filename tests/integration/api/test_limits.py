@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from api.app import create_app
-from api.middleware.bodies import SMALL_BYTES, Bodies
+from api.middleware.bodies import SMALL_BYTES, BodyMemory
 from api.services import AppSettings
 from nightshift.errors import TooManyRequests
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
@@ -61,16 +61,16 @@ def test_a_body_above_the_limit_is_refused_with_and_without_a_length(http: httpx
     assert at_the_limit.status_code == 400  # read, and found to be blank
 
 
-def test_large_bodies_that_nobody_finishes_leave_room_for_other_tenants() -> None:
-    bodies = Bodies(bytes_max=1_000_000)
+def test_one_tenants_unfinished_large_bodies_leave_memory_to_the_others() -> None:
+    memory = BodyMemory(bytes_max=1_000_000)
     with ExitStack() as held:
         for _ in range(5):
-            held.enter_context(bodies.held("greedy", 100_000))
+            held.enter_context(memory.reserved("greedy", 100_000))
         with pytest.raises(TooManyRequests):
-            held.enter_context(bodies.held("greedy", 100_000))
-        held.enter_context(bodies.held("greedy", SMALL_BYTES))
-        held.enter_context(bodies.held("modest", 200_000))
-    with bodies.held("greedy", 1_000_000):
+            held.enter_context(memory.reserved("greedy", 100_000))
+        held.enter_context(memory.reserved("greedy", SMALL_BYTES))
+        held.enter_context(memory.reserved("modest", 200_000))
+    with memory.reserved("greedy", 1_000_000):
         pass  # there is room for all of it again
 
 
