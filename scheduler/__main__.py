@@ -1,5 +1,4 @@
-"""`python -m scheduler`: the composition root. Reads the settings, opens what the duties work with, runs
-them.
+"""`python -m scheduler`: the composition root. Reads the settings, opens what the duties need, runs them.
 
 Any number of schedulers may run; one of them leads and does the work, the others stand by. SIGTERM and SIGINT
 end it within seconds, whatever it is doing.
@@ -50,7 +49,8 @@ from scheduler.metrics import DutyMetrics
 from scheduler.runtime import loop
 from scheduler.runtime.duty import Duty, MayContinue
 from scheduler.runtime.leadership import Elector, LeadershipConfig
-from scheduler.runtime.loop import Ticker
+from scheduler.runtime.loop import LoopConfig, Ticker
+from scheduler.runtime.work_watch import WorkWatch
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Parts:
 
 def main() -> int:
     """Run until told to stop. Returns the exit code."""
-    stop = _told_to_stop()
+    stop = _stop_signal()
     with ExitStack() as stack:
         with starting():
             set_up_logging("scheduler")
@@ -100,7 +100,7 @@ def opened() -> Iterator[Parts]:
 
 
 class Service:
-    """The duties, done for as long as it is our turn to lead."""
+    """The duties, run for as long as this process leads."""
 
     def __init__(self, parts: Parts, settings: SchedulerSettings, stop: threading.Event) -> None:
         """Raises ConfigurationError."""
@@ -108,21 +108,28 @@ class Service:
         self._leader_id = f"{socket.gethostname()[:20]}-{os.getpid()}-{secrets.token_hex(4)}"
         self._elector = elector = Elector(parts.store, self._leader_id, _leadership(settings))
         self.metrics = DutyMetrics(lambda: elector.is_leading)
+        self._work = WorkWatch(parts.store, parts.store.changes(), lambda: elector.is_leading)
+        self._config = _loop_config(WorkerSettings())
         self._tickers = [
-            Ticker(duty, parts.store, lambda: elector.is_leading, observe=self.metrics.observe)
+            Ticker(duty, parts.store, lambda: elector.is_leading, self._config, self.metrics.observe)
             for duty in duties(parts, settings, lambda: elector.is_leading and not stop.is_set())
         ]
 
     def run(self) -> None:
-        """Lead when it is our turn, do the duties while we lead. Returns within seconds of `stop`."""
+        """Lead when elected, and run the duties meanwhile. Returns within seconds of `stop`."""
         log.info("scheduler started", extra={"action": "scheduler_started", "leader": self._leader_id})
         retired = threading.Event()  # leadership is given up after the work, not before
         electing = threading.Thread(target=self._elector.run, args=(retired,), name="elector", daemon=True)
         electing.start()
-        loop.run(self._tickers, self._stop)
+        loop.run(self._tickers, self._work, self._stop, self._config)
         retired.set()
-        electing.join(loop.LoopConfig.stop_s)
+        electing.join(self._config.stop_s)
         log.info("scheduler stopped", extra={"action": "scheduler_stopped"})
+
+
+def _loop_config(worker: WorkerSettings) -> LoopConfig:
+    """Recovery takes half a lease without a pass for an outage of the database: an idle pause is shorter."""
+    return LoopConfig(idle_s=min(LoopConfig.idle_s, worker.lease_ttl_s / 4))
 
 
 def _leadership(settings: SchedulerSettings) -> LeadershipConfig:
@@ -151,7 +158,7 @@ def duties(parts: Parts, settings: SchedulerSettings, may_continue: MayContinue)
     )
     planning = PlanningConfig(file=file, survey=survey, announced_models=submission.models)
     assembly = AssemblyConfig(line_bytes_max=settings.line_bytes_max)
-    stopping = StoppingConfig(grace_s=worker.stop_grace_s, hearing_s=2 * worker.heartbeat_s)
+    stopping = StoppingConfig(grace_s=worker.stop_grace_s, notice_s=2 * worker.heartbeat_s)
     recovery = RecoveryConfig(
         attempts_max=settings.attempts_max,
         lease_ttl_s=worker.lease_ttl_s,
@@ -187,8 +194,8 @@ def _egress_config(allow_cidrs: Sequence[str], ports: Sequence[int]) -> EgressCo
     return config
 
 
-def _told_to_stop() -> threading.Event:
-    """An event that SIGTERM and SIGINT set. A second signal ends the process as if nobody listened."""
+def _stop_signal() -> threading.Event:
+    """An event that SIGTERM and SIGINT set. A second signal has its default effect."""
     stop = threading.Event()
 
     def tell(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,6 @@
 """Numbers for Prometheus: how the duties' passes went, and whether this process leads.
 
-What is queued, running and owed stands in the database, and `api/metrics.py` tells it from there; here is
-only what no database knows.
+What is queued, running and owed is in the database, from which `api/metrics.py` reports it.
 """
 
 import logging

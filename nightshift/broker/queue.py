@@ -1,8 +1,8 @@
-"""The doorbell: Celery over Redis, and the only place that talks to the broker.
+"""Celery over Redis: sends rings, messages that say "there is work".
 
-Messages carry ids only. An online message names a shard; a bulk message names nothing, it says "there is
-work", and whoever hears it claims the best shard there is at that moment. So a message lost is rung again by
-the scheduler, and one duplicated finds nothing left to claim: Redis can lose everything, and nothing is lost.
+Messages carry ids only. An online message names a shard; a bulk message names nothing, and the worker that
+receives it claims the best shard at that moment. A lost message is sent again by the scheduler, a duplicate
+finds nothing to claim: Redis can lose everything, and no work is lost.
 """
 
 import logging
@@ -24,12 +24,12 @@ BULK_QUEUE: Final = "bulk"
 ONLINE_TASK: Final = "nightshift.online"
 BULK_TASK: Final = "nightshift.bulk"
 
-# kombu's Redis priorities: 0 is fetched first. Ranks 0, 1, 2 leave room between them.
+# kombu's Redis priorities: 0 is fetched first.
 PRIORITY_STEPS: Final = list(range(10))
 PRIORITY_OF_RANK: Final = (0, 4, 8)
 
 KEY_PREFIX: Final = "ns:"
-PUBLISHERS_MAX: Final = 64  # threads that ring at once, each on a connection of its own; more take turns
+PUBLISHERS_MAX: Final = 64  # connections, one per thread that rings at once; more threads take turns
 
 
 def celery_app(settings: QueueSettings) -> Celery:
@@ -67,7 +67,7 @@ def celery_app(settings: QueueSettings) -> Celery:
 
 
 class Queue:
-    """Rings. Every failure is QueueUnavailable, after a bounded time; nobody's work depends on success.
+    """Sends rings. Every failure is QueueUnavailable, after a bounded time; no work depends on success.
 
     Thread-safe: the API rings from a pool of threads.
     """
@@ -75,8 +75,8 @@ class Queue:
     def __init__(self, settings: QueueSettings) -> None:
         self._publish_timeout_s = settings.publish_timeout_s
         self._app = celery_app(settings)
-        # A worker waits patiently for its broker; whoever rings does not wait for an answer longer than the
-        # publish timeout, tries to connect once, and does not queue up behind others who wait as well.
+        # A worker waits for its broker; a sender waits for the publish timeout at most, tries to connect
+        # once, and does not queue behind other senders.
         self._app.conf.update(
             broker_transport_options={
                 **self._app.conf.broker_transport_options,
@@ -95,7 +95,7 @@ class Queue:
                 self._send(BULK_TASK, BULK_QUEUE, ring.priority_rank, [])
 
     def length(self, queue: str) -> int:
-        """How many messages nobody has fetched yet. Raises QueueUnavailable."""
+        """How many messages no worker has fetched yet. Raises QueueUnavailable."""
         try:
             with self._app.connection_for_read() as connection:
                 connection.ensure_connection(max_retries=0, timeout=self._publish_timeout_s)

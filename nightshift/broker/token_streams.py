@@ -1,7 +1,7 @@
-"""Tokens on their way from a worker to a client that waits: one Redis stream per online request.
+"""Tokens from a worker to a waiting client: one Redis stream per online request.
 
-A stream is a convenience. The answer that counts is in the database; a stream that is lost, late or cut off
-costs a client its live tokens, never its answer. Streams are bounded in length and expire by themselves.
+The answer that counts is in the database; a stream that is lost, late or cut off costs a client its live
+tokens, never its answer. Streams are bounded in length and expire.
 
     ns:stream:{shard_id}     {"delta": json} …  {"end": ""}
 """
@@ -32,12 +32,12 @@ def connection_url(redis_url: str) -> str:
 
 
 class BrokenStream(Exception):
-    """Somebody else has written into a stream. What follows is worth nothing; the answer is recorded."""
+    """An entry that no worker wrote. The rest of the stream is not to be trusted; the answer is recorded."""
 
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of an answer: whatever the worker and the API have agreed to put in it."""
+    """A piece of an answer, in the form that the worker and the API agree on."""
 
     shard_id: str
     data: JsonObject
@@ -51,7 +51,7 @@ class End:
 
 
 class StreamWriter:
-    """The worker's side: writes in pipelines. A Redis that is away costs one bounded attempt and a line."""
+    """The worker's side: writes in pipelines. A Redis that is away costs one bounded attempt."""
 
     def __init__(self, settings: QueueSettings) -> None:
         self._redis = redis.Redis.from_url(
@@ -95,7 +95,7 @@ class StreamReader:
         )
 
     async def read(self, shard_id: str) -> AsyncIterator[Delta | End | None]:
-        """Entries from the first one on, ending with End. None at least every second, when there is nothing:
+        """Entries from the first one on, ending with End. None every second without one:
         the reader's chance to look into the database. Raises redis.RedisError when Redis is away, and
         BrokenStream at an entry that no worker wrote.
         """

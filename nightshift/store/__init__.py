@@ -23,6 +23,7 @@ from nightshift.backoff import Backoff
 from nightshift.errors import ConfigurationError, Conflicted
 from nightshift.settings import DataSettings
 from nightshift.store.counters import Counters
+from nightshift.store.databases.changes import Changes
 from nightshift.store.databases.database import Database
 from nightshift.store.deliveries import Deliveries
 from nightshift.store.files import Files
@@ -171,6 +172,10 @@ class Store:
     def now(self) -> datetime:
         with self.snapshot() as tx:
             return tx.now()
+
+    def changes(self) -> Changes:
+        """Tells whether anything was committed; the caller closes it."""
+        return Changes(self.database)
 
     def close(self) -> None:
         self.database.close()

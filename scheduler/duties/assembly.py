@@ -1,8 +1,9 @@
 """Put a job's output together once no row of it will run any more, and end the job.
 
 Every row has exactly one line in the output, or the job does not succeed: the lines are counted against the
-input before anybody is told. An attempt that dies is repeated from the start, or from the last note, and
-writes the same bytes to the same places. One that finds the job ended, or another leading, changes nothing.
+input before the job ends. An attempt that dies is repeated from the start, or from the last note, and writes
+the same bytes to the same places. One that finds the job ended, or another scheduler leading, changes
+nothing.
 """
 
 import logging
@@ -25,41 +26,43 @@ from nightshift.rows.outputs import NotExecuted, RowResult
 from nightshift.store import Store
 from scheduler.duties.deadlines import exceeds_error_rate
 from scheduler.input.plan import input_error
-from scheduler.output.charge import AlreadyEnded, check_charge
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.part_files import Destination, OutputTrouble, PartWriter, forget_notes
 from scheduler.output.results import InputTrouble, Mismatch, ResultLine, Results, Tally
 from scheduler.runtime.duty import MayContinue, Result, check
-from scheduler.runtime.thread_pools import POSTPONED, Crew, CrewConfig
+from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 
 log = logging.getLogger(__name__)
 
-LATE: Final = timedelta(days=1)  # past a job's deadline: so long its own places are waited for
+LATE: Final = timedelta(days=1)  # past a job's deadline, how long a place it named is waited for
 
 
 @dataclass(frozen=True)
 class AssemblyConfig:
     line_bytes_max: int  # one input row, read again where it was not run
     interval_s: float = 0.25  # between looks for jobs that are through: what a small job waits for its output
-    jobs_looked_at_max: int = 100  # a pass starts the first of these that are neither under way nor resting
     shards_per_step: int = 64  # between two notes: what an interrupted attempt does again
     parts_at_once: int = 4  # parts of one job written side by side; each waits for storage most of the time
-    crew: CrewConfig = field(default_factory=CrewConfig)  # jobs assembled at once
+    pool: JobPoolConfig = field(default_factory=JobPoolConfig)  # jobs assembled at once
 
     def __post_init__(self) -> None:
         if self.shards_per_step < 1 or self.parts_at_once < 1:
-            raise ValueError("a step needs a shard, and a hand to write it")
+            raise ValueError("assembly needs at least one shard a step and one part at once")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assembled(Result):
     """What one pass started, and how work ended since the pass before."""
 
-    finalizing: int = 0  # jobs found to be through
+    finalizing: int = 0  # jobs whose shards have all ended
     started: int = 0
     ended: int = 0
     postponed: int = 0  # storage was away
     too_late: int = 0  # jobs that had ended meanwhile
+
+
+class AlreadyEnded(Exception):
+    """The job has ended: its output is complete, or its place another job's by now."""
 
 
 class _Outcome(StrEnum):
@@ -97,27 +100,21 @@ class Assembly:
         self._config = config
         self._may_continue = may_continue
         self._results = Results(store, objects, sources, config.line_bytes_max)
-        self._crew = Crew(self.name, self._assemble, config.crew)
-
-    @property
-    def interval_s(self) -> float:
-        return self._config.interval_s
+        self._pool = JobPool(self.name, self._waiting, self._assemble, config.pool)
+        self.interval_s = config.interval_s
+        self.wait_until_idle = self._pool.wait_until_idle
 
     def run_once(self, now: datetime) -> Assembled:
-        """Find jobs that are through and hand their assembly out. `wait_until_idle` waits for the outcome."""
-        ended: Counter[str] = self._crew.take_outcomes()
+        """Find jobs whose shards have all ended, and start work. `wait_until_idle` waits for the outcome."""
         finalizing = self._mark_finalizing(now)
+        pass_ = self._pool.run_once(now)
         return Assembled(
             finalizing=finalizing,
-            started=self._crew.hand_out(self._waiting, self._config.jobs_looked_at_max, now),
-            ended=ended[_Outcome.ENDED],
-            postponed=ended[POSTPONED],
-            too_late=ended[_Outcome.TOO_LATE],
+            started=pass_.started,
+            ended=pass_.ended[_Outcome.ENDED],
+            postponed=pass_.ended[POSTPONED],
+            too_late=pass_.ended[_Outcome.TOO_LATE],
         )
-
-    def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait for the work under way. False: some is still."""
-        return self._crew.wait_until_idle(timeout_s)
 
     def _waiting(self, limit: int, after: Job | None) -> Sequence[Job]:
         with self._store.snapshot() as tx:
@@ -125,11 +122,11 @@ class Assembly:
 
     def _mark_finalizing(self, now: datetime) -> int:
         with self._store.snapshot() as tx:
-            through = tx.jobs.to_finalize(self._config.jobs_looked_at_max)
-        if not through:
+            found = tx.jobs.to_finalize(self._config.pool.jobs_looked_at_max)
+        if not found:
             return 0
         with self._store.transaction() as tx:
-            marked = [job for job in through if tx.jobs.mark_finalizing(job.id, now)]
+            marked = [job for job in found if tx.jobs.mark_finalizing(job.id, now)]
             for job in marked:
                 said = {"status": JobState.FINALIZING, "counts": counts_json(job)}
                 tx.events.append(job.id, f"job.{JobState.FINALIZING}", said, now)
@@ -139,7 +136,7 @@ class Assembly:
         """Assemble one job and end it. Raises StorageError, DatabaseUnavailable, Interrupted: it stays."""
         failpoints.hit("scheduler.before_output")
         try:
-            with fenced(lambda: check_charge(job, self._store, self._may_continue)):
+            with fenced(lambda: self._check_may_write(job)):
                 output = self._output(job)
             failpoints.hit("scheduler.output_written")
             outcome = self._end(job, output)
@@ -147,6 +144,16 @@ class Assembly:
             outcome = _Outcome.TOO_LATE
         self._forget_notes(job)
         return outcome
+
+    def _check_may_write(self, job: Job) -> None:
+        """Asked before each change at the output's place. Raises AlreadyEnded, Interrupted where another
+        scheduler leads, and DatabaseUnavailable.
+        """
+        with self._store.snapshot() as tx:
+            state = tx.jobs.fetch(job.id).state
+        if state is not JobState.FINALIZING:
+            raise AlreadyEnded
+        check(self._may_continue)  # last: the query took a while
 
     def _output(self, job: Job) -> _Output:
         """Write a job's output, or say why there is none. Raises as above, and AlreadyEnded."""
@@ -178,9 +185,7 @@ class Assembly:
 
     def _parts(self, job: Job) -> _Output:
         """Native: a part file per shard, a manifest, `_SUCCESS`."""
-        if (
-            job.planned_at is None
-        ):  # told to stop before anybody looked at its input: nothing is to be written
+        if job.planned_at is None:  # told to stop before its input was read: nothing is to be written
             return _Output(Counts(0, 0, 0), *self._verdict(job, Counts(0, 0, 0)))
         writer = self._part_writer(job)
         parts: list[Part] = []
@@ -193,9 +198,13 @@ class Assembly:
         return _Output(counts, state, errors)
 
     def _part_writer(self, job: Job) -> PartWriter:
-        hands = self._config.parts_at_once
         return PartWriter(
-            job, self._results, self._destination(job), self._objects, hands, self._may_continue
+            job,
+            self._results,
+            self._destination(job),
+            self._objects,
+            self._config.parts_at_once,
+            self._may_continue,
         )
 
     def _lines(self, job: Job) -> Iterator[ResultLine]:
@@ -267,10 +276,10 @@ class Assembly:
 def verdict(
     job: Job, counts: Counts, shard_states: "Counter[ShardState]"
 ) -> tuple[JobState, tuple[InputError, ...]]:
-    """How a job ends whose output is complete, and why if not well. Pure.
+    """The final state of a job whose output is complete, and why if it is not `succeeded`. Pure.
 
-    Failed rows are results, and the job has succeeded in having them; it fails when there are more of them
-    than it allows, or when the service could not run any shard to its end.
+    Failed rows are results. The job fails when there are more of them than it allows, or when no shard could
+    be run to its end.
     """
     if job.stop_reason not in (None, StopReason.FAILED):
         return job.stop_reason.final_state, ()
@@ -290,8 +299,8 @@ def verdict(
 def _impossible(
     job: Job, error: NightshiftError, param: str, now: datetime, *, in_our_store: bool
 ) -> _Output:
-    """A job whose output no waiting can bring about. Raises the error again where waiting may help: for our
-    own store for ever, since nothing goes on without it, for a place the job named until it is late.
+    """Fails a job whose output cannot be written. Raises the error again where waiting may help: always for
+    our own store, and until the job is `LATE` for a place it named.
     """
     is_late = not in_our_store and now >= job.deadline_at + LATE
     if storage_verdict(error, in_our_store=in_our_store) != "fail" and not is_late:
@@ -301,7 +310,7 @@ def _impossible(
 
 
 def _broken(job: Job, error: InputError) -> _Output:
-    """A job whose output could not be made. Its results are still there, in segments."""
+    """A failed job without output. Its results are still there, in segments."""
     finished = job.counts.succeeded + job.counts.failed
     total = finished if job.counts.total is None else job.counts.total
     return _Output(

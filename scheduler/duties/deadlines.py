@@ -1,6 +1,6 @@
-"""Tell jobs to stop whose time is over, or too many of whose rows have failed.
+"""Tell jobs to stop that are past their deadline or their error rate.
 
-Telling is all: `stopping.py` sees to it that they stop, `assembly.py` puts together what they have.
+`stopping.py` then ends their shards, and `assembly.py` puts together the rows that have finished.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from scheduler.runtime.duty import Result
 
 @dataclass(frozen=True)
 class DeadlinesConfig:
-    interval_s: float = 0.5  # between passes: how late a deadline may be noticed
+    interval_s: float = 0.5  # between passes: how late a deadline is noticed
     jobs_per_pass_max: int = 100  # in one transaction; more follow in the next pass, at once
     error_rate_rows_min: int = 100  # finished rows before a rate says anything about the rest
 
@@ -25,7 +25,7 @@ class DeadlinesConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told(Result):
+class StopsRequested(Result):
     """How many jobs one pass told to stop."""
 
     expired: int = 0
@@ -40,25 +40,22 @@ class Deadlines:
     def __init__(self, store: Store, config: DeadlinesConfig = DeadlinesConfig()) -> None:
         self._store = store
         self._config = config
+        self.interval_s = config.interval_s
 
-    @property
-    def interval_s(self) -> float:
-        return self._config.interval_s
-
-    def run_once(self, now: datetime) -> Told:
+    def run_once(self, now: datetime) -> StopsRequested:
         """One pass over jobs past their window, their run time or their error rate."""
         limit = self._config.jobs_per_pass_max
         with self._store.snapshot() as tx:
             overdue = tx.jobs.overdue(now, limit)
             suspects = tx.jobs.too_many_errors(limit)
         failing = [job for job in suspects if must_abort(job, self._config.error_rate_rows_min)]
-        return Told(
-            expired=self._tell(overdue, StopReason.EXPIRED, now),
-            failed=self._tell(failing, StopReason.FAILED, now),
+        return StopsRequested(
+            expired=self._request_stops(overdue, StopReason.EXPIRED, now),
+            failed=self._request_stops(failing, StopReason.FAILED, now),
             has_more=len(overdue) >= limit,
         )
 
-    def _tell(self, jobs: Sequence[Job], reason: StopReason, now: datetime) -> int:
+    def _request_stops(self, jobs: Sequence[Job], reason: StopReason, now: datetime) -> int:
         if not jobs:
             return 0
         with self._store.transaction() as tx:
@@ -66,7 +63,7 @@ class Deadlines:
 
 
 def must_abort(job: Job, rows_min: int) -> bool:
-    """Whether too many rows have failed: of those finished, if they are enough, or of the whole job. Pure."""
+    """Whether too many rows have failed: of at least `rows_min` finished, or of the whole job. Pure."""
     counts, rate = job.counts, job.spec.max_error_rate
     if rate is None:
         return False

@@ -6,7 +6,6 @@ tried again.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,12 +22,12 @@ from nightshift.processes import failpoints
 from nightshift.rows.validation import FileLimits
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
-from scheduler.duties.ringing import Bell
+from scheduler.duties.ringing import RingSender
 from scheduler.input.plan import Plan, Refused, input_error
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
 from scheduler.runtime.duty import MayContinue, Result
-from scheduler.runtime.thread_pools import POSTPONED, Crew, CrewConfig
+from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +38,7 @@ class PlanningConfig:
     survey: SurveyConfig  # of native jobs
     announced_models: tuple[str, ...] = ()  # known before a worker has registered them
     interval_s: float = 0.25  # between looks for new jobs: what a small job waits before it may run
-    jobs_looked_at_max: int = 100  # a pass starts the first of these that are neither under way nor resting
-    crew: CrewConfig = field(
-        default_factory=CrewConfig
-    )  # inputs read at once, and how long one rests that cannot be reached
+    pool: JobPoolConfig = field(default_factory=JobPoolConfig)  # inputs read at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +49,7 @@ class Planned(Result):
     planned: int = 0
     refused: int = 0  # jobs that failed because of their input
     postponed: int = 0  # storage was away
-    too_late: int = 0  # jobs that were cancelled, or planned by another, meanwhile
+    too_late: int = 0  # jobs that were cancelled, or planned by another scheduler, meanwhile
 
 
 class _Outcome(StrEnum):
@@ -70,38 +66,32 @@ class Planning:
     def __init__(
         self,
         store: Store,
-        bell: Bell,
+        ring_sender: RingSender,
         sources: Sources,
         locations: Locations,
         config: PlanningConfig,
         may_continue: MayContinue = lambda: True,
     ) -> None:
         self._store = store
-        self._bell = bell
+        self._ring_sender = ring_sender
         self._sources = sources
         self._config = config
         self._may_continue = may_continue
         self._surveyor = Surveyor(store, sources, locations, config.survey, may_continue)
-        self._crew = Crew(self.name, self._plan, config.crew)
-
-    @property
-    def interval_s(self) -> float:
-        return self._config.interval_s
+        self._pool = JobPool(self.name, self._waiting, self._plan, config.pool)
+        self.interval_s = config.interval_s
+        self.wait_until_idle = self._pool.wait_until_idle
 
     def run_once(self, now: datetime) -> Planned:
-        """Hand out what is to be planned. `wait_until_idle` waits for the outcome."""
-        ended: Counter[str] = self._crew.take_outcomes()
+        """Start planning the jobs that wait. `wait_until_idle` waits for the outcome."""
+        pass_ = self._pool.run_once(now)
         return Planned(
-            started=self._crew.hand_out(self._waiting, self._config.jobs_looked_at_max, now),
-            planned=ended[_Outcome.PLANNED],
-            refused=ended[_Outcome.REFUSED],
-            postponed=ended[POSTPONED],
-            too_late=ended[_Outcome.TOO_LATE],
+            started=pass_.started,
+            planned=pass_.ended[_Outcome.PLANNED],
+            refused=pass_.ended[_Outcome.REFUSED],
+            postponed=pass_.ended[POSTPONED],
+            too_late=pass_.ended[_Outcome.TOO_LATE],
         )
-
-    def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait for the work under way. False: some is still."""
-        return self._crew.wait_until_idle(timeout_s)
 
     def _waiting(self, limit: int, after: Job | None) -> Sequence[Job]:
         with self._store.snapshot() as tx:
@@ -167,9 +157,9 @@ class Planning:
         return _Outcome.PLANNED
 
     def _ring(self, rings: tuple[Ring, ...]) -> None:
-        """Tell workers at once. If that fails, the ringing duty does it a little later."""
+        """Ring at once. If that fails, the ringing duty does it a little later."""
         try:
-            self._bell.ring(rings)
+            self._ring_sender.ring(rings)
         except QueueUnavailable:
             log.info("rings left in the outbox", extra={"action": "rings_left", "rings": len(rings)})
             return

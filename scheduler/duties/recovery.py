@@ -1,8 +1,8 @@
 """Give back shards whose worker stopped renewing.
 
-A shard is expired when its lease is, by the database's clock. We never ask the worker: one that can answer
-would have renewed. `nightshift/lifecycle/recovery.py` says what becomes of the shard; a supervisor that
-saw its worker die says the same, sooner.
+A shard is expired when its lease is, by the database's clock. The worker is never asked: one that can answer
+would have renewed. `nightshift/lifecycle/recovery.py` decides what becomes of the shard; a supervisor whose
+worker exits does the same, sooner.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from scheduler.runtime.duty import Every, Result
 @dataclass(frozen=True)
 class RecoveryConfig:
     interval_s: float = 1.0  # between passes: what a rescue costs on top of the lease's own time
-    shards_per_pass_max: int = 200  # in one transaction: a fleet that died at once is rescued in slices
+    shards_per_pass_max: int = 200  # in one transaction; those of a whole fleet take several passes
     attempts_max: int = 20  # leases of one shard in a row that ended without progress; then it is given up
-    workers_interval_s: float = 10.0  # between two looks for silent workers: nothing waits for the outcome
+    workers_interval_s: float = 10.0  # between two checks for silent workers: nothing waits for the outcome
     lease_ttl_s: float = LeaseConfig.ttl_s  # from a renewal until a lease runs out
-    worker_silent_s: float = 3 * LeaseConfig.ttl_s  # a worker not heard of for this long is listed as stopped
+    worker_silent_s: float = 3 * LeaseConfig.ttl_s  # without a heartbeat; then a worker is listed as stopped
 
     def __post_init__(self) -> None:
         if self.shards_per_pass_max < 1 or self.attempts_max < 1:
@@ -48,12 +48,9 @@ class Recovery:
     def __init__(self, store: Store, config: RecoveryConfig = RecoveryConfig()) -> None:
         self._store = store
         self._config = config
+        self.interval_s = config.interval_s
         self._stale_worker_check = Every(config.workers_interval_s)
         self._outages = Outages(config.lease_ttl_s)
-
-    @property
-    def interval_s(self) -> float:
-        return self._config.interval_s
 
     def run_once(self, now: datetime) -> Rescued:
         """One pass over expired leases and silent workers."""
@@ -76,7 +73,7 @@ class Recovery:
         )
 
     def _anything_expired(self, now: datetime) -> bool:
-        """A look in a read transaction: most passes find nothing, and SQLite has one writer at a time."""
+        """Asked in a read transaction: most passes find nothing, and SQLite has one writer at a time."""
         with self._store.snapshot() as tx:
             return bool(tx.leases.expired(now, limit=1))
 
@@ -86,7 +83,7 @@ class Recovery:
         silence = timedelta(seconds=self._config.worker_silent_s)
         with self._store.transaction() as tx:
             lost = tx.workers.mark_lost(now - silence)
-            if self._outages.none_since(now - silence):  # else they may live, and were not heard
+            if self._outages.none_since(now - silence):  # else they may live, and could not renew
                 count_lost(tx, lost, ExitCause.LEASE_EXPIRED, now)
         return len(lost)
 
@@ -101,8 +98,8 @@ class Outages:
         self._first_passed_at: datetime | None = None
 
     def passed(self, now: datetime) -> None:
-        """The database has answered. That it has not for long is taken for its own doing: had this process
-        stood still instead, some worker that died meanwhile goes unblamed.
+        """The database has answered. A long gap counts as its outage; if this process was paused instead, the
+        exit of a worker meanwhile is not held against its rows.
         """
         if self._passed_at is not None and now - self._passed_at > self._ttl / 2:
             self._over_at = now
@@ -110,13 +107,13 @@ class Outages:
         self._first_passed_at = self._first_passed_at or now
 
     def none_since(self, moment: datetime) -> bool:
-        """Whether the database has been there ever since, and somebody has looked."""
+        """Whether passes have found the database available ever since."""
         looks_since = self._over_at or self._first_passed_at
         return looks_since is not None and looks_since < moment
 
     def cause(self, expired: ExpiredLease) -> ExitCause:
-        """Why a lease ran out. One that was renewed for a while since the database is back had its chance; at
-        first a heartbeat that began in the outage may still be waiting for its end.
+        """Why a lease ran out. For half a lease after an outage, heartbeats that began in it may still wait
+        for their timeout, so leases last renewed by then count as unheard.
         """
         last_renewed_at = expired.expired_at - self._ttl
         if self._over_at is not None and last_renewed_at < self._over_at + self._ttl / 2:

@@ -1,20 +1,18 @@
-"""Collect objects of the service's own that nothing refers to, and nothing ever will.
+"""Delete objects of the service's own that nothing refers to, and nothing ever will.
 
-A process that dies between storing an object and recording it leaves one that nobody will look at. Which
-ones those are, the database knows for certain, and for good: whatever happens between the look at it and the
-delete, however long that takes, makes none of them wanted again.
+A process that dies between storing an object and recording it leaves an orphan. The database tells orphans
+for certain, and for good: nothing that happens between the query and the delete, however late, makes one
+wanted.
 
     segments/{tenant}/{job}/{shard}/t{term}-…    neither listed nor to be carried over, and its term is past:
-                                                 only under a term that is leased is anything listed, and no
-                                                 term comes back
-    assembly/{tenant}/{job}/…                    the job has ended: an assembly goes on from its notes no more
-    files/{tenant}/{file}                        no such file is on record, no batch that has yet to end will
-                                                 write it, and no upload that old may be recorded any more
-    half-written objects                         a day old; a writer who comes back after all is told to begin
-                                                 again
+                                                 only a leased term lists anything, and no term is reused
+    assembly/{tenant}/{job}/…                    the job has ended: its notes are not needed any more
+    files/{tenant}/{file}                        no such file is on record, no unfinished batch will write it,
+                                                 and no upload that old may be recorded any more
+    half-written objects                         a day old; a writer that comes back is told to begin again
 
-Young objects, by the store's own clock, are left alone besides. What is listed, what a file's owner may
-still download, and what lies where a job's output went is never touched.
+Young objects, by the store's own clock, are left alone. What is listed, what a file's owner may still
+download, and a job's output are never touched.
 """
 
 import re
@@ -31,7 +29,7 @@ from nightshift.store import Store
 from nightshift.store.jobs.references import References, ShardReferences
 from scheduler.runtime.duty import MayContinue, Result, check
 
-CLOCK_KEY: Final = "retention/clock"  # an empty object that says what time it is at the store
+CLOCK_KEY: Final = "retention/clock"  # an empty object, written to learn the store's time
 COLLECTED: Final = "objects_collected"  # the counter
 
 _UNDER_A_TERM: Final = re.compile(r"segments/[^/]+/(?P<job>[^/]+)/(?P<shard>[0-9]+)/t(?P<term>[0-9]+)-[^/]+")
@@ -39,9 +37,9 @@ _UNDER_A_TERM: Final = re.compile(r"segments/[^/]+/(?P<job>[^/]+)/(?P<shard>[0-9
 
 @dataclass(frozen=True)
 class RetentionConfig:
-    interval_s: float = 300.0  # between two rounds through all there is
-    orphan_age_s: float = 3600.0  # younger objects are left alone, whatever they are
-    objects_per_pass_max: int = 1000  # looked at: a page of S3's; a round takes as many as it needs
+    interval_s: float = 300.0  # between two rounds through all objects
+    orphan_age_s: float = 3600.0  # younger objects are left alone
+    objects_per_pass_max: int = 1000  # a page of S3's; a round takes as many passes as it needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +47,7 @@ class Collected(Result):
     """What one pass did."""
 
     collected: int = 0
-    unfinished: int = 0  # half-written objects that were swept away
+    unfinished: int = 0  # half-written objects deleted
 
 
 Judge = Callable[[References, Sequence[ObjectInfo]], set[str]]  # the keys of those that are still wanted
@@ -79,6 +77,7 @@ class Retention:
         self._store = store
         self._objects = objects
         self._config = config
+        self.interval_s = config.interval_s
         self._may_continue = may_continue
         self._kinds = (
             _Kind("segments/", config.orphan_age_s, _wanted_under_a_term),
@@ -86,15 +85,11 @@ class Retention:
             _Kind("files/", max(config.orphan_age_s, UNRECORDED_S), _wanted_files),
         )
         self._kind = 0  # where the round is …
-        self._last_key: str | None = None  # … and the last object it has looked at
+        self._last_key: str | None = None  # … and the last object it has seen
         self._began_at: datetime | None = None  # by the store's clock
 
-    @property
-    def interval_s(self) -> float:
-        return self._config.interval_s
-
     def run_once(self, now: datetime) -> Collected:
-        """Look at the next objects of the round. May raise StorageError: the round goes on from here."""
+        """The next objects of the round. May raise StorageError: the round goes on from here."""
         kind = self._kinds[self._kind]
         limit = self._config.objects_per_pass_max
         page = list(islice(self._objects.list(kind.prefix, self._last_key), limit))
@@ -113,9 +108,7 @@ class Retention:
         return Collected(collected=collected, unfinished=swept)
 
     def _older_than(self, page: Sequence[ObjectInfo], age_s: float) -> list[ObjectInfo]:
-        """By the store's clock, which may not be ours, as it was when the round came by its first object.
-        That is one write a round, and makes no object older than it is.
-        """
+        """By the store's clock at the round's first object: one write a round, and none seems too old."""
         if self._began_at is None:
             self._began_at = self._objects.put(CLOCK_KEY, b"").modified_at
         latest = self._began_at - timedelta(seconds=age_s)
@@ -138,7 +131,7 @@ def _wanted_under_a_term(references: References, old: Sequence[ObjectInfo]) -> s
     named = {info.key: found for info in old if (found := _UNDER_A_TERM.fullmatch(info.key))}
     places = {key: (found["job"], int(found["shard"])) for key, found in named.items()}
     shards = references.of_shards(set(places.values()), list(named))
-    unknown = {info.key for info in old} - named.keys()  # not ours to judge
+    unknown = {info.key for info in old} - named.keys()  # of another form: kept
     return unknown | {
         key for key, place in places.items() if _is_wanted(key, int(named[key]["term"]), shards.get(place))
     }

@@ -1,8 +1,8 @@
-"""Ring for work that nobody may have heard of: rings that were owed and not sent, and rings that were lost.
+"""Ring for work that no worker may know of: rings that were owed and not sent, and rings that were lost.
 
-The database knows what is queued; Redis may have forgotten. A ring too many finds nothing to claim, so all
-this duty has to get right is to ring at least once, soon, and not without bound: while messages pile up
-that no worker fetches, more of them would help nobody.
+The database knows what is queued; Redis may have lost it. A ring too many finds nothing to claim, so this
+duty only has to ring at least once, soon, and within a bound: where messages pile up that no worker fetches,
+more of them do not help.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 UNWRITTEN: Final = 0  # the id of a ring that is in no outbox
 
 
-class Bell(Protocol):
+class RingSender(Protocol):
     """What this duty needs of `nightshift.broker.queue.Queue`. Both raise QueueUnavailable."""
 
     def ring(self, rings: Sequence[Ring]) -> None: ...
@@ -34,17 +34,15 @@ class Bell(Protocol):
 @dataclass(frozen=True)
 class RingingConfig:
     interval_s: float = 1.0  # between sweeps
-    outbox_age_s: float = 1.0  # whoever writes a ring sends it itself; after this long, we do
-    ring_after_s: float = 10.0  # queued work nobody has been told of for this long is rung again
+    outbox_age_s: float = 1.0  # the process that writes a ring sends it itself; after this long, we do
+    ring_after_s: float = 10.0  # queued work is rung again after this long
     rings_per_sweep_max: int = 500  # of each sort: keeps a sweep short after Redis was away
-    bulk_waiting_max: int = (
-        64  # tokens in the queue at once: enough to wake a fleet, which then keeps claiming
-    )
-    purge_interval_s: float = 60.0  # between two looks for idempotency keys that have had their time
+    bulk_waiting_max: int = 64  # bulk messages in the queue: enough to wake a fleet, which keeps claiming
+    purge_interval_s: float = 60.0  # between two purges of expired idempotency keys
 
     def __post_init__(self) -> None:
         if min(self.rings_per_sweep_max, self.bulk_waiting_max) < 1:
-            raise ValueError("a sweep that may ring nothing is no sweep")
+            raise ValueError("limits of the ringing duty must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +51,7 @@ class Rung(Result):
 
     owed: int = 0  # rings sent from the outbox
     again: int = 0  # rings sent for work that has waited
-    purged: int = 0  # idempotency keys forgotten
+    purged: int = 0  # expired idempotency keys
     unavailable: int = 0  # 1: Redis was away, and the next sweep tries again
 
 
@@ -62,15 +60,12 @@ class Ringing:
 
     name = "ringing"
 
-    def __init__(self, store: Store, bell: Bell, config: RingingConfig = RingingConfig()) -> None:
+    def __init__(self, store: Store, sender: RingSender, config: RingingConfig = RingingConfig()) -> None:
         self._store = store
-        self._bell = bell
+        self._sender = sender
         self._config = config
+        self.interval_s = config.interval_s
         self._purging = Every(config.purge_interval_s)
-
-    @property
-    def interval_s(self) -> float:
-        return self._config.interval_s
 
     def run_once(self, now: datetime) -> Rung:
         """One sweep: the outbox, online requests that wait, bulk shards that wait, old keys."""
@@ -97,16 +92,16 @@ class Ringing:
             return 0
         with self._store.snapshot() as tx:
             queued = tx.shards.queued().get(JobKind.ONLINE, 0)
-        if self._bell.length(ONLINE_QUEUE) >= queued:
+        if self._sender.length(ONLINE_QUEUE) >= queued:
             return 0
         rings = [Ring(UNWRITTEN, JobKind.ONLINE, shard_id, rank) for shard_id, rank in waiting]
         self._send(rings, [shard_id for shard_id, _ in waiting], now)
         return len(rings)
 
     def _ring_bulk(self, now: datetime) -> int:
-        """As many tokens as there are shards that wait, until so many lie in the queue that a fleet wakes."""
+        """One message per shard that waits, up to `bulk_waiting_max` in the queue."""
         waiting = self._unrung(JobKind.BULK, now)
-        room = self._config.bulk_waiting_max - self._bell.length(BULK_QUEUE) if waiting else 0
+        room = self._config.bulk_waiting_max - self._sender.length(BULK_QUEUE) if waiting else 0
         if room <= 0:
             return 0
         rings = [Ring(UNWRITTEN, JobKind.BULK, None, rank) for _, rank in waiting[:room]]
@@ -122,7 +117,7 @@ class Ringing:
         """Ring first, remember afterwards: a crash in between rings twice."""
         if not rings:
             return
-        self._bell.ring(rings)
+        self._sender.ring(rings)
         with self._store.transaction() as tx:
             tx.outbox.delete([ring.id for ring in rings if ring.id != UNWRITTEN])
             tx.shards.mark_signalled(shard_ids, now)

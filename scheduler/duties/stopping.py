@@ -1,8 +1,8 @@
-"""See that jobs which were told to stop do stop.
+"""End what is left of jobs that were told to stop.
 
-A worker hears of the order with its heartbeat, finishes the rows it is at, and ends the shard itself. This
-duty does what no worker does: it ends shards that came back to the queue after the order, takes shards away
-from workers that have had their grace, and ends online jobs whose one shard is over.
+A worker learns of the stop with its heartbeat, finishes the rows it is at, and ends the shard itself. This
+duty ends shards that came back to the queue after the stop, takes shards away from workers whose grace period
+is over, and ends online jobs whose one shard has ended.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ from scheduler.runtime.duty import Result
 class StoppingConfig:
     interval_s: float = 1.0  # between passes
     jobs_per_pass_max: int = 100  # each in a transaction of its own; the longest waiting come first
-    shards_per_job_max: int = 1000  # taken away in one pass; the rest of a large fleet's in the next ones
-    grace_s: float = 30.0  # from the order, for rows in flight to finish
-    hearing_s: float = 2 * LeaseConfig.heartbeat_s  # on top: the order travels with the heartbeat
+    shards_per_job_max: int = 1000  # taken away in one pass; the rest in the next ones
+    grace_s: float = 30.0  # from the stop, for rows in flight to finish
+    notice_s: float = 2 * LeaseConfig.heartbeat_s  # on top: the worker learns of it with a heartbeat
 
     def __post_init__(self) -> None:
-        if self.grace_s < 0 or self.hearing_s < 0:
+        if self.grace_s < 0 or self.notice_s < 0:
             raise ValueError("a grace period cannot be negative")
 
     def is_over(self, told_at: datetime, now: datetime) -> bool:
-        """Whether a job that was told to stop then has had its grace."""
-        return now >= told_at + timedelta(seconds=self.grace_s + self.hearing_s)
+        """Whether the grace period of a job that was told to stop then has ended."""
+        return now >= told_at + timedelta(seconds=self.grace_s + self.notice_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Stopped(Result):
 
     shards_ended: int = 0  # that waited in the queue
     shards_taken: int = 0  # from workers that did not stop
-    online_ended: int = 0  # online jobs whose shard was over
+    online_ended: int = 0  # online jobs whose shard had ended
 
 
 class Stopping:
@@ -50,10 +50,7 @@ class Stopping:
     def __init__(self, store: Store, config: StoppingConfig = StoppingConfig()) -> None:
         self._store = store
         self._config = config
-
-    @property
-    def interval_s(self) -> float:
-        return self._config.interval_s
+        self.interval_s = config.interval_s
 
     def run_once(self, now: datetime) -> Stopped:
         """One pass over jobs that were told to stop and have not ended."""
@@ -68,7 +65,7 @@ class Stopping:
         return Stopped(shards_ended=ended, shards_taken=taken, online_ended=online)
 
     def _take_away(self, tx: Transaction, job: Job, now: datetime) -> int:
-        """Fence off workers that go on past the grace: from here on the database refuses what they write."""
+        """Fence off workers past the grace period: the database refuses their writes from here on."""
         assert job.stop_requested_at is not None, "a stopping job was told when"
         if not self._config.is_over(job.stop_requested_at, now):
             return 0

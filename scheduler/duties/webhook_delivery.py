@@ -1,9 +1,9 @@
 """Deliver the events owed to webhook endpoints, and record every attempt.
 
 An event is owed from the transaction that made it true, so it is delivered at least once, under one id. A
-pass only starts attempts, each in a thread of its own: an endpoint that takes its time delays nobody
-else's, since one tenant's attempts may fill only a part of the room. A delivery is reserved before it is
-attempted; if this process dies, it is due again a little later.
+pass only starts attempts, each in a thread of its own; a limit per tenant keeps slow endpoints from delaying
+those of other tenants. A delivery is reserved before it is attempted; if this process dies, it is due again a
+little later.
 
 An endpoint that answers 410 is disabled: what its tenant's jobs still owe it is recorded as dead, not sent.
 """
@@ -33,7 +33,7 @@ from nightshift.processes import failpoints
 from nightshift.store import Store
 from nightshift.tenants.vault import Vault, kept_webhook_secret
 from scheduler.runtime.duty import Result
-from scheduler.runtime.in_flight import Flights
+from scheduler.runtime.in_flight import InFlightLimiter
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +50,12 @@ class Poster(Protocol):
 class WebhookDeliveryConfig:
     interval_s: float = 0.1  # between passes: most of the time from an event to its first attempt
     in_flight_max: int = 32  # attempts at once, and so threads
-    in_flight_per_tenant_max: int = 8  # of them: what one tenant's slow endpoints can hold up
+    in_flight_per_tenant_max: int = 8  # of them, what one tenant's slow endpoints can take
     reserved_s: float = 60.0  # a delivery whose scheduler died is due again after this long
 
     def __post_init__(self) -> None:
         if not 1 <= self.in_flight_per_tenant_max <= self.in_flight_max:
-            raise ValueError("a tenant needs room for one attempt, and gets no more than there is")
+            raise ValueError("webhooks need 1 <= in_flight_per_tenant_max <= in_flight_max")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,34 +94,28 @@ class WebhookDelivery:
         self._egress = egress
         self._config = config
         self._jitter = jitter
-        self._flights = Flights(config.in_flight_max, config.in_flight_per_tenant_max)
-
-    @property
-    def interval_s(self) -> float:
-        return self._config.interval_s
+        self._in_flight = InFlightLimiter(config.in_flight_max, config.in_flight_per_tenant_max)
+        self.interval_s = config.interval_s
+        self.wait_until_idle = self._in_flight.wait_until_idle
 
     def run_once(self, now: datetime) -> Delivered:
-        """Start what is due and has room. `wait_until_idle` waits for the outcome.
+        """Start the due attempts that the limits allow. `wait_until_idle` waits for the outcome.
 
         Raises RuntimeError where this machine has no thread left; what was not started is due again later.
         """
-        ended = self._flights.take_outcomes()
-        if self._flights.is_full:
+        ended = self._in_flight.take_outcomes()
+        if self._in_flight.is_full:
             return _counted(ended, started=0)
         with self._store.snapshot() as tx:
             due = tx.deliveries.due(
-                now, self._config.in_flight_max, except_tenants=self._flights.full_tenants()
+                now, self._config.in_flight_max, except_tenants=self._in_flight.full_tenants()
             )
-        reserved = self._reserve([found for found in due if self._flights.admit(found)], now)
-        self._take_off(reserved)
-        # A page full of one tenant's deliveries hides the others' only until that tenant has no room left.
+        reserved = self._reserve([found for found in due if self._in_flight.acquire(found)], now)
+        self._start_attempts(reserved)
+        # A page full of one tenant's deliveries hides the others' only until that tenant is at its limit.
         return _counted(
             ended, started=len(reserved), has_more=bool(reserved) and len(due) >= self._config.in_flight_max
         )
-
-    def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait for the attempts under way. False: some are still."""
-        return self._flights.wait_until_none(timeout_s)
 
     def _reserve(self, admitted: Sequence[Delivery], now: datetime) -> Sequence[Delivery]:
         if not admitted:
@@ -134,33 +128,33 @@ class WebhookDelivery:
         finally:
             for found in admitted:
                 if found not in reserved:
-                    self._flights.land(found, None)
+                    self._in_flight.release(found, None)
         return reserved
 
-    def _take_off(self, reserved: Sequence[Delivery]) -> None:
+    def _start_attempts(self, reserved: Sequence[Delivery]) -> None:
         waiting = deque(reserved)
         try:
             while waiting:
                 delivery = waiting[0]
-                threading.Thread(target=self._fly, args=(delivery,), name=delivery.id, daemon=True).start()
+                threading.Thread(
+                    target=self._run_attempt, args=(delivery,), name=delivery.id, daemon=True
+                ).start()
                 waiting.popleft()
         finally:
             for delivery in waiting:
-                self._flights.land(delivery, None)
+                self._in_flight.release(delivery, None)
 
-    def _fly(self, delivery: Delivery) -> None:
+    def _run_attempt(self, delivery: Delivery) -> None:
         state: DeliveryState | None = None
         try:
             state = self._attempt(delivery)
-        except (
-            Exception
-        ):  # the edge of a thread: our own trouble is no attempt, and the delivery is due again
+        except Exception:  # the edge of a thread: our own failure is no attempt, the delivery is due again
             log.exception("delivery not attempted", extra=_fields(delivery, "delivery_trouble"))
         finally:
-            self._flights.land(delivery, state)
+            self._in_flight.release(delivery, state)
 
     def _attempt(self, delivery: Delivery) -> DeliveryState | None:
-        """Sign, send, record. None: somebody else recorded this attempt first."""
+        """Sign, send, record. None: another scheduler recorded this attempt first."""
         secret = self._secret(delivery)
         started_at = self._store.now()
         signed = headers(delivery.event_id, int(started_at.timestamp()), delivery.body, [secret])
@@ -223,7 +217,7 @@ class WebhookDelivery:
 
 
 def _not_sent(delivery: Delivery, at: datetime) -> DeliveryAttempt:
-    """What stands in the record instead of an attempt at an endpoint that is gone."""
+    """The record of an attempt that was not made, because the endpoint is gone."""
     return DeliveryAttempt(
         attempt_no=delivery.attempts + 1,
         started_at=at,
@@ -258,7 +252,7 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> int | None:
     return max(0, asked_s) if asked_s < 10**_DIGITS_MAX else None
 
 
-_DIGITS_MAX: Final = 9  # more seconds than that are no request but a mistake, and more than a column holds
+_DIGITS_MAX: Final = 9  # a larger number of seconds is a mistake, and more than the column holds
 
 
 def _counted(ended: "Counter[DeliveryState]", *, started: int, has_more: bool = False) -> Delivered:

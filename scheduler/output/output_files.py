@@ -1,7 +1,7 @@
 """An OpenAI batch's output: one file of successes, one of everything else, in input order.
 
-Both lie under ids derived from the job's, so a second attempt writes the same bytes to the same place. A file
-without lines is not made.
+Their ids derive from the job's, so a second attempt writes the same bytes to the same place. A file without
+lines is not written.
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,7 +53,7 @@ def write_files(job: Job, lines: Iterable[ResultLine], objects: ObjectStore, now
 
 
 def _successes(lines: Iterable[ResultLine], errors: IO[bytes]) -> Iterator[bytes]:
-    """The lines of the output file; the others are laid aside."""
+    """The lines of the output file; the others are written to `errors`."""
     for line in lines:
         if line.succeeded:
             yield line.data
@@ -74,7 +74,7 @@ def _write(
 
 
 def _file(job: Job, file_id: str, kind: str, info: ObjectInfo, now: datetime) -> File:
-    assert info.sha256 is not None, "who has just written an object knows its sha256"
+    assert info.sha256 is not None, "`put` returns the sha256"
     return File(
         id=file_id,
         tenant_id=job.tenant_id,

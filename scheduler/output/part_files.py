@@ -1,10 +1,8 @@
-"""A native job's output: a part file for every shard that has rows, a manifest, and at the very end
-`_SUCCESS`.
+"""A native job's output: a part file for every shard that has rows, a manifest, and `_SUCCESS` at the end.
 
-Parts are written a step at a time, and after each step a note says what was written: a second attempt goes on
-after the last note whose parts are still there. The notes lie in the service's own store, not in the user's
-bucket. A `_SUCCESS` is taken away before parts are replaced: it lies only beside the parts and manifest it
-speaks of.
+After each step a note in the service's own store records the parts written: a second attempt continues after
+the last note whose parts are still there. A `_SUCCESS` is removed before parts are replaced: it is there only
+beside its own parts and manifest.
 
     out/part-00000.jsonl  out/part-00001.jsonl …  out/manifest.json  out/_SUCCESS
 """
@@ -26,13 +24,13 @@ from nightshift.rows.outputs import NotExecuted, RowResult
 from scheduler.output.part_encoding import encoded
 from scheduler.output.results import Results, Tally
 from scheduler.runtime.duty import MayContinue, check
-from scheduler.runtime.thread_pools import side_by_side
+from scheduler.runtime.thread_pools import map_in_threads
 
 NOTE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class OutputTrouble(Exception):
-    """The place the output goes to does not take it."""
+    """The output cannot be written to its destination."""
 
     def __init__(self, error: StorageError) -> None:
         super().__init__(error.message)
@@ -68,14 +66,14 @@ class PartWriter:
         if noted is not None:
             return noted
         self._clear_success()
-        made = side_by_side(self._part, shards, self.parts_at_once)
+        made = map_in_threads(self._part, shards, self.parts_at_once)
         written = [each for each in made if each is not None]
         note = [asdict(part) | {"etag": info.etag} for part, info in written]
         self.notes.put(note_key, json.dumps(note).encode())
         return [part for part, _ in written]
 
     def finish(self, parts: Sequence[Part], counts: Counts, state: JobState) -> None:
-        """Say what there is, and, if all is well, that all of it is there. Raises OutputTrouble."""
+        """Write the manifest, and `_SUCCESS` if the job succeeded. Raises OutputTrouble."""
         manifest = Manifest(
             job_id=self.job.id,
             status=state,
@@ -96,25 +94,25 @@ class PartWriter:
             return None
         note = json.loads(self.notes.read(note_key, size_bytes_max=NOTE_BYTES_MAX))
         etags = [part.pop("etag", "") for part in note]
-        if side_by_side(self._etag, [part["name"] for part in note], self.parts_at_once) != etags:
+        if map_in_threads(self._etag, [part["name"] for part in note], self.parts_at_once) != etags:
             return None
         return [Part(**part) for part in note]
 
     def _etag(self, name: str) -> str | None:
-        """Of what lies at the destination under this name, if anything does."""
+        """Of the object at the destination under this name, if there is one."""
         with _at_destination():
             found = self.destination.store.head(self.destination.prefix + name)
         return None if found is None else found.etag
 
     def _clear_success(self) -> None:
-        """Another job's output may lie here, and is about to be replaced: it is complete no longer."""
+        """Another job's output may be here, and is about to be replaced: it is complete no longer."""
         key = self.destination.prefix + SUCCESS_NAME
         with _at_destination():
             if self.destination.store.head(key) is not None:
                 self.destination.store.delete(key)
 
     def _part(self, shard: Shard) -> tuple[Part, ObjectInfo] | None:
-        """A shard's part, and the object it has become. None: the shard has no rows."""
+        """A shard's part, and the object written. None: the shard has no rows."""
         check(self.may_continue)
         tally = Tally()
         lines = tally.counted(self.results.lines(self.job, shard, native_line))
@@ -126,7 +124,7 @@ class PartWriter:
         with _at_destination():
             info = self.destination.store.put(self.destination.prefix + name, pieces)
         failpoints.hit("scheduler.part_written")
-        assert info.sha256 is not None, "who has just written an object knows its sha256"
+        assert info.sha256 is not None, "`put` returns the sha256"
         part = Part(
             name=name,
             rows=tally.rows,
@@ -146,7 +144,7 @@ class PartWriter:
 
 @contextmanager
 def _at_destination() -> Iterator[None]:
-    """What fails in this block fails at the destination: results were read before."""
+    """StorageErrors in this block are the destination's: results were read before."""
     try:
         yield
     except StorageError as error:
@@ -154,7 +152,7 @@ def _at_destination() -> Iterator[None]:
 
 
 def forget_notes(job: Job, notes: ObjectStore) -> None:
-    """The job has ended: nobody will go on with its parts. Raises StorageError."""
+    """Deletes the notes of a job that has ended. Raises StorageError."""
     for note in list(notes.list(_notes_prefix(job))):
         notes.delete(note.key)
 

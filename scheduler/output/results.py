@@ -1,8 +1,8 @@
-"""The lines of one shard: for every row of it exactly one, in input order, whatever became of the row.
+"""The lines of one shard: exactly one for every row, in input order.
 
-Segments hold results in the order in which they were finished, some of them perhaps twice; the first one
-committed counts. A shard that ended early has rows without a result: its input is read again for their names.
-Results are laid aside on disk, so memory does not grow with them.
+Segments hold results in the order in which rows finished, some perhaps twice; the first one committed counts.
+A shard that ended early has rows without a result: its input is read again for their ids. Lines are spooled
+to disk, so memory does not grow with them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,11 +33,11 @@ ToLine = Callable[[RowResult | NotExecuted], JsonObject]
 
 
 class Mismatch(Exception):
-    """The results do not add up to the input. This is our fault, and must never pass in silence."""
+    """The results do not add up to the input: a fault of ours, which fails the job."""
 
 
 class InputTrouble(Exception):
-    """The input cannot be read again for the names of rows without a result."""
+    """The input cannot be read again for the ids of rows without a result."""
 
     def __init__(self, error: InvalidRequest | StorageError) -> None:
         super().__init__(error.message)
@@ -56,7 +56,7 @@ class ResultLine:
 
 @dataclass
 class Tally:
-    """Lines, counted as they go by. A row that was never run counts as failed: it has no good result."""
+    """Counts of lines. A row that was never run counts as failed."""
 
     rows: int = 0
     succeeded: int = 0
@@ -79,7 +79,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Results:
-    """Reads what workers have written."""
+    """Reads the results that workers have written."""
 
     store: Store
     objects: ObjectStore
@@ -91,14 +91,14 @@ class Results:
 
         Raises Mismatch, StorageError for results that cannot be read, and InputTrouble.
         """
-        with SpooledTemporaryFile(max_size=SPOOL_BYTES) as spool:
-            aside = _Aside(spool)
+        with SpooledTemporaryFile(max_size=SPOOL_BYTES) as file:
+            spool = _LineSpool(file)
             for result in self._results(shard):
-                aside.lay(result, to_line)
+                spool.put(result, to_line)
             if shard.state is ShardState.DONE:
-                yield from _complete(shard, aside)
+                yield from _complete(shard, spool)
             else:
-                yield from self._with_gaps(job, shard, aside, to_line)
+                yield from self._with_gaps(job, shard, spool, to_line)
 
     def _results(self, shard: Shard) -> Iterator[RowResult]:
         with self.store.snapshot() as tx:
@@ -106,7 +106,9 @@ class Results:
         for segment in segments:
             yield from read_segment(self.objects, segment)
 
-    def _with_gaps(self, job: Job, shard: Shard, aside: "_Aside", to_line: ToLine) -> Iterator[ResultLine]:
+    def _with_gaps(
+        self, job: Job, shard: Shard, spool: "_LineSpool", to_line: ToLine
+    ) -> Iterator[ResultLine]:
         """Every row of the input: its result, or that it was not run."""
         reason, error = job.stop_reason or StopReason.FAILED, None
         if job.stop_reason is None:  # the job goes on without this shard
@@ -114,7 +116,7 @@ class Results:
         count = 0
         for row in self._rows(job, shard):
             count += 1
-            found = aside.take(row.index)
+            found = spool.take(row.index)
             if found is None:
                 missing = NotExecuted(
                     custom_id=custom_id_of(row, job.spec, row_number(row, shard)),
@@ -124,7 +126,7 @@ class Results:
                 )
                 found = ResultLine(False, json_line(to_line(missing)))
             yield found
-        if aside.rows:
+        if spool.rows:
             raise Mismatch(f"shard {shard.shard_no} has results for rows that its {count} input rows lack")
 
     def _rows(self, job: Job, shard: Shard) -> Iterator[Row | BadRow]:
@@ -135,38 +137,38 @@ class Results:
             raise InputTrouble(error) from error
 
 
-def _complete(shard: Shard, aside: "_Aside") -> Iterator[ResultLine]:
+def _complete(shard: Shard, spool: "_LineSpool") -> Iterator[ResultLine]:
     """The rows of a shard that is done: all of them have a result."""
     rows_total = shard.rows_total or 0
-    if aside.rows != set(range(rows_total)):
+    if spool.rows != set(range(rows_total)):
         raise Mismatch(
-            f"shard {shard.shard_no} is done with {rows_total} rows, and {len(aside.rows)} have a result"
+            f"shard {shard.shard_no} is done with {rows_total} rows, and {len(spool.rows)} have a result"
         )
     for row in range(rows_total):
-        found = aside.take(row)
-        assert found is not None, "every row was just seen to be there"
+        found = spool.take(row)
+        assert found is not None, "checked above"
         yield found
 
 
-class _Aside:
-    """Lines laid aside in the order they come, and taken in any other."""
+class _LineSpool:
+    """Lines written in the order they come, and read in any other."""
 
-    def __init__(self, spool: IO[bytes]) -> None:
-        self._spool = spool
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
         self._places: dict[int, _Place] = {}
         self._end = 0
 
     @property
     def rows(self) -> set[int]:
-        """Whose lines have not been taken."""
+        """Those whose lines have not been taken."""
         return set(self._places)
 
-    def lay(self, result: RowResult, to_line: ToLine) -> None:
-        """Of two results of a row, the first one stays."""
+    def put(self, result: RowResult, to_line: ToLine) -> None:
+        """Of two results of a row, the first one counts."""
         if result.row in self._places:
             return
         data = json_line(to_line(result))
-        self._spool.write(data)
+        self._file.write(data)
         usage = result.usage
         self._places[result.row] = _Place(
             self._end, len(data), result.succeeded, usage.prompt_tokens, usage.completion_tokens
@@ -177,8 +179,8 @@ class _Aside:
         place = self._places.pop(row, None)
         if place is None:
             return None
-        self._spool.seek(place.offset)
-        data = self._spool.read(place.size_bytes)
+        self._file.seek(place.offset)
+        data = self._file.read(place.size_bytes)
         return ResultLine(place.succeeded, data, place.prompt_tokens, place.completion_tokens)
 
 

@@ -4,9 +4,8 @@
         name = "recovery"
         def run_once(self, now) -> Recovered one pass; tests call exactly this
 
-`now` is the database's time at the beginning of the pass. Every pass may be repeated, interrupted anywhere,
-or run by two schedulers at once, and the outcome is the same: what guards it stands in the store's WHERE
-clauses.
+`now` is the database's time at the beginning of the pass. A pass may be repeated, interrupted anywhere, or
+run by two schedulers at once with the same outcome: the store's WHERE clauses guard what it changes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What one pass did, in counts: every integer field of a subclass is one, and goes into the log line."""
+    """What one pass did, in counts: every integer field of a subclass goes into the log line."""
 
     has_more: bool = False  # the pass stopped at a limit: the next one should follow at once
 
@@ -38,18 +37,18 @@ class Duty(Protocol):
 
     @property
     def interval_s(self) -> float:
-        """The pause after a pass that found nothing more to do."""
+        """The pause after a pass that found nothing more to do, while the service has work."""
 
     def run_once(self, now: datetime) -> Result:
-        """One pass. May raise anything: the loop logs it and comes back later."""
+        """One pass. May raise anything: the loop logs it and tries again later."""
 
 
 @runtime_checkable
-class HandsOut(Protocol):
-    """A duty whose passes only hand work out, to threads that go on after the pass."""
+class RunsInBackground(Protocol):
+    """A duty whose passes only start work, in threads that go on after the pass."""
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait for the work under way. False: some is still."""
+        """Wait for the work under way. False: some still is."""
 
 
 class Every:
@@ -60,8 +59,8 @@ class Every:
         self._done_at: datetime | None = None
 
     def is_due(self, now: datetime) -> bool:
-        """Whether this pass is one of them: the first one is, and one before the last: the database's clock
-        was set back, and nobody knows how long ago that was.
+        """Whether this pass is one of them. The first is, and one before the last: the database's clock was
+        set back by an unknown time.
         """
         if self._done_at is not None and self._done_at <= now < self._done_at + self._interval:
             return False
@@ -70,7 +69,7 @@ class Every:
 
 
 class Interrupted(Exception):
-    """The scheduler is stopping, or leads no longer: whoever leads next begins this piece of work again."""
+    """The scheduler is stopping, or leads no longer: the next leader begins this piece of work again."""
 
 
 MayContinue = Callable[[], bool]  # asked by long passes between two steps

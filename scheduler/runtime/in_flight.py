@@ -1,9 +1,7 @@
-"""Room for deliveries under way: so many in all, and so many of one tenant, so that nobody fills the room.
+"""How many webhook attempts may be under way: so many in all, so many of one tenant.
 
-Nor do several together, whose receivers all hang: a tenant holds no more places than it leaves free
-(`tenants/fairness.py`).
-
-It knows nothing of what happens on the way, only who is on it and how they ended.
+A tenant gets no further slot when it has as many as are free (`tenants/fairness.py`), so several tenants
+whose receivers all hang cannot take every slot.
 """
 
 import threading
@@ -13,12 +11,12 @@ from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.tenants.fairness import may_take
 
 
-class Flights:
-    """Which attempts are under way, how many of whose, and how they ended. Thread-safe."""
+class InFlightLimiter:
+    """Counts attempts under way and their outcomes. Thread-safe."""
 
-    def __init__(self, places_max: int, places_per_tenant_max: int) -> None:
-        self._places_max = places_max
-        self._places_per_tenant_max = places_per_tenant_max
+    def __init__(self, slots_max: int, slots_per_tenant_max: int) -> None:
+        self._slots_max = slots_max
+        self._slots_per_tenant_max = slots_per_tenant_max
         self._of_tenant: Counter[str] = Counter()
         self._outcomes: Counter[DeliveryState] = Counter()
         self._changed = threading.Condition()
@@ -32,15 +30,15 @@ class Flights:
         with self._changed:
             return [tenant for tenant in self._of_tenant if self._is_full(tenant)]
 
-    def admit(self, delivery: Delivery) -> bool:
-        """Make room for an attempt. False: there is none left, for anybody or for this tenant."""
+    def acquire(self, delivery: Delivery) -> bool:
+        """Take a slot for an attempt. False: none is left, in all or for this tenant."""
         with self._changed:
             if self._is_full(delivery.tenant_id):
                 return False
             self._of_tenant[delivery.tenant_id] += 1
             return True
 
-    def land(self, delivery: Delivery, outcome: DeliveryState | None) -> None:
+    def release(self, delivery: Delivery, outcome: DeliveryState | None) -> None:
         with self._changed:
             self._of_tenant[delivery.tenant_id] -= 1
             self._of_tenant += Counter()  # drops the zeros
@@ -49,19 +47,19 @@ class Flights:
             self._changed.notify_all()
 
     def take_outcomes(self) -> "Counter[DeliveryState]":
-        """How attempts ended since this was last asked."""
+        """How attempts have ended since the last call."""
         with self._changed:
             taken, self._outcomes = self._outcomes, Counter()
             return taken
 
-    def wait_until_none(self, timeout_s: float) -> bool:
+    def wait_until_idle(self, timeout_s: float) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: not self._of_tenant, timeout_s)
 
     @property
     def _free(self) -> int:
-        return self._places_max - self._of_tenant.total()
+        return self._slots_max - self._of_tenant.total()
 
     def _is_full(self, tenant_id: str) -> bool:
         held = self._of_tenant[tenant_id]
-        return held >= self._places_per_tenant_max or not may_take(1, held=held, free=self._free)
+        return held >= self._slots_per_tenant_max or not may_take(1, held=held, free=self._free)

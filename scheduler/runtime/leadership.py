@@ -1,16 +1,16 @@
-"""One active scheduler at a time: who it is stands in the database, until a time that must be pushed on.
+"""One active scheduler at a time: a row in the database names the leader, until a time it must renew.
 
-Two clocks are involved, and never compared. When the row says the leader's time is over, by the database's
-clock, anybody may take it, under the next term. The leader itself believes in its leadership only until its
-**trust deadline**, on its own monotonic clock, counted from the moment *before* it asked for the renewal: a
-slow round trip, a paused process or a database that went away can only make it stop early, never late.
+Two clocks are involved, and never compared. When the leader's time is over by the database's clock, any
+scheduler may take the row under the next term. The leader itself trusts its leadership only until its **trust
+deadline**, on its own monotonic clock, counted from the moment *before* it asked for the renewal: a slow
+round trip, a paused process or a database that is away can only make it stop early, never late.
 
     renewal asked              trust ends              the row runs out, a standby takes over
     |--------- trust_s ------------|------ safety ---------|
     |------------------------- ttl_s ----------------------|
 
-This keeps two schedulers from doing the same work twice, most of the time. Nothing breaks where it fails (a
-pass that began in time may outlast the deadline): every duty's writes are guarded by what they change.
+This keeps two schedulers from doing the same work twice, most of the time. Where it fails (a pass that began
+in time may outlast the deadline) nothing breaks: every duty's writes are guarded by the state they change.
 """
 
 import logging
@@ -56,7 +56,7 @@ class Elector:
         config: LeadershipConfig = LeadershipConfig(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` is monotonic, in seconds; `leader_id` is this process's own and nobody else's."""
+        """`clock` is monotonic, in seconds; `leader_id` is unique to this process."""
         self._store = store
         self._leader_id = leader_id
         self._config = config
@@ -70,7 +70,7 @@ class Elector:
         return self._clock() < self._trusted_until_s
 
     def attempt(self) -> bool:
-        """Take the lead if nobody has it, keep it if it is ours. Returns whether this process leads.
+        """Take the lead if it is free, keep it if it is ours. Returns whether this process leads.
 
         Raises DatabaseUnavailable; what was trusted before stays trusted until its own deadline.
         """
@@ -88,7 +88,7 @@ class Elector:
         return self.is_leading
 
     def resign(self) -> None:
-        """Let another lead at once. A database that is away makes it wait for the time to run out."""
+        """Let another scheduler lead at once; with the database away, it waits for the time to run out."""
         term = self._term
         self._step_down("leadership given up")
         if term is None:
@@ -124,7 +124,7 @@ class Elector:
             return self._term if tx.leadership.renew(DUTY, self._leader_id, self._term, until) else None
 
     def _acquired(self) -> Term | None:
-        """A new term, if nobody leads or the leader is late."""
+        """A new term, if there is no leader or it is late."""
         with self._store.transaction() as tx:
             now = tx.now()
             until = now + timedelta(seconds=self._config.ttl_s)

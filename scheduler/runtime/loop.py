@@ -1,8 +1,8 @@
-"""The loop: every duty ticks in a thread of its own, at its own interval, for as long as this process leads.
+"""The loop: every duty ticks in a thread of its own for as long as this process leads.
 
 A slow duty holds up no other. A pass that raises is logged and tried again after a growing pause; nothing a
-duty does can end the loop. Told to stop, the threads wake at once, and a pass that cannot be interrupted is
-left behind after a few seconds: it is safe to repeat, so it is safe to abandon.
+duty does can end the loop. Told to stop, the threads wake at once; a pass that cannot be interrupted is
+abandoned after a few seconds, which is safe because it is safe to repeat.
 """
 
 import logging
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from nightshift.backoff import Backoff
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.store import Store
-from scheduler.runtime.duty import Duty, HandsOut, Interrupted
+from scheduler.runtime.duty import Duty, Interrupted, RunsInBackground
+from scheduler.runtime.work_watch import WorkWatch
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +27,25 @@ Observe = Callable[[str, float, bool], None]  # duty, seconds, whether it succee
 class LoopConfig:
     """How the loop paces itself."""
 
-    standby_s: float = 0.5  # between two looks whether we lead: what a takeover costs on top of its detection
+    idle_s: float = 7.5  # between passes while the service is idle, of duties whose own interval is shorter
+    standby_s: float = 0.5  # between checks whether we lead: what a takeover costs on top of its detection
     retry_first_s: float = 1.0  # after the first failed pass in a row; doubled after each further one …
     retry_max_s: float = 60.0  # … up to this
-    away_max_s: float = 5.0  # … or this, while the database is away: everybody waits for what it missed
+    away_max_s: float = 5.0  # … or this, while the database is away: every duty has missed something
     stop_s: float = 5.0  # how long a pass under way is waited for at the end
 
     def retry_s(self, failures: int, error: Exception) -> float:
         """The pause after so many failed passes in a row, the last one with this error."""
         longest_s = self.away_max_s if isinstance(error, DatabaseUnavailable) else self.retry_max_s
         return Backoff(self.retry_first_s, longest_s).delay_s(failures)
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Between two passes: so long in any case, and so long at most while the service is idle."""
+
+    busy_s: float
+    idle_s: float = 0.0
 
 
 class Ticker:
@@ -56,30 +66,32 @@ class Ticker:
         self._observe = observe
         self._failures = 0
 
-    def run(self, stop: threading.Event) -> None:
-        """Tick until told to stop."""
-        pause_s = 0.0
-        while not stop.wait(pause_s):
-            pause_s = self.tick()
+    def run(self, stop: threading.Event, work: WorkWatch) -> None:
+        """Tick until told to stop. Each idle period begins with a pass, which counts what ended before."""
+        while not stop.is_set():
+            period = work.idle_period
+            pause = self.tick()
+            if not stop.wait(pause.busy_s) and pause.idle_s > pause.busy_s:
+                work.wait_for_work(period, pause.idle_s - pause.busy_s)
 
-    def tick(self) -> float:
-        """Do the duty once, if we lead. Returns the seconds to pause before the next turn."""
+    def tick(self) -> Pause:
+        """Run the duty once, if we lead. Returns the pause before the next turn."""
         if not self._is_leading():
             self._failures = 0
-            return self._config.standby_s
+            return Pause(self._config.standby_s)
         started_s = time.monotonic()
         try:
-            has_more = self._do()
+            has_more = self._run_duty()
         except Interrupted:
-            return self._config.standby_s
+            return Pause(self._config.standby_s)
         except Exception as error:  # noqa: BLE001 - the edge of the loop: whatever it was, the next pass tries again
             self._observe(self.duty.name, time.monotonic() - started_s, False)
-            return self._failed(error)
+            return Pause(self._failed(error))
         self._observe(self.duty.name, time.monotonic() - started_s, True)
         self._failures = 0
-        return 0.0 if has_more else self.duty.interval_s
+        return Pause(0.0) if has_more else Pause(self.duty.interval_s, self._config.idle_s)
 
-    def _do(self) -> bool:
+    def _run_duty(self) -> bool:
         started_s = time.monotonic()
         result = self.duty.run_once(self._store.now())
         done = {name: count for name, count in result.counts.items() if count}
@@ -96,31 +108,34 @@ class Ticker:
             self.duty.name,
             pause_s,
             error,
-            exc_info=None if isinstance(error, NightshiftError) else error,  # those say all there is to say
+            exc_info=None if isinstance(error, NightshiftError) else error,  # ours need no traceback
             extra={"action": "duty_failed", "duty": self.duty.name, "failures": self._failures},
         )
         return pause_s
 
 
-def run(tickers: Sequence[Ticker], stop: threading.Event, config: LoopConfig = LoopConfig()) -> None:
+def run(
+    tickers: Sequence[Ticker], work: WorkWatch, stop: threading.Event, config: LoopConfig = LoopConfig()
+) -> None:
     """Run every ticker in a thread of its own until told to stop. Returns within `stop_s` of that."""
+    # Daemons: a pass that hangs in a library must not keep the process from ending.
+    watching = threading.Thread(target=work.run, args=(stop,), name="work-watch", daemon=True)
     threads = [
-        # Daemons: a pass that hangs in somebody else's library must not keep the process from ending.
-        threading.Thread(target=ticker.run, args=(stop,), name=ticker.duty.name, daemon=True)
+        threading.Thread(target=ticker.run, args=(stop, work), name=ticker.duty.name, daemon=True)
         for ticker in tickers
     ]
-    for thread in threads:
+    for thread in (watching, *threads):
         thread.start()
     stop.wait()
+    work.close()
     ends_at_s = time.monotonic() + config.stop_s
     for ticker, thread in zip(tickers, threads, strict=True):
         thread.join(_left_s(ends_at_s))
-        hands = ticker.duty
-        is_idle = not isinstance(hands, HandsOut) or hands.wait_until_idle(_left_s(ends_at_s))
+        duty = ticker.duty
+        is_idle = not isinstance(duty, RunsInBackground) or duty.wait_until_idle(_left_s(ends_at_s))
         if thread.is_alive() or not is_idle:
-            log.warning(
-                "%s left behind", thread.name, extra={"action": "duty_abandoned", "duty": thread.name}
-            )
+            log.warning("%s abandoned", thread.name, extra={"action": "duty_abandoned", "duty": thread.name})
+    watching.join(_left_s(ends_at_s))
 
 
 def _left_s(ends_at_s: float) -> float:

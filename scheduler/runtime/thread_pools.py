@@ -1,8 +1,7 @@
-"""A few hands for work on jobs that takes long: several jobs at once, each in a thread of its own.
+"""Thread pools for slow work: on several jobs at once, and on several parts of one job.
 
-A large input must not keep small ones waiting, so a pass only hands work out and goes on. A job whose work
-could not be done now (storage or database away) rests for a growing while; how the work of others ended is
-counted. What the work is, is not known here.
+A pass of a duty only starts work, so a large input delays no small one. A job whose work failed (storage or
+database away) is left alone for a growing time.
 """
 
 import logging
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from nightshift.backoff import Backoff
 from nightshift.errors import DatabaseUnavailable, StorageError
 from nightshift.jobs import Job
 from scheduler.runtime.duty import Interrupted
@@ -22,76 +22,89 @@ log = logging.getLogger(__name__)
 
 POSTPONED = "postponed"
 
-Work = Callable[[Job], str]  # returns how it ended, in a word that is counted
-Look = Callable[[int, Job | None], Sequence[Job]]  # at most so many jobs that wait, those after this one
+Work = Callable[[Job], str]  # returns its outcome, in a word that is counted
+FetchWaiting = Callable[
+    [int, Job | None], Sequence[Job]
+]  # at most so many waiting jobs, those after this one
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
-class CrewConfig:
-    jobs_at_once: int = 4  # threads; they wait for storage most of the time
-    rest_first_s: float = 2.0  # after the first failed try at a job; doubled after each further one …
-    rest_max_s: float = 120.0  # … up to this, for as long as the job has time
+class JobPoolConfig:
+    threads_max: int = 4  # jobs at once; a thread waits for storage most of the time
+    jobs_looked_at_max: int = 100  # per pass: the page from which jobs are started
+    retry_first_s: float = 2.0  # after the first failure of a job; doubled after each further one …
+    retry_max_s: float = 120.0  # … up to this, for as long as the job has time
 
     def __post_init__(self) -> None:
-        if self.jobs_at_once < 1 or not 0 < self.rest_first_s <= self.rest_max_s:
-            raise ValueError("a crew needs a hand, and rests between tries")
+        if self.threads_max < 1 or not 0 < self.retry_first_s <= self.retry_max_s:
+            raise ValueError("a job pool needs at least one thread, and a pause between tries")
 
-    def rest(self, failures: int) -> timedelta:
-        """How long a job is left alone after so many failed tries in a row."""
-        return timedelta(seconds=min(self.rest_max_s, self.rest_first_s * 2.0 ** (failures - 1)))
+    def retry_delay(self, failures: int) -> timedelta:
+        """The pause after so many failures in a row."""
+        return timedelta(seconds=Backoff(self.retry_first_s, self.retry_max_s).delay_s(failures))
 
 
 @dataclass
-class _Rest:
-    failures: int
-    begun: datetime | None = None  # None: the next pass will say, it knows what time it is
+class _Failures:
+    count: int
+    began_at: datetime | None = None  # set by the next pass, which knows the database's time
 
 
-class Crew:
-    """Hands out work on jobs. Thread-safe."""
+@dataclass(frozen=True)
+class PoolPass:
+    """What one pass started, and how work has ended since the pass before."""
 
-    def __init__(self, name: str, work: Work, config: CrewConfig = CrewConfig()) -> None:
+    started: int
+    ended: "Counter[str]"
+
+
+class JobPool:
+    """Runs a duty's work on jobs, each in a thread of its own. Thread-safe."""
+
+    def __init__(
+        self, name: str, fetch_waiting: FetchWaiting, work: Work, config: JobPoolConfig = JobPoolConfig()
+    ) -> None:
         self._name = name
+        self._fetch_waiting = fetch_waiting
         self._work = work
         self._config = config
         self._busy: set[str] = set()
-        self._rests: dict[str, _Rest] = {}
+        self._backoffs: dict[str, _Failures] = {}
         self._outcomes: Counter[str] = Counter()
         self._last_seen: Job | None = None
         self._changed = threading.Condition()
 
-    def hand_out(self, look: Look, looked_at_max: int, now: datetime) -> int:
-        """Begin work on the jobs that wait, a page of them in each pass, so that many that rest hide none
-        behind them. Returns how many were begun.
-        """
+    def run_once(self, now: datetime) -> PoolPass:
+        """Start waiting jobs, from the next page in each pass, so that those in backoff hide no others."""
+        ended = self.take_outcomes()
         if self.is_full:
-            return 0
-        page = look(looked_at_max, self._last_seen)
-        self._last_seen = page[-1] if len(page) == looked_at_max else None  # from the first one again
-        return sum(self.start(job, now) for job in page)
+            return PoolPass(0, ended)
+        limit = self._config.jobs_looked_at_max
+        page = self._fetch_waiting(limit, self._last_seen)
+        self._last_seen = page[-1] if len(page) == limit else None  # None: from the first one again
+        return PoolPass(sum(self.start(job, now) for job in page), ended)
 
     @property
     def is_full(self) -> bool:
-        """Whether all hands are busy."""
         with self._changed:
-            return len(self._busy) >= self._config.jobs_at_once
+            return len(self._busy) >= self._config.threads_max
 
     def start(self, job: Job, now: datetime) -> bool:
-        """Begin work on a job. False: it is under way or resting, or all hands are busy.
+        """Start work on a job. False: it is under way or in backoff, or all threads are busy.
 
-        Raises RuntimeError where this machine has no thread left; then the job waits as before.
+        Raises RuntimeError where this machine has no thread left; the job waits as before.
         """
         with self._changed:
-            is_full = len(self._busy) >= self._config.jobs_at_once
-            if is_full or job.id in self._busy or self._is_resting(job.id, now):
+            is_full = len(self._busy) >= self._config.threads_max
+            if is_full or job.id in self._busy or self._is_in_backoff(job.id, now):
                 return False
             self._busy.add(job.id)
-        hand = threading.Thread(target=self._run, args=(job,), name=f"{self._name}-{job.id}", daemon=True)
+        thread = threading.Thread(target=self._run, args=(job,), name=f"{self._name}-{job.id}", daemon=True)
         try:
-            hand.start()
+            thread.start()
         except BaseException:
             with self._changed:
                 self._busy.remove(job.id)
@@ -100,33 +113,34 @@ class Crew:
         return True
 
     def take_outcomes(self) -> "Counter[str]":
-        """How work ended since this was last asked."""
+        """How work has ended since the last call."""
         with self._changed:
             taken, self._outcomes = self._outcomes, Counter()
             return taken
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait for the work under way. False: some is still."""
+        """Wait for the work under way. False: some still is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy, timeout_s)
 
-    def _is_resting(self, job_id: str, now: datetime) -> bool:
-        self._forget_the_rested(now)
-        rest = self._rests.get(job_id)
-        if rest is None:
+    def _is_in_backoff(self, job_id: str, now: datetime) -> bool:
+        self._forget_old_backoffs(now)
+        backoff = self._backoffs.get(job_id)
+        if backoff is None:
             return False
-        if rest.begun is None:
-            rest.begun = now
-        # Before it has begun? The database's clock was set back, and nobody knows how long ago that was.
-        return rest.begun <= now < rest.begun + self._config.rest(rest.failures)
+        if backoff.began_at is None:
+            backoff.began_at = now
+        # `now` before the beginning: the database's clock was set back by an unknown time, so try again.
+        return backoff.began_at <= now < backoff.began_at + self._config.retry_delay(backoff.count)
 
-    def _forget_the_rested(self, now: datetime) -> None:
-        """Jobs that have long been ready for another try and were not offered: they ended some other way."""
-        grace = timedelta(seconds=2 * self._config.rest_max_s)
-        self._rests = {
-            job_id: rest
-            for job_id, rest in self._rests.items()
-            if rest.begun is None or now < rest.begun + self._config.rest(rest.failures) + grace
+    def _forget_old_backoffs(self, now: datetime) -> None:
+        """Drops those of jobs that have not been offered for long since: they ended some other way."""
+        grace = timedelta(seconds=2 * self._config.retry_max_s)
+        self._backoffs = {
+            job_id: backoff
+            for job_id, backoff in self._backoffs.items()
+            if backoff.began_at is None
+            or now < backoff.began_at + self._config.retry_delay(backoff.count) + grace
         }
 
     def _run(self, job: Job) -> None:
@@ -152,44 +166,44 @@ class Crew:
     def _ended(self, job_id: str, outcome: str | None) -> None:
         with self._changed:
             self._busy.remove(job_id)
-            before = self._rests.pop(job_id, None)
+            before = self._backoffs.pop(job_id, None)
             if outcome == POSTPONED:
-                self._rests[job_id] = _Rest(failures=before.failures + 1 if before else 1)
+                self._backoffs[job_id] = _Failures(count=before.count + 1 if before else 1)
             if outcome is not None:
                 self._outcomes[outcome] += 1
             self._changed.notify_all()
 
 
-def side_by_side(make: Callable[[Item], Made], items: Sequence[Item], hands: int) -> list[Made]:
-    """`make` of every item, in order, by so many threads at once. Raises what the first failure raised.
+def map_in_threads(function: Callable[[Item], Made], items: Sequence[Item], threads_max: int) -> list[Made]:
+    """`function` of every item, in order, by so many threads. Raises what the first failure raised.
 
-    Like the crew's, the threads are daemons: one that hangs does not keep the process from ending. What is in
-    force where this is called (time limits, fences) is in force in them.
+    The threads are daemons: one that hangs does not keep the process from ending. They run in the caller's
+    context (time limits, fences).
     """
     made: dict[int, Made] = {}
     failures: list[Exception] = []
     todo = iter(range(len(items)))
-    taking_turns = threading.Lock()
+    next_lock = threading.Lock()
 
     def work() -> None:
         while not failures:
-            with taking_turns:
+            with next_lock:
                 number = next(todo, None)
             if number is None:
                 return
             try:
-                made[number] = make(items[number])
+                made[number] = function(items[number])
             except Exception as error:  # noqa: BLE001 - the edge of a thread: raised again in the caller's
                 failures.append(error)
 
     threads = [
-        threading.Thread(target=copy_context().run, args=(work,), name=f"hand-{number}", daemon=True)
-        for number in range(min(hands, len(items)))
+        threading.Thread(target=copy_context().run, args=(work,), name=f"map-{number}", daemon=True)
+        for number in range(min(threads_max, len(items)))
     ]
     try:
         for thread in threads:
             thread.start()
-    except RuntimeError as error:  # no thread is left on this machine: those that run are to stop
+    except RuntimeError as error:  # no thread is left on this machine: the running ones are to stop
         failures.append(error)
     for thread in threads:
         if thread.ident is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc, text
+from sqlalchemy import Connection, Engine, PoolProxiedConnection, create_engine, event, exc, text
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 
 from nightshift.errors import ConfigurationError, Conflicted, DatabaseUnavailable
@@ -95,6 +95,13 @@ class Database:
         with self._mapped(), self._engine.connect() as connection:
             with connection.execution_options(nightshift_reads_only=True).begin():
                 yield connection
+
+    def connect(self) -> PoolProxiedConnection:
+        """A connection in autocommit mode, whose errors are the driver's own; it belongs to the caller until
+        it is closed. Raises DatabaseUnavailable.
+        """
+        with self._mapped():
+            return self._engine.raw_connection()
 
     def now(self, connection: Connection) -> datetime:
         """The database's time, aware, UTC, in milliseconds."""

@@ -1,11 +1,14 @@
-"""Statements about how much waits: what admission asks before more is accepted."""
+"""Statements about how much waits: what admission asks before more is accepted, and an idle scheduler before
+it looks any closer.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, bindparam, exists, func, or_, select
 
 from nightshift.jobs import JobKind, JobState, ShardState
+from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
 
 job = tables.job
@@ -18,6 +21,17 @@ _ONLINE = select(  # made once: a request is under way while SQLAlchemy makes st
     func.count(),
     func.count(shard.c.tenant_id.distinct()),
 ).where(shard.c.state.in_((ShardState.QUEUED, ShardState.LEASED)), shard.c.kind == JobKind.ONLINE)
+
+# Nothing but these gives the scheduler's duties work.
+_IN_HAND = select(
+    or_(
+        exists().where(job.c.state.in_(_UNFINISHED)),
+        exists().where(tables.outbox.c.id.is_not(None)),
+    ),
+    select(func.min(tables.delivery.c.next_at))
+    .where(tables.delivery.c.state == DeliveryState.PENDING)
+    .scalar_subquery(),
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,13 @@ class Load:
             )
         ).scalar_one()
         return oldest
+
+    def due_at(self, now: datetime) -> datetime | None:
+        """When there is next something for the service to do: at once while a job has not ended or a ring is
+        owed, else with the next attempt of a delivery; None if nothing is owed at all.
+        """
+        is_at_work, delivery_at = self._connection.execute(_IN_HAND).one()
+        return now if is_at_work else delivery_at
 
     def bulk(self, tenant_id: str) -> BulkLoad:
         done = job.c.rows_succeeded + job.c.rows_failed

@@ -16,7 +16,7 @@ from nightshift.store import Store
 from nightshift.testing import MODEL, FakeClock, submit
 from scheduler.duties.planning import Planning
 from scheduler.input.plan import input_error
-from scheduler.runtime.thread_pools import CrewConfig
+from scheduler.runtime.thread_pools import JobPoolConfig
 from tests.integration.scheduler.scheduling import IDLE_S, BusyStore, FailingStore, Place, a_line, jsonl
 
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
@@ -262,7 +262,7 @@ def test_a_job_whose_storage_is_away_waits_and_is_tried_again_after_a_rest(
 
     failing.is_broken = False
     assert duty.run_once(clock.now).counts["postponed"] == 1
-    assert duty.run_once(clock.advance(seconds=CrewConfig.rest_first_s - 1)).started == 0
+    assert duty.run_once(clock.advance(seconds=JobPoolConfig.retry_first_s - 1)).started == 0
     clock.advance(seconds=1)
     assert plan(place, job, clock, duty).planned_at is not None
 

@@ -129,7 +129,7 @@ def test_a_worker_has_its_grace_and_no_more(store: Store, clock: FakeClock, stop
     assert stopping.run_once(clock.advance(seconds=CONFIG.grace_s)).shards_taken == 0
     assert commit_rows(store, lease)
 
-    assert stopping.run_once(clock.advance(seconds=CONFIG.hearing_s)).shards_taken == 1
+    assert stopping.run_once(clock.advance(seconds=CONFIG.notice_s)).shards_taken == 1
     assert shard_states(store, job) == [ShardState.STOPPED]
     assert commit_rows(store, lease, 1) is False
 
@@ -140,7 +140,7 @@ def test_an_online_request_whose_worker_does_not_stop_ends_without_it(
     submitted = asked(store)
     claimed_online(store, submitted.shard_id)
     cancel(store, submitted.job)
-    stopping.run_once(clock.advance(seconds=CONFIG.grace_s + CONFIG.hearing_s))
+    stopping.run_once(clock.advance(seconds=CONFIG.grace_s + CONFIG.notice_s))
     assert job_now(store, submitted.job).state is JobState.CANCELLED
 
 

@@ -11,7 +11,7 @@ from nightshift.objectstore import ObjectDamaged, ObjectUri
 from nightshift.rows.outputs import decode_segment, encode_segment
 from nightshift.testing import FakeClock, claimed
 from scheduler.duties.assembly import LATE, Assembly
-from scheduler.runtime.thread_pools import CrewConfig
+from scheduler.runtime.thread_pools import JobPoolConfig
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled, ids, stop
 from tests.integration.scheduler.scheduling import BusyStore, FailingStore, Place, jsonl
 
@@ -57,7 +57,7 @@ def test_storage_that_is_away_postpones_a_job_and_delays_no_other(place: Place, 
     failing.is_broken = False
     passed = duty.run_once(clock.now)
     assert (passed.postponed, passed.started) == (1, 0)
-    clock.advance(seconds=CrewConfig.rest_first_s)
+    clock.advance(seconds=JobPoolConfig.retry_first_s)
     assert assembled(place, job, clock, duty).state is JobState.SUCCEEDED
 
 
@@ -74,7 +74,7 @@ def test_a_place_that_a_job_named_is_waited_for_until_a_day_past_its_deadline(
     clock.advance(seconds=(job.deadline_at + LATE - clock.now).total_seconds() - 1)
     assert assembled(place, job, clock, duty).state is JobState.FINALIZING
     duty.run_once(clock.now)  # it rests from now on
-    clock.advance(seconds=CrewConfig.rest_first_s)
+    clock.advance(seconds=JobPoolConfig.retry_first_s)
 
     ended = assembled(place, job, clock, duty)
     assert (ended.state, ended.errors[0].param) == (JobState.FAILED, "output")

@@ -97,6 +97,12 @@ def test_a_claim_finds_the_next_shard_of_a_job_without_sorting_them(large_store:
     assert sum("USE TEMP B-TREE FOR ORDER BY" in step for step in plan) == 3, plan
 
 
+def test_whether_there_is_work_is_answered_by_indexes(large_store: Store) -> None:
+    plan = plan_of(large_store, lambda tx: tx.load.due_at(tx.now()))
+
+    assert not [step for step in plan if step.startswith(("SCAN job", "SCAN delivery"))], plan
+
+
 def test_a_heartbeat_touches_the_shards_it_names(large_store: Store) -> None:
     found = claimed(large_store)
 

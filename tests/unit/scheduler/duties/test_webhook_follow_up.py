@@ -1,14 +1,12 @@
-"""What becomes of a delivery after an attempt, and who may have how many under way. Pure."""
+"""What becomes of a delivery after an attempt. Pure."""
 
-import random
 from datetime import timedelta
 
 import pytest
 
-from nightshift.outbound.webhooks import ATTEMPTS_MAX, Delivery, DeliveryAttempt, DeliveryState
+from nightshift.outbound.webhooks import ATTEMPTS_MAX, DeliveryAttempt, DeliveryState
 from nightshift.testing import STARTS_AT
 from scheduler.duties.webhook_delivery import follow_up, retry_after_s
-from scheduler.runtime.in_flight import Flights
 
 
 def an_attempt(status: int | None, *, attempt_no: int = 1, retry_after: int | None = None) -> DeliveryAttempt:
@@ -20,22 +18,6 @@ def an_attempt(status: int | None, *, attempt_no: int = 1, retry_after: int | No
         error=None if status else "ConnectError",
         response_head=None,
         retry_after_s=retry_after,
-    )
-
-
-def a_delivery(number: int, tenant_id: str) -> Delivery:
-    return Delivery(
-        id=f"dlv_{number}",
-        event_id=f"evt_{number}",
-        tenant_id=tenant_id,
-        job_id="job_1",
-        event_type="job.succeeded",
-        url="https://example.com/",
-        body="{}",
-        state=DeliveryState.PENDING,
-        attempts=0,
-        next_at=STARTS_AT,
-        created_at=STARTS_AT,
     )
 
 
@@ -88,48 +70,3 @@ def test_what_can_never_be_delivered_is_a_dead_letter(made: DeliveryAttempt, is_
 )
 def test_retry_after_is_understood_in_both_its_spellings(value: str, seconds: int | None) -> None:
     assert retry_after_s({"retry-after": value}, STARTS_AT) == seconds
-
-
-def test_one_tenant_cannot_fill_the_room() -> None:
-    flights = Flights(places_max=4, places_per_tenant_max=2)
-    greedy = [flights.admit(a_delivery(number, "greedy")) for number in range(3)]
-    assert greedy == [True, True, False]
-    assert flights.full_tenants() == ["greedy"]
-    assert flights.admit(a_delivery(9, "modest"))
-
-
-@pytest.mark.parametrize("hanging", [1, 2, 4, 6])
-def test_tenants_whose_receivers_all_hang_leave_room_for_another(hanging: int) -> None:
-    """However their attempts end and begin again."""
-    draw = random.Random(hanging)
-    flights, under_way = Flights(places_max=32, places_per_tenant_max=8), []
-    for number in range(500):
-        tried = a_delivery(number, f"hanging-{draw.randrange(hanging)}")
-        if flights.admit(tried):
-            under_way.append(tried)
-        elif under_way and draw.random() < 0.5:
-            flights.land(under_way.pop(draw.randrange(len(under_way))), DeliveryState.PENDING)
-        modest = a_delivery(number, "modest")
-        assert flights.admit(modest)
-        flights.land(modest, DeliveryState.DELIVERED)
-
-
-def test_the_room_has_an_end_and_landing_makes_room_again() -> None:
-    flights = Flights(places_max=2, places_per_tenant_max=2)
-    first, second, third = (a_delivery(number, f"tenant{number}") for number in range(3))
-    assert flights.admit(first)
-    assert flights.admit(second)
-    assert flights.is_full
-    assert not flights.admit(third)
-    flights.land(first, DeliveryState.DELIVERED)
-    assert flights.admit(third)
-
-
-def test_outcomes_are_told_once() -> None:
-    flights = Flights(places_max=2, places_per_tenant_max=2)
-    delivery = a_delivery(1, "tenant")
-    flights.admit(delivery)
-    flights.land(delivery, DeliveryState.DEAD)
-    assert flights.take_outcomes() == {DeliveryState.DEAD: 1}
-    assert flights.take_outcomes() == {}
-    assert flights.wait_until_none(timeout_s=0)

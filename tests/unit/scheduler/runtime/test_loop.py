@@ -1,4 +1,4 @@
-"""The loop survives what a duty does to it, and ends when it is told to."""
+"""The loop survives whatever a duty raises, and ends when it is told to."""
 
 import threading
 from collections.abc import Callable
@@ -10,12 +10,14 @@ import pytest
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.store import Store
+from nightshift.store.databases.changes import Changes
 from nightshift.testing import STARTS_AT
 from scheduler.runtime import loop
 from scheduler.runtime.duty import Every, Interrupted, Result
-from scheduler.runtime.loop import LoopConfig, Ticker
+from scheduler.runtime.loop import LoopConfig, Pause, Ticker
+from scheduler.runtime.work_watch import WorkWatch
 
-CONFIG = LoopConfig(standby_s=0.5, retry_first_s=1.0, retry_max_s=8.0, stop_s=30.0)
+CONFIG = LoopConfig(idle_s=60.0, standby_s=0.5, retry_first_s=1.0, retry_max_s=8.0, stop_s=30.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +37,14 @@ class FakeStore:
         return STARTS_AT
 
 
+class FakeChanges:
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 @dataclass
 class FakeDuty:
-    """Does what it is told, and remembers when."""
+    """Does what it is told, and records when."""
 
     does: Callable[[], Result] = Swept
     name: str = "sweeping"
@@ -53,6 +60,11 @@ def ticker(duty: FakeDuty, store: FakeStore | None = None, *, leads: bool = True
     return Ticker(duty, cast(Store, store or FakeStore()), lambda: leads, CONFIG)
 
 
+def watch() -> WorkWatch:
+    """Of a process that does not lead: it needs no database, and never says that the service is idle."""
+    return WorkWatch(cast(Store, None), cast(Changes, FakeChanges()), lambda: False)
+
+
 def raises(error: Exception) -> Callable[[], Result]:
     def does() -> Result:
         raise error
@@ -62,38 +74,38 @@ def raises(error: Exception) -> Callable[[], Result]:
 
 def test_a_pass_is_given_the_databases_time_and_followed_by_the_dutys_pause() -> None:
     duty = FakeDuty()
-    assert ticker(duty).tick() == duty.interval_s
+    assert ticker(duty).tick() == Pause(duty.interval_s, CONFIG.idle_s)
     assert duty.passes == [STARTS_AT]
 
 
 def test_a_pass_that_stopped_at_a_limit_is_followed_by_another_at_once() -> None:
-    assert ticker(FakeDuty(lambda: Swept(swept=500, has_more=True))).tick() == 0
+    assert ticker(FakeDuty(lambda: Swept(swept=500, has_more=True))).tick() == Pause(0)
 
 
-def test_nothing_is_done_by_a_scheduler_that_does_not_lead() -> None:
+def test_a_scheduler_that_does_not_lead_runs_no_duty() -> None:
     duty = FakeDuty()
-    assert ticker(duty, leads=False).tick() == CONFIG.standby_s
+    assert ticker(duty, leads=False).tick() == Pause(CONFIG.standby_s)
     assert duty.passes == []
 
 
 def test_a_pass_that_fails_is_tried_again_after_growing_pauses() -> None:
     ticking = ticker(FakeDuty(raises(RuntimeError("of all things"))))
-    assert [ticking.tick() for _ in range(6)] == [1, 2, 4, 8, 8, 8]
+    assert [ticking.tick() for _ in range(6)] == [Pause(s) for s in (1, 2, 4, 8, 8, 8)]
 
 
 def test_a_database_that_is_away_is_a_failure_like_any_other() -> None:
     store = FakeStore(is_away=True)
     ticking = ticker(FakeDuty(), store)
-    assert ticking.tick() == CONFIG.retry_first_s
+    assert ticking.tick() == Pause(CONFIG.retry_first_s)
     store.is_away = False
-    assert ticking.tick() == 3.0
+    assert ticking.tick().busy_s == 3.0
 
 
-def test_a_database_that_was_away_for_long_is_not_kept_waiting() -> None:
-    """It was everybody's failure: what was missed is caught up with as soon as it is back."""
+def test_after_a_long_outage_of_the_database_the_next_try_is_soon() -> None:
+    """All duties failed alike, and catch up as soon as it is back."""
     store = FakeStore(is_away=True)
     ticking = ticker(FakeDuty(), store)
-    assert [ticking.tick() for _ in range(6)] == [1, 2, 4, 5, 5, 5]
+    assert [ticking.tick() for _ in range(6)] == [Pause(s) for s in (1, 2, 4, 5, 5, 5)]
 
 
 def test_one_good_pass_forgets_the_failures_before_it() -> None:
@@ -104,11 +116,11 @@ def test_one_good_pass_forgets_the_failures_before_it() -> None:
     duty.does = Swept
     ticking.tick()
     duty.does = raises(RuntimeError())
-    assert ticking.tick() == CONFIG.retry_first_s
+    assert ticking.tick() == Pause(CONFIG.retry_first_s)
 
 
 def test_an_interrupted_pass_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
-    assert ticker(FakeDuty(raises(Interrupted()))).tick() == CONFIG.standby_s
+    assert ticker(FakeDuty(raises(Interrupted()))).tick() == Pause(CONFIG.standby_s)
     assert caplog.records == []
 
 
@@ -119,17 +131,19 @@ def test_the_counts_of_a_pass_are_its_log_line(caplog: pytest.LogCaptureFixture)
     assert (line.message, vars(line)["action"], vars(line)["swept"]) == ("sweeping", "sweeping", 7)
 
 
-def test_a_pass_that_did_nothing_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pass_that_did_nothing_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     ticker(FakeDuty()).tick()
     assert caplog.records == []
 
 
-def test_told_to_stop_every_duty_wakes_from_its_pause() -> None:
+def test_a_stop_ends_the_pause_of_every_duty() -> None:
     ticked = threading.Barrier(3)
     duties = [FakeDuty(lambda: met(ticked), name=name, interval_s=3600) for name in ("one", "other")]
     stop = threading.Event()
-    running = threading.Thread(target=loop.run, args=([ticker(duty) for duty in duties], stop, CONFIG))
+    running = threading.Thread(
+        target=loop.run, args=([ticker(duty) for duty in duties], watch(), stop, CONFIG)
+    )
     running.start()
     ticked.wait(30)  # both have ticked, and pause for an hour
     stop.set()
@@ -143,7 +157,7 @@ def met(barrier: threading.Barrier) -> Result:
     return Swept()
 
 
-def test_a_pass_that_hangs_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pass_that_hangs_is_abandoned(caplog: pytest.LogCaptureFixture) -> None:
     hanging, released = threading.Event(), threading.Event()
 
     def hangs() -> Result:
@@ -153,24 +167,24 @@ def test_a_pass_that_hangs_is_left_behind(caplog: pytest.LogCaptureFixture) -> N
 
     stop = threading.Event()
     config = LoopConfig(stop_s=0.01)
-    running = threading.Thread(target=loop.run, args=([ticker(FakeDuty(hangs))], stop, config))
+    running = threading.Thread(target=loop.run, args=([ticker(FakeDuty(hangs))], watch(), stop, config))
     running.start()
     hanging.wait(30)
     stop.set()
     running.join(30)
     released.set()
     assert not running.is_alive()
-    assert "sweeping left behind" in caplog.text
+    assert "sweeping abandoned" in caplog.text
 
 
-def test_what_is_due_now_and_then_is_due_the_first_time_and_after_each_interval() -> None:
+def test_every_is_due_the_first_time_and_after_each_interval() -> None:
     rarely = Every(60)
     at = datetime(2026, 1, 1, tzinfo=UTC)
     assert [rarely.is_due(at.replace(second=second)) for second in (0, 30, 59)] == [True, False, False]
     assert rarely.is_due(at.replace(minute=1))
 
 
-def test_what_is_due_now_and_then_does_not_wait_for_a_clock_that_was_set_back() -> None:
+def test_every_does_not_wait_for_a_clock_that_was_set_back() -> None:
     rarely = Every(60)
     at = datetime(2026, 1, 1, 12, tzinfo=UTC)
     assert rarely.is_due(at)

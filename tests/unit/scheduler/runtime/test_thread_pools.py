@@ -1,6 +1,7 @@
-"""Work on jobs goes on beside itself, rests when it cannot, and says how it ended."""
+"""Jobs are worked on in threads, retried after growing pauses, and their outcomes counted."""
 
 import threading
+from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 
@@ -10,17 +11,27 @@ from nightshift.errors import StorageUnavailable
 from nightshift.jobs import Job
 from nightshift.testing import STARTS_AT, a_job
 from scheduler.runtime.duty import Interrupted
-from scheduler.runtime.thread_pools import POSTPONED, Crew, CrewConfig, side_by_side
+from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig, Work, map_in_threads
 from tests.threads import spare_threads
 
 IDLE_S = 30.0
-CONFIG = CrewConfig(jobs_at_once=2, rest_first_s=2, rest_max_s=8)
+CONFIG = JobPoolConfig(threads_max=2, jobs_looked_at_max=3, retry_first_s=2, retry_max_s=8)
 
 
-def settled(crew: Crew, job: Job, at: timedelta = timedelta()) -> bool:
-    """The crew was offered the job, and whatever it began is over. False: it did not begin."""
-    started = crew.start(job, STARTS_AT + at)
-    assert crew.wait_until_idle(IDLE_S)
+def a_pool(work: Work, waiting: Sequence[Job] = ()) -> JobPool:
+    """A pool that finds these jobs waiting, in this order."""
+
+    def fetch(limit: int, after: Job | None) -> Sequence[Job]:
+        first = 0 if after is None else waiting.index(after) + 1
+        return waiting[first : first + limit]
+
+    return JobPool("working", fetch, work, CONFIG)
+
+
+def settled(pool: JobPool, job: Job, at: timedelta = timedelta()) -> bool:
+    """Offers the pool the job and waits for the work. False: it was not started."""
+    started = pool.start(job, STARTS_AT + at)
+    assert pool.wait_until_idle(IDLE_S)
     return started
 
 
@@ -37,50 +48,50 @@ def test_a_slow_job_holds_up_no_other() -> None:
         done.append(job.id)
         return "done"
 
-    crew = Crew("working", work, CONFIG)
-    assert crew.start(slow, STARTS_AT)
-    assert not crew.start(slow, STARTS_AT)  # it is under way
-    assert crew.start(quick, STARTS_AT)
-    assert crew.wait_until_idle(IDLE_S)
+    pool = a_pool(work)
+    assert pool.start(slow, STARTS_AT)
+    assert not pool.start(slow, STARTS_AT)  # it is under way
+    assert pool.start(quick, STARTS_AT)
+    assert pool.wait_until_idle(IDLE_S)
     assert set(done) == {slow.id, quick.id}
 
 
-def test_no_more_jobs_are_begun_than_there_are_hands() -> None:
+def test_no_more_jobs_are_started_than_there_are_threads() -> None:
     released = threading.Event()
 
     def work(job: Job) -> str:
         released.wait(IDLE_S)
         return "done"
 
-    crew = Crew("working", work, CONFIG)
-    assert [crew.start(a_job(), STARTS_AT) for _ in range(3)] == [True, True, False]
+    pool = a_pool(work)
+    assert [pool.start(a_job(), STARTS_AT) for _ in range(3)] == [True, True, False]
     released.set()
-    assert crew.wait_until_idle(IDLE_S)
-    assert crew.take_outcomes() == {"done": 2}
-    assert crew.take_outcomes() == {}
+    assert pool.wait_until_idle(IDLE_S)
+    assert pool.take_outcomes() == {"done": 2}
+    assert pool.take_outcomes() == {}
 
 
-def test_a_job_that_could_not_be_done_rests_for_a_growing_while() -> None:
+def test_a_job_that_failed_is_retried_after_growing_pauses() -> None:
     def work(job: Job) -> str:
         raise StorageUnavailable
 
-    crew, job = Crew("working", work, CONFIG), a_job()
-    begun = [at for at in range(30) if settled(crew, job, timedelta(seconds=at))]
+    pool, job = a_pool(work), a_job()
+    begun = [at for at in range(30) if settled(pool, job, timedelta(seconds=at))]
     assert begun == [0, 3, 8, 17, 26]  # 2, 4, 8, 8 s from the pass after each failure
-    assert crew.take_outcomes() == {POSTPONED: 5}
+    assert pool.take_outcomes() == {POSTPONED: 5}
 
 
-def test_a_rest_does_not_wait_for_a_clock_that_was_set_back() -> None:
+def test_a_retry_does_not_wait_for_a_clock_that_was_set_back() -> None:
     def work(job: Job) -> str:
         raise StorageUnavailable
 
-    crew, job = Crew("working", work, CONFIG), a_job()
-    assert settled(crew, job, timedelta(hours=2))
-    assert not settled(crew, job, timedelta(hours=2, seconds=1)), "it rests"
-    assert settled(crew, job, timedelta(seconds=1))
+    pool, job = a_pool(work), a_job()
+    assert settled(pool, job, timedelta(hours=2))
+    assert not settled(pool, job, timedelta(hours=2, seconds=1)), "it is in backoff"
+    assert settled(pool, job, timedelta(seconds=1))
 
 
-def test_success_ends_the_resting() -> None:
+def test_success_resets_the_backoff() -> None:
     outcomes = iter([StorageUnavailable(), None, StorageUnavailable()])
 
     def work(job: Job) -> str:
@@ -88,12 +99,12 @@ def test_success_ends_the_resting() -> None:
             raise error
         return "done"
 
-    crew, job = Crew("working", work, CONFIG), a_job()
-    begun = [at for at in range(5) if settled(crew, job, timedelta(seconds=at))]
+    pool, job = a_pool(work), a_job()
+    begun = [at for at in range(5) if settled(pool, job, timedelta(seconds=at))]
     assert begun == [0, 3, 4]
 
 
-def test_many_that_rest_hide_none_behind_them() -> None:
+def test_many_jobs_in_backoff_hide_none_behind_them() -> None:
     waiting = [a_job() for _ in range(8)]
     done: list[str] = []
 
@@ -103,80 +114,78 @@ def test_many_that_rest_hide_none_behind_them() -> None:
         done.append(job.id)
         return "done"
 
-    def look(limit: int, after: Job | None) -> list[Job]:
-        first = 0 if after is None else waiting.index(after) + 1
-        return waiting[first : first + limit]
-
-    crew = Crew("working", work, CONFIG)
+    pool = a_pool(work, waiting)
     for second in range(10):
-        crew.hand_out(look, 3, STARTS_AT + timedelta(seconds=second))
-        assert crew.wait_until_idle(IDLE_S)
+        pool.run_once(STARTS_AT + timedelta(seconds=second))
+        assert pool.wait_until_idle(IDLE_S)
     assert done
 
 
-def test_whatever_breaks_postpones_the_job_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_postpones_the_job_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def work(job: Job) -> str:
         raise RuntimeError("of all things")
 
-    crew = Crew("working", work, CONFIG)
-    assert settled(crew, a_job())
-    assert crew.take_outcomes() == {POSTPONED: 1}
+    pool = a_pool(work)
+    assert settled(pool, a_job())
+    assert pool.take_outcomes() == {POSTPONED: 1}
     assert "of all things" in caplog.text
 
 
-def test_interrupted_work_may_be_begun_again_at_once() -> None:
+def test_interrupted_work_may_be_started_again_at_once() -> None:
     def work(job: Job) -> str:
         raise Interrupted
 
-    crew, job = Crew("working", work, CONFIG), a_job()
-    assert settled(crew, job)
-    assert settled(crew, job)
-    assert crew.take_outcomes() == {}
+    pool, job = a_pool(work), a_job()
+    assert settled(pool, job)
+    assert settled(pool, job)
+    assert pool.take_outcomes() == {}
 
 
-def test_a_job_for_which_no_thread_is_left_waits_and_keeps_no_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    crew, job = Crew("working", lambda job: "done", CONFIG), a_job()
+def test_a_job_for_which_no_thread_is_left_waits_and_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, job = a_pool(lambda job: "done"), a_job()
     with monkeypatch.context() as patch:
         spare_threads(patch, 0, lambda name: name.startswith("working"))
-        for _ in range(CONFIG.jobs_at_once + 1):
+        for _ in range(CONFIG.threads_max + 1):
             with pytest.raises(RuntimeError, match="thread"):
-                crew.start(job, STARTS_AT)
+                pool.start(job, STARTS_AT)
 
-    assert settled(crew, job)
-    assert crew.take_outcomes() == {"done": 1}
+    assert settled(pool, job)
+    assert pool.take_outcomes() == {"done": 1}
 
 
-def test_hands_that_cannot_all_be_had_do_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = spare_threads(monkeypatch, 2, lambda name: name.startswith("hand-"))
+def test_a_map_stops_when_not_all_its_threads_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = spare_threads(monkeypatch, 2, lambda name: name.startswith("map-"))
 
     def make(number: int) -> None:
         assert refused.wait(IDLE_S)
 
     with pytest.raises(RuntimeError, match="thread"):
-        side_by_side(make, range(1000), 3)
-    assert [hand.name for hand in threading.enumerate() if hand.name.startswith("hand-")] == []
+        map_in_threads(make, range(1000), 3)
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("map-")] == []
 
 
-@pytest.mark.parametrize("hands", [1, 3, 100])
-def test_what_is_made_side_by_side_keeps_its_order(hands: int) -> None:
-    assert side_by_side(lambda number: number * number, range(20), hands) == [n * n for n in range(20)]
+@pytest.mark.parametrize("threads_max", [1, 3, 100])
+def test_a_map_keeps_the_order_of_its_items(threads_max: int) -> None:
+    assert map_in_threads(lambda number: number * number, range(20), threads_max) == [
+        n * n for n in range(20)
+    ]
 
 
-def test_a_failure_beside_others_is_raised_where_it_was_asked_for() -> None:
+def test_a_failure_in_a_map_is_raised_in_the_caller() -> None:
     def make(number: int) -> int:
         if number == 3:
             raise StorageUnavailable("away")
         return number
 
     with pytest.raises(StorageUnavailable, match="away"):
-        side_by_side(make, range(10), 2)
+        map_in_threads(make, range(10), 2)
 
 
-def test_what_is_in_force_where_hands_are_asked_for_is_in_force_in_them() -> None:
+def test_a_map_runs_in_the_context_of_its_caller() -> None:
     limit = ContextVar("limit", default="none")
     limit.set("the caller's")
-    assert side_by_side(lambda number: limit.get(), range(4), 2) == ["the caller's"] * 4
+    assert map_in_threads(lambda number: limit.get(), range(4), 2) == ["the caller's"] * 4
 
 
-def test_nothing_is_made_of_nothing() -> None:
-    assert side_by_side(str, [], 4) == []
+def test_a_map_of_nothing_is_empty() -> None:
+    assert map_in_threads(str, [], 4) == []

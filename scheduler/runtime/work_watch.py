@@ -1,0 +1,112 @@
+"""Whether the duties have work, so that an idle scheduler does not poll with a dozen queries.
+
+There is work while a job has not ended, a ring is owed or a delivery is due; then every duty ticks at its own
+interval. Otherwise the service is idle, and duties pause until one of these comes about:
+
+    a commit, of any process     noticed within `look_s` by `store.Changes`, which costs no query of a table;
+                                 one query then says whether it has brought work
+    the next delivery is due     known from that query
+    `LoopConfig.idle_s`          whatever the watch says, so that nothing depends on it
+
+A commit needs no Redis and no cooperation, and none is missed. So an idle service starts work as soon as a
+busy one does.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nightshift.errors import DatabaseUnavailable
+from nightshift.store import Store
+from nightshift.store.databases.changes import Changes
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]  # monotonic, in seconds
+
+
+@dataclass(frozen=True)
+class WatchConfig:
+    look_s: float = 0.1  # between looks while idle: how long new work may go unnoticed
+    busy_look_s: float = 1.0  # between looks while there is work: how late it notices that there is none
+
+
+class WorkWatch:
+    """Looks for work in one thread, for tickers that wait in theirs. Tests call `look`, which is one look."""
+
+    def __init__(
+        self,
+        store: Store,
+        changes: Changes,
+        is_leading: Callable[[], bool],
+        config: WatchConfig = WatchConfig(),
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._changes = changes
+        self._is_leading = is_leading
+        self._config = config
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._idle_periods = 0
+        self._is_idle = False
+        self._is_closed = False
+        self._due_at_s = float("inf")
+
+    @property
+    def idle_period(self) -> int | None:
+        """The number of the idle period that has begun. None: there is work, or may be."""
+        with self._changed:
+            return self._idle_periods if self._is_idle else None
+
+    def run(self, stop: threading.Event) -> None:
+        """Look again and again until told to stop."""
+        while not stop.wait(self.look()):
+            pass
+        self._changes.close()
+
+    def look(self) -> float:
+        """Look once. Returns the seconds to pause before the next look."""
+        try:
+            self._set_idle(self._is_leading() and self._has_no_work())
+        except DatabaseUnavailable:  # the duties meet the same error, and log it
+            self._set_idle(False)
+        except Exception:  # the edge of a thread: no schema yet, or a backup is being restored
+            log.exception("cannot tell whether there is work", extra={"action": "watch_failed"})
+            self._set_idle(False)
+        return self._config.look_s if self._is_idle else self._config.busy_look_s
+
+    def wait_for_work(self, period: int | None, timeout_s: float) -> None:
+        """Wait for the end of this idle period; not at all if it has ended, or if it is None."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._period_is_over(period), timeout_s)
+
+    def close(self) -> None:
+        """Nothing waits for work any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _has_no_work(self) -> bool:
+        # The changes come first: what is committed between the two questions is seen by the second one, and
+        # once more by the next look.
+        has_changed = self._changes.seen()
+        if self._is_idle and not has_changed and self._clock() < self._due_at_s:
+            return True
+        with self._store.snapshot() as tx:
+            now = tx.now()
+            due_at = tx.load.due_at(now)
+        left_s = float("inf") if due_at is None else (due_at - now).total_seconds()
+        self._due_at_s = self._clock() + left_s
+        return left_s > 0
+
+    def _set_idle(self, is_idle: bool) -> None:
+        with self._changed:
+            self._idle_periods += is_idle and not self._is_idle
+            self._is_idle = is_idle
+            self._changed.notify_all()
+
+    def _period_is_over(self, period: int | None) -> bool:
+        return period is None or not self._is_idle or period != self._idle_periods
