@@ -17,21 +17,26 @@ from nightshift.broker.hints import HintListener
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamWriter
 from nightshift.fleet.checkpoints import check_distinct
-from nightshift.fleet.workers import EXIT_DRAIN_TOO_SLOW, EXIT_QUEUE_CONNECTION_LOST, Capacity, WorkerState
+from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.objectstore import ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.cloud_metadata import Provider
-from nightshift.processes.children import NO_RESTART_EXIT, NO_RESTART_LATE_EXIT
-from nightshift.processes.supervisor import HURRY_AFTER_S
 from nightshift.settings import QueueSettings, WorkerSettings
 from nightshift.store import Store
-from workers.health.exits import dump_stacks, engine_died, leave_process
 from workers.health.heartbeat import Heartbeat
 from workers.health.metrics import WorkerMetrics
 from workers.health.notices import Notices
 from workers.health.registration import Registration
-from workers.health.watchdog import DeadThread, Deaf, Finding, StuckStep, Watchdog, queues_with_places
+from workers.health.shutdown import Shutdown, dump_stacks, engine_died, exit_process
+from workers.health.watchdog import (
+    DeadThread,
+    Finding,
+    SilentConsumer,
+    StuckStep,
+    Watchdog,
+    queues_with_places,
+)
 from workers.intake.claiming import Intake
 from workers.online.runner import OnlineRunner
 from workers.serving.models import LoadModel, Models
@@ -41,11 +46,10 @@ from workers.shard.suspicion import Isolation
 
 log = logging.getLogger(__name__)
 
-ONLINE_DRAIN_S: Final = 10.0  # what can finish within this time may; the rest goes back to the queue
-FLUSH_SHARE: Final = 0.8  # of the time bulk has to go back in: for saving what is under way
+ONLINE_DRAIN_S: Final = 10.0  # requests that can finish within this time do; the others are handed back
+FLUSH_SHARE: Final = 0.8  # of the time that bulk has to be handed back: for its last checkpoints
 LATE_SHARD_S: Final = 1.0  # for a shard that was claimed while the drain began
 CELERY_STOP_S: Final = 5.0  # for Celery to end, once there is nothing left to hand back
-IN_ORDER: Final = (0, NO_RESTART_EXIT)  # exit codes with which Celery is waited for: it hears the queue
 
 
 @dataclass(frozen=True)
@@ -70,28 +74,25 @@ class Runtime:
         load: LoadModel,
         provider: Provider | None = None,
         *,
-        exit: Callable[[int], None] = leave_process,
+        exit: Callable[[int], None] = exit_process,
     ) -> None:
-        """`provider` is whose notices are heeded. `exit` ends the process, and does not return."""
+        """`provider` gives spot notices. `exit` ends the process, and does not return."""
         self._worker_id = worker_id
         self._load = load
         self._settings = settings
         self._connections = connections
-        self._exit = exit
+        self._shutdown = Shutdown(exit)
         self._registration = Registration(connections.store, worker_id, Capacity(settings.capacity))
         self._heartbeat = Heartbeat(
-            connections.store, worker_id, settings.lease, on_drain_request=self._drain_requested
+            connections.store, worker_id, settings.lease, on_drain_request=self._shutdown.drain_requested
         )
         self._hints = HintListener(connections.queue, self._heartbeat.beat_now)
-        self._queue = Queue(connections.queue)  # looked at, by the watchdog alone
-        self._notices = Notices(provider, settings, self._registration, self._heartbeat, self._leave_once)
+        self._queue = Queue(connections.queue)  # its length, for the watchdog
+        self._notices = Notices(
+            provider, settings, self._registration, self._heartbeat, self._shutdown.leave_once
+        )
         self._isolation = Isolation(on_free=lambda: self.intake.bulk_place_freed())
         self._stop_celery: Callable[[int], None] = lambda exit_code: None
-        self._holds_work = threading.Event()  # from now on leaving means draining
-        self._told_at_s: float | None = None
-        self._exit_code = 0
-        self._is_drain_requested = False  # by the operator, before or while it left for another reason
-        self._is_draining = threading.Event()
         self._drainer = threading.Thread(target=self._drain_when_told, name="drain", daemon=True)
 
     def start(self, stop_celery: Callable[[int], None] = lambda exit_code: None) -> None:
@@ -105,12 +106,25 @@ class Runtime:
         self._hints.start()
         self._notices.wait_out()
         check_distinct(self._settings.models)
-        self._models = Models(
-            [
-                self._load(path_or_id, position, self._settings, engine_died)
-                for position, path_or_id in enumerate(self._settings.models)
-            ]
-        )
+        self._models = self._load_models()
+        self._make_parts()
+        if self._settings.worker_metrics_port:
+            self._metrics.serve(self._settings.worker_metrics_port)
+        for server in self._models:
+            server.start()
+        self._online.start()
+        self._drainer.start()  # a signal's handler, which may interrupt anything, could not do that safely
+        self._shutdown.work_begins()
+        self.intake.start()
+        self._watchdog.start()
+        self._open_for_work()
+
+    def _load_models(self) -> Models:
+        paths = enumerate(self._settings.models)
+        return Models([self._load(path, position, self._settings, engine_died) for position, path in paths])
+
+    def _make_parts(self) -> None:
+        """What runs rows and requests, which needs the models."""
         self._online = OnlineRunner(
             self._connections.store,
             self._models,
@@ -132,74 +146,40 @@ class Runtime:
             capacity=Capacity(self._settings.capacity),
         )
         self._watchdog = self._make_watchdog()
-        self._metrics = WorkerMetrics(lambda: self._models, self._count_leases, self._is_draining.is_set)
-        if self._settings.worker_metrics_port:
-            self._metrics.serve(self._settings.worker_metrics_port)
-        for server in self._models:
-            server.start()
-        self._online.start()
-        self._drainer.start()  # a signal's handler, which may interrupt anything, could not do that safely
-        self._holds_work.set()
-        self.intake.start()
-        self._watchdog.start()
-        self._open_for_work()
+        self._metrics = WorkerMetrics(
+            lambda: self._models, self._count_leases, lambda: self._shutdown.is_draining
+        )
 
     # -- leaving ---------------------------------------------------------------------------------------
 
     def told_to_stop(self) -> None:
-        """SIGTERM has come; called from its handler. Before there is work, and when it comes a second time a
-        while later, the process ends at once.
-        """
-        now_s = time.monotonic()
-        if not self._holds_work.is_set():
-            self._exit(0)
-        elif self._told_at_s is None:
-            self._told_at_s = now_s
-            self.begin_drain()
-        elif now_s >= self._told_at_s + HURRY_AFTER_S:
-            self._exit(self._exit_code_too_slow)
+        """SIGTERM has come; called from its handler."""
+        self._shutdown.told_to_stop()
 
     @property
     def exit_code(self) -> int:
         """What this process is to end with if it leaves in order."""
-        return self._exit_code or (NO_RESTART_EXIT if self._is_drain_requested else 0)
-
-    @property
-    def _exit_code_too_slow(self) -> int:
-        return NO_RESTART_LATE_EXIT if self._is_drain_requested else EXIT_DRAIN_TOO_SLOW
-
-    def leave(self, exit_code: int = 0) -> None:
-        """Drain, and end the process. Returns at once; for any thread."""
-        self._exit_code = self._exit_code or exit_code
-        if self._holds_work.is_set():
-            self.begin_drain()
-        else:
-            self._exit(self.exit_code)
-
-    def begin_drain(self) -> None:
-        """Start draining and return at once; may be called again, and from a signal handler."""
-        self._is_draining.set()
+        return self._shutdown.exit_code
 
     def drain(self) -> None:
         """Take nothing new, save what is under way, hand every lease back. Bounded by `drain_s`."""
-        if self._holds_work.is_set():
-            self.begin_drain()
+        if self._shutdown.begin_drain():
             self._drainer.join()
 
     def _drain_when_told(self) -> None:
-        self._is_draining.wait()
+        self._shutdown.wait_for_drain()
         self._drain()
 
     def _drain(self) -> None:
-        """No step of this waits for the database before the shards have been told."""
+        """No step of this waits for the database before the shards are told to drain."""
         began_s = time.monotonic()
-        overdue = threading.Timer(self._settings.drain_s, self._drain_too_slow)
+        overdue = threading.Timer(self._settings.drain_s, self._shutdown.drain_too_slow)
         overdue.daemon = True
         overdue.start()
         self._heartbeat.state = WorkerState.DRAINING
         self._heartbeat.beat_now()
         self._watchdog.stop()
-        if self.exit_code in IN_ORDER:
+        if self._shutdown.is_in_order:
             self._stop_celery(self.exit_code)
         stopping = threading.Thread(target=self.intake.stop, name="intake-stop", daemon=True)
         stopping.start()
@@ -223,33 +203,17 @@ class Runtime:
             },
         )
         overdue.cancel()
-        if self.exit_code not in IN_ORDER:
-            self._exit(self.exit_code)
+        if not self._shutdown.is_in_order:
+            self._shutdown.exit(self.exit_code)
         self._end_soon()
 
     def _end_soon(self) -> None:
-        """Celery ends by itself, and gives messages back. It may also be waiting for a Redis that is away."""
-        end = threading.Timer(CELERY_STOP_S, lambda: self._exit(self.exit_code))
+        """Celery ends by itself, and gives messages back; but it may wait for a Redis that is away."""
+        end = threading.Timer(CELERY_STOP_S, lambda: self._shutdown.exit(self.exit_code))
         end.daemon = True
         end.start()
 
-    def _drain_too_slow(self) -> None:
-        log.critical("drain took too long", extra={"action": "drain_too_slow"})
-        self._exit(self._exit_code_too_slow)
-
-    # -- reasons to leave ------------------------------------------------------------------------------
-
-    def _drain_requested(self) -> None:
-        """`nightshift workers drain`: told with every heartbeat."""
-        if not self._is_drain_requested:
-            log.info("the operator wants this worker to drain", extra={"action": "drain_requested"})
-        self._is_drain_requested = True
-        self._leave_once()
-
-    def _leave_once(self) -> None:
-        """Somebody goes on saying that this worker is to leave, while it does."""
-        if not self._is_draining.is_set():
-            self.leave()
+    # -- watchdog --------------------------------------------------------------------------------------
 
     def _make_watchdog(self) -> Watchdog:
         threads = {
@@ -258,25 +222,25 @@ class Runtime:
             "online": lambda: self._online.is_alive,
             "shard": lambda: self._shards.are_alive,
         }
-        deaf = Deaf(
+        silent = SilentConsumer(
             self._queue,
-            heard=lambda: self.intake.messages_received,
-            unheard=lambda: self.intake.online_without_message,
-            listens_to=lambda: queues_with_places(self.online_free(), self.bulk_free()),
+            received=lambda: self.intake.messages_received,
+            without_message=lambda: self.intake.online_without_message,
+            subscribed_to=lambda: queues_with_places(self.online_free(), self.bulk_free()),
             limit_s=self._settings.deaf_after_s,
         )
         steps = StuckStep({s.model.id: s for s in self._models}, self._settings.step_timeout_s)
-        return Watchdog([steps, DeadThread(threads), deaf], self._found)
+        return Watchdog([steps, DeadThread(threads), silent], self._found)
 
     def _found(self, finding: Finding) -> None:
-        if self._is_draining.is_set():
-            return  # what stands still may be meant to
+        if self._shutdown.is_draining:
+            return  # parts are being stopped
         log.critical("stuck: %s", finding.reason, extra={"action": "stuck", "exit_code": finding.exit_code})
         dump_stacks()
         if finding.exit_code == EXIT_QUEUE_CONNECTION_LOST:
-            self.leave(EXIT_QUEUE_CONNECTION_LOST)  # the engine is well: its work is handed back in order
+            self._shutdown.leave(EXIT_QUEUE_CONNECTION_LOST)  # the engine works: drain
         else:
-            self._exit(finding.exit_code)
+            self._shutdown.exit(finding.exit_code)
 
     # -- places, for the intake ------------------------------------------------------------------------
 
@@ -291,7 +255,7 @@ class Runtime:
 
     def run_bulk(self, claim: BulkClaim, claimed_at_s: float) -> None:
         runner = self._shards.run(claim, claimed_at_s)
-        if self._is_draining.is_set():
+        if self._shutdown.is_draining:
             runner.drain()
 
     def _count_leases(self) -> dict[str, int]:
@@ -321,6 +285,6 @@ class Runtime:
 
     def _open_for_work(self) -> None:
         self._registration.open(server.model for server in self._models)
-        if not self._is_draining.is_set():
+        if not self._shutdown.is_draining:
             self._heartbeat.state = WorkerState.READY
         log.info("worker ready", extra={"action": "worker_ready", "models": self._models.ids})

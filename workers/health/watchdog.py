@@ -1,8 +1,8 @@
-"""Notices that this process lives and does nothing: a step that does not end, an ear that hears nothing, a
-thread that is gone.
+"""Notices that this process lives and does nothing: an engine step that does not end, a consumer that
+receives no messages, a thread that has ended.
 
-Time is counted in looks, one a second, and no look counts for more than two: a process that was stopped as a
-whole (SIGSTOP, a frozen machine) finds that it has missed nothing.
+Time is counted in looks, one a second, and no look counts for more than two: for a process that was stopped
+as a whole (SIGSTOP, a frozen machine), nothing has lasted too long.
 """
 
 import logging
@@ -32,7 +32,7 @@ class Finding:
 
 class Check(Protocol):
     def look(self, passed_s: float) -> Finding | None:
-        """What is wrong, if anything is. `passed_s`: time since the last look."""
+        """What is wrong; None if nothing is. `passed_s`: time since the last look."""
 
 
 class Watchdog:
@@ -88,15 +88,13 @@ class Stepping(Protocol):
 
 
 class StuckStep:
-    """A step that lasts longer than any does."""
+    """An engine step that lasts too long."""
 
     def __init__(self, servers: Mapping[str, Stepping], limit_s: float) -> None:
-        """`limit_s` 0: however long a step lasts, it is not stuck."""
+        """`limit_s` 0: no step is stuck."""
         self._servers = servers
         self._limit_s = limit_s
-        self._watched: dict[
-            str, tuple[float, float]
-        ] = {}  # by model: its step's begin, and how long it was seen
+        self._watched: dict[str, tuple[float, float]] = {}  # by model: its step's begin, how long it was seen
 
     def look(self, passed_s: float) -> Finding | None:
         for model, server in self._servers.items():
@@ -113,7 +111,7 @@ class StuckStep:
 
 
 class DeadThread:
-    """A thread that the worker cannot do without and that is no more. Each catches what it can expect."""
+    """A thread of the worker that has ended with an exception it does not catch."""
 
     def __init__(self, alive: Mapping[str, Callable[[], bool]]) -> None:
         self._alive = alive
@@ -130,64 +128,64 @@ class QueueLength(Protocol):
         """Raises QueueUnavailable."""
 
 
-class Deaf:
-    """Messages wait, or work was found that they would have announced; there are places for it; and none has
-    been heard for too long, while Redis answers.
+class SilentConsumer:
+    """Work waits that there are places for, and Celery's consumer has received no message for too long, while
+    Redis answers.
 
-    Consumers that stay connected and consume nothing have been reported of Celery for years. Work goes on
-    meanwhile, by asking the database every few seconds; but online requests wait for that.
+    Consumers that stay connected and consume nothing have been reported of Celery for years. Polling the
+    database finds the work meanwhile, but online requests wait seconds for that.
     """
 
     def __init__(
         self,
         queue: QueueLength,
-        heard: Callable[[], int],
-        unheard: Callable[[], int],
-        listens_to: Callable[[], Iterable[str]],
+        received: Callable[[], int],
+        without_message: Callable[[], int],
+        subscribed_to: Callable[[], Iterable[str]],
         limit_s: float,
     ) -> None:
-        """`heard`: how many messages so far; `unheard`: how many online requests were found without one.
-        `listens_to`: the queues there are free places for, now. `limit_s` 0: it may hear nothing for ever.
+        """`received`: how many messages so far; `without_message`: how many online requests were found by
+        polling. `subscribed_to`: the queues there are free places for. `limit_s` 0: no consumer is silent.
         """
         self._queue = queue
-        self._heard = heard
-        self._listens_to = listens_to
+        self._received = received
+        self._without_message = without_message
+        self._subscribed_to = subscribed_to
         self._limit_s = limit_s
-        self._unheard = unheard
-        self._heard_before, self._unheard_before = heard(), unheard()
-        self._silent_s = 0.0  # and something waited all the while
-        self._unasked_s = 0.0
+        self._received_before, self._without_message_before = received(), without_message()
+        self._silent_s = 0.0  # while work waited
+        self._since_asked_s = 0.0
 
     def look(self, passed_s: float) -> Finding | None:
         if not self._limit_s:
             return None
-        heard = self._heard()
-        if heard != self._heard_before:
-            self._heard_before, self._unheard_before = heard, self._unheard()
-            self._silent_s = self._unasked_s = 0.0
+        received = self._received()
+        if received != self._received_before:
+            self._received_before, self._without_message_before = received, self._without_message()
+            self._silent_s = self._since_asked_s = 0.0
             return None
-        self._unasked_s += passed_s
-        if self._unasked_s < QUEUE_LOOK_S:
+        self._since_asked_s += passed_s
+        if self._since_asked_s < QUEUE_LOOK_S:
             return None
-        self._silent_s = self._silent_s + self._unasked_s if self._misses_something() else 0.0
-        self._unasked_s = 0.0
+        self._silent_s = self._silent_s + self._since_asked_s if self._work_waits() else 0.0
+        self._since_asked_s = 0.0
         if self._silent_s < self._limit_s:
             return None
-        return Finding(
-            EXIT_QUEUE_CONNECTION_LOST, f"messages have waited for {self._silent_s:.0f} s and none was heard"
-        )
+        reason = f"messages have waited for {self._silent_s:.0f} s and none was received"
+        return Finding(EXIT_QUEUE_CONNECTION_LOST, reason)
 
-    def _misses_something(self) -> bool:
-        unheard, before = self._unheard(), self._unheard_before
-        self._unheard_before = unheard
+    def _work_waits(self) -> bool:
+        """Messages in the queues, or requests that a message would have announced."""
+        without_message, before = self._without_message(), self._without_message_before
+        self._without_message_before = without_message
         try:
-            waiting = [self._queue.length(queue) for queue in self._listens_to()]
+            waiting = [self._queue.length(queue) for queue in self._subscribed_to()]
         except QueueUnavailable:
-            return False  # nobody could have heard anything
-        return unheard > before or any(waiting)
+            return False  # no consumer could have received anything
+        return without_message > before or any(waiting)
 
 
 def queues_with_places(online_free: int, bulk_free: int) -> tuple[str, ...]:
-    """The queues a worker listens to, having so many free places."""
+    """The queues that a worker with so many free places takes messages from."""
     online = (ONLINE_QUEUE,) if online_free > 0 else ()
     return online + ((BULK_QUEUE,) if bulk_free > 0 else ())

@@ -8,7 +8,14 @@ from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE
 from nightshift.errors import QueueUnavailable
 from nightshift.fleet.workers import EXIT_ENGINE_DIED, EXIT_QUEUE_CONNECTION_LOST, EXIT_STUCK_STEP
 from tests.unit.workers.scripted import ManualClock
-from workers.health.watchdog import DeadThread, Deaf, Finding, StuckStep, Watchdog, queues_with_places
+from workers.health.watchdog import (
+    DeadThread,
+    Finding,
+    SilentConsumer,
+    StuckStep,
+    Watchdog,
+    queues_with_places,
+)
 
 
 @dataclass
@@ -68,12 +75,12 @@ def test_a_thread_that_has_ended_is_as_bad_as_a_dead_engine() -> None:
 
 
 @dataclass
-class Ear:
+class Consumer:
     """A worker with two free places and a queue."""
 
-    heard: int = 0
-    unheard: int = 0
-    listens_to: tuple[str, ...] = (ONLINE_QUEUE, BULK_QUEUE)
+    received: int = 0
+    without_message: int = 0
+    subscribed_to: tuple[str, ...] = (ONLINE_QUEUE, BULK_QUEUE)
     waiting: dict[str, int] = field(default_factory=dict)
     is_away: bool = False
 
@@ -82,28 +89,30 @@ class Ear:
             raise QueueUnavailable
         return self.waiting.get(queue, 0)
 
-    def check(self, limit_s: float = 10) -> Deaf:
-        return Deaf(self, lambda: self.heard, lambda: self.unheard, lambda: self.listens_to, limit_s)
+    def check(self, limit_s: float = 10) -> SilentConsumer:
+        return SilentConsumer(
+            self, lambda: self.received, lambda: self.without_message, lambda: self.subscribed_to, limit_s
+        )
 
 
-def test_an_ear_that_hears_nothing_while_messages_wait_is_deaf() -> None:
-    check = Ear(waiting={ONLINE_QUEUE: 1}).check(limit_s=10)
+def test_a_consumer_that_receives_nothing_while_messages_wait_is_silent() -> None:
+    check = Consumer(waiting={ONLINE_QUEUE: 1}).check(limit_s=10)
 
     assert codes([check.look(1.0) for _ in range(10)]) == [None] * 9 + [EXIT_QUEUE_CONNECTION_LOST]
 
 
-def test_without_a_limit_no_ear_is_deaf() -> None:
-    check = Ear(waiting={ONLINE_QUEUE: 1}).check(limit_s=0)
+def test_without_a_limit_no_consumer_is_silent() -> None:
+    check = Consumer(waiting={ONLINE_QUEUE: 1}).check(limit_s=0)
 
     assert codes([check.look(5.0) for _ in range(100)]) == [None] * 100
 
 
-def test_requests_that_nobody_rang_for_are_as_telling_as_messages_that_wait() -> None:
-    ear = Ear()
-    check = ear.check(limit_s=10)
-    ear.unheard += 1
+def test_requests_found_by_polling_count_like_messages_that_wait() -> None:
+    consumer = Consumer()
+    check = consumer.check(limit_s=10)
+    consumer.without_message += 1
     assert check.look(5.0) is None
-    ear.unheard += 1
+    consumer.without_message += 1
 
     assert codes([check.look(5.0)]) == [EXIT_QUEUE_CONNECTION_LOST]
 
@@ -112,27 +121,27 @@ def test_requests_that_nobody_rang_for_are_as_telling_as_messages_that_wait() ->
     "well",
     [
         {"waiting": {}},
-        {"waiting": {ONLINE_QUEUE: 1, BULK_QUEUE: 5}, "listens_to": ()},
-        {"waiting": {BULK_QUEUE: 5}, "listens_to": (ONLINE_QUEUE,)},
+        {"waiting": {ONLINE_QUEUE: 1, BULK_QUEUE: 5}, "subscribed_to": ()},
+        {"waiting": {BULK_QUEUE: 5}, "subscribed_to": (ONLINE_QUEUE,)},
         {"waiting": {ONLINE_QUEUE: 1}, "is_away": True},
     ],
     ids=["nothing waits", "no places", "tokens for others", "redis is away"],
 )
-def test_an_ear_that_has_nothing_to_hear_is_not_deaf(well: dict[str, object]) -> None:
-    check = Ear(**well).check(limit_s=10)  # type: ignore[arg-type]
+def test_a_consumer_that_has_nothing_to_receive_is_not_silent(well: dict[str, object]) -> None:
+    check = Consumer(**well).check(limit_s=10)  # type: ignore[arg-type]
 
     assert codes([check.look(5.0) for _ in range(20)]) == [None] * 20
 
 
-def test_one_message_heard_is_enough() -> None:
-    ear = Ear(waiting={ONLINE_QUEUE: 100})
-    check = ear.check(limit_s=10)
+def test_one_message_received_is_enough() -> None:
+    consumer = Consumer(waiting={ONLINE_QUEUE: 100})
+    check = consumer.check(limit_s=10)
     for _ in range(10):
         assert check.look(5.0) is None
-        ear.heard += 1
+        consumer.received += 1
         assert check.look(1.0) is None
 
 
-def test_a_worker_listens_to_the_queues_it_has_places_for() -> None:
+def test_a_worker_takes_messages_from_the_queues_it_has_places_for() -> None:
     assert queues_with_places(online_free=1, bulk_free=0) == (ONLINE_QUEUE,)
     assert queues_with_places(online_free=0, bulk_free=2) == (BULK_QUEUE,)

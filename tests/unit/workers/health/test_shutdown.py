@@ -1,0 +1,86 @@
+"""When a worker drains, when it ends at once, and with which exit code."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from nightshift.fleet.workers import EXIT_DRAIN_TOO_SLOW, EXIT_QUEUE_CONNECTION_LOST
+from nightshift.processes.children import NO_RESTART_EXIT, NO_RESTART_LATE_EXIT
+from workers.health import shutdown as module
+from workers.health.shutdown import Shutdown
+
+
+@dataclass
+class Process:
+    exit_codes: list[int] = field(default_factory=list)
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+@pytest.fixture
+def shutdown(process: Process) -> Shutdown:
+    return Shutdown(process.exit_codes.append)
+
+
+def test_a_process_without_work_ends_at_once(shutdown: Shutdown, process: Process) -> None:
+    shutdown.told_to_stop()
+
+    assert process.exit_codes == [0]
+    assert not shutdown.begin_drain()
+
+
+def test_a_process_with_work_drains(shutdown: Shutdown, process: Process) -> None:
+    shutdown.work_begins()
+    shutdown.told_to_stop()
+
+    assert shutdown.is_draining
+    assert shutdown.is_in_order
+    assert process.exit_codes == []
+
+
+def test_a_second_sigterm_ends_a_drain_only_a_while_after_the_first(
+    shutdown: Shutdown, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutdown.work_begins()
+    shutdown.told_to_stop()
+    shutdown.told_to_stop()
+    assert process.exit_codes == []
+
+    monkeypatch.setattr(module, "HURRY_AFTER_S", 0)
+    shutdown.told_to_stop()
+
+    assert process.exit_codes == [EXIT_DRAIN_TOO_SLOW]
+
+
+def test_the_first_reason_to_leave_decides_the_exit_code(shutdown: Shutdown) -> None:
+    shutdown.work_begins()
+    shutdown.leave(EXIT_QUEUE_CONNECTION_LOST)
+    shutdown.leave_once()
+    shutdown.drain_requested()
+
+    assert shutdown.exit_code == EXIT_QUEUE_CONNECTION_LOST
+    assert not shutdown.is_in_order
+
+
+def test_an_operators_drain_is_remembered_by_a_worker_that_leaves_already(shutdown: Shutdown) -> None:
+    shutdown.work_begins()
+    shutdown.told_to_stop()
+    shutdown.drain_requested()
+
+    assert shutdown.exit_code == NO_RESTART_EXIT
+    assert shutdown.is_in_order
+
+
+def test_a_drain_that_takes_too_long_ends_and_says_whether_an_operator_wanted_it(
+    shutdown: Shutdown, process: Process
+) -> None:
+    shutdown.work_begins()
+    shutdown.leave()
+    shutdown.drain_too_slow()
+    shutdown.drain_requested()
+    shutdown.drain_too_slow()
+
+    assert process.exit_codes == [EXIT_DRAIN_TOO_SLOW, NO_RESTART_LATE_EXIT]
