@@ -1,0 +1,68 @@
+"""Files, folders and sections that the documents name exist.
+
+Documents write paths from the root of the repository or from their own folder. In docs/engine.md, which is
+about one package and its tests, the end of a path is enough.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE_DOCUMENT = ROOT / "docs" / "engine.md"
+ENGINE_FOLDERS = (ROOT / "workers" / "engine", ROOT / "tests")
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "tests" / "faults" / "README.md",
+    ROOT / "examples" / "demo_model" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+
+# `a/`, `a/b.py`, `a/*.py`; not `.bench/` (made by a command) and not `/v1/jobs`.
+PATH = re.compile(r"(?:\.\./)*[\w*-][\w.*-]*(?:/[\w.*-]+)*(?:/|\.(?:py|md|sh|toml|txt|yml|cpp|h|jinja))")
+CODE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def name_of(document: Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_path_in_a_document_exists(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    paths = [code for code in CODE.findall(text) if PATH.fullmatch(code)]
+
+    assert [path for path in paths if not exists(path, document)] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_link_in_a_document_leads_somewhere(document: Path) -> None:
+    links = LINK.findall(document.read_text(encoding="utf-8"))
+    own = [link for link in links if "://" not in link]
+
+    assert [link for link in own if not leads_somewhere(link, document)] == []
+
+
+def exists(path: str, document: Path) -> bool:
+    if document == ENGINE_DOCUMENT and any(any(folder.rglob(path)) for folder in ENGINE_FOLDERS):
+        return True
+    file = (document.parent / path).resolve()
+    return any(ROOT.glob(path)) if "*" in path else (ROOT / path).exists() or file.exists()
+
+
+def leads_somewhere(link: str, document: Path) -> bool:
+    path, _, section = link.partition("#")
+    target = document.parent / path if path else document
+    if not section:
+        return target.exists()
+    return target.is_file() and section in sections(target.read_text(encoding="utf-8"))
+
+
+def sections(text: str) -> set[str]:
+    """Anchors of a document's headings, as GitHub makes them."""
+    titles = (re.sub(r"[^\w\- ]", "", title.lower()) for title in HEADING.findall(text))
+    return {title.replace(" ", "-") for title in titles}
