@@ -33,7 +33,7 @@ def service_on(
 
     `timed`: everybody who comes by a failpoint says when, in `points(service)`.
     """
-    parts = Parts(database=database, workers=workers, durable=True)
+    parts = Parts(database=database, workers=workers, durable=True, are_forked=False)
     with tempfile.TemporaryDirectory(prefix="ns-bench-") as name:
         folder = Path(name)
         logs = {"FAILPOINT_LOG": str(folder / POINTS)} if timed else {}

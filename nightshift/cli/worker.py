@@ -10,7 +10,7 @@ import typer
 from nightshift.cli.terminal import EXIT_FAILED, fail
 from nightshift.errors import ConfigurationError
 from nightshift.processes.children import CONFIGURATION_EXIT, Child, RestartBackoff
-from nightshift.processes.supervisor import Supervisor
+from nightshift.processes.supervisor import Spawn, Supervisor, run_program
 
 RESTART: Final = RestartBackoff(
     first_s=0.2
@@ -49,7 +49,7 @@ def worker(
     keep_running(worker_child(settings))
 
 
-def keep_running(child: Child) -> None:
+def keep_running(child: Child, spawn: Spawn = run_program) -> None:
     """Supervise a worker until somebody says stop, or there is no point in starting it again."""
     from nightshift.broker.queue import Queue
     from nightshift.fleet.workers import ExitCause
@@ -62,7 +62,7 @@ def keep_running(child: Child) -> None:
     store = Store(open_database(DataSettings()))
     queue = Queue(QueueSettings())
     handler = WorkerExitHandler(store, queue, SchedulerSettings().attempts_max)
-    supervisor = Supervisor([[child]], on_exit=handler, backoff=RESTART)
+    supervisor = Supervisor([[child]], on_exit=handler, backoff=RESTART, spawn=spawn)
     with supervisor.signals(forwarded=[signal.SIGUSR1]):
         try:
             supervisor.start()

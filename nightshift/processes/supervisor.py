@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 from nightshift.processes.children import (
     SIGNAL_EXIT_BASE,
@@ -46,6 +46,36 @@ HURRY_AFTER_S: Final = 1.0  # make and some shells repeat the terminal's signal;
 KILL_WAIT_S: Final = 5.0  # between one SIGKILL and the next, for a process the kernel is slow to let go
 
 
+class Process(Protocol):
+    """A child process, as `subprocess` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int: ...  # once `wait` has returned
+
+    def wait(self) -> int: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+Spawn = Callable[[Launch, IO[bytes] | None], Process]
+
+
+def run_program(launch: Launch, output: IO[bytes] | None) -> Process:
+    """Run the command line as a process; `output` None: it writes where this process does."""
+    return subprocess.Popen(
+        launch.command,
+        env={**os.environ, **launch.environment},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT if output else None,
+        start_new_session=True,  # Ctrl-C is for us: the children are stopped in our order
+        preexec_fn=_die_with_parent(),
+    )
+
+
 class Supervisor:
     """Children in stages: a stage is started together, after the one before it, and stopped together."""
 
@@ -56,12 +86,14 @@ class Supervisor:
         on_exit: OnExit = restart_always,
         backoff: RestartBackoff = RestartBackoff(),
         clock_s: Callable[[], float] = time.monotonic,
+        spawn: Spawn = run_program,
     ) -> None:
         """`on_exit` is told of every exit while this watches, and answers what follows."""
         self._stages = [[_Running(child) for child in stage] for stage in stages]
         self._on_exit = on_exit
         self._backoff = backoff
         self._clock_s = clock_s
+        self._spawn = spawn
         # Signal handlers put things here too, and SimpleQueue, unlike Queue, is made for that.
         self._exits: SimpleQueue[_Exit | None] = SimpleQueue()
         self._stop_asked_at_s: float | None = None
@@ -114,7 +146,7 @@ class Supervisor:
             for running in stage:
                 running.restart_at_s = None
                 if running.process is not None:
-                    running.process.terminate()
+                    running.process.send_signal(signal.SIGTERM)
             ended += self._wait_for(stage)
         return ended
 
@@ -175,15 +207,7 @@ class Supervisor:
         running.launch = running.child.launch()
         running.started_at_s = self._clock_s()
         with _output(running.child.log_path) as output:
-            running.process = subprocess.Popen(
-                running.launch.command,
-                env={**os.environ, **running.launch.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT if output else None,
-                start_new_session=True,  # Ctrl-C is for us: the children are stopped in our order
-                preexec_fn=_die_with_parent(),
-            )
+            running.process = self._spawn(running.launch, output)
         log.info(
             "child started",
             extra={"action": "child_started", "child": running.child.name, "pid": running.process.pid},
@@ -274,7 +298,7 @@ class Supervisor:
                     )
         return ended
 
-    def _kill_overdue(self, alive: "Mapping[subprocess.Popen[bytes], _Running]", asked_at_s: float) -> None:
+    def _kill_overdue(self, alive: "Mapping[Process, _Running]", asked_at_s: float) -> None:
         for process, running in alive.items():
             if self._hurry_asked or asked_at_s + running.child.grace_s <= self._clock_s():
                 log.warning(
@@ -290,7 +314,7 @@ class _Running:
     """A child and what has become of it so far."""
 
     child: Child
-    process: "subprocess.Popen[bytes] | None" = None
+    process: Process | None = None
     launch: Launch = field(default_factory=lambda: Launch(()))  # the last one
     started_at_s: float = 0.0
     exits_in_a_row: int = 0
@@ -300,7 +324,7 @@ class _Running:
 @dataclass(frozen=True)
 class _Exit:
     running: _Running
-    process: "subprocess.Popen[bytes]"
+    process: Process
 
 
 @contextmanager
@@ -326,7 +350,7 @@ def set_aside(log_path: Path) -> None:
     os.truncate(log_path, 0)
 
 
-def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+def _kill_group(process: Process) -> None:
     """SIGKILL to the child and to whatever it has started in its own session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Protocol
 
 from nightshift.demo import demo_model_path
-from nightshift.endpoints.requests import Chat, ChatRequest
+from nightshift.endpoints.chat import Chat, ChatRequest
 from nightshift.jobs import Answer
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
@@ -39,7 +39,7 @@ class FakeAnswers:
 
     def _answer(self, request: ChatRequest, identity: Identity) -> Answer:
         tokenizer = FakeTokenizer()
-        prompt = tokenizer.render_chat(request.conversation)
+        prompt = tokenizer.render_chat(request.prompt_given.messages)
         tokens = answer_tokens(prompt, identity.seed, request.output_tokens_max)
         whole = Output(
             id="",

@@ -82,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workers=asked.workers,
         schedulers=2,
         proxies=_proxies(asked),
+        are_forked=False,
     )
     notes = asked.notes / f"{parts}-{asked.seed}.jsonl"
     rounds = _noted(notes)

@@ -17,9 +17,11 @@ from typing import Final
 from nightshift.demo import demo_model_path
 from nightshift.objectstore import open_store
 from nightshift.processes import embedded
+from nightshift.processes.supervisor import run_program
 from nightshift.settings import DataSettings
 from nightshift.store import Store, open_database
 from tests.faults.fake_engine import MODEL
+from tests.faults.forks import fork_server
 from tests.faults.processes import Kept, children, send
 from tests.faults.proxy import FaultProxy, proxied
 from tests.faults.service import Parts, Service
@@ -53,13 +55,14 @@ def running(folder: Path, parts: Parts = Parts(), **settings: str) -> Iterator[S
     without their prefix, on top of `SCALED`.
     """
     with ExitStack() as stack:
+        spawn = fork_server().spawn if parts.are_forked else run_program
         service = _prepare(folder, parts, settings, stack)
         for role, command in _commands(service).items():
             grace_s = 40.0 if role.startswith("worker") else 10.0
             log_path = folder / "logs" / f"{role}.log"
             own = {f"NIGHTSHIFT_{name}": word for name, word in parts.of_role.get(role, {}).items()}
             environment = {**service.environment, ROLE: role, **own}
-            kept = Kept(role, command, environment, log_path, grace_s, service.exits.append)
+            kept = Kept(role, command, environment, log_path, grace_s, service.exits.append, spawn)
             service.kept[role] = kept
             stack.callback(_end, service, role)
             kept.start()

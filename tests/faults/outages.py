@@ -312,7 +312,8 @@ def have_ended(service: Service, jobs: Sequence[Job]) -> bool:
 def main(arguments: Sequence[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
     is_postgresql = asked.database == "postgresql"
-    parts = Parts(asked.database, workers=2, proxies=frozenset({"database"} if is_postgresql else ()))
+    proxies = frozenset({"database"} if is_postgresql else ())
+    parts = Parts(asked.database, workers=2, proxies=proxies, are_forked=False)
     outages = POSTGRESQL if is_postgresql else REDIS
     print(f"{'outage':50} {'times':>5} {'waiting p50':>12} {'max s':>6} {'prompt p50':>12} {'max s':>6}")
     with (

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from nightshift.processes.children import AfterExit, Child, ChildExit, Launch, RestartBackoff
-from nightshift.processes.supervisor import Supervisor
+from nightshift.processes.supervisor import Spawn, Supervisor, run_program
+from tests.faults.forks import is_server
 
 TICK_S: Final = 0.02  # another process can only be asked again, not waited for
 RESTART: Final = RestartBackoff(first_s=0.1, factor=1.0)  # at once, however often it dies
@@ -64,18 +65,22 @@ class Kept:
         log_path: Path,
         grace_s: float,
         on_exit: Callable[[ChildExit], None],
+        spawn: Spawn = run_program,
     ) -> None:
         self.name = name
         self.log_path = log_path
         launch = Launch(tuple(command), environment)
         self._child = Child(name=name, launch=lambda: launch, grace_s=grace_s, log_path=log_path)
         self._on_exit = on_exit
+        self._spawn = spawn
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Returns when the process is there; what it says of itself is another matter."""
         assert self._thread is None, f"{self.name} runs already"
-        self._supervisor = Supervisor([[self._child]], on_exit=self._handle, backoff=RESTART)
+        self._supervisor = Supervisor(
+            [[self._child]], on_exit=self._handle, backoff=RESTART, spawn=self._spawn
+        )
         self._ended: dict[str, int] = {}
         started = threading.Event()
         # The kernel ends a child with the thread that started it, so one thread does all of it.
@@ -144,7 +149,7 @@ def children(pid: int) -> list[int]:
     with suppress(OSError):  # it ends just now
         for thread in Path(f"/proc/{pid}/task").iterdir():
             started += map(int, (thread / "children").read_text().split())
-    return [child for child in started if is_running(child)]
+    return [child for child in started if is_running(child) and not is_server(child)]
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -25,7 +25,8 @@ MEMORY_BYTES = 512 * 1024 * 1024  # a worker takes a third of it
 @pytest.fixture(scope="module")
 def shared(module_service_of: ServiceOf) -> Service:
     """One worker, that dies again and again."""
-    parts = Parts(proxies=frozenset({"redis"}))
+    # Started as programs: what is forked is in the control group of the process that forks.
+    parts = Parts(proxies=frozenset({"redis"}), are_forked=False)
     return module_service_of(parts, WORKER_METRICS_PORT=str(free_port()), **IMPATIENT)
 
 

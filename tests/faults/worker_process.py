@@ -3,10 +3,13 @@ supervisor, the same restarts, the same release of a dead worker's leases.
 """
 
 from nightshift.cli.worker import keep_running
+from nightshift.processes.supervisor import run_program
 from nightshift.processes.worker_child import worker_child
 from nightshift.settings import WorkerSettings
+from tests.faults.forks import ForkServer, was_forked
 
 APP = "tests.faults.worker_app"
 
 if __name__ == "__main__":
-    keep_running(worker_child(WorkerSettings(), app=APP, pool=f"{APP}:FakePool"))
+    spawn = ForkServer.forked().spawn if was_forked() else run_program
+    keep_running(worker_child(WorkerSettings(), app=APP, pool=f"{APP}:FakePool"), spawn)

@@ -1,0 +1,254 @@
+"""Processes forked from one that has imported everything already, as if their command lines had been run.
+
+    spawn = fork_server().spawn  # for a Supervisor
+    spawn(Launch((sys.executable, "-P", "-m", "scheduler"), environment), log)
+
+Importing takes most of a start: 0.5 to 1 s of CPU for each of the service's processes. What is forked is a
+child of the process that asked, in a session of its own, with the environment, folder and output it was
+given; it ends with its parent, and its exit code is its parent's to collect. The kernel makes it so: the
+server forks twice, and the process whose own parent ends at once falls to the nearest ancestor that takes
+orphans in.
+
+    asks ── request ──► server ──► (ends at once) ──► the process
+      ▲                                                   │ falls to
+      └───────────────────────────────────────────────────┘
+
+A command that is not `python -P -m module`, or whose environment must be there before Python starts, is run
+as a program.
+"""
+
+import atexit
+import ctypes
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO, Any, Final, NoReturn
+
+from nightshift.processes.children import Launch
+from nightshift.processes.supervisor import Process, run_program
+
+# What the service's processes import, but for modules that do something when they are imported.
+PRELOADED: Final = (
+    *("api.app", "scheduler.__main__", "nightshift.cli.main", "nightshift.processes.worker_child"),
+    *("workers.composition", "workers.intake.pool", "tests.faults.fake_engine", "nightshift.objectstore.s3"),
+    *("uvicorn", "uvicorn.loops.auto", "uvicorn.protocols.websockets.auto", "uvicorn.lifespan.on"),
+    *("celery.bin.celery", "celery.apps.worker", "celery.fixups.django", "kombu.transport.redis"),
+    *("sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite.pysqlite", "psycopg_binary"),
+)
+RUN: Final = ("scheduler.__main__", "nightshift.cli.main")  # of these, what they import
+# They read the environment as they are imported: each process imports them again.
+READ_ENVIRONMENT: Final = ("nightshift.processes.failpoints", "celery.concurrency")
+NAME: Final = "fork-server"
+NAME_BYTES_MAX: Final = 15
+REQUEST_BYTES_MAX: Final = 128 * 1024
+
+_libc: Final = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+class Forked:
+    """A child that was forked elsewhere."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._returncode: int | None = None
+        self._collecting = threading.Lock()  # after it, the pid may be another process's
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    @property
+    def returncode(self) -> int:
+        assert self._returncode is not None, "not waited for"
+        return self._returncode
+
+    def wait(self) -> int:
+        os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        with self._collecting:
+            if self._returncode is None:
+                _, status = os.waitpid(self._pid, 0)
+                self._returncode = os.waitstatus_to_exitcode(status)
+        return self._returncode
+
+    def send_signal(self, sig: int, /) -> None:
+        with self._collecting:
+            if self._returncode is None:
+                os.kill(self._pid, sig)
+
+
+class ForkServer:
+    """The process that forks, as the one it forks for sees it."""
+
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
+        self._one_at_a_time = threading.Lock()
+
+    @classmethod
+    def started(cls) -> "ForkServer":
+        """In a fresh Python, which has imported `PRELOADED` when the first request is answered."""
+        ours, theirs = _socket_pair()
+        with theirs:
+            process = subprocess.Popen(
+                (sys.executable, "-P", "-c", f"from {__name__} import main; main({theirs.fileno()})"),
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        atexit.register(_end, process, ours)
+        return cls(ours)
+
+    @classmethod
+    def forked(cls) -> "ForkServer":
+        """In a copy of this process, which has one thread and has opened nothing yet."""
+        ours, theirs = _socket_pair()
+        if os.fork() == 0:
+            ours.close()
+            _end_with_parent()
+            _serve(theirs)
+        theirs.close()
+        return cls(ours)
+
+    def spawn(self, launch: Launch, output: IO[bytes] | None) -> Process:
+        """What a Supervisor starts its children with."""
+        environment = {**os.environ, **launch.environment}
+        if launch.command[:3] != (sys.executable, "-P", "-m") or "LD_PRELOAD" in environment:
+            return run_program(launch, output)
+        request = {
+            "module": launch.command[3],
+            "arguments": launch.command[4:],
+            "environment": environment,
+            "folder": os.getcwd(),
+            "parent": os.getpid(),
+        }
+        outputs = [output.fileno()] * 2 if output is not None else [1, 2]
+        with self._one_at_a_time:
+            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+            try:
+                socket.send_fds(self._requests, [json.dumps(request).encode()], outputs)
+                answer = self._requests.recv(REQUEST_BYTES_MAX)
+            finally:
+                _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        assert answer, "the fork server has ended"
+        return Forked(int(answer))
+
+
+@functools.cache
+def fork_server() -> ForkServer:
+    """The one of this process; to be called first in its main thread, which the server ends with."""
+    return ForkServer.started()
+
+
+def _end(process: "subprocess.Popen[bytes]", requests: socket.socket) -> None:
+    requests.close()
+    process.wait()
+
+
+def is_server(pid: int) -> bool:
+    """Whether a child is a fork server, and none of those it was asked for."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == NAME
+    except OSError:  # it ends just now
+        return False
+
+
+def was_forked() -> bool:
+    """Whether this process comes from a fork server."""
+    return _was_forked
+
+
+_was_forked = False
+
+
+def main(requests_fd: int) -> None:
+    """The server: `python -c "from tests.faults.forks import main; main(3)"`."""
+    _end_with_parent()
+    for module in PRELOADED:
+        importlib.import_module(module)
+    for module in RUN:
+        del sys.modules[module]
+    _serve(socket.socket(fileno=requests_fd))
+
+
+def _serve(requests: socket.socket) -> NoReturn:
+    """Fork for each request; each process that is forked runs what was asked for."""
+    _libc.prctl(_PR_SET_NAME, NAME.encode()[:NAME_BYTES_MAX])
+    gc.collect()
+    gc.freeze()  # a collection would touch, and so copy, every page that the processes share
+    while True:
+        message, outputs, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 2)
+        if not message:
+            os._exit(0)
+        is_adopted, adopted = os.pipe()
+        pid = _fork_twice()
+        if pid == 0:
+            os.close(adopted)
+            requests.close()
+            os.read(is_adopted, 1)
+            os.close(is_adopted)
+            _become(json.loads(message), outputs)
+        requests.send(str(pid).encode())
+        for descriptor in (*outputs, is_adopted, adopted):
+            os.close(descriptor)
+
+
+def _fork_twice() -> int:
+    """The grandchild's process id, once its parent has ended; 0 in the grandchild."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        grandchild = os.fork()
+        if grandchild == 0:
+            os.close(reader)
+            os.close(writer)
+            return 0
+        os.write(writer, str(grandchild).encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with open(reader) as file:
+        return int(file.read())
+
+
+def _become(request: dict[str, Any], outputs: list[int]) -> NoReturn:
+    """Run the module as `python -m` does, in this process."""
+    global _was_forked
+    _was_forked = True
+    os.setsid()
+    _end_with_parent()
+    if os.getppid() != request["parent"]:  # it was gone before this process could ask
+        os._exit(128 + signal.SIGKILL)
+    _libc.prctl(_PR_SET_NAME, b"python")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    for descriptor, output in zip((1, 2), outputs, strict=True):
+        os.dup2(output, descriptor)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    for module in READ_ENVIRONMENT:
+        importlib.reload(importlib.import_module(module))
+    sys.argv = [request["module"], *request["arguments"]]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    raise SystemExit(0)
+
+
+def _end_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

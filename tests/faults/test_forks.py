@@ -1,0 +1,82 @@
+"""A forked process is the one that its command line would have started."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from nightshift.processes.children import Launch
+from nightshift.processes.supervisor import Process
+from tests.faults.forks import fork_server
+from tests.faults.processes import children, is_running, wait_for
+
+TELLS = """
+import os, sys
+print(os.getpid(), os.getppid(), os.getsid(0), os.getcwd(), os.environ['WORD'], sys.argv[2])
+"""
+STAYS = "import threading; print('stays', flush=True); threading.Event().wait()"
+IS_KILLED = "from nightshift.processes import failpoints; failpoints.hit('worker.claimed')"
+STARTS_ANOTHER = f"""
+import sys
+from nightshift.processes.children import Launch
+from tests.faults.forks import ForkServer
+command = (sys.executable, '-P', '-m', 'tests.faults.test_forks', {STAYS!r})
+ForkServer.forked().spawn(Launch(command), None).wait()
+"""
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "output"
+
+
+def run(program: str, output: Path, **environment: str) -> Process:
+    command = (sys.executable, "-P", "-m", "tests.faults.test_forks", program, "an argument")
+    with output.open("ab") as file:
+        return fork_server().spawn(Launch(command, environment), file)
+
+
+def test_it_is_a_child_in_a_session_of_its_own_with_the_arguments_and_environment_it_was_given(output):
+    process = run(TELLS, output, WORD="told")
+
+    assert process.wait() == 0
+    mine = [process.pid, os.getpid(), process.pid, os.getcwd(), "told", "an argument"]
+    assert output.read_text().strip() == " ".join(map(str, mine))
+
+
+@pytest.mark.parametrize(
+    ("program", "returncode", "said"),
+    [("raise SystemExit(78)", 78, ""), ("raise ValueError('no')", 1, "ValueError: no"), ("pass", 0, "")],
+)
+def test_its_exit_code_and_its_traceback_are_seen(program, returncode, said, output):
+    assert run(program, output).wait() == returncode
+    assert said in output.read_text()
+
+
+def test_it_can_be_killed(output):
+    process = run(STAYS, output)
+    process.send_signal(signal.SIGKILL)
+
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_a_failpoint_in_its_environment_kills_it(output):
+    assert run(IS_KILLED, output, NIGHTSHIFT_FAILPOINT="worker.claimed").wait() == -signal.SIGKILL
+    assert run(IS_KILLED, output).wait() == 0
+
+
+def test_what_it_forks_is_its_child_and_ends_with_it(output):
+    parent = run(STARTS_ANOTHER, output)
+    wait_for("it has started another", lambda: "stays" in output.read_text())
+    (child,) = children(parent.pid)
+
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+
+    wait_for("its child has ended, too", lambda: not is_running(child))
+
+
+if __name__ == "__main__":
+    exec(sys.argv[1])
