@@ -2,7 +2,7 @@
 
 threads   celery main ──► intake ──► shard-N (one per bulk shard held) ──┐
                                └───► online (publishes answers)          ├──► engine-MODEL (one per model)
-          heartbeat (keeps the leases of both) ◄── hints                ┘
+          heartbeat (keeps the leases of both) ◄── hints                 ┘
           watchdog (is any of them stuck?)    spot (is this machine about to go?)
 """
 

@@ -1,11 +1,10 @@
-"""Keeps this worker's leases, and tells whoever runs under one when it is lost or its job was told to stop.
+"""Renews this worker's leases, and tells their holders when one is lost or its job is to stop.
 
-One renewal for everything held, every few seconds. A lease that is missing from the answer belongs to
-somebody else by now: its holder is told at once and must write nothing more. Orders to stop travel the same
-way.
+One statement renews everything held, every few seconds. A lease that is missing from its answer is another
+worker's by now: the holder is told at once and must write nothing more. Orders to stop come with the answer.
 
-A beat asks the database, and may wait for it. Giving up what can no longer be trusted does not: that is a
-second thread's, the fence, which only looks at the clock.
+A beat may wait for the database. Giving up leases that can no longer be trusted may not: a second thread, the
+fence, does that by the clock alone.
 """
 
 import logging
@@ -25,19 +24,19 @@ from nightshift.store.shards.leases import HeldLease
 log = logging.getLogger(__name__)
 
 FENCE_LOOKS_PER_BEAT: Final = 5
-RETRY_S: Final = 1.0  # after a beat that failed: a database that is back is to be told before leases run out
+RETRY_S: Final = 1.0  # after a beat that failed, so that a database that is back renews leases in time
 
 
 class Holder(Protocol):
-    """Something that runs under a lease. Both calls come from the heartbeat's threads, the first one also
-    from whoever claims, and must return at once.
+    """What runs under a lease. Both calls come from the heartbeat's threads, the first one also from the
+    thread that claims, and must return at once.
     """
 
     def lease_lost(self) -> None:
         """Write nothing more."""
 
     def stop_requested(self, reason: StopReason) -> None:
-        """Start nothing more; what is running may finish within the grace period. May be said repeatedly."""
+        """Start nothing more; what is running may finish within the grace period. Called repeatedly."""
 
 
 @dataclass
@@ -60,13 +59,13 @@ class Heartbeat:
         clock_s: Callable[[], float] = time.monotonic,
         on_drain_request: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_drain_request` is called, with every beat, while somebody wants this worker to drain."""
+        """`on_drain_request` is called, with every beat, while the operator wants this worker to drain."""
         self._store = store
         self._worker_id = worker_id
         self._config = config
         self._clock_s = clock_s
         self._on_drain_request = on_drain_request
-        self.state = WorkerState.STARTING  # told with every beat: somebody may have taken us for lost
+        self.state = WorkerState.STARTING  # recorded with every beat: recovery may have marked it lost
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by shard id
         self._wake = threading.Event()
@@ -93,7 +92,7 @@ class Heartbeat:
         return all(thread.is_alive() for thread in self._threads)
 
     def beat_now(self) -> None:
-        """Do not wait for the next beat: orders may have changed. Returns at once."""
+        """Beat without waiting for the interval: orders may have changed. Returns at once."""
         self._wake.set()
 
     def clock_s(self) -> float:
@@ -109,9 +108,9 @@ class Heartbeat:
     ) -> None:
         """Keep a lease from now on. `claimed_at_s` is this clock *before* the claim was asked for.
 
-        `tokens_at_risk` says how many tokens would be generated again if this process died now; it is asked
-        from the heartbeat's thread. Whoever has run this shard here under an earlier term is told, from this
-        thread, that its lease is lost: it ran out by the database's clock and not by ours.
+        `tokens_at_risk`, called from the heartbeat's thread, returns how many tokens would be generated again
+        if this process died now. The holder of an earlier term of this shard is told, from this thread, that
+        its lease is lost: it expired by the database's clock and not by ours.
         """
         trust = Trust(self._config)
         trust.renewed(claimed_at_s)
@@ -135,7 +134,7 @@ class Heartbeat:
             return held is not None and held.lease.term == lease.term and held.trust.holds(self._clock_s())
 
     def beat(self) -> bool:
-        """Renew everything once, and pass on what came back. False: the database is away."""
+        """Renew everything once, and pass the answer on. False: the database is away."""
         with self._lock:
             asked = list(self._held.values())
         at_risk = {held.lease.shard_id: held.tokens_at_risk() for held in asked}
@@ -158,7 +157,7 @@ class Heartbeat:
         return True
 
     def drop_untrusted(self) -> None:
-        """Give up what somebody else may have by now, because nothing has renewed it for so long."""
+        """Give up the leases that another worker may have by now: not renewed for so long."""
         with self._lock:
             now_s = self._clock_s()
             lost = [held for held in self._held.values() if held.trust.is_lost(now_s)]
@@ -179,7 +178,7 @@ class Heartbeat:
         with self._lock:
             current = self._held.get(held.lease.shard_id)
             if current is not held:
-                return  # released meanwhile: it ended well; or replaced, and told so
+                return  # released meanwhile; or replaced, and its holder told
             del self._held[held.lease.shard_id]
         self._tell_lost(held)
 

@@ -1,10 +1,10 @@
-"""What a worker makes of a notice: it leaves, or stays; and started anew under one, it waits.
+"""What a worker does about a spot notice: it leaves or stays; restarted under one, it waits.
 
-    rebalance      leave, if this machine is a cheap one and a worker on another such is ready in its place
-    interruption   leave, whoever is there
+    rebalance      leave, if this is a spot machine and a worker on another one is ready to replace this one
+    interruption   leave
 
-Whoever has left is started again by its supervisor, on the same machine. It loads no model, which would take
-room from somebody else for nothing; it waits until the notice is withdrawn, or the machine is gone.
+The supervisor restarts a worker that has left, on the same machine. It loads no model, which would only take
+memory from other processes, and waits until the notice is withdrawn, or the machine is gone.
 """
 
 import logging
@@ -22,12 +22,12 @@ from workers.health.spot import SpotWatcher
 
 log = logging.getLogger(__name__)
 
-FIRST_LOOK_S: Final = 3.0  # a start waits so long to hear whether there is a point in it
-LOOK_MAX_S: Final = 10.0  # a look may hang; what was heard before grows old meanwhile
+FIRST_LOOK_S: Final = 3.0  # a start waits so long for the first answer
+LOOK_MAX_S: Final = 10.0  # a look may hang; the last notice expires meanwhile
 
 
 class Notices:
-    """The notices about this machine. `provider` None: nobody gives any."""
+    """The notices about this machine. Without a provider there are none."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Notices:
         heartbeat: Heartbeat,
         on_leave: Callable[[], None],
     ) -> None:
-        """`on_leave` is called from a thread here, again with every look while there is reason to leave."""
+        """`on_leave` is called from a thread here, with every look while there is a reason to leave."""
         self._settings = settings
         self._registration = registration
         self._heartbeat = heartbeat
@@ -48,7 +48,7 @@ class Notices:
         self._acknowledged: str | None = None
 
     def wait_out(self) -> None:
-        """Listen from now on. Returns when this machine is there to stay, as far as anybody says."""
+        """Begin to watch. Returns once there is no notice that this worker would leave for."""
         if self._watcher is None:
             return
         self._is_waiting = True
@@ -73,8 +73,8 @@ class Notices:
         self._is_waiting = False
 
     def _acknowledge(self, watcher: SpotWatcher, event_id: str | None) -> None:
-        """Whatever is to happen to this machine need not wait for its time: no worker here has work. Those
-        beside this one have heard the same notice, and had the time that a drain may take.
+        """Tell the cloud that it need not wait: no worker here has work. The other workers of this machine
+        had the same notice, and the time that a drain may take.
         """
         if event_id is None or event_id == self._acknowledged or not watcher.acknowledge(event_id):
             return

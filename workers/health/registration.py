@@ -1,4 +1,4 @@
-"""How the rest of the service sees this worker: its row in the database."""
+"""This worker's row in the database, which is all that the rest of the service sees of it."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from nightshift.store import Store
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
-HEARD_OF_WITHIN: Final = timedelta(seconds=30)  # six heartbeats
+ALIVE_WITHIN: Final = timedelta(seconds=30)  # of their last heartbeat: six of them
 
 
 class Registration:
@@ -28,17 +28,17 @@ class Registration:
         self._capacity = capacity
 
     def register(self) -> None:
-        """It exists, and loads its models."""
+        """Record that the worker exists, and loads its models."""
         self._insist(self._insert)
 
     def open(self, models: Iterable[Model]) -> None:
-        """It has loaded these and is ready."""
+        """Record that it has loaded these and is ready."""
         served = list(models)
         self._insist(lambda: self._serve(served))
 
     def _insist(self, act: Callable[[], None]) -> None:
-        """A database that is away is waited for: a worker that ended for that would be started again in vain,
-        until its supervisor gave it up.
+        """Wait for a database that is away: a worker that ended for that would be restarted in vain, until
+        its supervisor gave up.
         """
         while True:
             try:
@@ -75,7 +75,7 @@ class Registration:
             tx.workers.serves(self._worker_id, [model.id for model in models], now)
 
     def mark(self, state: WorkerState) -> None:
-        """A database that is away learns of it later, or from the silence."""
+        """Without a database nothing is recorded: recovery then finds that the heartbeats have ended."""
         try:
             with self._store.transaction() as tx:
                 tx.workers.mark(self._worker_id, state, tx.now())
@@ -83,13 +83,13 @@ class Registration:
             log.warning("state not recorded", extra={"action": "mark_failed", "reason": error.message})
 
     def is_replaceable(self, models: Iterable[str]) -> bool:
-        """Whether another worker is ready that has all these models, on such a machine: there are jobs that
-        want no other. False if nobody can tell.
+        """Whether another ready worker has all these models and the same capacity, which some jobs require.
+        False if the database is away.
         """
         needed = set(models)
         try:
             with self._store.snapshot() as tx:
-                ready = tx.workers.list(heartbeat_since=tx.now() - HEARD_OF_WITHIN, state=WorkerState.READY)
+                ready = tx.workers.list(heartbeat_since=tx.now() - ALIVE_WITHIN, state=WorkerState.READY)
         except DatabaseUnavailable:
             return False
         return any(

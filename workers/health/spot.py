@@ -1,9 +1,8 @@
-"""Hears that this machine is about to be taken away.
+"""Learns that this machine is about to be taken away.
 
 One thread asks the cloud's metadata server every few seconds (`outbound/cloud_metadata.py`); `notices.py`
-decides what follows from a notice. Nothing depends on hearing one: a machine that goes without
-a word loses the same as one that is killed. And nothing fails of asking: whatever the server does, it costs
-this thread's time alone.
+decides what follows. Nothing depends on a notice: without one, a machine that is taken away loses the same as
+one that is killed. Nor can the server's behaviour harm more than this thread.
 """
 
 import logging
@@ -16,7 +15,7 @@ from nightshift.outbound.cloud_metadata import Notice, Provider
 
 log = logging.getLogger(__name__)
 
-NOTICE_STANDS_S: Final = 300.0  # without an answer: a server that is gone cannot withdraw one
+NOTICE_STANDS_S: Final = 300.0  # without an answer; a server that is gone cannot withdraw its notice
 
 
 class SpotWatcher:
@@ -29,7 +28,7 @@ class SpotWatcher:
         *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_notice` is called after every look that finds a notice, so more than once for each of them."""
+        """`on_notice` is called after every look that finds a notice, so repeatedly for each."""
         self._provider = provider
         self._on_notice = on_notice
         self._clock_s = clock_s
@@ -37,41 +36,41 @@ class SpotWatcher:
         self._is_failing = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spot", daemon=True)
-        self._heard: Notice | None = None  # in the last answer
+        self._last: Notice | None = None  # in the last answer
         self.has_looked = threading.Event()
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. A look under way is not waited for."""
+        """Look no more, without waiting for a look under way."""
         self._stopping.set()
 
     @property
     def standing(self) -> Notice | None:
-        """What the last answer said; after a while without one, nothing. A look that does not end is none."""
+        """The notice in the last answer, for a while; a look that does not end is no answer."""
         is_old = self._clock_s() >= self._answered_at_s + NOTICE_STANDS_S
-        return None if is_old else self._heard
+        return None if is_old else self._last
 
     def look(self) -> Notice | None:
-        """Ask once. If there is no answer, what was known stays for a while."""
+        """Ask once. Without an answer, the last one stands for a while."""
         if self._try(self._poll):
             self._answered_at_s = self._clock_s()
         self.has_looked.set()
         return self.standing
 
     def acknowledge(self, event_id: str) -> bool:
-        """Say that it may happen now. False: nobody heard it."""
+        """Say that it may happen now. False: the server did not take it."""
         return self._try(lambda: self._provider.acknowledge(event_id))
 
     def _poll(self) -> None:
-        self._heard = self._provider.poll()
+        self._last = self._provider.poll()
 
     def _try(self, ask: Callable[[], None]) -> bool:
-        """Whether there was an answer. Whatever there is instead is said once, and does no harm."""
+        """Whether there was an answer. Failures in a row are logged once."""
         try:
             ask()
-        except Exception as error:  # noqa: BLE001 nobody knows what may answer at that address
+        except Exception as error:  # noqa: BLE001 anything may answer at that address
             if not self._is_failing:
                 log.warning(
                     "no answer from the metadata server: %r",

@@ -123,7 +123,7 @@ class CeleryReceipt:
     def give_back(self) -> None:
         try:
             raise Reject("no place is free here", requeue=True)
-        except Reject:  # Celery wants to be told of an exception with its traceback
+        except Reject:  # Celery takes an exception with its traceback
             self.failed(ExceptionInfo())
 
 

@@ -30,20 +30,20 @@ class InFlight:
         self.since_s = since_s
         self.saved = 0 if so_far is None else so_far.num_tokens  # tokens that a listed carry-over has
         self._so_far = so_far
-        self._heard: dict[int, ChoiceSoFar] = {}
+        self._added: dict[int, ChoiceSoFar] = {}
 
     @property
     def num_tokens(self) -> int:
         """What would be lost if nothing of this row were saved."""
         return sum(len(self._choice(index).token_ids) for index in range(self.admitted.num_choices))
 
-    def hear(self, choice: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> int:
+    def add(self, choice: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> int:
         """Add tokens to a choice. An engine that continues earlier tokens repeats them first.
 
         Returns how many earlier tokens it turns out not to continue: they are generated again.
         """
-        is_first = not self._heard
-        self._heard.setdefault(choice, ChoiceSoFar()).add(token_ids, logprobs)
+        is_first = not self._added
+        self._added.setdefault(choice, ChoiceSoFar()).add(token_ids, logprobs)
         if not is_first or self._so_far is None or self._continues(choice):
             return 0
         dropped, self._so_far, self.saved = self._so_far.num_tokens, None, 0
@@ -52,21 +52,21 @@ class InFlight:
     @property
     def carry_over(self) -> CarryOver:
         """A copy of the row as it stands, for a later lease to continue."""
-        if not self._heard and self._so_far is not None:
+        if not self._added and self._so_far is not None:
             return self._so_far
         choices = [self._choice(index).copy() for index in range(self.admitted.num_choices)]
         return CarryOver(choices, self.admitted.server.made_by)
 
     def _choice(self, index: int) -> ChoiceSoFar:
-        if index in self._heard:
-            return self._heard[index]
+        if index in self._added:
+            return self._added[index]
         earlier = self._so_far.choices if self._so_far is not None else ()
         return earlier[index] if index < len(earlier) else ChoiceSoFar()
 
     def _continues(self, choice: int) -> bool:
-        """Whether the first tokens heard are the earlier ones. The engine continues all choices or none."""
+        """Whether the first tokens are the earlier ones. The engine continues all choices or none."""
         assert self._so_far is not None
         if len(self._so_far.choices) != self.admitted.num_choices:
             return False
         earlier = self._so_far.choices[choice].token_ids
-        return self._heard[choice].token_ids[: len(earlier)] == list(earlier)
+        return self._added[choice].token_ids[: len(earlier)] == list(earlier)

@@ -1,4 +1,4 @@
-"""What a shard's runner is told, by the engine, its uploads, the heartbeat and the worker, in order."""
+"""Messages to a shard's runner: from the engine, its uploads, the heartbeat and the worker."""
 
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -26,7 +26,7 @@ class CheckpointListed:
 
 @dataclass(frozen=True)
 class Failure:
-    """The shard cannot go on: its lease is lost, or waiting does not mend what a checkpoint failed on."""
+    """The shard cannot continue: its lease is lost, or waiting does not mend what a checkpoint failed on."""
 
     error: Exception
 

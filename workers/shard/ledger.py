@@ -58,7 +58,7 @@ class Ledger:
         assert row in self._in_flight, f"row {row} is not in flight"
         flight = self._in_flight[row]
         had = flight.num_tokens
-        dropped = flight.hear(progress.choice, progress.token_ids, progress.token_logprobs)
+        dropped = flight.add(progress.choice, progress.token_ids, progress.token_logprobs)
         self._redone += dropped
         self._generated += flight.num_tokens - (had - dropped)
 

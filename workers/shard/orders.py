@@ -32,7 +32,7 @@ class Orders:
             self._leave_by_s = min(self._leave_by_s, self._stop_at_s + self._flush_s)
 
     def leave(self) -> None:
-        """The shard cannot go on: what is finished may still be written."""
+        """The shard cannot continue: what is finished may still be written."""
         self._leave_by_s = min(self._leave_by_s, self._clock_s() + self._flush_s)
 
     @property

@@ -165,7 +165,7 @@ class ShardRunner:
                 break
             if not self._may_admit:
                 self._rows.on_admission_blocked()
-            self._listen()
+            self._wait()
             if self._checkpoint_is_due:
                 self._checkpoint()
         self._flush()
@@ -190,17 +190,17 @@ class ShardRunner:
             self._rows.advance()
             self._rows.on_admission_blocked()
 
-    def _hear_progress(self, heard: RowProgress) -> None:
+    def _note_progress(self, message: RowProgress) -> None:
         failpoints.hit("worker.row_heard")
-        flight = self._ledger.in_flight.get(heard.row)
-        if flight is None or flight.admitted.inference_id != heard.inference_id:
+        flight = self._ledger.in_flight.get(message.row)
+        if flight is None or flight.admitted.inference_id != message.inference_id:
             return  # it was cancelled
-        self._ledger.progress(heard.row, heard.progress)
-        if heard.progress.answer is None and heard.progress.failed is None:
+        self._ledger.progress(message.row, message.progress)
+        if message.progress.answer is None and message.progress.failed is None:
             return
-        result = self._rows.ended(flight.admitted, heard.progress)
+        result = self._rows.ended(flight.admitted, message.progress)
         if result is None:
-            self._ledger.interrupt(heard.row)
+            self._ledger.interrupt(message.row)
         else:
             self._ledger.finish(result)
 
@@ -231,7 +231,7 @@ class ShardRunner:
         while self._ledger.unlisted and self._orders.left_s > 0:
             message = self._inbox.get(self._orders.left_s)
             if message is not None:
-                self._hear(message)
+                self._handle(message)
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class ShardRunner:
 
     # -- messages --------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
+    def _wait(self) -> None:
         """Wait for a message, but not past the next thing that is due; then take all there are."""
         wait_s = self._orders.stop_in_s
         if self._may_admit and self._rows.has_waiting:
@@ -262,14 +262,14 @@ class ShardRunner:
             wait_s = min(wait_s, due_in_s)
         message = self._inbox.get(wait_s)
         while message is not None:
-            self._hear(message)
+            self._handle(message)
             message = None if self._checkpoint_is_due else self._inbox.get(0.0)
 
-    def _hear(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         if isinstance(message, Failure):
             raise message.error
         if isinstance(message, RowProgress):
-            self._hear_progress(message)
+            self._note_progress(message)
         elif isinstance(message, CheckpointListed):
             self._ledger.listed(message.checkpoint)
         elif isinstance(message, Drain):
@@ -280,7 +280,7 @@ class ShardRunner:
     def _insist(self, act: Callable[[], T]) -> T:
         """Do what the database or our own store must do for us, however often it takes under this lease.
 
-        Messages are heard meanwhile. Raises what waiting does not mend, or anything if it is time to leave.
+        Messages are handled meanwhile. Raises what waiting does not mend, or anything if it is time to leave.
         """
         faults = 0
         while True:
@@ -291,11 +291,11 @@ class ShardRunner:
                     raise
                 log.warning("shard waits", extra={"action": "shard_waits", "reason": error.message})
             faults += 1
-            self._hear_until(time.monotonic() + retry_delay_s(faults, self._name))
+            self._handle_until(time.monotonic() + retry_delay_s(faults, self._name))
 
-    def _hear_until(self, end_s: float) -> None:
+    def _handle_until(self, end_s: float) -> None:
         while (left_s := min(end_s - time.monotonic(), self._orders.left_s)) > 0:
             message = self._inbox.get(left_s)
             if message is None:
                 return
-            self._hear(message)
+            self._handle(message)

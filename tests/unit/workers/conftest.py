@@ -49,7 +49,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def heartbeat(store: Store, clock: ManualClock) -> Heartbeat:
-    """Beats only when told to."""
+    """Beats only when the test calls it."""
     return Heartbeat(store, "worker-1", LeaseConfig(), clock_s=clock)
 
 

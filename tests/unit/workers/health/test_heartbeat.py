@@ -1,4 +1,4 @@
-"""Keeping leases: who is told what, and when a worker stops trusting itself."""
+"""Renewing leases: what holders are told, and when a worker stops trusting a lease."""
 
 import threading
 from contextlib import AbstractContextManager
@@ -72,7 +72,7 @@ def test_trust_counts_from_before_the_claim_was_asked_for(
     assert not heartbeat.trusts(claim.lease)
 
 
-def test_a_lease_that_somebody_else_took_is_lost_at_the_next_beat(
+def test_a_lease_that_another_worker_took_is_lost_at_the_next_beat(
     store: Store, heartbeat: Heartbeat, clock: ManualClock
 ) -> None:
     claim, holder = claim_online(store, "hello"), Holder()
@@ -87,10 +87,10 @@ def test_a_lease_that_somebody_else_took_is_lost_at_the_next_beat(
     assert not heartbeat.trusts(claim.lease)
 
 
-def test_a_lease_that_this_worker_took_from_itself_is_lost_to_whoever_ran_under_it(
+def test_a_lease_that_this_worker_claims_again_is_lost_to_its_earlier_holder(
     store: Store, heartbeat: Heartbeat, clock: ManualClock
 ) -> None:
-    """The database's clock jumped, or the machine slept: the lease had run out, and nobody here knew."""
+    """The database's clock jumped, or the machine slept: its lease expired unnoticed here."""
     before, after = Holder(), Holder()
     first = claim_online(store, "hello")
     heartbeat.hold(first.lease, before, clock())
@@ -135,7 +135,7 @@ def test_a_released_lease_is_neither_renewed_nor_lost(
     assert not heartbeat.trusts(claim.lease)
 
 
-def test_with_the_database_away_leases_are_dropped_once_they_may_be_somebody_elses(
+def test_with_the_database_away_leases_are_dropped_once_another_worker_may_have_them(
     store: Store, heartbeat: Heartbeat, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, holder = claim_online(store, "hello"), Holder()
@@ -153,10 +153,10 @@ def test_with_the_database_away_leases_are_dropped_once_they_may_be_somebody_els
     assert holder.lost == 1
 
 
-def test_a_database_that_is_back_hears_of_its_leases_before_the_next_beat_was_due(
+def test_a_database_that_is_back_renews_leases_before_the_next_beat_was_due(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An outage of nearly the whole trust must not cost the lease for want of a question."""
+    """An outage of nearly the whole trust must not cost the lease because the next beat comes too late."""
     monkeypatch.setattr("workers.health.heartbeat.RETRY_S", 0.01)
     heartbeat = Heartbeat(store, "worker-1", LeaseConfig(3600, 1000, 2000), clock_s=clock)
     asked, answers, is_back = threading.Event(), store.transaction, threading.Event()

@@ -1,4 +1,4 @@
-"""What a worker makes of a notice: whether it leaves, and what it does when it is started under one."""
+"""What a worker does about a spot notice: whether it leaves, and whether it starts under one."""
 
 import logging
 import threading
@@ -87,7 +87,7 @@ def test_an_interruption_is_followed_by_whatever_machine(machine: Machine) -> No
     assert machine.has_left.wait(PATIENCE_S)
 
 
-def test_a_recommendation_is_followed_once_another_worker_could_go_on(machine: Machine) -> None:
+def test_a_recommendation_is_followed_once_another_worker_can_replace_this_one(machine: Machine) -> None:
     machine.notices(capacity="spot").wait_out()
     machine.cloud.standing = REBALANCE
     machine.has_beside_it(id="wrk_2", models=("another-model",), capacity=Capacity.SPOT)
@@ -100,7 +100,7 @@ def test_a_recommendation_is_followed_once_another_worker_could_go_on(machine: M
 
 
 def test_the_last_machine_of_its_kind_stays_for_the_jobs_that_want_no_other(machine: Machine) -> None:
-    """A recommendation is never withdrawn on AWS: whoever has left for it stays away for good."""
+    """A recommendation is never withdrawn on AWS: a worker that left for it would never come back."""
     machine.has_beside_it(id="wrk_2", models=("demo",), capacity=Capacity.ON_DEMAND)
     machine.notices(capacity="spot").wait_out()
     machine.cloud.standing = REBALANCE
@@ -163,7 +163,7 @@ def test_an_event_that_waits_for_it_is_acknowledged_once(machine: Machine) -> No
     assert machine.cloud.acknowledged == ["event-1"]
 
 
-def test_where_nobody_gives_notices_nothing_is_waited_for(store: Store, heartbeat: Heartbeat) -> None:
+def test_without_a_provider_a_start_does_not_wait(store: Store, heartbeat: Heartbeat) -> None:
     settings = WorkerSettings(models=("demo",))
     registration = Registration(store, "wrk_1", Capacity.ON_DEMAND)
 

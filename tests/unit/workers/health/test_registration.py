@@ -31,7 +31,7 @@ def outages(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[DatabaseUnava
 def test_a_worker_that_starts_without_a_database_waits_for_it(
     store: Store, outages: list[DatabaseUnavailable]
 ) -> None:
-    """To end for that would be to be started again in vain, until somebody gives it up."""
+    """If it ended, it would be restarted in vain until its supervisor gave up."""
     outages += [DatabaseUnavailable(), DatabaseUnavailable()]
     Registration(store, "worker-1", Capacity.ON_DEMAND).register()
 

@@ -121,7 +121,7 @@ def test_a_task_of_another_version_is_acknowledged_and_dropped(pool: EnginePool)
     assert pool._runtime.intake.dropped == 1
 
 
-def test_what_a_later_version_says_besides_is_ignored(pool: EnginePool) -> None:
+def test_arguments_that_a_later_version_adds_are_ignored(pool: EnginePool) -> None:
     """While a fleet is upgraded, new schedulers ring for old workers."""
     told = deliver(pool, ONLINE_TASK, message("shard_1", {"hint": "warm"}))
 
@@ -169,7 +169,7 @@ def test_a_worker_that_cannot_start_says_whether_later_is_better(error: Exceptio
 
 
 @pytest.mark.parametrize("priority", ["high", None, [], 4.5, {"high": 1}, float("nan")])
-def test_messages_are_sorted_by_a_number_whatever_they_say(pool: EnginePool, priority: Any) -> None:
+def test_messages_are_sorted_by_a_number_even_if_they_have_none(pool: EnginePool, priority: Any) -> None:
     deliver(pool, ONLINE_TASK, message("shard_1"), priority=priority)
     deliver(pool, BULK_TASK, message(), priority=priority)
 

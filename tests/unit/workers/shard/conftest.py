@@ -46,7 +46,7 @@ def run(
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has to wait before trying again does not wait long."""
+    """Retries do not wait long."""
     monkeypatch.setattr(uploads, "LISTING_RETRY_S", 0.01)
     for module in (uploads, runner):
         monkeypatch.setattr(module, "retry_delay_s", lambda faults, key: 0.01)

@@ -135,7 +135,7 @@ REFUSED: dict[str, Callable[[Ledger], object]] = {
 
 
 @pytest.mark.parametrize("changes", REFUSED.values(), ids=REFUSED.keys())
-def test_a_change_that_makes_no_sense_is_refused(ledger: Ledger, changes: Callable[[Ledger], object]) -> None:
+def test_a_change_out_of_order_is_refused(ledger: Ledger, changes: Callable[[Ledger], object]) -> None:
     with pytest.raises(AssertionError):
         changes(ledger)
 

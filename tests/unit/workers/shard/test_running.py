@@ -65,7 +65,7 @@ def test_a_shard_has_its_place_until_it_ends(
 
 
 @pytest.mark.parametrize("thread", ["shard-", "uploads-"])
-def test_a_shard_that_there_is_no_thread_for_goes_back_at_once_and_keeps_no_place(
+def test_a_shard_without_a_thread_is_handed_back_at_once_and_keeps_no_place(
     store: Store,
     shards: Shards,
     model: ScriptedServer,
@@ -101,7 +101,7 @@ def test_a_shard_whose_thread_has_ended_and_kept_its_place_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(rows: ShardRows) -> None:
-        raise RuntimeError("nobody foresaw this")
+        raise RuntimeError("unforeseen")
 
     plan_bulk(store, INPUT)
     runner = shards.run(claim_bulk(store), clock())

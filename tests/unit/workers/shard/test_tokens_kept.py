@@ -1,4 +1,4 @@
-"""Rows under way: their tokens so far are kept, and whoever is next goes on from them."""
+"""Rows in flight: their tokens so far are saved, and the next worker continues them."""
 
 from dataclasses import replace
 
@@ -72,7 +72,7 @@ def test_a_carry_over_of_an_earlier_version_is_still_read(store, objects, model,
     assert continued.carry_over == CarryOver([ChoiceSoFar([5, 6])])
 
 
-def test_tokens_that_are_not_those_that_were_saved_are_not_gone_on_from(
+def test_tokens_that_are_not_those_that_were_saved_are_not_continued(
     store, objects, model, write_input, run, caplog
 ) -> None:
     """They are tokens, and make sense: only the sha256 knows better."""
@@ -109,7 +109,7 @@ def test_a_carry_over_that_arrives_damaged_is_read_once_more(
 
 
 @pytest.mark.parametrize("what", ["gone", "too large", "of an earlier version, and nonsense"])
-def test_a_carry_over_that_cannot_be_read_saves_nothing_and_stops_nobody(
+def test_a_carry_over_that_cannot_be_read_saves_nothing_and_stops_no_shard(
     store, objects, model, write_input, run, caplog, monkeypatch, what
 ) -> None:
     key = drained_with_tokens(store, model, write_input, run)
@@ -152,7 +152,7 @@ def test_of_rows_with_more_tokens_than_can_be_read_back_those_that_can_are_kept(
     assert continued[short.identity.name] == CarryOver([ChoiceSoFar([7, 8])], model.made_by)
 
 
-def test_rows_under_way_are_saved_without_notice_and_go_on_after_a_sudden_death(
+def test_rows_in_flight_are_saved_regularly_and_continue_after_a_sudden_death(
     store, model, write_input, run
 ) -> None:
     write_input([batch_line(n) for n in range(2)])
@@ -248,7 +248,7 @@ def test_a_row_not_begun_yet_keeps_the_tokens_it_has_when_others_are_saved(
     assert left == [CarryOver([ChoiceSoFar(tokens)], model.made_by) for tokens in ([1, 4], [2, 3])]
 
 
-def test_tokens_that_the_engine_does_not_go_on_from_are_counted(
+def test_tokens_that_the_engine_does_not_continue_are_counted(
     store, objects, model, write_input, run
 ) -> None:
     write_input([batch_line(0)])
@@ -261,7 +261,7 @@ def test_tokens_that_the_engine_does_not_go_on_from_are_counted(
 
     second = run(claim_bulk(store, "worker-2"))
     (row,) = model.wait_for(1)
-    model.say(row.id, "R", [5])  # an engine that goes on repeats 7, 8 first
+    model.say(row.id, "R", [5])  # an engine that continues repeats 7, 8 first
     model.answer(row.id)
     finished(second)
 
@@ -312,7 +312,7 @@ def carry_overs(objects: ObjectStore) -> list[str]:
 
 
 def died(store: Store, runner: ShardRunner) -> None:
-    """The worker is gone from one moment to the next, and somebody has noticed."""
+    """The worker dies without notice, and recovery has found its lease."""
     runner.lease_lost()
     finished(runner)
     with store.transaction() as tx:

@@ -1,4 +1,4 @@
-"""A shard under its lease: whatever is ordered, refused or lost on the way, nothing finished is."""
+"""A shard under its lease: orders, refusals and outages lose nothing that is finished."""
 
 import itertools
 import threading
@@ -139,7 +139,7 @@ def test_cancelled_rows_count_as_inside_until_the_engine_has_taken_them_out(
     assert dependencies.isolation.enter_alone(suspect)
 
 
-def test_a_shard_of_suspects_keeps_nobody_out_while_nothing_can_be_written(
+def test_a_shard_of_suspects_keeps_no_other_out_while_its_uploads_are_full(
     store, objects, model, write_input, run, dependencies
 ) -> None:
     model.echo = True
@@ -208,9 +208,7 @@ def test_a_shard_whose_storage_is_away_waits_and_is_not_lost(
     [lambda objects, key: objects.put(key, b"{}"), lambda objects, key: objects.delete(key)],
     ids=["damaged", "gone"],
 )
-def test_a_shard_whose_listed_results_are_lost_is_given_up_and_waits_for_nobody(
-    store, objects, model, write_input, run, spoil
-) -> None:
+def test_a_shard_whose_listed_results_are_lost_fails(store, objects, model, write_input, run, spoil) -> None:
     write_input([batch_line(n) for n in range(2)])
     job = plan_bulk(store, INPUT)
     first = run(claim_bulk(store), replace(CONFIG, segment_rows=1))
@@ -313,7 +311,7 @@ def test_a_slow_object_store_stops_the_rows_only_after_some_checkpoints(
     assert len(by_id(results_of(store, objects, job))) == 40
 
 
-def test_whoever_drains_while_the_object_store_hangs_does_not_wait_for_it(
+def test_a_drain_does_not_wait_for_an_object_store_that_hangs(
     store, objects, model, write_input, run, dependencies
 ) -> None:
     write_input([batch_line(0)])
@@ -350,7 +348,7 @@ def test_a_shard_that_breaks_is_given_back_at_once_with_what_is_finished(
         assert list(tx.leases.of_worker("worker-1", 10)) == []
 
 
-def test_a_shard_that_always_breaks_is_given_up(store, model, write_input, run, monkeypatch) -> None:
+def test_a_shard_that_always_breaks_fails(store, model, write_input, run, monkeypatch) -> None:
     write_input([batch_line(0)])
     job = plan_bulk(store, INPUT)
     monkeypatch.setattr(model, "submit", breaking(model.submit, itertools.repeat(True)))
@@ -365,7 +363,7 @@ def test_a_shard_that_always_breaks_is_given_up(store, model, write_input, run, 
 def breaking(submit: Callable[[Inference], None], when: Iterator[bool]) -> Callable[[Inference], None]:
     def broken(inference: Inference) -> None:
         if next(when):
-            raise RuntimeError("nobody foresaw this")
+            raise RuntimeError("unforeseen")
         submit(inference)
 
     return broken

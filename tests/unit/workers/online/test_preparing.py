@@ -1,5 +1,5 @@
-"""Online requests with long texts, which take a while to become tokens: from the claim on they are in hand
-like any other, however long they wait for their turn.
+"""Online requests with long texts, which take a while to tokenize: they are open from the claim on, however
+long they wait for their turn.
 """
 
 import threading
@@ -23,7 +23,7 @@ PATIENCE_S = 60
 
 
 class SlowServer(ScriptedServer):
-    """Makes tokens of a text only when the test lets it."""
+    """Tokenizes a text only when the test lets it."""
 
     def __init__(self) -> None:
         super().__init__("demo")
@@ -111,7 +111,7 @@ def test_each_has_a_place_and_a_lease_that_is_renewed(
     clock: ManualClock,
     claims: list[OnlineClaim],
 ) -> None:
-    """Else one worker claims all there is, whoever else has places."""
+    """Else one worker claims all there are, although others have places."""
     assert runner.count == len(claims)
 
     clock.advance(15)
@@ -127,7 +127,7 @@ def test_each_has_a_place_and_a_lease_that_is_renewed(
 
 @pytest.mark.parametrize("position", [0, -1], ids=["while it is prepared", "while it waits for that"])
 @pytest.mark.parametrize("how", [lose, cancel])
-def test_one_that_is_not_ours_to_run_any_more_does_not_run(
+def test_one_that_is_closed_meanwhile_does_not_run(
     store: Store,
     runner: OnlineRunner,
     model: SlowServer,
@@ -154,7 +154,7 @@ def test_one_that_is_not_ours_to_run_any_more_does_not_run(
         assert len(model.submitted) == len(others), "its text was not even looked at"
 
 
-def test_a_drain_hands_all_of_them_back_and_waits_for_no_text(
+def test_a_drain_hands_back_all_that_wait_and_waits_for_none(
     store: Store, runner: OnlineRunner, model: SlowServer, claims: list[OnlineClaim]
 ) -> None:
     runner.drain(0)
@@ -180,7 +180,7 @@ def test_a_drain_lets_what_it_has_begun_to_prepare_finish_in_time(
     assert states[PREPARING_MAX:] == [ShardState.QUEUED] * 2
 
 
-def test_one_that_is_prepared_in_vain_counts_as_being_there_until_that_has_ended(
+def test_one_that_is_closed_during_preparation_counts_as_inside_until_that_ends(
     store: Store,
     runner: OnlineRunner,
     model: SlowServer,
@@ -201,7 +201,7 @@ def test_one_that_is_prepared_in_vain_counts_as_being_there_until_that_has_ended
 
 
 @pytest.mark.parametrize("how", [lose, cancel])
-def test_a_suspect_that_is_gone_while_it_is_prepared_gives_the_worker_up(
+def test_a_suspect_that_is_closed_during_preparation_lets_others_in(
     store: Store,
     runner: OnlineRunner,
     model: SlowServer,
@@ -219,12 +219,12 @@ def test_a_suspect_that_is_gone_while_it_is_prepared_gives_the_worker_up(
     assert not isolation.enter(object()), "its text is still on its way into the engine"
 
     model.may_end.set()
-    somebody = object()
-    assert isolation.wait_to_enter_alone(somebody, lambda: False)
+    other = object()
+    assert isolation.wait_to_enter_alone(other, lambda: False)
     assert model.running == {}
 
 
-def test_one_that_there_is_no_thread_to_prepare_goes_back_at_once(
+def test_one_without_a_thread_to_prepare_it_is_handed_back_at_once(
     store: Store,
     runner: OnlineRunner,
     heartbeat: Heartbeat,
