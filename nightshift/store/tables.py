@@ -337,13 +337,12 @@ row_crash = Table(
     Column("shard_id", _Id, ForeignKey("shard.id"), primary_key=True),
     Column("row", BigInteger, primary_key=True, autoincrement=False),
     Column("crashes", Integer, nullable=False),
-    Column("explained", Integer, nullable=False),  # those of them whose cause was the process's own
+    Column("explained", Integer, nullable=False),  # of them, those where the worker itself failed
     Column("last_cause", String(24), nullable=False),
-    # Workers that anybody had lost without an explanation when the row was first suspected. Null: unknown.
-    Column("lost_before", BigInteger, nullable=True),
+    Column("lost_before", BigInteger, nullable=True),  # unused; processes of the release before insert it
 )
 
-# Rows that are run no more, because they kill whoever runs them.
+# Rows that are not run again, because they crash their workers.
 dead_row = Table(
     "dead_row",
     metadata,

@@ -18,7 +18,7 @@ from nightshift.endpoints.chat import ChatRequest
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.jobs import Answer, Counts, Face, JobState, Shard, ShardState
 from nightshift.jobs import Job as StoredJob
-from nightshift.jobs.dead_letters import ALONE_TO_BURY, AMONG_OTHERS_MAX
+from nightshift.jobs.dead_letters import UNEXPLAINED_CRASHES_MAX
 from nightshift.jobs.ids import batch_id
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.rows.outputs import RowResult, json_line
@@ -185,7 +185,7 @@ def _without_buried(service: Service, job: Job, shards: Sequence[Shard]) -> tupl
     """
     dead = tables.dead_row
     wanted = select(dead.c.shard_id, dead.c.row).where(
-        dead.c.job_id == job.id, dead.c.crashes >= AMONG_OTHERS_MAX + ALONE_TO_BURY
+        dead.c.job_id == job.id, dead.c.crashes >= UNEXPLAINED_CRASHES_MAX
     )
     with service.database.read() as connection:
         buried = {(row.shard_id, row.row) for row in connection.execute(wanted)}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, case, delete, insert, literal, select, tuple_, update
+from sqlalchemy import Connection, Row, delete, insert, select, tuple_, update
 
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import ShardState, Suspicion
@@ -116,23 +116,17 @@ class DeadLetters:
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
     def record_crash(
-        self,
-        shard_id: str,
-        rows: Sequence[int],
-        cause: ExitCause,
-        *,
-        crashes_before: int = 1,
-        lost_before: int = 0,
+        self, shard_id: str, rows: Sequence[int], cause: ExitCause, *, crashes_before: int = 1
     ) -> None:
-        """These were under way when their worker died. The first a shard has to blame are taken to have been
-        under way the time before as well, which is why they were written down, and that to have been of this
-        kind: if there was such a time since it was last above suspicion. `lost_before`: workers that anybody
-        has lost without an explanation before this one.
+        """Charge a lost worker to rows that were in flight. `crashes_before`: of the shard.
+
+        The first rows of a shard to be charged are taken to have been in flight at the loss before as well,
+        after which they were journalled, if there was one since the shard was last cleared.
         """
-        first = 2 if crashes_before and not self._has_blamed(shard_id) else 1
+        first = 2 if crashes_before and not self._has_suspects(shard_id) else 1
+        explained = int(cause.is_explained)
         for row in rows:
             this = (row_crash.c.shard_id == shard_id) & (row_crash.c.row == row)
-            explained = int(cause.is_explained)
             more = {"crashes": row_crash.c.crashes + 1, "explained": row_crash.c.explained + explained}
             if not self._connection.execute(
                 update(row_crash).where(this).values(**more, last_cause=cause)
@@ -144,35 +138,8 @@ class DeadLetters:
                         crashes=first,
                         explained=first * explained,
                         last_cause=cause,
-                        lost_before=lost_before - (first - 1) * (1 - explained),
                     )
                 )
-
-    def unexplained(self, shard_id: str, row: int) -> tuple[int, int | None]:
-        """Of a suspect: workers lost with it without an explanation; workers that anybody had lost so when it
-        was first suspected, None if that is not known.
-        """
-        found = self._connection.execute(
-            select(row_crash.c.crashes - row_crash.c.explained, row_crash.c.lost_before).where(
-                row_crash.c.shard_id == shard_id, row_crash.c.row == row
-            )
-        ).one()
-        return found[0], found[1]
-
-    def explain(self, shard_id: str, row: int) -> int:
-        """A suspect is found guilty, and the workers lost with it are explained from now on. How many. Those
-        that were lost before another was suspected no longer count as lost before that; all of them are taken
-        to have been where nobody knows since when this one was suspected.
-        """
-        with_it, before = self.unexplained(shard_id, row)
-        lost_before = row_crash.c.lost_before
-        since = literal(with_it) if before is None else lost_before - before
-        self._connection.execute(
-            update(row_crash)
-            .where(since > 0)
-            .values(lost_before=lost_before - case((since < with_it, since), else_=with_it))
-        )
-        return with_it
 
     def insert(self, new: DeadLetter) -> None:
         """This row is run no more."""
@@ -206,7 +173,7 @@ class DeadLetters:
             == 1
         )
 
-    def _has_blamed(self, shard_id: str) -> bool:
+    def _has_suspects(self, shard_id: str) -> bool:
         found = select(row_crash.c.row).where(row_crash.c.shard_id == shard_id).limit(1)
         return self._connection.execute(found).one_or_none() is not None
 

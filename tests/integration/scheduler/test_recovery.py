@@ -288,24 +288,3 @@ def test_a_worker_that_could_not_be_heard_is_not_counted_as_lost(
     with store.snapshot() as tx:
         assert tx.workers.list(state=WorkerState.READY) == []
         assert tx.counters.values() == {}
-
-
-def test_a_row_that_is_lost_with_one_machine_of_many_is_innocent(
-    store: Store, clock: FakeClock, duty: Recovery
-) -> None:
-    """The other three have no work, and nobody sees them go."""
-    planned(store)
-    duty.run_once(clock.now)
-    for lost in range(10):
-        with store.transaction() as tx:
-            tx.workers.register(a_worker(id=f"worker_{lost}", heartbeat_at=clock.now))
-        claim = claimed(store, f"worker_{lost}", ttl_s=CONFIG.lease_ttl_s)
-        for _ in range(3):
-            falls_silent(store, clock)
-        if lost:
-            with store.transaction() as tx:
-                assert tx.dead_letters.journal(claim.lease, [4])
-        pass_by(duty, clock, CONFIG.worker_silent_s + 2 * CONFIG.workers_interval_s)
-
-    with store.snapshot() as tx:
-        assert tx.dead_letters.list("default", limit=1) == []

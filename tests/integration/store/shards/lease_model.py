@@ -11,7 +11,7 @@ from typing import Final
 
 from nightshift.fleet.workers import Capacity, ExitCause
 from nightshift.jobs import JobKind, JobState, JsonObject, ShardState
-from nightshift.jobs.dead_letters import CRASHES_TO_BURY
+from nightshift.jobs.dead_letters import CRASHES_MAX
 from nightshift.jobs.leases import Lease
 
 ATTEMPTS_MAX: Final = 4  # so few that runs get there
@@ -97,11 +97,11 @@ class ModelShard:
             return
         for row in dead - self.dead:
             assert self.under_way == (row,), f"row {row} died among others"
-            assert self.crashes >= CRASHES_TO_BURY, f"row {row} died too soon"
+            assert self.crashes >= CRASHES_MAX, f"row {row} died too soon"
         is_charged = attempts == self.attempts
         assert is_charged or attempts == self.attempts - 1
         if now is ShardState.FAILED:
-            worn_out = self.attempts >= ATTEMPTS_MAX or self.crashes >= CRASHES_TO_BURY
+            worn_out = self.attempts >= ATTEMPTS_MAX or self.crashes >= CRASHES_MAX
             assert worn_out or not self.job.retry_on_interrupt
             if self.job.kind is JobKind.ONLINE:
                 self.job.ended_as = JobState.FAILED

@@ -1,23 +1,18 @@
-"""Rows that kill workers: suspected, cleared, buried, decided about."""
+"""Rows that crash workers: suspected, cleared, made dead letters, decided about."""
 
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import update
-
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import BulkClaim, Counts, Job, JobState, ShardState, Suspicion
 from nightshift.jobs.dead_letters import (
-    ALONE_MAX,
-    ALONE_TO_BURY,
-    AMONG_OTHERS_MAX,
-    CRASHES_WITHOUT_SUSPECT_MAX,
     ERROR_CODE,
+    UNEXPLAINED_CRASHES_MAX,
     DeadLetter,
     DeadLetterState,
 )
 from nightshift.lifecycle.recovery import release_worker
-from nightshift.store import Store, tables
+from nightshift.store import Store
 from nightshift.testing import FakeClock, a_worker, asked, claimed, claimed_online, commit_rows, planned
 from tests.integration.store.racing import at_once
 
@@ -76,7 +71,7 @@ def test_rows_under_way_in_the_second_are_suspects_and_the_one_alone_in_the_thir
         }
 
 
-def test_rows_that_finish_before_the_poison_do_not_hide_it(store: Store) -> None:
+def test_rows_that_finish_first_do_not_hide_the_one_that_crashes(store: Store) -> None:
     planned(store)
     claim = claimed(store)
     commit_rows(store, claim.lease)
@@ -93,7 +88,7 @@ def test_rows_that_finish_before_the_poison_do_not_hide_it(store: Store) -> None
     assert [letter.row for letter in letters(store)] == [7]
 
 
-def test_the_last_suspect_to_finish_takes_the_shard_above_suspicion(store: Store) -> None:
+def test_the_last_suspect_to_finish_clears_the_shard(store: Store) -> None:
     planned(store)
     lose_two_workers(store, [4, 5])
     third = claimed(store)
@@ -122,7 +117,7 @@ def test_a_row_begun_after_the_last_suspect_was_cleared_costs_three_workers_too(
     assert [(letter.row, letter.crashes) for letter in letters(store)] == [(9, 3)]
 
 
-def test_what_else_the_worker_held_while_a_row_ran_alone_is_not_charged(store: Store) -> None:
+def test_what_a_worker_held_beside_a_row_that_ran_alone_is_not_charged(store: Store) -> None:
     planned(store)
     lose_two_workers(store, [4])
     isolating = claimed(store)
@@ -139,8 +134,8 @@ def test_what_else_the_worker_held_while_a_row_ran_alone_is_not_charged(store: S
     assert claimed_online(store, online.shard_id).runs_alone is False
 
 
-def test_a_shard_that_makes_progress_outlives_the_poison_of_others(store: Store) -> None:
-    """Each poison takes two workers from everybody before it runs alone: others are charged with both."""
+def test_a_shard_that_makes_progress_outlives_the_crashes_of_other_jobs_rows(store: Store) -> None:
+    """A row that crashes workers costs two before it runs alone, and what ran beside it is charged both."""
     planned(store)
     for _ in range(2 * ATTEMPTS_MAX):
         assert commit_rows(store, claimed(store).lease)
@@ -171,12 +166,12 @@ def test_attempts_in_a_row_of_a_shard_handed_back_begin_at_the_progress(store: S
     assert (shard.attempts, shard.attempts_in_a_row) == (1, 1)
 
 
-def test_a_shard_that_stood_by_while_others_killed_its_workers_is_not_charged(store: Store) -> None:
-    """It is watched, and waits for its turn: to have no row under way does not mean that reading it kills."""
+def test_a_watched_shard_with_no_row_in_flight_is_not_charged_beside_others(store: Store) -> None:
+    """It waits for its turn: the rows beside it crashed the worker."""
     planned(store)
     claimed(store)
     dies(store)
-    for _ in range(CRASHES_WITHOUT_SUSPECT_MAX):
+    for _ in range(5):
         waits = claimed(store)
         claimed_online(store, asked(store).shard_id)
         dies(store)
@@ -186,7 +181,7 @@ def test_a_shard_that_stood_by_while_others_killed_its_workers_is_not_charged(st
     assert (after.shard.attempts, after.suspicion) == (2, Suspicion(crashes=1))
 
 
-def test_a_worker_that_was_too_slow_to_drain_makes_nobody_a_suspect(store: Store) -> None:
+def test_a_worker_that_was_too_slow_to_drain_makes_no_row_a_suspect(store: Store) -> None:
     planned(store)
     claimed(store)
     dies(store, ExitCause.DRAIN_TOO_SLOW)
@@ -195,7 +190,7 @@ def test_a_worker_that_was_too_slow_to_drain_makes_nobody_a_suspect(store: Store
     assert (claim.suspicion, claim.shard.attempts) == (Suspicion(), 1)
 
 
-def test_an_online_request_that_kills_three_workers_fails_and_says_why(store: Store) -> None:
+def test_an_online_request_that_crashes_three_workers_fails_and_says_why(store: Store) -> None:
     online = asked(store)
     for runs_alone in (False, False, True):
         claim = claimed_online(store, online.shard_id)
@@ -212,9 +207,9 @@ def test_an_online_request_that_kills_three_workers_fails_and_says_why(store: St
     assert [letter.job_id for letter in letters(store)] == [online.job.id]
 
 
-def test_an_online_request_that_only_waits_to_run_alone_is_not_blamed(store: Store) -> None:
+def test_an_online_request_that_only_waits_to_run_alone_is_not_charged_a_crash(store: Store) -> None:
     online = asked(store)
-    for _ in range(2 + CRASHES_WITHOUT_SUSPECT_MAX):
+    for _ in range(7):
         claimed_online(store, online.shard_id)
         dies(store)
 
@@ -222,7 +217,7 @@ def test_an_online_request_that_only_waits_to_run_alone_is_not_blamed(store: Sto
     assert letters(store) == []
 
 
-def test_a_second_poison_row_of_a_shard_has_its_own_three_crashes(store: Store) -> None:
+def test_a_second_row_that_crashes_workers_has_its_own_three_crashes(store: Store) -> None:
     planned(store)
     lose_two_workers(store, [4, 5])
     begins(store, claimed(store), [4])
@@ -240,115 +235,36 @@ def test_a_second_poison_row_of_a_shard_has_its_own_three_crashes(store: Store) 
     assert {letter.row: letter.crashes for letter in letters(store)} == {4: 3, 90: 3}
 
 
-def test_rows_there_while_machines_are_taken_away_are_innocent_for_long(store: Store) -> None:
+def test_a_healthy_row_in_workers_that_are_killed_all_the_time_lives_and_its_success_clears_it(
+    store: Store,
+) -> None:
     planned(store)
-    lose_two_workers(store, [4, 5])
-    for _ in range(ALONE_TO_BURY - 1):
+    lose_two_workers(store, [4])
+    for _ in range(UNEXPLAINED_CRASHES_MAX - 3):
         begins(store, claimed(store), [4])
         dies(store, ExitCause.KILLED)
     assert letters(store) == []
 
-    begins(store, claimed(store), [4])
-    dies(store, ExitCause.KILLED)
-    assert [(letter.row, letter.crashes) for letter in letters(store)] == [(4, 7)]
+    lease = claimed(store).lease
+    with store.transaction() as tx:
+        assert tx.dead_letters.clear_suspect(lease, 4)
+        assert tx.dead_letters.suspects(lease.shard_id) == {}
 
 
-def die_elsewhere(store: Store, count: int) -> None:
-    """Workers that had nothing."""
-    for number in range(count):
-        dies(store, ExitCause.KILLED, f"worker_elsewhere_{number}")
-
-
-def die_alone(store: Store, row: int, count: int) -> None:
-    for _ in range(count):
-        begins(store, claimed(store), [row])
-        dies(store, ExitCause.KILLED)
-
-
-def lose_two_workers_to_nobody_knows_what(store: Store, rows: Sequence[int]) -> None:
+def test_a_row_whose_crashes_nothing_explains_ends_after_a_bounded_number_of_workers(store: Store) -> None:
+    planned(store)
     claimed(store)
     dies(store, ExitCause.KILLED)
-    begins(store, claimed(store), rows)
-    dies(store, ExitCause.KILLED)
+    for _ in range(UNEXPLAINED_CRASHES_MAX - 1):
+        assert letters(store) == []
+        begins(store, claimed(store), [4])
+        dies(store, ExitCause.KILLED)
+
+    assert [(letter.row, letter.crashes) for letter in letters(store)] == [(4, UNEXPLAINED_CRASHES_MAX)]
 
 
-def test_a_row_that_is_hit_no_more_often_than_others_are_is_innocent(store: Store) -> None:
-    """Workers are killed all the time, and a third of those that are has the row in it."""
-    die_elsewhere(store, 40)  # before anything was suspected
-    planned(store)
-    lose_two_workers_to_nobody_knows_what(store, [4])
-    for _ in range(2 * ALONE_TO_BURY):
-        die_elsewhere(store, 2)
-        die_alone(store, 4, 1)
-    assert letters(store) == []
-
-    die_alone(store, 4, ALONE_MAX - 2 * ALONE_TO_BURY)
-    assert [letter.crashes for letter in letters(store)] == [AMONG_OTHERS_MAX + ALONE_MAX]
-
-
-def test_losses_before_it_was_suspected_speak_for_no_row(store: Store) -> None:
-    die_elsewhere(store, 40)
-    planned(store)
-    lose_two_workers_to_nobody_knows_what(store, [4])
-    die_alone(store, 4, ALONE_TO_BURY - 1)
-    assert letters(store) == []
-
-    die_alone(store, 4, 1)
-    assert [letter.row for letter in letters(store)] == [4]
-
-
-def test_what_a_dead_row_has_cost_speaks_for_no_other(store: Store) -> None:
-    planned(store)
-    lose_two_workers_to_nobody_knows_what(store, [4, 5])
-    die_alone(store, 4, ALONE_TO_BURY)
-    die_alone(store, 5, ALONE_TO_BURY - 1)
-    assert [letter.row for letter in letters(store)] == [4]
-
-    die_alone(store, 5, 1)
-    assert sorted(letter.row for letter in letters(store)) == [4, 5]
-
-
-def test_what_a_dead_row_had_cost_before_another_was_suspected_takes_no_protection_from_that(
-    store: Store,
-) -> None:
-    planned(store)
-    lose_two_workers_to_nobody_knows_what(store, [4])
-    die_alone(store, 4, ALONE_TO_BURY - 1)
-    guilty = claimed(store, "worker_2")
-    planned(store)
-    lose_two_workers_to_nobody_knows_what(store, [9])
-    die_elsewhere(store, 12)
-    with store.transaction() as tx:
-        tx.counters.add("lost_with_the_dead", tx.dead_letters.explain(guilty.shard.id, 4))
-
-    die_alone(store, 9, ALONE_TO_BURY + 11)
-    assert letters(store) == []
-    die_alone(store, 9, 1)
-    assert [letter.row for letter in letters(store)] == [9]
-
-
-def test_what_a_row_has_cost_that_is_suspected_since_nobody_knows_when_speaks_for_no_other(
-    store: Store,
-) -> None:
-    """An earlier release did not write down when."""
-    planned(store)
-    lose_two_workers_to_nobody_knows_what(store, [4])
-    with store.transaction() as tx:
-        tx._connection.execute(update(tables.row_crash).values(lost_before=None))
-    guilty = claimed(store, "worker_2")
-    planned(store)
-    lose_two_workers_to_nobody_knows_what(store, [9])
-    with store.transaction() as tx:
-        tx.counters.add("lost_with_the_dead", tx.dead_letters.explain(guilty.shard.id, 4))
-
-    for _ in range(ALONE_TO_BURY):
-        die_elsewhere(store, 1)
-        die_alone(store, 9, 1)
-    assert letters(store) == []
-
-
-def test_a_worker_is_lost_once_whoever_notices_how_often(store: Store) -> None:
-    """Its leases run out; later, whether or not it comes back in between, somebody ends its process."""
+def test_a_worker_is_lost_once_however_often_that_is_noticed(store: Store) -> None:
+    """Its leases expire; later, whether or not it comes back in between, its process ends."""
     with store.transaction() as tx:
         tx.workers.register(a_worker(id="worker_1"))
     dies(store, ExitCause.LEASE_EXPIRED)
@@ -372,7 +288,7 @@ def test_of_two_that_notice_a_loss_at_once_one_counts_it(store: Store) -> None:
     assert sorted(at_once(*[notice] * 4)) == [False, False, False, True]
 
 
-def test_of_two_that_say_they_ran_alone_neither_is_dead(store: Store) -> None:
+def test_of_two_rows_journalled_as_alone_in_one_worker_neither_is_dead(store: Store) -> None:
     requests = [asked(store), asked(store)]
     for is_alone in (False, False, True):
         claims = [claimed_online(store, one.shard_id) for one in requests]
@@ -425,7 +341,7 @@ def test_the_latest_dead_letters_come_first_and_a_page_goes_on_after_one(
     first, second, third = letters(store)
     assert [first.row, second.row, third.row] == [2, 1, 0]
     assert letters(store, after=first) == [second, third]
-    assert letters(store, job_id="job_of_nobody") == []
+    assert letters(store, job_id="job_unknown") == []
 
 
 def a_letter(job: Job, shard_id: str, row: int, died_at: datetime) -> DeadLetter:

@@ -1,92 +1,96 @@
-"""Who is to blame for the death of a worker, as far as can be told."""
+"""Which row is charged with the loss of a worker."""
 
 import pytest
 
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs.dead_letters import (
-    ALONE_MAX,
-    ALONE_TO_BURY,
-    AMONG_OTHERS_MAX,
-    CRASHES_TO_BURY,
-    CRASHES_WITHOUT_SUSPECT_MAX,
-    Judgement,
-    judge,
+    CRASHES_MAX,
+    UNEXPLAINED_CRASHES_MAX,
+    Charge,
+    LostShard,
+    charges,
 )
 
-TWICE = AMONG_OTHERS_MAX  # what a row has cost that was there at the first two losses
+UNWATCHED = LostShard()
+WATCHED = LostShard(crashes=1, in_flight=(3, 4, 5))
+WAITING = LostShard(crashes=1)  # watched, and none of its rows is in flight
+ALONE = LostShard(crashes=2, in_flight=(4,), suspects={4: 2, 5: 2}, is_isolating=True)
 
 
-def test_the_first_worker_lost_makes_nobody_a_suspect() -> None:
-    judged = judge(ExitCause.ABORTED, 0, (), {}, is_isolating=False)
-
-    assert judged == Judgement(charge=True)
+def test_an_unwatched_shard_is_charged_and_no_row_of_it() -> None:
+    assert charges(ExitCause.ABORTED, [UNWATCHED]) == [Charge(shard=True)]
 
 
-def test_rows_that_were_under_way_when_the_second_was_lost_are_suspects() -> None:
-    judged = judge(ExitCause.ABORTED, 1, (3, 4, 5), {}, is_isolating=False)
-
-    assert judged == Judgement(charge=True, blamed=(3, 4, 5), isolate=True)
+def test_journalled_rows_are_charged_and_run_alone_from_then_on() -> None:
+    assert charges(ExitCause.ABORTED, [WATCHED]) == [Charge(shard=True, rows=(3, 4, 5), isolate=True)]
 
 
-def test_a_row_that_was_alone_when_the_third_was_lost_is_dead_and_the_shard_is_not_charged() -> None:
-    judged = judge(ExitCause.OUT_OF_MEMORY, 2, (4,), {4: TWICE, 5: TWICE}, is_isolating=True)
+def test_a_row_that_ran_alone_at_the_third_loss_is_dead_and_its_shard_is_not_charged() -> None:
+    charged = charges(ExitCause.OUT_OF_MEMORY, [ALONE])
 
-    assert judged == Judgement(charge=False, blamed=(4,), dead=(4,), isolate=True)
+    assert charged == [Charge(shard=False, rows=(4,), dead_row=4, isolate=True)]
 
 
 def test_after_the_last_suspect_the_rows_run_together_again() -> None:
-    assert not judge(ExitCause.ABORTED, 2, (4,), {4: TWICE}, is_isolating=True).isolate
+    last = LostShard(crashes=2, in_flight=(4,), suspects={4: 2}, is_isolating=True)
+
+    assert not charges(ExitCause.ABORTED, [last])[0].isolate
 
 
-def test_a_row_that_was_first_seen_after_the_shard_was_watched_dies_of_its_third_as_well() -> None:
-    crashes = 0
-    judged = judge(ExitCause.ABORTED, 2, (90,), {}, is_isolating=False)
-    while not judged.dead:
-        crashes += 1
-        judged = judge(ExitCause.ABORTED, 2, (90,), {90: crashes}, is_isolating=True)
-
-    assert crashes + 1 == CRASHES_TO_BURY
-
-
-def test_a_row_beside_others_is_never_dead() -> None:
-    assert judge(ExitCause.ABORTED, 9, (4, 5), {4: 9, 5: 9}, is_isolating=True).dead == ()
-    assert judge(ExitCause.ABORTED, 9, (4,), {4: 9}, is_isolating=False).dead == ()
-    assert judge(ExitCause.ABORTED, 9, (4,), {5: 9}, is_isolating=True).dead == ()
+@pytest.mark.parametrize(
+    "among_others",
+    [
+        LostShard(9, in_flight=(4, 5), suspects={4: 9, 5: 9}, is_isolating=True),
+        LostShard(9, in_flight=(4,), suspects={4: 9}, is_isolating=False),
+        LostShard(9, in_flight=(4,), suspects={5: 9}, is_isolating=True),
+    ],
+)
+def test_a_row_that_did_not_run_alone_is_never_dead(among_others: LostShard) -> None:
+    assert charges(ExitCause.ABORTED, [among_others])[0].dead_row is None
 
 
-@pytest.mark.parametrize("cause", [ExitCause.KILLED, ExitCause.LEASE_EXPIRED, ExitCause.UNREQUESTED_DRAIN])
-def test_a_row_dies_of_deaths_nobody_explains_only_after_many_while_it_ran_alone(cause: ExitCause) -> None:
-    assert alone_until_dead(cause, lost_elsewhere=0) == ALONE_TO_BURY > CRASHES_TO_BURY
+@pytest.mark.parametrize(
+    ("cause", "crashes_max"),
+    [
+        (ExitCause.ABORTED, CRASHES_MAX),
+        (ExitCause.KILLED, UNEXPLAINED_CRASHES_MAX),
+        (ExitCause.LEASE_EXPIRED, UNEXPLAINED_CRASHES_MAX),
+        (ExitCause.UNREQUESTED_DRAIN, UNEXPLAINED_CRASHES_MAX),
+    ],
+)
+def test_unexplained_losses_make_a_dead_letter_only_after_many_more(
+    cause: ExitCause, crashes_max: int
+) -> None:
+    def dead_after(crashes: int) -> bool:
+        alone = LostShard(2, in_flight=(4,), suspects={4: crashes - 1}, is_isolating=True)
+        return charges(cause, [alone])[0].dead_row is not None
 
-
-def test_where_workers_are_lost_everywhere_it_takes_as_many_more_but_not_for_ever() -> None:
-    assert alone_until_dead(ExitCause.KILLED, lost_elsewhere=3) == ALONE_TO_BURY + 3
-    assert alone_until_dead(ExitCause.KILLED, lost_elsewhere=1000) == ALONE_MAX
-    assert alone_until_dead(ExitCause.ABORTED, lost_elsewhere=1000) == CRASHES_TO_BURY - TWICE
-
-
-def alone_until_dead(cause: ExitCause, lost_elsewhere: int) -> int:
-    """How many workers a row costs that runs alone in them."""
-    alone, judged = 0, Judgement(charge=True)
-    while not judged.dead:
-        judged = judge(cause, 2, (4,), {4: TWICE + alone}, is_isolating=True, lost_elsewhere=lost_elsewhere)
-        alone += 1
-    return alone
+    assert not dead_after(crashes_max - 1)
+    assert dead_after(crashes_max)
 
 
 @pytest.mark.parametrize(
     "cause", [ExitCause.DRAIN_TOO_SLOW, ExitCause.QUEUE_CONNECTION_LOST, ExitCause.DRAINED]
 )
-def test_an_end_that_is_no_crash_is_not_charged(cause: ExitCause) -> None:
-    judged = judge(cause, 2, (4,), {4: TWICE}, is_isolating=True)
+def test_an_exit_that_is_no_crash_is_charged_to_nothing(cause: ExitCause) -> None:
+    assert charges(cause, [ALONE, WATCHED]) == [
+        Charge(shard=False, isolate=True),
+        Charge(shard=False, isolate=False),
+    ]
 
-    assert judged == Judgement(charge=False, isolate=True)
 
+@pytest.mark.parametrize(
+    ("held", "charged"),
+    [
+        ([ALONE, UNWATCHED, WATCHED], [True, False, False]),  # the row that ran alone
+        ([ALONE, ALONE], [False, False]),  # one of them did not
+        ([UNWATCHED, WATCHED, WAITING], [True, True, False]),  # what may have been in the engine
+        ([WAITING, WAITING], [True, True]),  # nothing was: reading one of them crashed the worker
+    ],
+)
+def test_of_all_that_a_worker_held_only_what_may_have_crashed_it_is_charged(
+    held: list[LostShard], charged: list[bool]
+) -> None:
+    found = charges(ExitCause.ABORTED, held)
 
-def test_a_shard_whose_reading_kills_is_given_up() -> None:
-    last = CRASHES_WITHOUT_SUSPECT_MAX - 1
-
-    assert judge(ExitCause.SIGNAL, last, (), {}, is_isolating=False).give_up
-    assert not judge(ExitCause.SIGNAL, last - 1, (), {}, is_isolating=False).give_up
-    assert not judge(ExitCause.SIGNAL, last, (4,), {}, is_isolating=False).give_up
-    assert not judge(ExitCause.KILLED, 100, (), {}, is_isolating=False).give_up
+    assert [bool(charge.shard or charge.rows) for charge in found] == charged

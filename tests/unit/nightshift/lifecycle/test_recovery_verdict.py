@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from nightshift.jobs import JobKind, StopReason
-from nightshift.jobs.dead_letters import Judgement
+from nightshift.jobs.dead_letters import Charge
 from nightshift.jobs.leases import FIRST_TERM
-from nightshift.lifecycle.recovery import Verdict, verdict
+from nightshift.lifecycle.recovery import CHARGE_SHARD, Verdict, verdict
 from nightshift.store.shards.leases import ExpiredLease
 from nightshift.testing import STARTS_AT
 
@@ -28,25 +28,25 @@ ABANDONED = ExpiredLease(
 )
 
 
-CHARGED = Judgement(charge=True)
-
-
 @pytest.mark.parametrize(
-    ("what", "judged", "decided"),
+    ("what", "charge", "decided"),
     [
-        ({}, CHARGED, Verdict.RETRY),
-        ({"attempts_in_a_row": ATTEMPTS_MAX - 1}, CHARGED, Verdict.RETRY),
-        ({"attempts_in_a_row": ATTEMPTS_MAX}, CHARGED, Verdict.GIVE_UP),
-        ({"attempts": ATTEMPTS_MAX}, CHARGED, Verdict.RETRY),
-        ({"attempts_in_a_row": ATTEMPTS_MAX}, Judgement(charge=False), Verdict.RETRY),
-        ({}, Judgement(charge=True, give_up=True), Verdict.GIVE_UP),
-        ({}, Judgement(charge=True, dead=(3,)), Verdict.RETRY),
-        ({"kind": JobKind.ONLINE}, Judgement(charge=True, dead=(0,)), Verdict.GIVE_UP),
-        ({"retry_on_interrupt": False}, CHARGED, Verdict.GIVE_UP),
-        ({"stop_reason": StopReason.CANCELLED}, Judgement(charge=True, give_up=True), Verdict.STOP),
+        ({}, CHARGE_SHARD, Verdict.RETRY),
+        ({"attempts_in_a_row": ATTEMPTS_MAX - 1}, CHARGE_SHARD, Verdict.RETRY),
+        ({"attempts_in_a_row": ATTEMPTS_MAX}, CHARGE_SHARD, Verdict.GIVE_UP),
+        ({"attempts": ATTEMPTS_MAX}, CHARGE_SHARD, Verdict.RETRY),
+        ({"attempts_in_a_row": ATTEMPTS_MAX}, Charge(shard=False), Verdict.RETRY),
+        ({}, Charge(shard=False, dead_row=3), Verdict.RETRY),
+        ({"kind": JobKind.ONLINE}, Charge(shard=False, dead_row=0), Verdict.GIVE_UP),
+        ({"retry_on_interrupt": False}, CHARGE_SHARD, Verdict.GIVE_UP),
+        (
+            {"stop_reason": StopReason.CANCELLED, "attempts_in_a_row": ATTEMPTS_MAX},
+            CHARGE_SHARD,
+            Verdict.STOP,
+        ),
     ],
 )
 def test_a_shard_is_tried_again_until_it_is_plainly_the_shard(
-    what: dict, judged: Judgement, decided: Verdict
+    what: dict, charge: Charge, decided: Verdict
 ) -> None:
-    assert verdict(replace(ABANDONED, **what), ATTEMPTS_MAX, judged) is decided
+    assert verdict(replace(ABANDONED, **what), ATTEMPTS_MAX, charge) is decided
