@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fastapi import FastAPI
 
 from api.authentication import Authenticator
-from api.metrics import HttpMetrics, QueueTruth
+from api.metrics import DatabaseMetrics, HttpMetrics
 from api.middleware.boundary import Boundary
 from api.middleware.limits import BodyLimit
 from api.openai import batches, files, inference, models
@@ -62,7 +62,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
 
 
 def _own_settings() -> AppSettings:
-    """Of this process. Ends it where they make no sense: later, the server would only show a traceback."""
+    """Of this process. Invalid ones end it in one line: later, the server would show a traceback."""
     with starting():
         set_up_logging("api")
         settings = AppSettings()
@@ -74,14 +74,14 @@ def _lifespan(settings: AppSettings) -> Callable[[FastAPI], AbstractAsyncContext
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with open_services(settings) as services:
-            truth = QueueTruth(services.store)
+            database_metrics = DatabaseMetrics(services.store)
             app.state.services = services
             app.state.authenticator = Authenticator(services.store)
-            app.state.metrics.registry.register(truth)
+            app.state.metrics.registry.register(database_metrics)
             log.info(
                 "api started", extra={"action": "api_started", "database": services.store.database.dialect}
             )
             yield
-            app.state.metrics.registry.unregister(truth)
+            app.state.metrics.registry.unregister(database_metrics)
 
     return lifespan

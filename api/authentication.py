@@ -19,14 +19,14 @@ _SCHEME: Final = "bearer "
 
 @dataclass(frozen=True)
 class Caller:
-    """Whoever holds a key, and the tenant it belongs to."""
+    """The holder of a key, and its tenant."""
 
     key_id: str
     tenant_id: str
 
 
 class Authenticator:
-    """Checks keys against the database and remembers, for moments, the ones that were good."""
+    """Checks keys against the database and caches the valid ones for some seconds."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -24,8 +24,8 @@ LIST_LIMIT_MAX: Final = 100
 PARSE_INLINE_BYTES_MAX: Final = 64 * 1024  # larger bodies are parsed in a thread, not in the event loop
 
 
-# What does not block is asynchronous here: FastAPI sends everything else to a thread, and each way there and
-# back takes longer than the look-up.
+# What does not block is asynchronous here: FastAPI runs everything else in a thread, and the switch takes
+# longer than the look-up.
 
 
 async def _services(request: Request) -> Services:
@@ -39,7 +39,7 @@ ServicesDep = Annotated[Services, Depends(_services)]
 async def _caller(request: Request, authorization: Annotated[str | None, Header()] = None) -> Caller:
     authenticator: Authenticator = request.app.state.authenticator
     if "\0" in request.url.path or b"%00" in request.scope["query_string"]:
-        raise InvalidRequest("A URL may not contain NUL characters.")  # no database would look for one
+        raise InvalidRequest("A URL may not contain NUL characters.")  # no database looks for one
     return await authenticator.caller(authorization)
 
 
@@ -49,7 +49,7 @@ CallerDep = Annotated[Caller, Depends(_caller)]
 async def _json_object(
     request: Request, services: ServicesDep, caller: CallerDep
 ) -> AsyncIterator[JsonObject]:
-    """Until the request is answered: so long it is in memory."""
+    """The body, counted in memory until the request is answered."""
     length = request.headers.get("content-length", "")
     bytes_max = services.settings.api.body_bytes_max
     announced = min(int(length), bytes_max) if length.isdecimal() else bytes_max
@@ -82,7 +82,7 @@ PageDep = Annotated[Page, Depends(_page)]
 
 
 def get_job(tx: Transaction, caller: Caller, job_id: str, param: str = "id") -> Job:
-    """A job of the caller's. Raises NotFound, also for another tenant's: to the caller it does not exist."""
+    """A job of the caller's. Raises NotFound, also for another tenant's."""
     job = tx.jobs.get(caller.tenant_id, job_id)
     if job is None:
         raise NotFound(f"No such Job object: {job_id}", param=param)

@@ -1,7 +1,7 @@
-"""Numbers for Prometheus: requests as they were answered, and the queue as the database knows it.
+"""Metrics for Prometheus: requests as they were answered, and the queue as the database knows it.
 
-The API is one process per container, so a plain registry of its own is enough. What waits and what is owed
-is read from the database when somebody asks: events on the way get lost, rows do not.
+The API is one process per container, so a registry of its own is enough. What waits and what is owed is read
+from the database at each scrape: counted events could be lost, rows are not.
 """
 
 from collections.abc import Iterator, Mapping
@@ -57,12 +57,12 @@ class HttpMetrics:
         self._seconds.labels(method, route).observe(seconds)
 
     def render(self) -> bytes:
-        """All metrics in Prometheus' text form. Asks the database: not for the event loop."""
+        """All metrics in Prometheus' text form. Blocks on the database."""
         return generate_latest(self.registry)
 
 
-class QueueTruth(Collector):
-    """What the database says is waiting, running and owed, at the moment of asking."""
+class DatabaseMetrics(Collector):
+    """What waits, runs and is owed, read from the database at each scrape."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Looking at each part the service stands on. A part that is not required may be away: that is degraded."""
+"""Checks each part the service depends on. One that is not required may be away: that is degraded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from api.services import Services
 from nightshift.errors import NightshiftError
 from nightshift.store.databases.migrate import serves
 
-PROBE_KEY: Final = "readyz"  # nothing lies there; asking is enough
+PROBE_KEY: Final = "readyz"  # it does not exist; the answer is enough
 WORKER_SILENCE_MAX: Final = timedelta(seconds=30)  # six heartbeats
 
 
@@ -27,7 +27,7 @@ class Part:
 
 
 def check_parts(services: Services) -> Sequence[Part]:
-    """Every part, asked now. Blocks for as long as their timeouts are."""
+    """Every part, checked now. Blocks up to their timeouts."""
     needs_worker = services.settings.api.ready_needs_worker
     database = _problem_with_database(services)
     return (

@@ -1,9 +1,8 @@
-"""Tells the workers at once what the outbox would tell them later.
+"""Sends rings as soon as they are committed; what fails stays in the outbox for the scheduler.
 
-A ring that was sent is taken out of the outbox a moment afterwards, together with all others of that moment.
-A commit of its own would cost every request one more wait for the disk, and on SQLite, which has one writer
-at a time, hold up the very claim it has just rung for. What stays behind is rung again by the scheduler,
-which gives us a second (`outbox_age_s`), and finds nothing left to claim.
+Rings that were sent are deleted from the outbox in batches. A commit for each would cost every request one
+more wait for the disk, and on SQLite, which has one writer at a time, delay the claim that the ring was sent
+for. The scheduler sends what it finds after a second (`outbox_age_s`); a duplicate finds nothing to claim.
 """
 
 import logging
@@ -23,16 +22,16 @@ from nightshift.store.shards.outbox import Ring
 
 log = logging.getLogger(__name__)
 
-# After a failed ring nobody rings for so long: a dead Redis costs one request a wait, not every request.
-DOORBELL_REST_S: Final = 2.0
+# After a failed send none is tried for so long: a dead Redis delays one request, not every request.
+RING_PAUSE_S: Final = 2.0
 
-DELETE_AFTER_S: Final = 0.2  # from the first ring sent: how many go in one commit
+DELETE_AFTER_S: Final = 0.2  # from the first ring sent: rings of this time go in one commit
 CLOSE_S: Final = 2.0
-SENT_MAX: Final = 1000  # sent and not deleted; what is more than that stays for the scheduler
+SENT_MAX: Final = 1000  # sent and not yet deleted; the scheduler handles the rest
 
 
-class Doorbell:
-    """It may fail; it may not delay. Thread-safe."""
+class RingSender:
+    """Sends rings and hints; never raises when Redis is away. Thread-safe."""
 
     def __init__(self, queue_: Queue, hint_publisher: HintPublisher, store: Store) -> None:
         self._queue = queue_
@@ -40,17 +39,17 @@ class Doorbell:
         self._store = store
         self._rests_until_s = 0.0
         self._sent: queue.Queue[int | None] = queue.Queue(SENT_MAX)  # ids; None: no more will come
-        self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="rings", daemon=True)
         self._thread.start()
 
-    def ring(self, rings: Sequence[Ring]) -> bool:
+    def send(self, rings: Sequence[Ring]) -> bool:
         """Send committed rings. False: the scheduler will send them."""
         if not rings or time.monotonic() < self._rests_until_s:
             return False
         try:
             self._queue.ring(rings)
         except QueueUnavailable:
-            self._rests_until_s = time.monotonic() + DOORBELL_REST_S
+            self._rests_until_s = time.monotonic() + RING_PAUSE_S
             log.warning("the queue is away; work waits in the outbox", extra={"action": "ring_failed"})
             return False
         failpoints.hit("api.rung")
@@ -62,12 +61,12 @@ class Doorbell:
         return True
 
     def hint(self) -> None:
-        """A job was told to stop, and that is committed: its workers need not wait for their next look."""
+        """Tell workers to read a committed stop order now, not with their next heartbeat."""
         if time.monotonic() >= self._rests_until_s and not self._hint_publisher.publish():
-            self._rests_until_s = time.monotonic() + DOORBELL_REST_S
+            self._rests_until_s = time.monotonic() + RING_PAUSE_S
 
     def close(self) -> None:
-        """Take what was sent out of the outbox, if the database can be reached soon."""
+        """Delete from the outbox what was sent, if the database answers soon."""
         with suppress(queue.Full):
             self._sent.put(None, timeout=CLOSE_S)
         self._thread.join(CLOSE_S)
@@ -80,7 +79,7 @@ class Doorbell:
                 return
 
     def _gather(self, first: int) -> tuple[Sequence[int], bool]:
-        """This one and those that are sent soon after it, and whether more may come."""
+        """This ring and those that are sent soon after it, and whether more may come."""
         ring_ids = [first]
         ends_at_s = time.monotonic() + DELETE_AFTER_S
         while (left_s := ends_at_s - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""What the handlers stand on: the store, the doorbell, the token streams, the object store, the vault.
+"""What the handlers use: the store, the queue, the token streams, the object store, the vault.
 
 Opened once per process from the settings and closed with it. Handlers get them through `api/dependencies.py`
 and never make their own.
@@ -13,7 +13,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 
 from api.middleware.bodies import BodyMemory
-from api.rings import Doorbell
+from api.rings import RingSender
 from nightshift.broker.hints import HintPublisher
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamReader
@@ -69,7 +69,7 @@ class Services:
     settings: AppSettings
     store: Store
     queue: Queue
-    doorbell: Doorbell
+    ring_sender: RingSender
     streams: StreamReader
     objects: ObjectStore
     storage_threads: StorageThreads  # every call of `objects` is made there
@@ -99,7 +99,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
     streams = StreamReader(settings.queue)
     objects = open_store(settings.data.resolved_storage_url)
     locations = Locations(settings.locations.s3_buckets, settings.locations.file_roots)
-    doorbell = Doorbell(queue, hint_publisher, store)
+    ring_sender = RingSender(queue, hint_publisher, store)
     vault = open_vault(settings.data)
     catalogue = CachedCatalogue(settings.submission.models)
     try:
@@ -107,7 +107,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
             settings=settings,
             store=store,
             queue=queue,
-            doorbell=doorbell,
+            ring_sender=ring_sender,
             streams=streams,
             objects=objects,
             storage_threads=StorageThreads(),
@@ -118,7 +118,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
             body_memory=BodyMemory(max(settings.api.bodies_bytes_max, 2 * settings.api.body_bytes_max)),
         )
     finally:
-        await run_in_threadpool(doorbell.close)
+        await run_in_threadpool(ring_sender.close)
         await streams.close()
         locations.close()
         objects.close()

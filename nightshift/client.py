@@ -168,7 +168,7 @@ class Client:
         return RemoteJob.from_json(self._call("POST", "/v1/jobs", json=body, headers=headers))
 
     def get_job(self, job_id: str, *, is_followed: bool = False) -> RemoteJob:
-        """`is_followed`: somebody stays until it has ended, and has as much patience as `events`.
+        """`is_followed`: the caller polls until it has ended, with as many retries as `events`.
 
         Raises ApiError (404: no such job), ServerUnreachable.
         """
@@ -291,7 +291,7 @@ class Client:
             try:
                 answer = self._http.request(method, path, json=json, params=params, headers=headers)
             except httpx.TransportError as error:
-                # Nothing listens there: that is said at once, and waited out only where somebody did listen.
+                # No server listens there: raised at once, and retried only for a server that answered before.
                 is_pointless = isinstance(error, httpx.ConnectError) and not is_following
                 if attempt == tries or is_pointless:
                     raise self._unreachable(error) from error
@@ -344,7 +344,7 @@ def check_api_key(api_key: str) -> None:
 
 
 def _segment(id: str) -> str:
-    """An id as one part of a path, whatever somebody has typed."""
+    """An id as one part of a path, whatever the user typed."""
     return quote(id, safe="")
 
 

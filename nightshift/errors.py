@@ -5,7 +5,7 @@ A subclass's docstring is its default message, advice included. Nothing here kno
 exit code.
 
     NightshiftError
-    ├── InvalidRequest                 the caller can mend it; `param` names the field
+    ├── InvalidRequest                 the caller can correct it; `param` names the field
     │   ├── UnknownModel
     │   ├── LocationNotAllowed
     │   ├── RequestTooLarge
@@ -21,10 +21,10 @@ exit code.
     │   ├── StorageDenied              no retry helps
     │   │   └── CredentialsRefused     whatever was asked for
     │   └── StorageUnavailable         a retry may
-    ├── QueueUnavailable               the doorbell is away; nothing is lost
+    ├── QueueUnavailable               Redis is away; nothing is lost
     ├── DatabaseUnavailable
     │   └── Conflicted                 nothing was changed; the same again may succeed at once
-    └── ConfigurationError             the operator can mend it
+    └── ConfigurationError             the operator can correct it
         └── InvalidSetting             a variable NIGHTSHIFT_… says what makes no sense
 """
 

@@ -211,7 +211,7 @@ class SchedulerSettings(RowSettings):
     leader_ttl_s: Seconds = 15.0  # of several schedulers one leads; a dead one is replaced after so long
     leader_trust_s: Seconds = 10.0  # one that could not renew its lead for so long stops by itself
     leader_attempt_s: Seconds = 3.0  # between two attempts to lead, or to go on leading
-    ring_after_s: Seconds = 10.0  # queued work nobody has been told of for this long is rung again
+    ring_after_s: Seconds = 10.0  # queued work that no ring was sent for in so long is rung again
     retention_interval_s: Seconds = 300.0  # between two passes over objects that nothing refers to
     # An object nothing refers to is collected so long after it was written.
     orphan_age_s: Annotated[float, Field(ge=1, le=YEARS, allow_inf_nan=False)] = 3600.0

@@ -47,7 +47,7 @@ class WebhookBody(BaseModel):
 
 
 class Options(BaseModel):
-    """What may be said about any bulk job, on either face under the same names."""
+    """Options of any bulk job, under the same names on both faces."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,8 +1,8 @@
-"""What happens to a job, as it happens: resumable without gap or duplicate.
+"""The events of a job, live and resumable without gap or duplicate.
 
 Two sources are merged. What the database records is numbered 1, 2, 3 … without gaps; the deltas of an online
-job come over a stream and are counted. An event's id is its place in both, `{recorded}-{deltas}`, so whoever
-comes back with the last id it saw goes on exactly there.
+job come over a stream and are counted. An event's id is its position in both, `{recorded}-{deltas}`, so a
+client that sends the last id it saw continues exactly there.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Final
 from sse_starlette import ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
-from api.jobs.online import Moment, moments
+from api.jobs.online import StreamItem, poll_or_deltas
 from api.responses.sse import event
 from api.responses.times import seconds
 from api.services import Services
@@ -28,7 +28,7 @@ from nightshift.store.jobs.events import Event
 log = logging.getLogger(__name__)
 
 EVENTS_PAGE: Final = 500  # read from the database at a time
-POLL_S: Final = 0.5  # so progress is told at most twice a second, however often it is made
+POLL_S: Final = 0.5  # progress is sent at most twice a second
 
 DELTA: Final = "job.delta"
 PROGRESS: Final = "job.progress"
@@ -39,14 +39,14 @@ _PLACE: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 
 @dataclass(frozen=True)
 class Place:
-    """How far a reader has come: the last recorded event's number, and how many deltas."""
+    """A reader's position: the last recorded event's number, and how many deltas it has."""
 
     recorded: int = 0
     deltas: int = 0
 
     @classmethod
     def parse(cls, last_event_id: str | None) -> "Place":
-        """From the header of the same name. Raises InvalidRequest for what is no such id."""
+        """From the `Last-Event-ID` header. Raises InvalidRequest."""
         if not last_event_id:
             return cls()
         match = _PLACE.fullmatch(last_event_id)
@@ -55,7 +55,7 @@ class Place:
         return cls(int(match[1]), int(match[2]))
 
     def check(self, last_seq: int) -> None:
-        """Raises InvalidRequest for a place that no job whose newest event this is has reached."""
+        """Raises InvalidRequest for a position beyond the job's newest event."""
         if self.recorded > last_seq:
             raise _no_id_of_this_stream()
 
@@ -69,7 +69,7 @@ def _no_id_of_this_stream() -> InvalidRequest:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What the database has after a place, a page of it."""
+    """A page of what the database has after a position."""
 
     events: Sequence[Event]
     job_has_ended: bool
@@ -80,14 +80,14 @@ async def follow_job(
 ) -> AsyncGenerator[ServerSentEvent, None]:
     """A job's events after `place`. Ends after the terminal one; at once if that was seen before."""
     deltas_read = 0
-    ending: Event | None = None  # held back until the stream has said its last
-    async with aclosing(_moments(services, shard_id)) as coming:
-        async for moment in coming:
-            if isinstance(moment, Delta):
+    ending: Event | None = None  # sent once the stream of deltas has ended
+    async with aclosing(_items(services, shard_id)) as items:
+        async for item in items:
+            if isinstance(item, Delta):
                 deltas_read += 1
                 if deltas_read > place.deltas:
                     place = replace(place, deltas=deltas_read)
-                    yield event(json.dumps(moment.data), id=str(place), type=DELTA)
+                    yield event(json.dumps(item.data), id=str(place), type=DELTA)
                 continue
             if ending is not None:
                 break
@@ -102,22 +102,22 @@ async def follow_job(
                 yield _shown(job, found, place)
             if ending is not None and shard_id is None:
                 break
-    assert ending is not None, "moments never end by themselves"
+    assert ending is not None, "the items never end by themselves"
     yield _shown(job, ending, replace(place, recorded=ending.seq))
 
 
-async def _moments(services: Services, shard_id: str | None) -> AsyncGenerator[Moment, None]:
-    """As `moments`, with a first look at the database before any waiting."""
+async def _items(services: Services, shard_id: str | None) -> AsyncGenerator[StreamItem, None]:
+    """As `poll_or_deltas`, with a first read of the database before any waiting."""
     yield None
-    async with aclosing(moments(services.streams, shard_id, POLL_S)) as coming:
-        async for moment in coming:
-            yield moment
+    async with aclosing(poll_or_deltas(services.streams, shard_id, POLL_S)) as items:
+        async for item in items:
+            yield item
 
 
 def _recorded_after(services: Services, job: Job, place: Place) -> _Recorded:
     try:
         with services.store.snapshot() as tx:
-            # In this order: a job seen as ended has all its events in sight.
+            # In this order: a job read as ended has all its events committed.
             has_ended = tx.jobs.fetch(job.id).state.is_terminal
             return _Recorded(tx.events.after(job.tenant_id, job.id, place.recorded, EVENTS_PAGE), has_ended)
     except DatabaseUnavailable:
@@ -126,7 +126,7 @@ def _recorded_after(services: Services, job: Job, place: Place) -> _Recorded:
 
 
 def _without_overtaken(events: Sequence[Event]) -> list[Event]:
-    """Of progress only the newest: it says everything the ones before it said."""
+    """Only the newest of consecutive progress events: each contains the ones before it."""
     newest = max((found.seq for found in events if found.type == PROGRESS), default=0)
     return [found for found in events if found.type != PROGRESS or found.seq == newest]
 

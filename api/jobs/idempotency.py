@@ -1,8 +1,8 @@
-"""Creating once: a request repeated by a client that did not hear the answer makes no second job.
+"""Creating once: a client that repeats a request because it got no answer makes no second job.
 
 A repeat is known by its Idempotency-Key, by the name and date of a nightly run, or, when the official client
 retries (it sends no key), by being the same request within a minute. The key is kept in the transaction that
-makes the job, so there is no moment in which one exists without the other.
+makes the job, so neither ever exists without the other.
 """
 
 import re
@@ -22,18 +22,18 @@ from nightshift.store.shards.outbox import Ring
 KEY_CHARS_MAX: Final = 255
 KEPT_FOR: Final = {JobKind.ONLINE: timedelta(hours=24), JobKind.BULK: timedelta(hours=72)}
 CLIENT_RETRY_WITHIN: Final = timedelta(seconds=60)
-RACES_MAX: Final = 3  # lost to another request with the same key, which then has an answer for us
+RACES_MAX: Final = 3  # lost to another request with the same key, whose answer is then returned
 
 _RETRIED: Final = re.compile(r"[1-9][0-9]{0,5}")  # a client's count of its retries, past the first try
 
 
 @dataclass(frozen=True)
 class Repeatable:
-    """By what a repeat of this request would be known."""
+    """What identifies a repeat of this request."""
 
     tenant_id: str
     fingerprint: str
-    key: str | None  # None: nobody gave one
+    key: str | None  # None: the client sent none
     is_client_retry: bool  # the official client says that it has asked before
 
 
@@ -52,7 +52,7 @@ Render = Callable[[Transaction, Job, datetime], JsonObject]
 
 
 class _LostRace(Exception):
-    """Another request with the same key was first; this transaction must leave no trace."""
+    """Another request with the same key was first; this transaction is rolled back."""
 
 
 def repeatable(tenant_id: str, fingerprint: str, key: str | None, retry_count: str | None) -> Repeatable:

@@ -1,9 +1,9 @@
 """One request, one answer: accepting an online job and waiting for what is recorded of it.
 
-    accept ──► doorbell ──► stream of deltas ─ ─ ─ ─ ─ ─ ┐ a convenience: may be late, cut off or away
-                 └────────► the database, every moment ──┴─► the recorded outcome: the only one that counts
+    accept ──► ring ──► stream of deltas ─ ─ ─ ─ ─ ┐ best effort: may be late, cut off or away
+                └─────► the database, polled ──────┴─► the recorded outcome: the only one that counts
 
-Whoever stops waiting (a client that hangs up, a deadline) stops the job, so that its slot becomes free.
+When a client disconnects or its deadline passes, the job is stopped, so that its slot becomes free.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ from nightshift.store import Transaction
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0  # while deltas flow: between looks at the clock and at the client
-POLL_S: Final = 0.2  # between looks into the database when no stream says that there is something to see
+LOOK_S: Final = 1.0  # while deltas flow: between checks of the clock and of the client
+POLL_S: Final = 0.2  # between reads of the database without a stream
 
-Moment = Delta | None  # a piece of an answer; or nothing new here: time to look into the database
+StreamItem = Delta | None  # None: time to read the database
 Gone = Callable[[], Awaitable[bool]]  # whether the client has hung up
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """An accepted request whose answer somebody waits for."""
+    """An accepted request whose client waits for the answer."""
 
     tenant_id: str
     job: Job
@@ -64,7 +64,7 @@ def accept(services: Services, new: NewJob, body: JsonObject) -> Waiting:
 
     submitted = services.store.run(submit)
     failpoints.hit("api.committed")
-    services.doorbell.ring(submitted.rings)
+    services.ring_sender.send(submitted.rings)
     return Waiting.on(submitted)
 
 
@@ -81,22 +81,22 @@ async def answer(services: Services, waiting: Waiting, gone: Gone) -> Answer:
 async def follow(
     services: Services, waiting: Waiting, gone: Gone
 ) -> AsyncGenerator[Delta | Answer | None, None]:
-    """Deltas as they come and, as the last one, the recorded outcome. None every now and then in between.
+    """Deltas as they arrive, None between them, and last the recorded outcome.
 
     Raises WaitedTooLong and ClientDisconnect.
     """
     clock = asyncio.get_running_loop().time
     waits_until_s = clock() + services.settings.api.online_wait_s
     looks_at_s = clock() + LOOK_S
-    async with aclosing(moments(services.streams, waiting.shard_id)) as coming:
-        async for moment in coming:
-            if moment is None:
+    async with aclosing(poll_or_deltas(services.streams, waiting.shard_id)) as items:
+        async for item in items:
+            if item is None:
                 outcome = await run_in_threadpool(_outcome, services, waiting)
                 if outcome is not None:
                     yield outcome
                     return
-            yield moment
-            if moment is None or clock() >= looks_at_s:
+            yield item
+            if item is None or clock() >= looks_at_s:
                 looks_at_s = clock() + LOOK_S
                 if await gone():
                     raise ClientDisconnect
@@ -105,24 +105,23 @@ async def follow(
 
 
 async def until_ended(services: Services, job: Job, shard_id: str | None, wait_s: float, gone: Gone) -> None:
-    """Hold until the job has ended, the time is up or the client has gone. The job goes on either way."""
+    """Wait until the job has ended, the time is up or the client has disconnected. The job is not stopped."""
     clock = asyncio.get_running_loop().time
     waits_until_s = clock() + wait_s
-    async with aclosing(moments(services.streams, shard_id)) as coming:
-        async for moment in coming:
-            if moment is None and (await run_in_threadpool(_has_ended, services, job) or await gone()):
+    async with aclosing(poll_or_deltas(services.streams, shard_id)) as items:
+        async for item in items:
+            if item is None and (await run_in_threadpool(_has_ended, services, job) or await gone()):
                 return
             if clock() >= waits_until_s:
                 return
 
 
-async def moments(
+async def poll_or_deltas(
     streams: StreamReader, shard_id: str | None, poll_s: float = POLL_S
-) -> AsyncGenerator[Moment, None]:
+) -> AsyncGenerator[StreamItem, None]:
     """Deltas of a shard as they arrive, and None at least once a second. Never ends.
 
-    Without a shard, without Redis, and once the stream has ended or makes no sense, None comes at regular
-    intervals.
+    Without a shard, without Redis, and once the stream has ended or is broken, None comes every `poll_s`.
     """
     if shard_id is not None:
         try:
@@ -136,14 +135,14 @@ async def moments(
         yield None
 
 
-async def _entries(streams: StreamReader, shard_id: str) -> AsyncGenerator[Moment, None]:
+async def _entries(streams: StreamReader, shard_id: str) -> AsyncGenerator[StreamItem, None]:
     async for entry in streams.read(shard_id):
         yield entry if isinstance(entry, Delta) else None
 
 
 @asynccontextmanager
 async def stopping_if_abandoned(services: Services, waiting: Waiting) -> AsyncIterator[None]:
-    """If the block is left by an exception (cancellation included), nobody waits any more: stop the job."""
+    """Stop the job if the block is left by an exception, cancellation included."""
     try:
         yield
     except BaseException:
@@ -153,17 +152,17 @@ async def stopping_if_abandoned(services: Services, waiting: Waiting) -> AsyncIt
 
 
 def stop(services: Services, job: Job) -> None:
-    """Free a job's slot. One that has ended meanwhile stays as it is."""
+    """Free a job's slot. A job that has ended stays as it is."""
     try:
         stopped = services.store.run(
             lambda tx: transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
         )
     except DatabaseUnavailable:
-        # Its completion window is not much longer than the wait was; the scheduler ends it then.
+        # The scheduler ends it with its completion window, which is not much longer than the wait.
         log.warning("an abandoned request was not stopped", extra={"action": "stop_failed", "job": job.id})
         return
     if stopped:
-        services.doorbell.hint()
+        services.ring_sender.hint()
 
 
 def _has_ended(services: Services, job: Job) -> bool:
@@ -176,10 +175,10 @@ def _has_ended(services: Services, job: Job) -> bool:
 
 
 def _outcome(services: Services, waiting: Waiting) -> Answer | None:
-    """What is recorded; None while the job goes on, or the database cannot be asked."""
+    """The recorded outcome; None while the job goes on or the database is away."""
     try:
         with services.store.snapshot() as tx:
-            # In this order: a job seen as ended has its answer, if it has one, in sight.
+            # In this order: a job read as ended has its answer, if any, committed.
             job = tx.jobs.get(waiting.tenant_id, waiting.job.id)
             recorded = tx.shards.online_result(waiting.tenant_id, waiting.job.id)
     except DatabaseUnavailable:
@@ -193,7 +192,7 @@ def _outcome(services: Services, waiting: Waiting) -> Answer | None:
 
 
 def _ended_without_answer(job: Job) -> Answer:
-    """A job that was stopped or given up, in the shape of an answer."""
+    """The answer for a job that was stopped or given up."""
     why: NightshiftError
     if job.state is JobState.CANCELLED:
         return Answer(409, error_json(RequestEnded()), Usage())

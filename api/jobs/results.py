@@ -1,11 +1,11 @@
-"""The rows of a job that have their result, in the order in which they got it: also while the job runs.
+"""The rows of a job that have their result, in the order of their commits, also while the job runs.
 
-What is listed in the database is there for good and never changes, so a place in this list stays a place:
+Listed segments never change, so a position in this list stays valid:
 
     row_{segment}_{row}      the row with this number in the segment with this number
 
-A reader that asks for what comes after the last row it has misses none and gets none twice. Rows that were
-never run are not here; they are lines of the job's output.
+A reader that asks for the rows after its last one misses none and gets none twice. Rows that were never run
+are not here; they are lines of the job's output.
 """
 
 import re
@@ -27,14 +27,14 @@ _PLACE: Final = re.compile(r"row_([0-9]{1,18})_([0-9]{1,9})")
 
 @dataclass(frozen=True)
 class RowPlace:
-    """Where a row stands: its segment's number in the order of commits, and its own within that, from 0."""
+    """A row's position: its segment's number in the order of commits, and its own within that, from 0."""
 
     segment: int
     row: int
 
     @classmethod
     def parse(cls, text: str) -> "RowPlace":
-        """Raises NotFound for what was never a row's id."""
+        """Raises NotFound for what is not a row's id."""
         match = _PLACE.fullmatch(text)
         if match is None:
             raise _no_such_row(text)
@@ -77,7 +77,7 @@ def _listed(services: Services, job: Job, after_id: int) -> Sequence[ListedSegme
 
 
 def _online_row(services: Services, job: Job, after: RowPlace | None) -> Iterator[JsonObject]:
-    """The one row of an online job, once there is something to say about it."""
+    """The one row of an online job, once it has an answer or has ended without one."""
     place = RowPlace(0, 0)
     if after is not None and after != place:
         raise _no_such_row(after)

@@ -1,4 +1,4 @@
-"""A job as /v1/jobs shows it: what was asked, how it stands, where to look next. Secrets stay out."""
+"""A job as /v1/jobs shows it: its request, its state, its links. Never its secrets."""
 
 from datetime import datetime
 
@@ -62,7 +62,7 @@ def _queue_position(tx: Transaction, job: Job) -> int | None:
 
 
 def _request_json(spec: JobSpec) -> JsonObject:
-    """The request, echoed in its own words."""
+    """The request as it was sent."""
     webhook = spec.webhook
     return {
         "endpoint": spec.endpoint,

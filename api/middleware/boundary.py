@@ -1,4 +1,4 @@
-"""What every request passes first and last: an id, a measurement, a line in the log, a 500 of last resort.
+"""The outermost middleware: an id, a measurement and a log line for every request, and a 500 as last resort.
 
 Pure ASGI: a middleware that buffers would break the streams. Paths are logged as route templates, so neither
 ids nor queries reach the log.
@@ -18,7 +18,7 @@ from nightshift.jobs.ids import new_id
 
 log = logging.getLogger(__name__)
 
-UNROUTED: Final = "(no route)"  # one label for every path nobody serves: paths are the caller's invention
+UNROUTED: Final = "(no route)"  # one label for all unknown paths: callers choose them
 
 
 class Boundary:
@@ -32,27 +32,27 @@ class Boundary:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        passage = _Passage(scope, send)
+        record = _RequestRecord(scope, send)
         try:
-            await self._app(scope, receive, passage.send)
+            await self._app(scope, receive, record.send)
         except Exception:
-            # The edge: whatever was not foreseen below is logged here, once, and answered.
-            log.exception("request failed", extra={"action": "request_failed", **passage.fields})
-            if passage.status is None:
-                await unexpected_error(passage.request_id)(scope, receive, passage.send)
+            # The edge: an unexpected error is logged here, once, and answered.
+            log.exception("request failed", extra={"action": "request_failed", **record.fields})
+            if record.status is None:
+                await unexpected_error(record.request_id)(scope, receive, record.send)
         finally:
-            self._record(scope, passage)
+            self._record(scope, record)
 
-    def _record(self, scope: Scope, passage: "_Passage") -> None:
-        seconds = time.monotonic() - passage.began_s
-        status = passage.status or 0
-        self._metrics.observe(scope["method"], passage.route, status, seconds)
-        fields = {"action": "request_answered", "seconds": round(seconds, 4), **passage.fields}
+    def _record(self, scope: Scope, record: "_RequestRecord") -> None:
+        seconds = time.monotonic() - record.began_s
+        status = record.status or 0
+        self._metrics.observe(scope["method"], record.route, status, seconds)
+        fields = {"action": "request_answered", "seconds": round(seconds, 4), **record.fields}
         log.info("request answered", extra=fields)
 
 
-class _Passage:
-    """One request on its way through."""
+class _RequestRecord:
+    """What is known of one request: its id, route and status."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.request_id = new_id("req")
@@ -68,7 +68,7 @@ class _Passage:
 
     @property
     def fields(self) -> dict[str, object]:
-        """What the log says about this request."""
+        """Log fields of this request."""
         return {
             "request_id": self.request_id,
             "method": self._scope["method"],

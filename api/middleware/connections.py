@@ -2,9 +2,9 @@
 
     uvicorn … --http api.middleware.connections:BoundedHttp --backlog 128
 
-uvicorn by itself waits for ever for a request to begin, and accepts until the process has no file left to
-open the database with. Here whoever is slow to ask makes room for whoever is not. Bodies that are slow to
-arrive are `limits.py`'s.
+uvicorn by itself waits for a request for ever, and accepts until the process has no file descriptor left to
+open the database with. Here the connection that has waited longest for its request is closed to admit a new
+one. Slow bodies are limited in `limits.py`.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S: Final = 10.0  # from when we are ready for a request until its head is complete
 
-# Of the files this process may open, so many are not for connections: they are the database's, Redis',
-# uploads', and one backlog of connections that are accepted in one go.
+# File descriptors that are not for connections: for the database, Redis, uploads, and one backlog of
+# connections that are accepted in one go.
 FILES_RESERVED: Final = 256
 
 
@@ -29,7 +29,7 @@ class BoundedHttp(H11Protocol):
         self._await_head()
         files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if len(self.connections) > connections_max(files_max):
-            self._make_room()
+            self._close_longest_waiting()
 
     def on_response_complete(self) -> None:
         self._await_head()  # before uvicorn goes on to a request that has arrived meanwhile
@@ -54,12 +54,12 @@ class BoundedHttp(H11Protocol):
         if self.is_waiting:
             self.timeout_keep_alive_handler()
 
-    def _make_room(self) -> None:
-        """End the connection that has waited the longest; this one, if all others are being answered."""
+    def _close_longest_waiting(self) -> None:
+        """Close the connection that has waited the longest; this one, if all others are being answered."""
         waiting = [held for held in self.connections if isinstance(held, BoundedHttp) and held.is_waiting]
         min(waiting, key=lambda held: held.waits_since_s).timeout_keep_alive_handler()
 
 
 def connections_max(files_max: int) -> int:
-    """How many connections leave a process that may open so many files enough of them. Pure."""
+    """How many connections leave enough of so many file descriptors for the rest. Pure."""
     return files_max - min(FILES_RESERVED, files_max // 2)

@@ -1,7 +1,7 @@
-"""How much a caller may send, how slowly, and how deep: what is refused before it costs anything.
+"""How much a caller may send, how slowly, and how deeply nested: checked before anything else.
 
-The body cap counts bytes as they arrive, so a body without a length is held to it too, and nothing beyond it
-is ever in memory. It knows no routes but one: uploads stream and have a cap of their own.
+The cap counts bytes as they arrive, so it holds for a body without a length, and nothing beyond it is ever in
+memory. Uploads are streamed and have a cap of their own.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from nightshift.settings import ApiSettings
 UPLOAD_PATH: Final = "/v1/files"
 UPLOAD_OVERHEAD_BYTES: Final = 64 * 1024  # of multipart around the file itself
 
-# A body may take so long, and on top what its bytes take at this pace: nobody holds a connection for ever.
+# A body may take so long, and on top what its bytes take at this rate: no client holds a connection for ever.
 BODY_S: Final = 30.0
 BODY_BYTES_PER_S_MIN: Final = 16 * 1024
 
 JSON_DEPTH_MAX: Final = 64  # containers inside containers; a chat request needs about eight
-PLACE_CHARS_MAX: Final = 100  # of a field's name in a message
+PLACE_CHARS_MAX: Final = 100  # of a field's path in a message
 
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _NUL: Final = re.compile(r"\0")
@@ -34,7 +34,7 @@ _NUL: Final = re.compile(r"\0")
 
 class BodyLimit:
     """ASGI middleware: reading more of a body than its route allows raises RequestTooLarge in the handler,
-    and waiting for it longer than anybody needs RequestTimedOut.
+    and a body that arrives too slowly RequestTimedOut.
     """
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
@@ -58,7 +58,7 @@ class _LimitedBody:
         self._bytes_max = bytes_max
         self._bytes_seen = 0
         self._began_s: float | None = None  # when it was first asked for
-        self._has_ended = False  # from then on it is the client's hanging up that is waited for
+        self._has_ended = False  # from then on `receive` waits for the client to disconnect
 
     async def __call__(self) -> Message:
         if self._has_ended:
@@ -130,7 +130,7 @@ def _check_depth(value: JsonObject) -> None:
 
 
 def _check_text(value: JsonObject) -> None:
-    """Text with NUL characters or halves of surrogate pairs is JSON, but no database keeps it."""
+    """Text with NUL characters or lone surrogates is JSON, but no database stores it."""
     try:
         text = json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -140,7 +140,7 @@ def _check_text(value: JsonObject) -> None:
 
 
 def _not_kept(value: JsonObject, what: str, pattern: re.Pattern[str]) -> InvalidRequest:
-    """Says where it is: in a field, or in the name of one, which could not be said as it is."""
+    """Names the field, unless the character is in the field's name itself."""
     place = next(_places(value, "", pattern))[:PLACE_CHARS_MAX]
     where = f"the text of '{place}'" if place else "the name of a field"
     return _unreadable(f"{where} holds {what}", param=place or None)

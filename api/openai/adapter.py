@@ -1,4 +1,4 @@
-"""Between OpenAI's words and ours: their requests become our jobs, our jobs their batches. Pure."""
+"""Between OpenAI's objects and ours: their requests become our jobs, our jobs their batches. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -73,7 +73,7 @@ def cancel_batch(batch_id: str, services: ServicesDep, caller: CallerDep) -> Res
         return _render(tx, tx.jobs.fetch(job.id), now)
 
     shown = services.store.run(stop)
-    services.doorbell.hint()
+    services.ring_sender.hint()
     return JSONResponse(shown)
 
 

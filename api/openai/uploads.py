@@ -1,9 +1,9 @@
-"""An uploaded file on its way into the object store: checked while it passes, stored whole or not at all.
+"""Uploads: checked while they are streamed into the object store, stored whole or not at all.
 
 The form is parsed by Starlette, which takes the parts in any order and keeps at most 1 MiB of a file in
-memory; the rest waits in a temporary file until the last part, which may be the one that decides, has been
-read. Then the bytes are copied once. Sending them straight on would save that copy, but would put a file in
-the store before knowing whether it is wanted.
+memory; the rest is in a temporary file until the last part, which may invalidate the form, has been read.
+Then the bytes are copied once. Streaming them directly would save that copy, but store files that are then
+refused.
 """
 
 import codecs
@@ -35,7 +35,7 @@ _SECONDS: Final = re.compile(r"[0-9]{1,7}")  # as many digits as the longest exp
 
 @dataclass(frozen=True)
 class Upload:
-    """A form that says everything it must."""
+    """A complete form."""
 
     purpose: FilePurpose
     filename: str
@@ -66,7 +66,7 @@ def keep_upload(store: Store, objects: ObjectStore, upload: Upload, tenant_id: s
     """
     file = _stored(objects, upload, tenant_id, store.now())
     with store.transaction() as tx:
-        if tx.now() > file.created_at + timedelta(seconds=RECORDED_WITHIN_S):  # this machine was off
+        if tx.now() > file.created_at + timedelta(seconds=RECORDED_WITHIN_S):  # this machine was suspended
             raise StorageUnavailable("The upload took so long that it may be lost. Send the file again.")
         tx.files.insert(file)
     return file

@@ -52,7 +52,7 @@ _ERROR: Final = {
 
 
 def document(app: FastAPI) -> None:
-    """Complete the application's description when it is first asked for."""
+    """Complete the application's description when it is first requested."""
     app.openapi = _completing(app.openapi)  # type: ignore[method-assign]
 
 

@@ -21,10 +21,10 @@ from nightshift.endpoints.answers import error_body
 from nightshift.errors import InvalidRequest, NightshiftError
 from nightshift.jobs import JsonObject
 
-RETRY_AFTER_S: Final = 2  # when something we stand on is away: soon, but not at once
-CLIENT_CLOSED_REQUEST: Final = 499  # nobody reads it; it tells the logs apart
+RETRY_AFTER_S: Final = 2  # when the database, Redis or the object store is away
+CLIENT_CLOSED_REQUEST: Final = 499  # seen in logs and metrics only
 
-# The official client retries 409 and 5xx by itself unless it is told that it makes no sense.
+# The official client retries 409 and 5xx by itself unless this header forbids it.
 NEVER_AGAIN: Final = {"x-should-retry": "false"}
 
 
@@ -48,7 +48,7 @@ class StreamInterrupted(NightshiftError):
 
 @dataclass(frozen=True)
 class ErrorAnswer:
-    """How one kind of error is told in HTTP."""
+    """One kind of error in HTTP."""
 
     status: int
     type: str
@@ -59,7 +59,7 @@ _INVALID: Final = "invalid_request_error"
 _SERVER: Final = "server_error"
 _SOON: Final = {"retry-after": str(RETRY_AFTER_S)}
 
-# The nearest class of an error's own line of ancestors decides.
+# The nearest base class decides.
 _ANSWERS: Final[Mapping[type[BaseException], ErrorAnswer]] = {
     errors.InvalidRequest: ErrorAnswer(400, _INVALID),
     errors.UnknownModel: ErrorAnswer(404, _INVALID),
@@ -97,13 +97,13 @@ def error_json(error: NightshiftError) -> JsonObject:
 
 
 def unexpected_error(request_id: str) -> JSONResponse:
-    """The answer when nobody expected this. The details are in the log, under the request's id."""
+    """The answer to an unexpected error. The details are in the log, under the request's id."""
     message = f"Something went wrong on our side. The operator finds it in the log under {request_id}."
     return JSONResponse(error_body(message, _SERVER, code="internal_error"), 500)
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Make every refusal of the framework speak the envelope too."""
+    """Answer the framework's own refusals in the envelope too."""
     app.add_exception_handler(NightshiftError, _on_nightshift_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
     app.add_exception_handler(HTTPException, _on_http_exception)

@@ -1,4 +1,4 @@
-"""Server-sent events over HTTP: keep-alive comments, and an end to clients that hang up or stop reading."""
+"""Server-sent events: keep-alive comments, and a timeout for clients that stop reading."""
 
 from collections.abc import AsyncGenerator
 from typing import Final

@@ -7,7 +7,7 @@ from typing import Final, overload
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Job, JobState
 
-ETA_ROWS_MIN: Final = 8  # fewer finished rows say too little about the rest
+ETA_ROWS_MIN: Final = 8  # fewer finished rows give no useful rate
 
 _WINDOW: Final = re.compile(r"([1-9][0-9]{0,8})([mhd])")
 _UNIT_S: Final = {"m": 60, "h": 3600, "d": 86400}
@@ -44,7 +44,7 @@ def window_text(window_s: int) -> str:
 
 
 def eta_at(job: Job, now: datetime) -> datetime | None:
-    """When the job will be done if it goes on as it has; None while nobody can say."""
+    """When the job will be done at its present rate; None while that is unknown."""
     total = job.counts.total or job.rows_estimated
     done = job.counts.succeeded + job.counts.failed
     if job.state is not JobState.RUNNING or job.started_at is None or total is None or done < ETA_ROWS_MIN:

@@ -1,4 +1,4 @@
-"""/v1/dead_letters: rows that are run no more because they kill workers, and what is to become of them."""
+"""/v1/dead_letters: rows that are not run any more because they crashed workers: list, replay, discard."""
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
@@ -50,7 +50,7 @@ def replay_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep)
         with services.store.snapshot() as tx:
             _undecided(tx, caller, letter_id)  # decided meanwhile: the error says how
         raise
-    services.doorbell.ring(submitted.rings)
+    services.ring_sender.send(submitted.rings)
     with services.store.snapshot() as tx:
         return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
 

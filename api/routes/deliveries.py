@@ -1,4 +1,4 @@
-"""GET /v1/deliveries: which events were owed to whom, and how every attempt went."""
+"""GET /v1/deliveries: webhook events and every attempt to deliver them."""
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response

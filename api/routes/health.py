@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what does it count: for load balancers, operators, Prometheus. No key needed."""
+"""Liveness, readiness and metrics: for load balancers, operators, Prometheus. No key needed."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response

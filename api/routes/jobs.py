@@ -89,7 +89,7 @@ def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Respons
         return job_json(tx, tx.jobs.fetch(job.id), now, services.settings.api.base_url)
 
     shown = services.store.run(stop)
-    services.doorbell.hint()
+    services.ring_sender.hint()
     return JSONResponse(shown)
 
 
@@ -111,7 +111,7 @@ def _create(
 
     request = repeatable(caller.tenant_id, new.fingerprint, run_key(asked) or key, retry_count)
     created = create_once(services.store, request, submit, render, 202)
-    services.doorbell.ring(created.rings)
+    services.ring_sender.send(created.rings)
     return created
 
 

@@ -1,4 +1,4 @@
-"""GET /v1/workers: who is working, and on which models."""
+"""GET /v1/workers: live workers and their models."""
 
 from collections.abc import Sequence
 from typing import Annotated

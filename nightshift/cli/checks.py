@@ -147,7 +147,7 @@ def check_model(name: str) -> Finding:
 
 
 def check_spot(settings: WorkerSettings) -> Finding:
-    """Whoever gives notice before this machine is taken away can be heard; or nobody does."""
+    """The cloud that gives spot notices for this machine can be reached; or there is none."""
     provider = open_provider(settings.spot_provider, settings.spot_metadata_url)
     if provider is None:
         is_chosen = settings.spot_provider == "none"
@@ -155,7 +155,7 @@ def check_spot(settings: WorkerSettings) -> Finding:
         return Finding("spot notices", f"does not apply: {why}")
     try:
         notice = provider.poll()
-    except Exception as error:  # noqa: BLE001 nobody knows what may answer at that address
+    except Exception as error:  # noqa: BLE001 anything may answer at that address
         return Finding(
             "spot notices", f"no answer from the metadata server of {provider.name}: {error!r}", _NO_NOTICE
         )
@@ -171,7 +171,7 @@ def check_spot(settings: WorkerSettings) -> Finding:
 
 
 def check_key(settings: ClientSettings, path: Path) -> Finding:
-    """There is a key for the commands that need one, and nobody else can read it."""
+    """There is a key for the commands that need one, and no other user can read it."""
     if settings.api_key:
         return Finding("API key", "from NIGHTSHIFT_API_KEY")
     if not path.exists():

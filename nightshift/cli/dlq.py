@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import EXIT_FAILED, complain, print_json, print_table, say
+from nightshift.cli.terminal import EXIT_FAILED, print_error, print_json, print_table, say
 from nightshift.jobs import JsonObject
 from nightshift.jobs.dead_letters import DeadLetterState
 
@@ -67,7 +67,7 @@ def _decide(ids: Sequence[str], decide: Callable[[str], JsonObject], done: str, 
             if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise
             refusals += 1
-            complain(_why(id, error))
+            print_error(_why(id, error))
         else:
             _tell(letter, done.format_map(letter), json)
     if refusals:

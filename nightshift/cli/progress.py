@@ -1,4 +1,4 @@
-"""A job's progress for somebody who watches: rows, their pace, the time left. Silent in a pipe."""
+"""A job's progress on a terminal: rows, their rate, the time left. Silent in a pipe."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""How commands speak: data on standard output, everything else on standard error, and one line per error."""
+"""Output of commands: data on standard output, everything else on standard error, one line per error."""
 
 import json
 import sys
@@ -36,14 +36,14 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
         typer.echo(line.rstrip())
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """What went wrong, as one line on standard error."""
     say(f"nightshift: {' '.join(message.split())}")
 
 
 def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
     """One line on standard error, and out."""
-    complain(message)
+    print_error(message)
     raise SystemExit(code)
 
 

@@ -93,28 +93,28 @@ def _run(site: "Embedded", stack: contextlib.ExitStack) -> None:
 
     site.logs.mkdir(exist_ok=True)
     set_up_logging("up", site.log_settings, stack.enter_context((site.logs / "up.log").open("a")))
-    witness = Witness(site.workers)
-    supervisor = Supervisor(site.stages(), on_exit=witness)
+    reporter = ExitReporter(site.workers)
+    supervisor = Supervisor(site.stages(), on_exit=reporter)
     with supervisor.signals():
         try:
             supervisor.start()
-            witness.is_ready = _wait_until_ready(supervisor, site)
-            if witness.is_ready:
+            reporter.is_ready = _wait_until_ready(supervisor, site)
+            if reporter.is_ready:
                 _announce(site)
                 supervisor.watch()
         finally:
             if is_interactive():
                 say("stopping: unfinished work is handed back")
             supervisor.stop()
-    if witness.fatal is not None:
-        log_path = site.logs / f"{witness.fatal.name}.log"
+    if reporter.fatal is not None:
+        log_path = site.logs / f"{reporter.fatal.name}.log"
         say(_log_tail(log_path))
         why = last_reason(log_path)
-        fail(f"{witness.fatal}{f': {why}' if why else ''}; its log is {log_path}")
+        fail(f"{reporter.fatal}{f': {why}' if why else ''}; its log is {log_path}")
 
 
-class Witness:
-    """Told of exits: reports them, and says whether there is a point in starting again.
+class ExitReporter:
+    """Reports exits of child processes and decides whether to restart them.
 
     Before the service has been ready once, an exit means that it cannot start.
     """

@@ -12,9 +12,8 @@ from nightshift.errors import ConfigurationError
 from nightshift.processes.children import CONFIGURATION_EXIT, Child, RestartBackoff
 from nightshift.processes.supervisor import Spawn, Supervisor, run_program
 
-RESTART: Final = RestartBackoff(
-    first_s=0.2
-)  # a dead worker's rows wait long enough for a model to be loaded again
+# Short: a dead worker's rows already wait for a model to be loaded again.
+RESTART: Final = RestartBackoff(first_s=0.2)
 HEARD_OF_WITHIN: Final = timedelta(seconds=30)  # six heartbeats
 
 
@@ -50,7 +49,7 @@ def worker(
 
 
 def keep_running(child: Child, spawn: Spawn = run_program) -> None:
-    """Supervise a worker until somebody says stop, or there is no point in starting it again."""
+    """Supervise a worker until it is told to stop, or a restart cannot help."""
     from nightshift.broker.queue import Queue
     from nightshift.fleet.workers import ExitCause
     from nightshift.observability import set_up_logging

@@ -1,5 +1,5 @@
-"""`nightshift workers`: who is working, and sending one of them away. For the operator; it works on the
-database directly, since workers are no tenant's.
+"""`nightshift workers`: list workers, drain one. For the operator; it works on the database directly, since
+workers belong to no tenant.
 """
 
 from datetime import datetime

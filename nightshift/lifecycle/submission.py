@@ -78,7 +78,7 @@ class Submitter:
 
 
 def new_job(asked: JobRequest, webhook_secret: bytes | None = None) -> NewJob:
-    """The one place where a job begins. `webhook_secret`: encrypted. Raises InvalidRequest."""
+    """The only constructor of a job. `webhook_secret`: encrypted. Raises InvalidRequest."""
     is_online = asked.kind is JobKind.ONLINE
     return NewJob(
         id=new_id("job"),

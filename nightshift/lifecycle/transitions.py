@@ -1,7 +1,7 @@
-"""What happens to a job, as whole transactions: each function here is one thing that becomes true at once.
+"""Everything that can happen to a job: each function is one change, to be committed as a whole.
 
-The API, the scheduler and the workers all change jobs; these are the changes they share, composed of the
-store's statements. Every function takes an open transaction and commits nothing itself.
+The API, the scheduler and the workers share these changes, composed of the store's statements. Every function
+takes an open transaction and commits nothing itself.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from nightshift.outbound.webhooks import Delivery, DeliveryState, event_body, ev
 from nightshift.store import Transaction
 from nightshift.store.shards.outbox import Ring
 
-BULK_RINGS_MAX: Final = 64  # per planned job: enough to wake a fleet, which then keeps claiming by itself
+BULK_RINGS_MAX: Final = 64  # per planned job: enough to wake a fleet, which then claims without rings
 
 # A job that was asked to stop and yet ended otherwise was asked too late.
 CANCELLED_IN_TIME: Final = (JobState.RUNNING, JobState.QUEUED, JobState.FINALIZING, JobState.CANCELLED)
@@ -47,7 +47,7 @@ class Submitted:
 def submit_bulk(tx: Transaction, new: NewJob, now: datetime) -> Submitted:
     """Accept a bulk job. It waits for the scheduler to read its input."""
     job = tx.jobs.insert(new, now)
-    tx.events.begin(job.id, *_accepted(job), now)
+    tx.events.begin(job.id, *_accepted_event(job), now)
     return Submitted(job, None, ())
 
 
@@ -55,7 +55,7 @@ def submit_online(tx: Transaction, new: NewJob, body: JsonObject, now: datetime)
     """Accept an online request. It can be claimed at once."""
     assert new.model is not None, "an online request names its model"
     job = new.accepted(now)
-    ring = tx.online.insert(new, body, _accepted(job), now)
+    ring = tx.online.insert(new, body, _accepted_event(job), now)
     return Submitted(job, ring.shard_id, (ring,))
 
 
@@ -113,7 +113,7 @@ def commit_segment(
 
 
 def count_redone(tx: Transaction, job_id: str, tokens: int) -> None:
-    """Tokens were generated and are lost: whoever runs their rows next generates them again."""
+    """Tokens were generated and lost: the next attempt at their rows generates them again."""
     if tokens > 0:
         tx.jobs.add_tokens_redone(job_id, tokens)
         tx.counters.add("tokens_redone", tokens)
@@ -136,9 +136,9 @@ def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: date
 
 
 def request_stop(tx: Transaction, job: Job, reason: StopReason, now: datetime) -> bool:
-    """Start no more rows of a job. Shards nobody has claimed end at once. False: it was too late.
+    """Start no more rows of a job. Unclaimed shards end at once. False: it was too late.
 
-    A bulk job goes on to be assembled with what it has; an online job that nobody has claimed ends here.
+    A bulk job is then assembled with what it has; an unclaimed online job ends here.
     """
     if not tx.jobs.request_stop(job.tenant_id, job.id, reason, now):
         return False
@@ -157,7 +157,7 @@ def cancel(tx: Transaction, job: Job, now: datetime) -> bool:
 
 
 def end_stopped_online(tx: Transaction, job: Job, now: datetime) -> bool:
-    """An online job whose worker obeyed a stop order has ended without an answer."""
+    """An online job whose worker followed a stop order ends without an answer."""
     assert job.stop_reason is not None, "only a job that was told to stop ends like this"
     return finish(tx, job, job.stop_reason.final_state, now, counts=Counts(1, 0, 1))
 
@@ -185,8 +185,8 @@ def finish(
     ):
         return False
     ended = tx.jobs.fetch(job.id)
-    _say(tx, ended, state, now)
-    _owe_webhook(tx, ended, now)
+    _append_state_event(tx, ended, state, now)
+    _insert_delivery(tx, ended, now)
     return True
 
 
@@ -195,20 +195,20 @@ def counts_json(job: Job) -> JsonObject:
     return {"total": job.counts.total, "succeeded": job.counts.succeeded, "failed": job.counts.failed}
 
 
-def _accepted(job: Job) -> tuple[str, JsonObject]:
+def _accepted_event(job: Job) -> tuple[str, JsonObject]:
     """The first event of a job."""
-    return f"job.{job.state}", _said(job, job.state)
+    return f"job.{job.state}", _state_data(job, job.state)
 
 
-def _say(tx: Transaction, job: Job, state: JobState, now: datetime) -> None:
-    tx.events.append(job.id, f"job.{state}", _said(job, state), now)
+def _append_state_event(tx: Transaction, job: Job, state: JobState, now: datetime) -> None:
+    tx.events.append(job.id, f"job.{state}", _state_data(job, state), now)
 
 
-def _said(job: Job, state: JobState) -> JsonObject:
+def _state_data(job: Job, state: JobState) -> JsonObject:
     return {"status": state, "counts": counts_json(job)}
 
 
-def _owe_webhook(tx: Transaction, job: Job, now: datetime) -> None:
+def _insert_delivery(tx: Transaction, job: Job, now: datetime) -> None:
     webhook = job.spec.webhook
     type = event_type(job)
     if webhook is None or not wants(webhook.events, type):

@@ -1,6 +1,4 @@
-"""Where objects lie: a directory or S3, behind one seam. The rest of the house knows `ObjectStore` and no
-more.
-"""
+"""The object store: a directory or S3 behind one interface, `ObjectStore`."""
 
 from pathlib import Path
 
@@ -49,7 +47,7 @@ def open_store(url: str) -> ObjectStore:
     if uri.is_pattern:
         raise ConfigurationError(f"{url!r} is a pattern, not a place to keep objects in")
     if uri.scheme == "s3":
-        from nightshift.objectstore.s3 import S3Store, s3_client  # boto3 takes its time, and much memory
+        from nightshift.objectstore.s3 import S3Store, s3_client  # boto3 is slow to import
 
         return S3Store(s3_client(), uri.bucket, uri.key.strip("/"))
     root = Path("/") / uri.key

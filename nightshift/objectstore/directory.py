@@ -293,7 +293,7 @@ def _spelled(entry: os.DirEntry[str]) -> str | None:
 
 @contextmanager
 def _reading(key: str) -> Iterator[None]:
-    """Say in our words what the operating system said in its own."""
+    """Raise our errors for the operating system's."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
-"""A fence around changes: whoever may no longer make them does not, however late that turns out.
+"""Fences: a process that has lost its right to change objects does not change them.
 
-A process can stand still between any two of its steps. So the question is asked at the last moment there is:
-when all bytes are there and the object is about to appear or disappear, and again before every further try.
-What was sent before the answer changed is under way and is not called back.
+A process can be paused between any two of its steps. So the right is checked at the last possible moment:
+when all bytes are written and the object is about to appear or disappear, and again before every retry. A
+request that was sent before the right was lost is not recalled.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,9 +22,9 @@ _check: ContextVar[Check | None] = ContextVar("check", default=None)
 
 @contextmanager
 def fenced(check: Check) -> Iterator[None]:
-    """What this thread changes in a store in this block, it changes only while `check` does not raise.
+    """In this block, this thread changes a store only while `check` does not raise.
 
-    That is asked at once, too: there is no use in preparing what may not be done. Raises what it raises.
+    It is checked at once too, before anything is prepared. Raises what `check` raises.
     """
     check()
     token = _check.set(check)
@@ -35,14 +35,14 @@ def fenced(check: Check) -> Iterator[None]:
 
 
 def check_fence() -> None:
-    """Raises what the block this is called in is to end with, if it may change nothing any more."""
+    """Raises what the surrounding block's `check` raises."""
     check = _check.get()
     if check is not None:
         check()
 
 
 def guard(client: "S3Client") -> None:
-    """Let this client send no change that a fence is in the way of."""
+    """Check the fence before each of this client's requests that changes something."""
     for operation in _CHANGES:
         client.meta.events.register(f"before-send.s3.{operation}", _before_send)
 

@@ -1,7 +1,7 @@
-"""Objects and the seam they lie behind: what a store promises, whoever keeps the bytes.
+"""The interface of object stores, and what all of them promise.
 
-Objects are immutable by our own habit: a key names what made the bytes, so writing a key twice writes the
-same bytes. This file knows no file system and no S3.
+Objects are immutable by convention: a key names what made the bytes, so writing a key twice writes the same
+bytes. This file knows no file system and no S3.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class ObjectInfo:
     size_bytes: int
     etag: str  # changes when the bytes do; not comparable between stores
     modified_at: datetime  # aware, by the store's clock
-    sha256: str | None = None  # hex; known to whoever has just put the object, None otherwise
+    sha256: str | None = None  # hex; known after a put, None otherwise
 
 
 class ObjectTooLarge(StorageError):
@@ -40,7 +40,7 @@ class ObjectTooLarge(StorageError):
 
 
 class ObjectChanged(StorageError):
-    """The object is not the one it was: somebody has written another under its key since."""
+    """The object is not the one it was: another was written under its key since."""
 
     default_code = "object_changed"
 
@@ -67,7 +67,7 @@ class ObjectStore(Protocol):
         """True if the server itself refuses to replace an object; found out by trying, once.
 
         Where it is False, `put(if_absent=True)` looks before it writes: two writers at the same instant may
-        both win. Whoever cannot live with that uses unique keys and lets the database name the winner.
+        both win. Callers that need one winner use unique keys and let the database choose.
         """
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -124,7 +124,7 @@ class ObjectStore(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 def checked_key(key: str) -> str:

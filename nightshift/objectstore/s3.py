@@ -261,7 +261,7 @@ def _entries(pages: Iterator[Any]) -> Iterator[Any]:
 
 
 def _is_marker(key: str) -> bool:
-    """Keys that are nobody's data: what consoles create for a folder, and our own probe."""
+    """Keys that are no data: what consoles create for a folder, and our own probe."""
     return not key or key.endswith("/") or key.rpartition("/")[2].startswith(TEMPORARY_PREFIX)
 
 

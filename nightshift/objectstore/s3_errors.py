@@ -1,4 +1,4 @@
-"""What S3 says, in our words."""
+"""S3's errors as ours."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ _ABOUT_CREDENTIALS: Final = frozenset(
 
 @contextmanager
 def storage_errors(name: str) -> Iterator[None]:
-    """Say in our words what S3 said in its own."""
+    """Raise our errors for S3's."""
     try:
         yield
     except OutOfTime as error:
@@ -64,7 +64,7 @@ def _translated(name: str, error: ClientError) -> StorageError:
     if status == 412:
         return ObjectExists(said)
     if code == "NoSuchUpload":
-        return StorageUnavailable(said)  # swept away under us: writing it again helps
+        return StorageUnavailable(said)  # the upload was removed meanwhile: writing it again helps
     if status == 404:
         return ObjectNotFound(f"no such object: {name}")
     if status >= 500 or status in (408, 409, 429) or code in ("SlowDown", "RequestTimeout"):

@@ -1,6 +1,6 @@
-"""Where the rows of a job lie: an uploaded file in our own store, or an object at a location somebody named.
+"""Where the rows of a job are: an uploaded file in our own store, or an object at a user's location.
 
-The scheduler (planning, assembly) and the workers (running) find a shard's input by the same rule, this one.
+The scheduler (planning, assembly) and the workers (running) find a shard's input by this rule.
 """
 
 from dataclasses import dataclass

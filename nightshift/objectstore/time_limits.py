@@ -1,9 +1,8 @@
 """A limit on an operation as a whole, its tries and their pauses included.
 
-The timeouts of a socket begin again with every byte and with every try: a server that takes a kilobyte a
-second keeps all of them from firing. So every operation says how long it may take in all, and every request
-of it looks at the clock before it begins and while its body is sent. Only what is under way when time is up
-may last for one more timeout of its socket.
+A socket's timeouts begin again with every byte and every try: a server that takes a kilobyte a second never
+triggers them. So every operation has a limit in all, which each of its requests checks before it begins and
+while its body is sent. What is under way when time is up may last for one more timeout of its socket.
 """
 
 import io
@@ -27,9 +26,7 @@ class OutOfTime(StorageUnavailable):
 
 @contextmanager
 def within(seconds: float | None) -> Iterator[None]:
-    """What this thread asks of a store in this block has so long, all in all. None: as long as the blocks
-    around it say.
-    """
+    """Limit all requests of this thread to a store in this block. None: the surrounding block's limit."""
     before = _ends_at_s.get()
     ends = [
         at_s for at_s in (before, None if seconds is None else time.monotonic() + seconds) if at_s is not None
@@ -42,7 +39,7 @@ def within(seconds: float | None) -> Iterator[None]:
 
 
 def check_time() -> None:
-    """Raises OutOfTime if the block this is called in has had its time."""
+    """Raises OutOfTime if the surrounding block's time is up."""
     ends_at_s = _ends_at_s.get()
     if ends_at_s is not None and time.monotonic() >= ends_at_s:
         raise OutOfTime
@@ -57,12 +54,12 @@ class TimedBody(io.BytesIO):
 
 
 def watch(client: "S3Client") -> None:
-    """Let no request of this client begin once time is up."""
+    """Check the time before each of this client's requests."""
     client.meta.events.register("before-send.s3", _before_send)
 
 
 def _before_send(request: Any, **others: Any) -> None:
     check_time()
-    # For every body that can be read, botocore would first ask leave to send it. Servers that do not answer
-    # that cost a second each time.
+    # For every readable body, botocore would send `Expect: 100-continue` first. Servers that ignore it cost a
+    # second each time.
     request.headers.pop("Expect", None)

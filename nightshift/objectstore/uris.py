@@ -1,4 +1,4 @@
-"""Places as people name them, `s3://bucket/docs/*.parquet` or `file:///srv/in/`, and which of them jobs may
+"""Locations as users name them, `s3://bucket/docs/*.parquet` or `file:///srv/in/`, and which of them jobs may
 name.
 
 Nothing may be named unless the operator allows it: buckets by name, directories with everything beneath
@@ -134,7 +134,7 @@ class Locations:
         return sorted(found.values(), key=lambda info: os.fsencode(info.key))
 
     def close(self) -> None:
-        """Let go of every store opened."""
+        """Close every store opened."""
         with self._lock:
             self._stores.clear()
             if self._client is not None:
@@ -144,7 +144,7 @@ class Locations:
     def _opened(self, uri: ObjectUri) -> ObjectStore:
         if uri.scheme == "file":
             return DirectoryStore(Path("/"), within=self._file_roots)
-        from nightshift.objectstore.s3 import S3Store, s3_client  # boto3 takes its time, and much memory
+        from nightshift.objectstore.s3 import S3Store, s3_client  # boto3 is slow to import
 
         self._client = self._client or s3_client()
         return S3Store(self._client, uri.bucket)

@@ -1,4 +1,4 @@
-"""What is to be done when the object store did not do what was asked. Pure."""
+"""What to do about an error of the object store: one rule for planning, running and assembly. Pure."""
 
 from typing import Literal
 
@@ -8,13 +8,13 @@ Verdict = Literal["retry", "pause", "fail"]
 
 
 def storage_verdict(error: NightshiftError, *, in_our_store: bool) -> Verdict:
-    """What becomes of the work that met this error.
+    """What happens to the work that met this error.
 
-    `retry`: it is worth trying again, a little later each time. `pause`: only the operator can mend it, and
-    the work waits for that, looked at now and then. `fail`: no waiting helps, the owner is told the reason.
+    `retry`: later, with a growing delay. `pause`: the work waits for the operator to correct it. `fail`: no
+    waiting helps, the job's owner gets the reason.
 
-    A refusal is the operator's fault where the store is the service's own, and the job's where the job named
-    the place. Credentials are the operator's wherever they are refused.
+    A refusal is the operator's to correct in the service's own store, and the job owner's at a location that
+    the job named. Refused credentials are always the operator's.
     """
     if isinstance(error, StorageUnavailable):
         return "retry"

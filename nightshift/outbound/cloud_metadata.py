@@ -1,11 +1,11 @@
-"""What AWS, Google Cloud and Azure say of a machine that they are about to take away.
+"""Spot notices of AWS, Google Cloud and Azure: what they announce about a machine they will take away.
 
-Each has a metadata server, which every machine may ask and which answers that machine alone.
+Each has a metadata server that answers every machine about itself.
 
     AWS    an interruption about 2 minutes ahead, a recommendation to rebalance earlier or not at all
     GCP    at most 30 s ahead, often less
     Azure  at least 30 s ahead; the first answer may take 2 minutes, and starts the service for this machine.
-           Who is ready before then may say so, and need not wait
+           A machine that is ready earlier may acknowledge it and need not wait
 """
 
 import json
@@ -41,7 +41,7 @@ class Notice:
     provider: str
     kind: NoticeKind
     at: datetime | None  # when the machine goes, if that was said
-    event_id: str | None = None  # what to acknowledge; None: nobody waits for that
+    event_id: str | None = None  # what to acknowledge; None: nothing
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Reply:
 
 
 class MetadataServer:
-    """Asked over HTTP, and answers with a few lines: what is long or does not end is no answer."""
+    """A few lines over HTTP; a long or endless answer is an error."""
 
     def __init__(self, url: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """`timeout_s` is the longest wait for a byte, and half of what a whole answer may take."""
@@ -74,7 +74,7 @@ class MetadataServer:
         json: object = None,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Raises whatever the connection does, and ValueError for an answer that is none."""
+        """Raises what the connection raises, and ValueError for an unusable answer."""
         timeout_s = timeout_s or self._timeout_s
         asked = httpx.Request(
             method,
@@ -116,10 +116,10 @@ class Provider(Protocol):
     interval_s: float  # between two looks
 
     def poll(self) -> Notice | None:
-        """The notice that stands now. Raises whatever an answer that is none leads to."""
+        """The present notice. Raises for an unusable answer."""
 
     def acknowledge(self, event_id: str) -> None:
-        """Nothing runs here any more: it may happen now. Raises likewise."""
+        """Nothing runs here any more: the machine may go. Raises likewise."""
 
 
 class Aws:
@@ -142,12 +142,12 @@ class Aws:
         return None
 
     def acknowledge(self, event_id: str) -> None:
-        """It does not ask for that."""
+        """This cloud takes no acknowledgement."""
 
     def _get(self, path: str) -> str | None:
         """None: there is nothing of the kind."""
         reply = self._ask(path)
-        if reply.status == httpx.codes.UNAUTHORIZED:  # it has forgotten its tokens
+        if reply.status == httpx.codes.UNAUTHORIZED:  # its tokens are lost
             self._token_ends_at_s = 0.0
             reply = self._ask(path)
         return None if reply.status == httpx.codes.NOT_FOUND else reply.required()
@@ -163,7 +163,7 @@ class Aws:
 
 class Gcp:
     name = "gcp"
-    interval_s = 1.0  # there is no time to lose
+    interval_s = 1.0  # the notice comes only 30 s ahead
 
     def __init__(self, server: MetadataServer) -> None:
         self._server = server
@@ -174,7 +174,7 @@ class Gcp:
         return Notice(self.name, NoticeKind.INTERRUPTION, None) if is_preempted else None
 
     def acknowledge(self, event_id: str) -> None:
-        """It does not ask for that."""
+        """This cloud takes no acknowledgement."""
 
 
 class Azure:
@@ -232,7 +232,7 @@ PROVIDERS: Final[Mapping[str, Callable[[MetadataServer], Provider]]] = {
 
 def open_provider(chosen: str, metadata_url: str = "", *, dmi: Path = DMI) -> Provider | None:
     """The cloud whose notices are listened for: `aws`, `gcp`, `azure`, `none`, or `auto`, which asks the
-    firmware and no network. None: there is nobody to ask.
+    firmware and no network. None: no cloud is known.
     """
     name = detected(dmi) if chosen == "auto" else chosen
     if name is None or name == "none":

@@ -1,5 +1,5 @@
-"""Connections on which nothing is waited for past the deadline of a whole request, however slowly an answer
-drips. An HTTP library's own timeouts are for one read each.
+"""Connections that keep the deadline of a whole request, however slowly an answer arrives: an HTTP library's
+own timeouts are for one read each.
 """
 
 import ssl

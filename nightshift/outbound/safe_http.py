@@ -1,9 +1,8 @@
-"""The HTTP client that cannot be sent inside: it calls URLs that strangers wrote down.
+"""SSRF-safe HTTP client for user-supplied URLs.
 
-A name is looked up once, every address it has must be a public one, and the connection goes to exactly the
-address that was looked at: a name that would answer differently the second time (rebinding) is not asked
-again. TLS and `Host` still speak of the name. Redirects are answers, not orders; proxies from the environment
-are not used; nothing is read beyond 64 KiB or after the deadline, however slowly it drips.
+A name is resolved once, every address it has must be public, and the connection goes to exactly the address
+that was checked, so DNS rebinding has no effect. TLS and `Host` still use the name. Redirects are not
+followed, proxies from the environment are not used, and nothing is read beyond 64 KiB or after the deadline.
 
 It knows nothing of webhooks, and of its callers only what the operator allows them: ports and networks.
 """
@@ -97,7 +96,7 @@ def check_url(url: str, allow_cidrs: Sequence[str] = (), ports: Sequence[int] = 
 
 
 class Egress:
-    """Posts to URLs that strangers wrote down. Safe to share between threads; keeps no connections."""
+    """Posts to user-supplied URLs. Safe to share between threads; keeps no connections."""
 
     def __init__(
         self, config: EgressConfig, *, resolve: Resolver | None = None, clock: Clock = time.monotonic
@@ -197,11 +196,11 @@ def is_public(address: Address) -> bool:
 
 
 def _check_addresses(addresses: Sequence[Address], allowed: Sequence[Network]) -> None:
-    """Every one of them must be good: which one is used is not the stranger's to choose."""
+    """Raises BlockedUrl unless all are allowed: the name's owner must not choose which one is used."""
     for address in addresses:
         parts = _meant(address)
         if not (all(any(part in network for network in allowed) for part in parts) or is_public(address)):
-            # Which address it is stays between us and the name server: strangers read this message.
+            # The message does not name the address: it is shown to the user who supplied the URL.
             raise BlockedUrl("The URL leads to an address that is not public.", param="webhook.url")
 
 

@@ -25,7 +25,7 @@ SECRET_BYTES_ALLOWED: Final = range(24, 65)
 # Seconds after the previous attempt; the first entry is the first attempt. About 75.6 hours in all.
 RETRY_DELAYS_S: Final = (0, 5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
 ATTEMPTS_MAX: Final = len(RETRY_DELAYS_S)
-JITTER: Final = 0.1  # of the delay, so that a recovered endpoint is not hit by everybody at once
+JITTER: Final = 0.1  # of the delay, so that a recovered endpoint does not get all retries at once
 RETRY_AFTER_MAX_S: Final = 86400
 RESPONSE_HEAD_CHARS: Final = 2048  # of the receiver's answer, kept with the attempt
 
@@ -139,7 +139,7 @@ def verify(
 
 
 def event_type(job: Job) -> str:
-    """What is said about a job that has just ended, in the words of the route it came in by."""
+    """The event of a job that has just ended, named as on the route it came in by."""
     return BATCH_EVENT[job.state] if job.face is Face.OPENAI else f"job.{job.state}"
 
 

@@ -1,1 +1,1 @@
-"""A job's input, before any row of it runs: looked at, validated, cut into shards."""
+"""A job's input before any row of it runs: surveyed, validated, cut into shards."""

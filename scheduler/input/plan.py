@@ -1,4 +1,4 @@
-"""What planning comes to: a plan, the reasons why there is none, or another try. Pure."""
+"""The outcome of planning: a plan, or the reasons why there is none. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Refused(Exception):
 
 
 def input_error(error: NightshiftError, param: str) -> InputError:
-    """An error about an input or an output, as the job's owner is told it."""
+    """An error about an input or an output, as it is shown to the job's owner."""
     if isinstance(error, ObjectChanged):
         return InputError("input_changed", f"The input was replaced: {error.message}.", param="input")
     return InputError(error.code or "unreadable_input", error.message, param=error.param or param)

@@ -22,7 +22,7 @@ class TooManyShards(ValueError):
 
 
 def cut_objects(objects: Sequence[InputObject], limits: ShardLimits) -> list[NewShard]:
-    """Shards for objects nobody has read: byte ranges of JSONL, row groups of Parquet, else whole objects.
+    """Shards of objects that were not read: byte ranges of JSONL, row groups of Parquet, else whole objects.
 
     An input too large for `shards_max` gets longer shards. Empty objects get none. Raises TooManyShards.
     """

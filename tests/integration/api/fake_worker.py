@@ -1,4 +1,4 @@
-"""A worker without a model: it hears the real doorbell, takes real leases and records real answers.
+"""A worker without a model: it receives real rings, takes real leases and records real answers.
 
 What it answers is the test's to say (`behave`); by itself it repeats the last message word by word, and gives
 every text the vector of its length.
@@ -51,7 +51,7 @@ class FakeWorker:
         self._thread = threading.Thread(target=self._run, name="fake-worker")
         self.behave: Behaviour = FakeWorker.parrot
         self.claims: list[OnlineClaim] = []
-        self.hears_bell = True  # until Redis goes away: then it looks into the database
+        self.receives_rings = True  # until Redis goes away: then it looks into the database
 
     @contextmanager
     def at_work(self) -> Iterator["FakeWorker"]:
@@ -115,11 +115,11 @@ class FakeWorker:
 
     def _run(self) -> None:
         app = celery_app(self._settings)
-        impatient = {**app.conf.broker_transport_options, "max_retries": 0}
-        app.conf.update(broker_transport_options=impatient)
+        without_retries = {**app.conf.broker_transport_options, "max_retries": 0}
+        app.conf.update(broker_transport_options=without_retries)
         try:
             while not self._stops.is_set():
-                shard_ids = self._rung(app) if self.hears_bell else self._looked_up()
+                shard_ids = self._rung(app) if self.receives_rings else self._looked_up()
                 for claim in self._claim(shard_ids):
                     self.claims.append(claim)
                     self.behave(self, claim)
@@ -135,11 +135,11 @@ class FakeWorker:
         except Empty:
             return []
         except (OperationalError, redis.ConnectionError):
-            self.hears_bell = False
+            self.receives_rings = False
             return []
 
     def _wake(self) -> None:
-        """Ring for nothing, so that nobody waits for the bell."""
+        """Send a ring for no shard, so that the loop stops waiting for one."""
         queue = Queue(self._settings)
         with suppress(QueueUnavailable):
             queue.ring([Ring(0, JobKind.ONLINE, "shard_none", 0)])

@@ -170,7 +170,7 @@ def test_a_batch_that_cannot_be_is_refused_at_once(
 def test_a_batch_needs_a_file_of_its_own_tenant_and_purpose(
     client: openai.OpenAI, client_of: ClientMaker
 ) -> None:
-    theirs = client_of("somebody-else").files.create(file=batch_lines(1), purpose="batch")
+    theirs = client_of("other").files.create(file=batch_lines(1), purpose="batch")
     opaque = client.files.create(file=batch_lines(1), purpose="user_data")
 
     for file_id in ("file-unknown", theirs.id, opaque.id, "no-file", "s3://not-allowed/x.jsonl"):
@@ -258,13 +258,13 @@ def test_a_file_that_failed_validation_shows_its_lines(client: openai.OpenAI, st
 
 def test_another_tenants_batch_is_not_found(client: openai.OpenAI, client_of: ClientMaker) -> None:
     batch = create(client)
-    stranger = client_of("somebody-else")
+    other_tenant = client_of("other")
 
-    for call in (stranger.batches.retrieve, stranger.batches.cancel):
+    for call in (other_tenant.batches.retrieve, other_tenant.batches.cancel):
         with pytest.raises(openai.NotFoundError) as missing:
             call(batch.id)
         assert missing.value.param == "id"
-    assert list(stranger.batches.list()) == []
+    assert list(other_tenant.batches.list()) == []
 
 
 def test_a_retry_of_the_official_client_makes_one_batch(client: openai.OpenAI, http: httpx.Client) -> None:

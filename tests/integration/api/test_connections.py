@@ -93,7 +93,7 @@ def test_a_connection_that_does_not_ask_is_not_waited_for(
 
 
 def test_a_later_request_is_waited_for_no_longer_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One byte of it, and uvicorn's own patience with an idle connection is without end."""
+    """After its first byte, uvicorn by itself would wait without end."""
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     with answering() as (_, port), ExitStack() as stack:
         connection = connected(stack, port, 2 * (WHOLE % b"now") + b"G")
@@ -113,7 +113,7 @@ def test_an_answer_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatch) 
         assert is_answered(slow)
 
 
-def test_where_there_is_no_room_whoever_has_waited_longest_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_limit_the_connection_that_waited_longest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "connections_max", lambda files_max: 3)
     with answering() as (_, port), ExitStack() as stack:
         idle = [connected(stack, port, b"G") for _ in range(3)]

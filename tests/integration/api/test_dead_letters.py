@@ -1,4 +1,4 @@
-"""/v1/dead_letters: rows that kill workers, seen and decided about by those whose rows they are."""
+"""/v1/dead_letters: rows that crash workers, listed, replayed and discarded by their tenant."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -74,9 +74,7 @@ def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
     return dict(http.get(f"/v1/jobs/{job_id}").json())
 
 
-def test_a_dead_letter_says_which_row_of_which_job_died_of_what(
-    http: httpx.Client, letter: DeadLetter
-) -> None:
+def test_a_dead_letter_names_its_row_its_job_and_the_cause(http: httpx.Client, letter: DeadLetter) -> None:
     (listed,) = http.get("/v1/dead_letters", params={"status": "dead", "job_id": letter.job_id}).json()[
         "data"
     ]
@@ -190,7 +188,7 @@ def test_a_discard_that_comes_too_late_is_told_what_was_decided(
 
 
 @pytest.mark.parametrize("what", ["deleted", "replaced"])
-def test_a_row_whose_input_is_not_what_it_was_is_not_replayed(
+def test_a_row_whose_input_has_changed_is_not_replayed(
     http: httpx.Client, worker: FakeWorker, letter: DeadLetter, folder: Path, what: str
 ) -> None:
     source = folder / "in.jsonl"
@@ -217,13 +215,13 @@ def test_a_replay_that_is_refused_may_be_tried_again(
 def test_another_tenants_dead_letters_are_not_found(
     http: httpx.Client, letter: DeadLetter, make_key: KeyMaker
 ) -> None:
-    stranger = {"authorization": f"Bearer {make_key('somebody-else')}"}
+    other_tenant = {"authorization": f"Bearer {make_key('other')}"}
     path = f"/v1/dead_letters/{letter.id}"
 
-    assert http.get("/v1/dead_letters", headers=stranger).json()["data"] == []
-    assert http.get("/v1/dead_letters", headers=stranger, params={"after": letter.id}).status_code == 404
+    assert http.get("/v1/dead_letters", headers=other_tenant).json()["data"] == []
+    assert http.get("/v1/dead_letters", headers=other_tenant, params={"after": letter.id}).status_code == 404
     for method, address in [("GET", path), ("POST", f"{path}/replay"), ("POST", f"{path}/discard")]:
-        assert http.request(method, address, headers=stranger).status_code == 404
+        assert http.request(method, address, headers=other_tenant).status_code == 404
     assert http.get(path).json()["status"] == "dead"
 
 

@@ -1,4 +1,4 @@
-"""Every refusal in the one envelope, with an id, whoever it comes from: ours or the framework's."""
+"""Every refusal in the one envelope, with an id, be it ours or the framework's."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -117,7 +117,9 @@ def test_a_bulk_job_is_followed_live_to_its_end(http: httpx.Client, bulk_job_id:
     assert [event.type for event in rest] == ["job.failed"]
 
 
-def test_of_much_progress_only_the_newest_is_told(http: httpx.Client, bulk_job_id: str, store: Store) -> None:
+def test_of_several_progress_events_only_the_newest_is_sent(
+    http: httpx.Client, bulk_job_id: str, store: Store
+) -> None:
     with store.transaction() as tx:
         now = tx.now()
         shard = NewShard(shard_no=0, uri="file:///x", format="jsonl", start=0, end=10)
@@ -146,7 +148,7 @@ def test_of_much_progress_only_the_newest_is_told(http: httpx.Client, bulk_job_i
     assert seen[-1].type == "job.failed"
 
 
-def test_whoever_has_seen_the_end_is_told_nothing_more(http: httpx.Client, worker: FakeWorker) -> None:
+def test_a_reader_that_has_the_last_event_gets_no_more(http: httpx.Client, worker: FakeWorker) -> None:
     job_id = submit_online(http)
     last = follow(http, job_id)[-1]
 

@@ -19,7 +19,7 @@ from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
 
 CHAT = "/v1/chat/completions"
-NOBODY_LISTENS = "postgresql+psycopg://nobody@127.0.0.1:1/nightshift"
+CLOSED_PORT = "postgresql+psycopg://nobody@127.0.0.1:1/nightshift"
 
 
 def ask(text: str = "one two three") -> dict[str, object]:
@@ -38,7 +38,7 @@ def test_without_a_database_everything_is_unavailable_and_says_when_to_retry(
     data: DataSettings, valkey: ValkeyServer, make_key: KeyMaker
 ) -> None:
     key = make_key()  # well-formed, so that the database is asked for it
-    gone = data.model_copy(update={"database_url": NOBODY_LISTENS})
+    gone = data.model_copy(update={"database_url": CLOSED_PORT})
     settings = AppSettings(gone, valkey.settings, LocationSettings(), ApiSettings())
     with serving(create_app(settings)) as url, httpx.Client(base_url=url, trust_env=False) as http:
         answer = http.get("/v1/batches", headers={"authorization": f"Bearer {key}"})
@@ -56,7 +56,7 @@ def test_without_a_database_everything_is_unavailable_and_says_when_to_retry(
 
 
 @pytest.fixture
-def impatient(data: DataSettings, valkey: ValkeyServer) -> AppSettings:
+def gives_up_early(data: DataSettings, valkey: ValkeyServer) -> AppSettings:
     """Gives a locked database up almost at once."""
     return AppSettings(
         data.model_copy(update={"database_busy_timeout_s": 0.05}),
@@ -67,10 +67,10 @@ def impatient(data: DataSettings, valkey: ValkeyServer) -> AppSettings:
 
 
 def test_while_the_database_is_locked_nothing_is_accepted_by_halves(
-    impatient: AppSettings, make_key: KeyMaker, store: Store
+    gives_up_early: AppSettings, make_key: KeyMaker, store: Store
 ) -> None:
     headers = {"authorization": f"Bearer {make_key()}"}
-    with serving(create_app(impatient)) as url, httpx.Client(base_url=url, headers=headers) as http:
+    with serving(create_app(gives_up_early)) as url, httpx.Client(base_url=url, headers=headers) as http:
         assert http.get("/v1/models").status_code == 200
         with store.transaction():
             answer = http.post("/v1/jobs", json={"endpoint": "chat", "body": ask()})

@@ -149,12 +149,12 @@ def test_an_expired_file_is_not_found(client: openai.OpenAI, store: Store) -> No
 
 def test_another_tenants_file_is_not_found(client: openai.OpenAI, client_of: ClientMaker) -> None:
     file = client.files.create(file=LINES, purpose="batch")
-    stranger = client_of("somebody-else")
+    other_tenant = client_of("other")
 
-    for call in (stranger.files.retrieve, stranger.files.content, stranger.files.delete):
+    for call in (other_tenant.files.retrieve, other_tenant.files.content, other_tenant.files.delete):
         with pytest.raises(openai.NotFoundError):
             call(file.id)
-    assert list(stranger.files.list()) == []
+    assert list(other_tenant.files.list()) == []
     assert client.files.retrieve(file.id).id == file.id
 
 

@@ -46,8 +46,8 @@ class TestIdempotency:
     ) -> None:
         headers = {"idempotency-key": "k1"}
         ours = http.post("/v1/jobs", json=bulk, headers=headers)
-        stranger = headers | {"authorization": f"Bearer {make_key('somebody-else')}"}
-        theirs = http.post("/v1/jobs", json=bulk, headers=stranger)
+        other_tenant = headers | {"authorization": f"Bearer {make_key('other')}"}
+        theirs = http.post("/v1/jobs", json=bulk, headers=other_tenant)
 
         assert theirs.status_code == 202
         assert theirs.json()["id"] != ours.json()["id"]

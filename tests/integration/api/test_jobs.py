@@ -195,7 +195,7 @@ def test_an_uploaded_file_can_be_the_input(
     client: openai.OpenAI, client_of: ClientMaker, http: httpx.Client, bulk: dict[str, object]
 ) -> None:
     ours = client.files.create(file=batch_lines(1), purpose="batch")
-    theirs = client_of("somebody-else").files.create(file=batch_lines(1), purpose="batch")
+    theirs = client_of("other").files.create(file=batch_lines(1), purpose="batch")
 
     assert http.post("/v1/jobs", json=bulk | {"input": ours.id}).status_code == 202
     refused = http.post("/v1/jobs", json=bulk | {"input": theirs.id})
@@ -222,8 +222,8 @@ def test_a_tenants_own_secret_is_made_once_and_shown_to_it_alone(
     http: httpx.Client, make_key: KeyMaker
 ) -> None:
     first, second = (http.get("/v1/webhooks/secret") for _ in range(2))
-    stranger = {"authorization": f"Bearer {make_key('somebody-else')}"}
-    theirs = http.get("/v1/webhooks/secret", headers=stranger)
+    other_tenant = {"authorization": f"Bearer {make_key('other')}"}
+    theirs = http.get("/v1/webhooks/secret", headers=other_tenant)
 
     assert first.json() == second.json()
     assert len(secret_key(first.json()["secret"])) >= 24
@@ -260,13 +260,13 @@ def test_another_tenants_job_is_not_found(
     http: httpx.Client, make_key: KeyMaker, bulk: dict[str, object]
 ) -> None:
     job_id = http.post("/v1/jobs", json=bulk).json()["id"]
-    stranger = {"authorization": f"Bearer {make_key('somebody-else')}"}
+    other_tenant = {"authorization": f"Bearer {make_key('other')}"}
 
     for method, route in (("GET", ""), ("GET", "/results"), ("GET", "/events"), ("POST", "/cancel")):
-        answer = http.request(method, f"/v1/jobs/{job_id}{route}", headers=stranger)
+        answer = http.request(method, f"/v1/jobs/{job_id}{route}", headers=other_tenant)
         assert answer.status_code == 404, route
         assert answer.json()["error"]["param"] == "id"
-    assert http.get("/v1/jobs", headers=stranger).json()["data"] == []
+    assert http.get("/v1/jobs", headers=other_tenant).json()["data"] == []
 
 
 def test_what_was_wrong_with_a_job_is_shown_the_first_of_it_twice(

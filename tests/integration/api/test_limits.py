@@ -74,10 +74,10 @@ def test_one_tenants_unfinished_large_bodies_leave_memory_to_the_others() -> Non
         pass  # there is room for all of it again
 
 
-def test_a_body_that_there_is_no_room_for_is_refused_until_there_is(
+def test_a_body_too_many_is_refused_until_another_is_answered(
     data: DataSettings, valkey: ValkeyServer, make_key: KeyMaker
 ) -> None:
-    """Room for two; somebody holds the end of one back."""
+    """Memory for two; one of them never arrives whole."""
     api = ApiSettings(body_bytes_max=100_000, bodies_bytes_max=1)
     body = b" " * 90_000
     keys = [make_key("greedy"), make_key("modest")]
@@ -109,7 +109,7 @@ def test_a_file_above_the_limit_is_refused_and_one_at_the_limit_is_not(client: o
     assert len(list(client.files.list())) == 1
 
 
-def test_more_bulk_jobs_than_allowed_are_told_to_come_back(
+def test_more_bulk_jobs_than_allowed_are_told_when_to_retry(
     client: openai.OpenAI, http: httpx.Client, store: Store
 ) -> None:
     file = client.files.create(file=batch_lines(1), purpose="batch")
@@ -123,7 +123,7 @@ def test_more_bulk_jobs_than_allowed_are_told_to_come_back(
         assert tx.load.bulk("default").jobs == 2
 
 
-def test_more_online_requests_than_allowed_are_told_to_come_back(http: httpx.Client) -> None:
+def test_more_online_requests_than_allowed_are_told_when_to_retry(http: httpx.Client) -> None:
     body = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
     first, second = http.post("/v1/jobs", json=body), http.post("/v1/jobs", json=body)
 
@@ -167,7 +167,7 @@ TOO_MANY_OF_ALL = {"default": 45} | {f"other-{number}": 50 for number in range(1
 @pytest.mark.parametrize(
     ("waiting", "says"), [(TOO_MANY_OF_OURS, "of yours"), (TOO_MANY_OF_ALL, "of all tenants")]
 )
-def test_more_rows_than_may_wait_are_told_to_come_back(
+def test_more_rows_than_may_wait_are_told_when_to_retry(
     client: openai.OpenAI, http: httpx.Client, store: Store, waiting: dict[str, int], says: str
 ) -> None:
     for tenant, rows in waiting.items():
@@ -213,7 +213,7 @@ def test_announced_models_are_listed_before_a_worker_has_loaded_them(client: ope
     "limit",
     ["bulk_jobs_max", "bulk_rows_max", "bulk_rows_total_max", "online_queue_max", "online_queue_total_max"],
 )
-def test_where_nothing_of_a_kind_is_accepted_that_is_what_is_said(
+def test_a_limit_of_zero_refuses_every_job_of_its_kind(
     settings: AppSettings, bulk: dict[str, object], make_key: KeyMaker, tmp_path: Path, limit: str
 ) -> None:
     submission = SubmissionSettings(models=(CHAT_MODEL,)).model_copy(update={limit: 0})

@@ -21,7 +21,7 @@ from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
 
 
-def test_a_whole_service_is_ready_and_needs_no_key_to_say_so(base_url: str, worker: FakeWorker) -> None:
+def test_a_complete_service_is_ready_and_that_needs_no_key(base_url: str, worker: FakeWorker) -> None:
     ready = httpx.get(f"{base_url}/readyz", trust_env=False)
 
     assert ready.status_code == 200
@@ -80,7 +80,7 @@ def test_metrics_count_requests_by_route_and_the_queue_by_the_database(
     assert "no/such" not in text
 
 
-def test_workers_are_listed_while_they_are_heard_of(
+def test_workers_are_listed_while_they_send_heartbeats(
     http: httpx.Client, worker: FakeWorker, store: Store
 ) -> None:
     (shown,) = http.get("/v1/workers").json()["data"]
@@ -152,10 +152,10 @@ def test_deliveries_are_listed_and_shown_with_their_attempts(http: httpx.Client,
 def test_another_tenants_delivery_is_not_found(
     http: httpx.Client, delivery_id: str, make_key: KeyMaker
 ) -> None:
-    stranger = {"authorization": f"Bearer {make_key('somebody-else')}"}
+    other_tenant = {"authorization": f"Bearer {make_key('other')}"}
 
-    assert http.get(f"/v1/deliveries/{delivery_id}", headers=stranger).status_code == 404
-    assert http.get("/v1/deliveries", headers=stranger).json()["data"] == []
+    assert http.get(f"/v1/deliveries/{delivery_id}", headers=other_tenant).status_code == 404
+    assert http.get("/v1/deliveries", headers=other_tenant).json()["data"] == []
 
 
 def test_the_documentation_describes_every_route_and_body(base_url: str) -> None:

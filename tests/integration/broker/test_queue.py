@@ -1,4 +1,4 @@
-"""The doorbell on a real Valkey: what is sent, in which order it is heard, and what a dead one costs."""
+"""The queue on a real Valkey: what is sent, in which order it is received, and what a dead one costs."""
 
 import base64
 import json

@@ -71,7 +71,7 @@ class Slow:
 
 @dataclass(frozen=True)
 class AnswerLost:
-    """The request is carried out, and the connection breaks before anybody hears of it."""
+    """The request is carried out, and the connection breaks before the answer."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         fault, healed = self.server.front.fault_for(self.command, self.path)
         length = int(self.headers.get("content-length") or 0)
-        with suppress(ConnectionError):  # whoever asked has given up
+        with suppress(ConnectionError):  # the client has given up
             self._meet(fault, healed, length)
 
     def _meet(self, fault: Fault | None, healed: threading.Event, length: int) -> None:
@@ -262,7 +262,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hang_up(self, *, reset: bool = False) -> None:
         self.close_connection = True
-        if reset:  # a close without lingering sends RST; whoever still reads keeps it from being one
+        if reset:  # a close without lingering sends RST; a pending read would prevent it
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.rfile.close()
             self.connection.close()

@@ -209,7 +209,7 @@ def test_a_conflict_of_conditional_writers_is_tried_again(site: Site) -> None:
     assert site.direct.read("k") == b"mine"
 
 
-def test_a_change_that_failed_is_not_tried_again_by_whoever_may_no_longer_make_it(site: Site) -> None:
+def test_a_change_that_failed_is_not_retried_behind_a_fence(site: Site) -> None:
     asked: list[str] = []
 
     def once() -> None:

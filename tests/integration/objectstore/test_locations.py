@@ -67,7 +67,7 @@ def test_a_location_with_nothing_there_is_an_error(place: tuple[str, Locations],
 def test_an_object_that_is_listed_twice_is_read_once(
     place: tuple[str, Locations], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some stores do, when a listing goes on to another page while somebody writes."""
+    """Some stores do, when a listing goes on to another page while another client writes."""
     url, locations = place
     uri = ObjectUri.parse(f"{url}/in/")
     found = locations.expand(uri)

@@ -262,7 +262,7 @@ def test_an_object_that_may_not_appear_any_more_when_its_bytes_are_there_does_no
     assert keys(store) == ["k"]
 
 
-def test_an_object_is_not_removed_by_whoever_may_no_longer_remove_it(store: ObjectStore) -> None:
+def test_an_object_is_not_removed_behind_a_fence(store: ObjectStore) -> None:
     store.put("k", b"the next one's")
     allowed = [True]
 

@@ -1,4 +1,4 @@
-"""The first and last of every request: an id on every answer, and an answer to what nobody expected."""
+"""The outermost middleware: an id on every answer, and an answer to unexpected errors."""
 
 import asyncio
 import logging

@@ -130,7 +130,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
 
 def test_a_large_body_may_take_as_long_as_its_bytes_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The patience for its beginning alone is over when its second piece is asked for."""
+    """The time for its beginning alone is up when its second piece is read."""
     monkeypatch.setattr(limits, "BODY_S", 0.0)
     monkeypatch.setattr(limits, "BODY_BYTES_PER_S_MIN", 1 / 60)
     first: Message = {"type": "http.request", "body": b"x", "more_body": True}
@@ -145,7 +145,7 @@ def test_a_large_body_may_take_as_long_as_its_bytes_do(monkeypatch: pytest.Monke
     assert asyncio.run(read_all(receive)) == b"xy"
 
 
-def test_whoever_listens_for_the_client_to_hang_up_may_do_so_for_long(
+def test_waiting_for_the_client_to_disconnect_has_no_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "BODY_S", 0.0)

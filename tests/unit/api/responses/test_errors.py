@@ -47,7 +47,7 @@ def test_an_error_is_answered_with_its_status(kind: type[NightshiftError], statu
 @pytest.mark.parametrize(
     ("length", "shown"), [(1000, "x" * 1000), (1001, "x" * 999 + "…"), (10**6, "x" * 999 + "…")]
 )
-def test_an_error_that_repeats_what_the_caller_said_stays_short(length: int, shown: str) -> None:
+def test_an_error_that_quotes_the_caller_stays_short(length: int, shown: str) -> None:
     answer = error_response(errors.InvalidRequest("x" * length, param="x" * length))
 
     error = json.loads(bytes(answer.body))["error"]

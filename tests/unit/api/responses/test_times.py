@@ -73,7 +73,7 @@ def test_a_job_that_has_done_a_quarter_takes_three_times_as_long_again() -> None
         replace(RUNNING, started_at=None),
     ],
 )
-def test_nobody_can_say_when_an_unknown_amount_is_done(unknown: Job) -> None:
+def test_an_unknown_amount_has_no_eta(unknown: Job) -> None:
     assert eta_at(unknown, START + timedelta(minutes=10)) is None
 
 

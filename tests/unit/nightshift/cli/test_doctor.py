@@ -90,7 +90,7 @@ def test_what_is_wrong_is_named_with_what_to_do(
 
 
 @pytest.mark.parametrize("provider", ["aws", "gcp", "azure"])
-def test_whoever_gives_notice_of_an_interruption_is_asked(nightshift, healthy, monkeypatch, provider):
+def test_the_metadata_server_is_asked_for_spot_notices(nightshift, healthy, monkeypatch, provider):
     def found() -> dict[str, object]:
         return by_name(nightshift("doctor", "--json"))["spot notices"]
 
@@ -108,7 +108,7 @@ def test_whoever_gives_notice_of_an_interruption_is_asked(nightshift, healthy, m
         assert found()["detail"] == f"{provider} is about to take this machine away"
         cloud.trouble = Trouble.FAILS
         assert "answers 500" in str(found()["detail"])
-    assert "NIGHTSHIFT_SPOT_METADATA_URL" in str(found()["advice"]), "nobody listens there any more"
+    assert "NIGHTSHIFT_SPOT_METADATA_URL" in str(found()["advice"]), "no server listens there any more"
 
 
 def test_for_a_person_the_advice_stands_below(nightshift, healthy, monkeypatch):

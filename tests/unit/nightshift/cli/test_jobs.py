@@ -92,7 +92,7 @@ def test_without_a_key_a_command_says_where_it_looked(nightshift, data_dir):
 def test_the_key_that_up_left_is_used_and_an_absent_server_is_said(nightshift, data_dir, monkeypatch):
     data_dir.mkdir()
     (data_dir / "api_key").write_text("ns_live_key\n")
-    monkeypatch.setenv("NIGHTSHIFT_BASE_URL", "http://127.0.0.1:1")  # nobody may listen there
+    monkeypatch.setenv("NIGHTSHIFT_BASE_URL", "http://127.0.0.1:1")  # no server can listen there
     ended = nightshift("jobs", "list")
     assert ended.code == 1
     assert "Is the server running? `nightshift up` starts one" in ended.err

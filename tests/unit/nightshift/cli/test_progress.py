@@ -26,7 +26,7 @@ def test_the_pace_is_that_of_the_last_moments():
 
 
 @pytest.mark.parametrize("samples", [(), ((0, 5, 5),), ((0, 5, 5), (0, 9, 9))])
-def test_before_there_is_a_pace_nothing_is_foretold(samples):
+def test_without_a_rate_no_time_left_is_shown(samples):
     pace = a_pace(*samples)
     assert (pace.rows_per_s, pace.tokens_per_s, pace.left_s(10)) == (0, 0, None)
 

@@ -169,7 +169,7 @@ def test_a_job_that_was_never_planned_says_why_and_claims_no_output(nightshift, 
     assert "records need --model and --input-column or --template" in ended.err
 
 
-def test_with_a_template_nobody_is_told_to_use_one(nightshift, server):
+def test_with_a_template_there_is_no_advice_to_use_one(nightshift, server):
     server.status = "failed"
     ended = nightshift(
         *("run", "s3://in/x.jsonl", *BASICS, "--wait"), *("--model", "minilm", "--input-column", "text")

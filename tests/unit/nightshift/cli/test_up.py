@@ -13,7 +13,7 @@ import pytest
 from nightshift import testing
 from nightshift.cli import up
 from nightshift.cli.session import data_settings
-from nightshift.cli.up import Witness
+from nightshift.cli.up import ExitReporter
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import Checkpoint
 from nightshift.processes import embedded, valkey
@@ -267,35 +267,35 @@ def test_what_workers_held_when_the_machine_went_down_is_free_at_the_next_start(
 
 
 def test_before_it_was_ready_a_death_means_that_it_cannot_start():
-    witness = Witness(workers=2)
-    assert witness(an_exit()) is AfterExit.GIVE_UP
-    assert witness.fatal == an_exit()
+    reporter = ExitReporter(workers=2)
+    assert reporter(an_exit()) is AfterExit.GIVE_UP
+    assert reporter.fatal == an_exit()
 
 
 def test_once_it_was_ready_what_dies_is_started_again(capsys):
-    witness = Witness(workers=2)
-    witness.is_ready = True
-    assert witness(an_exit(-9)) is AfterExit.RESTART
+    reporter = ExitReporter(workers=2)
+    reporter.is_ready = True
+    assert reporter(an_exit(-9)) is AfterExit.RESTART
     assert "api (pid 1) was ended by SIGKILL after 1.0 s; starting it again" in capsys.readouterr().err
 
 
 def test_what_cannot_run_as_configured_is_not_started_again():
-    witness = Witness(workers=2)
-    witness.is_ready = True
-    assert witness(an_exit(CONFIGURATION_EXIT)) is AfterExit.GIVE_UP
+    reporter = ExitReporter(workers=2)
+    reporter.is_ready = True
+    assert reporter(an_exit(CONFIGURATION_EXIT)) is AfterExit.GIVE_UP
 
 
 def test_a_worker_that_was_drained_stays_away_and_the_others_go_on(capsys):
-    witness = Witness(workers=2)
-    witness.is_ready = True
-    assert witness(replace(an_exit(0), name="worker-2")) is AfterExit.LEAVE
+    reporter = ExitReporter(workers=2)
+    reporter.is_ready = True
+    assert reporter(replace(an_exit(0), name="worker-2")) is AfterExit.LEAVE
     assert capsys.readouterr().err == "worker-2 was drained and stays away; the others go on\n"
 
 
 def test_when_the_last_worker_was_drained_it_says_that_none_is_left(capsys):
-    witness = Witness(workers=1)
-    witness.is_ready = True
-    assert witness(replace(an_exit(0), name="worker-1")) is AfterExit.LEAVE
+    reporter = ExitReporter(workers=1)
+    reporter.is_ready = True
+    assert reporter(replace(an_exit(0), name="worker-1")) is AfterExit.LEAVE
     assert capsys.readouterr().err == (
         "worker-1 was drained and stays away; no worker is left: start `nightshift up` again\n"
     )

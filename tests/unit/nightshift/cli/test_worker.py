@@ -244,7 +244,7 @@ def test_a_worker_the_operator_drained_says_so_itself_where_the_database_is_away
     monkeypatch.setattr(store, "run", _unavailable(store.run, times=99))
     handler = WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0)
 
-    assert handler(an_exit(returncode=0)) is AfterExit.RESTART_SOON, "whoever told it may want it back"
+    assert handler(an_exit(returncode=0)) is AfterExit.RESTART_SOON, "the operator may want it back"
     for returncode in (NO_RESTART_EXIT, NO_RESTART_LATE_EXIT):
         assert handler(an_exit(returncode=returncode)) is AfterExit.GIVE_UP
     assert handler.gave_up_on is None, "it did as it was told"

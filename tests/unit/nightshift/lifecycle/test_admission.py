@@ -14,7 +14,7 @@ from nightshift.lifecycle.admission import RETRY_AFTER_MAX_S, estimated_drain_s,
         (101, 10.0, 11),  # whole seconds, upwards
         (1, 1000.0, 1),  # not at once
         (0, 10.0, 1),
-        (10**9, 1.0, RETRY_AFTER_MAX_S),  # nobody sees so far ahead
+        (10**9, 1.0, RETRY_AFTER_MAX_S),  # no estimate goes beyond a minute
         (100, 0.0, RETRY_AFTER_MAX_S),  # nothing moves
         (100, math.inf, 1),
     ],
@@ -23,11 +23,11 @@ def test_a_queue_drains_in_its_length_at_its_pace(waiting: int, per_second: floa
     assert estimated_drain_s(waiting, per_second) == seconds
 
 
-def test_who_joins_a_full_queue_waits_as_long_as_its_head_has() -> None:
+def test_a_full_queue_is_waited_for_as_long_as_its_oldest_entry_has() -> None:
     assert estimated_drain_s(500, per_second_of(500, seconds=8)) == 8
 
 
-def test_a_queue_that_has_just_filled_says_nothing_about_its_pace_yet() -> None:
+def test_a_queue_that_has_just_filled_has_no_known_rate() -> None:
     assert estimated_drain_s(500, per_second_of(500, seconds=0)) == 1
 
 

@@ -1,4 +1,4 @@
-"""Nobody can use the client that calls strangers' URLs to call us. Real sockets, on the loopback only."""
+"""User-supplied URLs cannot reach our own network. Real sockets, on the loopback only."""
 
 import datetime
 import ipaddress
@@ -239,7 +239,7 @@ def test_an_endless_answer_is_cut_off() -> None:
     assert answer.head == b"x" * 20_000
 
 
-def test_an_answer_that_drips_ends_at_the_deadline_of_the_whole_call() -> None:
+def test_a_slow_answer_ends_at_the_deadline_of_the_whole_call() -> None:
     ticks = iter(range(10_000))  # a clock on which every look costs a second
     client = Egress(
         EgressConfig(allow_cidrs=(LOOPBACK,)), resolve=FakeNames(HERE), clock=lambda: float(next(ticks))
@@ -271,11 +271,11 @@ def test_the_next_address_is_tried_when_one_is_dead() -> None:
 
 
 def test_a_name_nobody_knows_is_no_answer() -> None:
-    def nobody(host: str, port: int) -> Sequence[str]:
+    def unresolvable(host: str, port: int) -> Sequence[str]:
         raise OSError("Name or service not known")
 
     with pytest.raises(NoAnswer, match="cannot be looked up"):
-        Egress(EgressConfig(), resolve=nobody).post("https://nowhere.example/", b"", {})
+        Egress(EgressConfig(), resolve=unresolvable).post("https://nowhere.example/", b"", {})
 
 
 def test_a_name_server_that_never_answers_does_not_outlast_the_deadline() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.rings import Doorbell
+from api.rings import RingSender
 from nightshift.broker.hints import HintPublisher
 from nightshift.jobs import JobKind
 from nightshift.settings import QueueSettings
@@ -20,11 +20,11 @@ def queue() -> InMemoryQueue:
 
 
 @pytest.fixture
-def doorbell(store: Store, queue: InMemoryQueue) -> Iterator[Doorbell]:
+def ring_sender(store: Store, queue: InMemoryQueue) -> Iterator[RingSender]:
     hint_publisher = HintPublisher(QueueSettings())
-    doorbell = Doorbell(queue, hint_publisher, store)
-    yield doorbell
-    doorbell.close()
+    ring_sender = RingSender(queue, hint_publisher, store)
+    yield ring_sender
+    ring_sender.close()
     hint_publisher.close()
 
 
@@ -39,43 +39,43 @@ def a_ring(store: Store) -> Ring:
 
 
 def test_a_ring_is_sent_at_once_and_taken_out_of_the_outbox_a_moment_later(
-    store: Store, doorbell: Doorbell, queue: InMemoryQueue
+    store: Store, ring_sender: RingSender, queue: InMemoryQueue
 ) -> None:
     rings = [a_ring(store) for _ in range(3)]
 
-    assert all(doorbell.ring([ring]) for ring in rings)
+    assert all(ring_sender.send([ring]) for ring in rings)
 
     assert queue.rings == rings
     wait_until_nothing_is_owed(store)
 
 
 def test_what_could_not_be_sent_stays_for_the_scheduler(
-    store: Store, doorbell: Doorbell, queue: InMemoryQueue
+    store: Store, ring_sender: RingSender, queue: InMemoryQueue
 ) -> None:
     queue.is_away = True
 
-    assert doorbell.ring([a_ring(store)]) is False
+    assert ring_sender.send([a_ring(store)]) is False
 
-    doorbell.close()
+    ring_sender.close()
     assert owed(store) == 1
 
 
-def test_closing_takes_out_what_was_sent_and_nothing_else(store: Store, doorbell: Doorbell) -> None:
+def test_closing_takes_out_what_was_sent_and_nothing_else(store: Store, ring_sender: RingSender) -> None:
     sent, unsent = a_ring(store), a_ring(store)
-    doorbell.ring([sent])
+    ring_sender.send([sent])
 
-    doorbell.close()
+    ring_sender.close()
 
     with store.snapshot() as tx:
         assert [ring.id for ring in tx.outbox.waiting(tx.now(), limit=10)] == [unsent.id]
 
 
 def test_more_than_can_be_remembered_stays_for_the_scheduler_and_delays_nobody(
-    store: Store, doorbell: Doorbell, queue: InMemoryQueue
+    store: Store, ring_sender: RingSender, queue: InMemoryQueue
 ) -> None:
-    doorbell.close()  # nobody takes anything out any more
+    ring_sender.close()  # from now on nothing is deleted
     unwritten = [Ring(0, JobKind.BULK, None, 1)] * 2000
 
-    assert doorbell.ring(unwritten) is True
+    assert ring_sender.send(unwritten) is True
 
     assert len(queue.rings) == 2000
