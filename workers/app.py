@@ -1,8 +1,7 @@
 """The Celery application of a worker: what `celery -A workers.app worker -P custom` imports.
 
-It declares the two messages a worker understands, so that Celery accepts them. Their bodies never run: the
-pool (`workers/intake/pool.py`), which Celery makes before it connects to the broker, reads the messages and
-claims. Under any other pool they refuse.
+The two tasks are declared so that Celery accepts their messages; their bodies never run, since the pool
+(`workers/intake/pool.py`) reads the messages and claims.
 """
 
 import faulthandler

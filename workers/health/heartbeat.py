@@ -1,10 +1,8 @@
 """Renews this worker's leases, and tells their holders when one is lost or its job is to stop.
 
-One statement renews everything held, every few seconds. A lease that is missing from its answer is another
-worker's by now: the holder is told at once and must write nothing more. Orders to stop come with the answer.
-
-A beat may wait for the database. Giving up leases that can no longer be trusted may not: a second thread, the
-fence, does that by the clock alone.
+One statement renews everything held. A lease that its answer lacks is another worker's by now: the holder is
+told at once and must write nothing more. A beat may wait for the database; a second thread, the fence, gives
+up leases that can no longer be trusted by the clock alone.
 """
 
 import logging

@@ -1,10 +1,9 @@
-"""What a worker does about a spot notice: it leaves or stays; restarted under one, it waits.
+"""What a worker does about a spot notice.
 
     rebalance      leave, if this is a spot machine and a worker on another one is ready to replace this one
     interruption   leave
 
-The supervisor restarts a worker that has left, on the same machine. It loads no model, which would only take
-memory from other processes, and waits until the notice is withdrawn, or the machine is gone.
+Restarted under a notice by its supervisor, it loads no model and waits until the notice is withdrawn.
 """
 
 import logging

@@ -1,8 +1,7 @@
-"""Learns that this machine is about to be taken away.
+"""Learns that this machine is about to be taken away: a thread asks the cloud's metadata server.
 
-One thread asks the cloud's metadata server every few seconds (`outbound/cloud_metadata.py`); `notices.py`
-decides what follows. Nothing depends on a notice: without one, a machine that is taken away loses the same as
-one that is killed. Nor can the server's behaviour harm more than this thread.
+Nothing depends on a notice: without one, the machine loses the same as one that is killed. Whatever the
+server does costs this thread alone.
 """
 
 import logging

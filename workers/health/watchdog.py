@@ -1,8 +1,8 @@
 """Notices that this process lives and does nothing: an engine step that does not end, a consumer that
 receives no messages, a thread that has ended.
 
-Time is counted in looks, one a second, and no look counts for more than two: for a process that was stopped
-as a whole (SIGSTOP, a frozen machine), nothing has lasted too long.
+No look, one a second, counts for more than two: in a process that was stopped as a whole (SIGSTOP, a frozen
+machine), nothing has lasted too long.
 """
 
 import logging

@@ -2,15 +2,12 @@
 
     Celery ──► MessageHeap (online before bulk, better class first) ──► claim ──► runner, acknowledge
 
-A message is acknowledged once its claim has committed, whether or not there was anything to claim: from then
-on the lease keeps the work, not Redis. What was claimed goes to its engine first, since a client waits. When
-the bulk places are full the worker pauses its subscription to bulk tokens and gives back those it had fetched
-ahead, so that they wake another worker. Every few seconds the database is asked directly, whatever has rung:
-Redis may have lost any message, or all of one kind.
+A message is acknowledged once its claim has committed: from then on the lease keeps the work, not Redis. With
+all bulk places taken, bulk tokens are paused and those fetched ahead given back, to wake other workers. The
+database is polled too: Redis may have lost any message.
 
-An online ring names its request, which is claimed if there are places for all that have rung. If there are
-not, the order of the queue would be unfair, since one tenant alone may have filled it: the database says
-which are next, a number at a time, because with thousands waiting that query costs more than a claim.
+An online ring names its request. With fewer places than rings, one tenant may have filled the queue, so the
+database says which are next; several at once, since that query costs more than a claim.
 """
 
 import logging

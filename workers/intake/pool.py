@@ -1,10 +1,8 @@
 """Our pool for Celery: a message becomes an entry in the intake's heap. No process, no thread per request.
 
-Named with `-P custom` and CELERY_CUSTOM_WORKER_POOL=workers.intake.pool:EnginePool. Celery imports this
-module before it has put anything on its path, so the package must be installed.
-
-The message is acknowledged when its claim has committed: with `acks_late`, Celery does that when told of
-success, and puts it into the queue again when told that it was rejected.
+Named by `-P custom` and CELERY_CUSTOM_WORKER_POOL=workers.intake.pool:EnginePool. Celery imports this module
+before it has put anything on its path, so the package must be installed. With `acks_late`, it acknowledges a
+message when told of success, and requeues it when told of a rejection.
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""kombu's transport for Redis, which no message can break, and which asks Redis for nothing but messages.
+"""kombu's transport for Redis, which no message can break.
 
-Any client of Redis can put anything into a queue. What kombu or Celery cannot read raises in the worker's
-event loop, and Celery ends the worker for it. So it is dropped on arrival. A ring that is dropped by mistake,
-or fetched by a worker that died, is rung again: Redis is not asked to record what was fetched from it.
+Any client of Redis can put anything into a queue, and Celery ends a worker whose event loop raises. So what
+cannot be read is dropped on arrival. A ring that is dropped by mistake, or fetched by a worker that died, is
+rung again.
 """
 
 import logging
@@ -35,9 +35,8 @@ class Message(virtual.Message):
 class QoS(virtual.QoS):
     """Messages fetched and not acknowledged: this process alone knows them, and gives them back as it ends.
 
-    kombu's own has Redis record each, and redelivers those of a dead worker after a visibility timeout. That
-    costs a round trip while a client waits, and another afterwards, for messages that no worker depends on:
-    each finds within seconds what is in the database and has not rung.
+    kombu's own has Redis record each, for redelivery after a visibility timeout: two round trips, one of them
+    while a client waits, for messages that polling the database replaces within seconds.
     """
 
     def restore_unacked(self) -> list[Any]:

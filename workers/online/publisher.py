@@ -113,8 +113,8 @@ class Publisher:
     def _record(self, ended: Sequence[_Ended]) -> Sequence[_Ended]:
         """Commit what has ended, for as long as its lease is trusted. Returns what was committed.
 
-        All in one transaction, which costs one wait for the disk; in ever smaller ones while that fails: one
-        answer may be what the database refuses, and a large transaction meets conflicts more often.
+        In one transaction, which waits for the disk once; in smaller ones while that fails: the database may
+        refuse one answer, and a large transaction meets more conflicts.
         """
         recorded: list[_Ended] = []
         left, count = list(ended), len(ended)

@@ -1,11 +1,8 @@
 """Runs online requests under their leases: tokens to the stream as they come, the answer to the database.
 
-A request is open from its claim until it has an answer, is stopped, is handed back, or its lease is lost; it
-may be waiting to have the worker to itself, or to be tokenized, or be in the engine. Several threads may want
-to end it: the one that closes it decides how it ends, and no other does.
-
-No thread per request: the engine's thread puts what it has into one outbox, and one publisher sends it on in
-batches.
+A request is open from its claim until it is answered, stopped, handed back or its lease is lost. Several
+threads may want to end it: the one that closes it decides how. There is no thread per request: the engine's
+thread puts what it has into one outbox, and one publisher sends it on.
 """
 
 import logging

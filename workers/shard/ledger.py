@@ -6,7 +6,7 @@
                 ├── interrupt: it begins again│
                 └── give_up                   └── finish, of a row that the engine never had
 
-The shard's runner alone changes it, on its thread. A change that makes no sense is a bug, and asserts.
+The runner's thread alone changes it. A change out of order is a bug, and asserts.
 """
 
 import time
@@ -134,9 +134,7 @@ class Ledger:
 
     @property
     def is_due(self) -> bool:
-        """Whether a checkpoint is: enough rows have finished, or the first of them some time ago, or rows
-        have been in flight for so long that their tokens are to be saved.
-        """
+        """Whether a checkpoint is: for the number of results, their age, or that of rows in flight."""
         if self._carry_over_is_due:
             return True
         if not self._results:

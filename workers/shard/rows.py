@@ -33,10 +33,7 @@ class InputUnreadable(Exception):
 
 
 class ShardRows:
-    """Where a shard's rows come from and go to; what becomes of them, the runner notes in its ledger.
-
-    Not thread-safe. `on_progress` alone is called from the engine's thread.
-    """
+    """Returns what becomes of each row. Not thread-safe; `on_progress` is called from the engine's thread."""
 
     def __init__(
         self,

@@ -1,12 +1,11 @@
 """Runs one shard under its lease: rows in, results checkpointed, shard done.
 
-One thread a shard and one inbox: progress of rows, listed checkpoints and orders arrive there, and that
-thread alone changes the ledger. Rows are read only as fast as the engine takes them and results leave the
-memory with every segment, so memory use does not depend on the number of rows.
-
     input ──► ShardRows ──► engine ──► Inbox ──► Ledger ──► Uploads
                                          ▲                     │
                                          └── checkpoint listed ┘
+
+One thread a shard; it alone changes the ledger. Rows are read as fast as the engine takes them and results
+leave the memory with every segment, so memory use does not depend on the number of rows.
 
 Trouble with the database or our own store is waited for under the lease. Trouble with the input, or a bug,
 ends the lease: what is finished is written, and the shard goes back to the queue.

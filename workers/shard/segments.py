@@ -1,15 +1,12 @@
-"""Checkpoints of one shard: what is written when, and what a later worker finds.
+"""Checkpoints of one shard: results of finished rows, and the tokens of unfinished ones.
 
     rows done ────────► segment t3-000007.jsonl ────┐
                                                     ├──► listed in one transaction, under the term
     rows in flight ───► carry-over t3-c000002.jsonl ┘
                         stored, never read               exist
 
-A worker that dies between the two leaves objects that are never read, and collected later. Unfinished rows
-are saved as the tokens they have so far: the next worker needs one prefill instead of the whole row. Each
-carry-over replaces the one before.
-
-Both are checked when read, against the sha256 in the database: a segment's, or the one in a carry-over's key.
+What a worker stored and did not list is collected later. A carry-over replaces the one before; continuing it
+costs one prefill instead of the whole row. Both are checked against their sha256 when read.
 """
 
 import hashlib

@@ -1,9 +1,8 @@
 """Writes the checkpoints of one shard, in order, on a thread of its own: a slow object store does not stop
 the rows, a dead one stops them after a few checkpoints.
 
-Trouble that may pass is waited for while the lease is held, and nothing stored is stored again. There is no
-spool on a local disk: an object is stored before it is listed, so what a spool could save is in the object
-store by then, and a listing that comes after the lease is refused.
+There is no spool on a local disk: an object is stored before it is listed, and a listing that comes after the
+lease is refused.
 """
 
 import logging
