@@ -5,7 +5,7 @@
         for event in client.events(job.id):
             ...
 
-For /v1/chat/completions, /v1/files and /v1/batches use the official `openai` client; this one speaks only
+For /v1/chat/completions, /v1/files and /v1/batches use the official `openai` client; this one covers only
 what it does not. Calls that are safe to repeat are repeated, a bounded number of times.
 """
 
@@ -27,7 +27,7 @@ from nightshift.jobs.ids import new_id
 
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
-SILENCE_MAX_S: Final = 45.0  # of an event stream, which says something every 15 s
+SILENCE_MAX_S: Final = 45.0  # of an event stream, which sends a keep-alive every 15 s
 TRIES_MAX: Final = 5
 FOLLOWING_TRIES_MAX: Final = 20  # about two minutes: a server that is being restarted comes back
 RETRY: Final = Backoff(first_s=0.5, longest_s=8.0)
@@ -38,7 +38,7 @@ PAGE_MAX: Final = 100
 class ApiError(NightshiftError):
     """The server refused or failed. `status` is the HTTP status; `code` and `param` are the server's.
 
-    `is_repeat`: it was asked before, and what became of that is not known. `retry_after_s`: ask again then.
+    `is_repeat`: an earlier try had an unknown outcome. `retry_after_s`: the server's Retry-After.
     """
 
     is_repeat = False
@@ -99,7 +99,7 @@ class RemoteJob:
 
     @property
     def rows_expected(self) -> int | None:
-        """How many there will be: known, or estimated, or neither."""
+        """Rows in all: known, estimated, or None."""
         return self.counts.total if self.counts.total is not None else self.rows_estimated
 
 
@@ -228,7 +228,7 @@ class Client:
         return [model["id"] for model in self._call("GET", "/v1/models")["data"]]
 
     def dead_letters(self, *, status: str | None = None, limit: int | None = None) -> Iterator[JsonObject]:
-        """Rows that are run no more because they kill workers, the latest first."""
+        """Rows that are not run any more because they crashed workers, the latest first."""
         return self._pages("/v1/dead_letters", {"status": status} if status else {}, limit)
 
     def replay_dead_letter(self, id: str) -> JsonObject:
@@ -236,11 +236,11 @@ class Client:
         return self._decide(id, "replay", DeadLetterState.REPLAYED)
 
     def discard_dead_letter(self, id: str) -> JsonObject:
-        """Take such a row off the list of those that wait for a decision."""
+        """Mark such a row as decided; nothing is run."""
         return self._decide(id, "discard", DeadLetterState.DISCARDED)
 
     def _decide(self, id: str, decision: str, wanted: DeadLetterState) -> JsonObject:
-        """A letter can be decided about once: a repeat is refused where only the first answer was lost."""
+        """A dead letter is decided once: a retry whose first answer was lost is refused as decided."""
         path = f"/v1/dead_letters/{_segment(id)}"
         try:
             return self._call("POST", f"{path}/{decision}")

@@ -107,7 +107,7 @@ class S3Store:
         )
 
     def _head_object(self, full_key: str) -> "HeadObjectOutputTypeDef":
-        """S3's description. Its answer to a HEAD has no body: why it refuses one, it only says to a GET."""
+        """S3's description. A refused HEAD has no body: only a GET returns the reason."""
         try:
             return self._client.head_object(Bucket=self._bucket, Key=full_key)
         except ClientError as error:
@@ -195,7 +195,7 @@ class S3Store:
                 answer = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=self._prefix)
         except StorageError as error:
             if code_of(error.__cause__) in _UNKNOWN_TO_SERVER | {"NoSuchUpload"}:
-                return 0  # this server sweeps by itself, or not at all
+                return 0  # this server removes them by itself, or not at all
             raise
         latest = _server_time(answer) - older_than
         found = [upload for upload in answer.get("Uploads", []) if upload["Initiated"] <= latest]
@@ -217,11 +217,11 @@ class S3Store:
         return self._prefix + checked_key(key)
 
     def _named(self, key: str) -> str:
-        """The object as people write it, for messages."""
+        """The object's URI, for messages."""
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def _existing(self, key: str, measured: Measured) -> ObjectInfo:
-        """What lies there already, if it is what was to be written."""
+        """The object under the key, if it is what was to be written."""
         for _ in measured:  # whatever of the body was not read yet
             continue
         info = self.head(key)
@@ -251,7 +251,7 @@ class S3Store:
 
 
 def _entries(pages: Iterator[Any]) -> Iterator[Any]:
-    """What stands on the pages of a listing. Each page has the time of a request."""
+    """The entries of a listing's pages. Each page has the time of a request."""
     while True:
         with within(REQUEST_S):
             page = next(pages, None)

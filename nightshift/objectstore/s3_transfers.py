@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REQUEST_S: Final = 60.0  # for one request and all tries at it, before its body is counted
 RESUMES_MAX: Final = 5  # a stream may break off so often …
 BYTES_PER_RESUME: Final = 4 * MIB  # … and once more for each so many bytes received
-STEP_BYTES: Final = 64 * 1024  # read from a socket at a time: how often the pace is looked at
+STEP_BYTES: Final = 64 * 1024  # read from a socket at a time: how often the rate is checked
 SLOW_GRACE_S: Final = 30.0  # a stream may be slower than the next line for so long
 SLOW_BYTES_PER_S: Final = 16 * 1024  # below it, a transfer counts as hanging
 
@@ -114,11 +114,11 @@ class Reader:
                 raise IncompleteReadError(actual_bytes=self._position, expected_bytes=self._end)
             self._position += len(piece)
             self._received_bytes += len(piece)
-            self._check_pace()
+            self._check_rate()
             yield piece
 
-    def _check_pace(self) -> None:
-        """A drip keeps every socket timeout from firing; the whole is measured too."""
+    def _check_rate(self) -> None:
+        """A slow trickle never triggers a socket timeout, so the average rate is checked too."""
         if self._waited_s > SLOW_GRACE_S and self._received_bytes < self._waited_s * SLOW_BYTES_PER_S:
             raise StorageUnavailable(
                 f"{self._key} arrives at {self._received_bytes / self._waited_s:.0f} bytes/s: as good as not"
@@ -167,7 +167,7 @@ class Writer:
                     **self._target, **self._condition, UploadId=upload_id, MultipartUpload={"Parts": done}
                 )
         except BaseException:
-            with suppress(ClientError, BotoCoreError):  # the first error is the one worth telling
+            with suppress(ClientError, BotoCoreError):  # the first error is the one to raise
                 self._client.abort_multipart_upload(**self._target, UploadId=upload_id)
             raise
 

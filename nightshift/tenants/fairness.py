@@ -1,6 +1,6 @@
 """How much of something that all tenants share one of them may have. Pure.
 
-Which tenant's shard is run next is decided in SQL: `store/shards/claims.py`.
+Which tenant's shard is claimed next is decided in `nightshift/jobs/priorities.py`.
 """
 
 
