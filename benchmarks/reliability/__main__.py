@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.reliability import admission, drain, ingest, recovery, throughput
+from benchmarks.reliability import admission, drain, idle, ingest, recovery, throughput
 from benchmarks.reliability.figures import Figure, show
 
 Measure = Callable[[argparse.Namespace], Iterator[Figure]]
@@ -44,8 +44,12 @@ COMMANDS: dict[str, tuple[str, Measure]] = {
         "SIGTERM at full load",
         lambda chosen: drain.measure(chosen.database, chosen.count or 2),
     ),
+    "idle": (
+        "CPU time of a scheduler without work",
+        lambda chosen: idle.measure(chosen.database, chosen.count or 120),
+    ),
     "flush": (
-        "FLUSHALL while nobody has fetched what was rung",
+        "FLUSHALL before the rings are fetched",
         lambda chosen: recovery.measure_flush(chosen.database, chosen.count or 3),
     ),
 }
@@ -64,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, (about, _) in COMMANDS.items():
         command = commands.add_parser(name, help=about)
         command.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
-        command.add_argument("--count", type=int, help="how many requests, rows or deaths")
+        command.add_argument("--count", type=int, help="how many requests, rows, deaths or seconds")
     return parser
 
 

@@ -76,7 +76,7 @@ def arguments(message: Message) -> list[Any]:
 
 
 def waiting(server: ValkeyServer) -> list[str]:
-    """The shards whose rings nobody has heard yet, the latest first."""
+    """The shards whose rings no worker has fetched yet, the latest first."""
     envelopes = [json.loads(raw) for raw in server.client.lrange("ns:online", 0, -1)]
     return [json.loads(base64.b64decode(envelope["body"]))[0][0] for envelope in envelopes]
 
@@ -107,7 +107,7 @@ def test_messages_lie_in_redis_as_json_under_our_prefix(queue: Queue, valkey: Va
     assert json.loads(base64.b64decode(envelope["body"]))[0] == ["shard_1"]
 
 
-def test_a_ring_without_anybody_listening_waits(queue: Queue, valkey: ValkeyServer) -> None:
+def test_a_ring_waits_until_a_worker_fetches_it(queue: Queue, valkey: ValkeyServer) -> None:
     assert queue.length(ONLINE_QUEUE) == 0
 
     queue.ring([online("a"), online("b", rank=2), bulk()])
@@ -116,7 +116,7 @@ def test_a_ring_without_anybody_listening_waits(queue: Queue, valkey: ValkeyServ
     assert queue.length(BULK_QUEUE) == 1
 
 
-def test_better_classes_are_heard_first_and_each_in_order(queue: Queue, valkey: ValkeyServer) -> None:
+def test_better_classes_are_fetched_first_and_each_in_order(queue: Queue, valkey: ValkeyServer) -> None:
     queue.ring([online(f"{rank}-{n}", rank=rank) for n in range(2) for rank in (2, 1, 0)])
 
     order = [arguments(message)[0] for message in heard(valkey, ONLINE_QUEUE, count=6)]
@@ -124,7 +124,7 @@ def test_better_classes_are_heard_first_and_each_in_order(queue: Queue, valkey: 
     assert order == ["0-0", "0-1", "1-0", "1-1", "2-0", "2-1"]
 
 
-def test_of_one_class_online_work_is_heard_before_bulk_work(queue: Queue, valkey: ValkeyServer) -> None:
+def test_of_one_class_online_work_is_fetched_before_bulk_work(queue: Queue, valkey: ValkeyServer) -> None:
     for rank in (1, 0):
         queue.ring([bulk(rank), online("a", rank), online("b", rank)])
 
@@ -180,8 +180,8 @@ def test_a_redis_that_is_away_does_not_answer_a_ping_or_a_count(own_valkey: Valk
         queue.length(ONLINE_QUEUE)
 
 
-def test_a_frozen_redis_holds_up_nobody_for_long_however_many_ring(own_valkey: ValkeyServer) -> None:
-    """A patience and not a measurement: these threads waited ten seconds each before, and for each other."""
+def test_a_frozen_redis_delays_no_sender_for_long_however_many_ring(own_valkey: ValkeyServer) -> None:
+    """A generous limit, no measurement: these threads used to wait ten seconds each, and for each other."""
     queue, threads = Queue(settings_of(own_valkey)), 16
     queue.ring([online()])
     own_valkey.freeze()
@@ -205,7 +205,7 @@ def test_a_thawed_redis_is_rung_again(own_valkey: ValkeyServer) -> None:
 
     queue.ring([online("after")])
 
-    # The one sent meanwhile may still arrive, out of the kernel's hands: a ring too many does no harm.
+    # The one sent meanwhile may still arrive, from the kernel's buffers: a ring too many does no harm.
     assert {"before", "after"} <= set(waiting(own_valkey))
 
 

@@ -1,4 +1,4 @@
-"""Token streams through a real Valkey: in order, from the start, to whoever reads them."""
+"""Token streams through a real Valkey: in order, from the start, for every reader."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -61,7 +61,7 @@ def full(server: ValkeyServer) -> None:
 
 
 def lying(server: ValkeyServer) -> list[dict[str, Any]]:
-    """The messages nobody holds, the next one first."""
+    """The messages no worker holds, the next one first."""
     return [json.loads(raw) for raw in reversed(server.client.lrange("ns:online", 0, -1))]
 
 

@@ -40,7 +40,7 @@ def test_a_killed_leader_is_replaced_when_its_time_is_over(store: Store, clock: 
     assert second.attempt()
 
 
-def test_a_leader_stops_trusting_itself_before_anybody_can_replace_it(store: Store, clock: FakeClock) -> None:
+def test_a_leader_stops_trusting_itself_before_another_can_replace_it(store: Store, clock: FakeClock) -> None:
     first, second = elector(store, clock, "first"), elector(store, clock, "second")
     first.attempt()
     clock.advance(seconds=CONFIG.trust_s)
@@ -59,7 +59,7 @@ def test_a_leader_that_overslept_cannot_take_back_what_another_has(store: Store,
     assert not first.attempt()
 
 
-def test_a_leader_that_overslept_goes_on_if_nobody_took_its_place(store: Store, clock: FakeClock) -> None:
+def test_a_leader_that_overslept_goes_on_if_it_was_not_replaced(store: Store, clock: FakeClock) -> None:
     first = elector(store, clock, "first")
     first.attempt()
     clock.advance(hours=1)
@@ -77,7 +77,7 @@ def test_a_slow_renewal_shortens_the_trust_it_gives(store: Store, clock: FakeClo
     assert not slow.is_leading  # a second later
 
 
-def test_who_resigns_is_replaced_at_once(store: Store, clock: FakeClock) -> None:
+def test_a_leader_that_resigns_is_replaced_at_once(store: Store, clock: FakeClock) -> None:
     first, second = elector(store, clock, "first"), elector(store, clock, "second")
     first.attempt()
     first.resign()

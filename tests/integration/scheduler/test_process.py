@@ -20,7 +20,7 @@ from nightshift.store.databases.database import Database
 from scheduler.runtime.leadership import DUTY
 from tests.integration.scheduler.scheduling import Place
 
-NOBODY_LISTENS = "redis://127.0.0.1:1/0"
+NO_REDIS = "redis://127.0.0.1:1/0"
 END_S = 30.0
 
 
@@ -71,7 +71,7 @@ def environment(place: Place, tmp_path: Path) -> dict[str, str]:
         "NIGHTSHIFT_DATA_DIR": str(tmp_path),
         "NIGHTSHIFT_DATABASE_URL": f"sqlite:///{tmp_path / 'nightshift.db'}",
         "NIGHTSHIFT_STORAGE_URL": place.objects.url,
-        "NIGHTSHIFT_REDIS_URL": NOBODY_LISTENS,
+        "NIGHTSHIFT_REDIS_URL": NO_REDIS,
         "NIGHTSHIFT_LOG_FORMAT": "json",
     }
 

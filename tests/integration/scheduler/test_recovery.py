@@ -67,7 +67,7 @@ def test_a_live_workers_shard_is_left_alone(store: Store, clock: FakeClock, duty
     assert shard_states(store, job) == [ShardState.LEASED]
 
 
-def test_a_dead_workers_shard_is_had_by_another(store: Store, clock: FakeClock, duty: Recovery) -> None:
+def test_a_dead_workers_shard_is_claimed_by_another(store: Store, clock: FakeClock, duty: Recovery) -> None:
     planned(store)
     lost = claimed(store, "worker_1", ttl_s=30).lease
     assert duty.run_once(clock.advance(seconds=30)).retried == 1
@@ -91,10 +91,10 @@ def test_a_shard_tried_often_enough_is_given_up(store: Store, clock: FakeClock, 
     assert state_of(store, job) is JobState.RUNNING  # it goes on to be assembled with what it has
 
 
-def test_leases_that_ran_out_while_the_database_was_away_are_charged_to_nobody(
+def test_leases_that_ran_out_while_the_database_was_away_are_not_charged(
     store: Store, clock: FakeClock, duty: Recovery
 ) -> None:
-    """However often that happens. Their workers live, and no row has killed anybody."""
+    """However often that happens: their workers live, and no row has crashed one."""
     planned(store)
     for _ in range(2 * CONFIG.attempts_max):
         duty.run_once(clock.now)
@@ -105,7 +105,7 @@ def test_leases_that_ran_out_while_the_database_was_away_are_charged_to_nobody(
         assert tx.counters.values() == {}
 
 
-def test_leases_that_could_not_be_renewed_in_time_after_an_outage_are_charged_to_nobody(
+def test_leases_that_could_not_be_renewed_in_time_after_an_outage_are_not_charged(
     store: Store, clock: FakeClock, duty: Recovery
 ) -> None:
     planned(store)
@@ -280,7 +280,7 @@ def test_a_worker_that_could_not_be_heard_is_not_counted_as_lost(
     store: Store, clock: FakeClock, duty: Recovery
 ) -> None:
     falls_silent(store, clock)
-    duty.run_once(clock.advance(seconds=CONFIG.worker_silent_s + 1))  # nobody had looked before
+    duty.run_once(clock.advance(seconds=CONFIG.worker_silent_s + 1))  # the first check
     falls_silent(store, clock)
     duty.run_once(clock.advance(seconds=CONFIG.worker_silent_s + 1))  # nor now: the database was away
     pass_by(duty, clock, 2 * CONFIG.worker_silent_s)

@@ -300,7 +300,7 @@ class CountingStore:
         return getattr(self._objects, name)
 
 
-def test_keys_that_nobody_here_has_made_are_left_alone(place: Place) -> None:
+def test_keys_of_an_unknown_form_are_left_alone(place: Place) -> None:
     for key in ("segments/notes.txt", "assembly/x", "files/x", "elsewhere/x"):
         place.objects.put(key, b"mine")
     age(place)
@@ -311,7 +311,7 @@ def test_keys_that_nobody_here_has_made_are_left_alone(place: Place) -> None:
 # -- half-written objects --------------------------------------------------------------------------------
 
 
-def test_a_file_that_was_never_finished_is_swept_away_after_a_day(tmp_path: Path) -> None:
+def test_a_file_that_was_never_finished_is_deleted_after_a_day(tmp_path: Path) -> None:
     objects = DirectoryStore(tmp_path)
     objects.put("a/whole", b"x")
     dead, alive = (tmp_path / "a" / f".nightshift-tmp-{name}" for name in ("dead", "alive"))
@@ -325,7 +325,9 @@ def test_a_file_that_was_never_finished_is_swept_away_after_a_day(tmp_path: Path
 
 
 @pytest.mark.parametrize("if_absent", [False, True])
-def test_a_writer_whose_half_is_swept_away_is_told_to_begin_again(tmp_path: Path, if_absent: bool) -> None:
+def test_a_writer_whose_unfinished_file_is_deleted_is_told_to_begin_again(
+    tmp_path: Path, if_absent: bool
+) -> None:
     objects = DirectoryStore(tmp_path)
 
     def slowly() -> Iterator[bytes]:

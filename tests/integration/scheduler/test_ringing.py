@@ -67,11 +67,11 @@ def test_requests_whose_messages_all_wait_in_the_queue_are_not_rung_again(
     queue.ring([ring for one in submitted for ring in one.rings])
     assert Ringing(store, queue).run_once(clock.advance(hours=1)).again == 0
 
-    queue.rings.pop()  # one is lost, and nobody knows which
+    queue.rings.pop()  # one message is lost, it is not known which
     assert Ringing(store, queue).run_once(clock.now).again == 3
 
 
-def test_bulk_work_is_rung_with_as_many_tokens_as_it_has_shards(store: Store, clock: FakeClock) -> None:
+def test_bulk_work_is_rung_with_one_message_per_shard(store: Store, clock: FakeClock) -> None:
     planned(store, shards=3, priority=PriorityClass.BACKGROUND)
     settled(store)
     queue = InMemoryQueue()
@@ -81,7 +81,7 @@ def test_bulk_work_is_rung_with_as_many_tokens_as_it_has_shards(store: Store, cl
     }
 
 
-def test_tokens_nobody_fetches_do_not_pile_up(store: Store, clock: FakeClock) -> None:
+def test_messages_that_no_worker_fetches_do_not_pile_up(store: Store, clock: FakeClock) -> None:
     planned(store, shards=CONFIG.bulk_waiting_max + 10)
     settled(store)
     queue = InMemoryQueue()

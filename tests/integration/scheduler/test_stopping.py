@@ -1,5 +1,4 @@
-"""Jobs end when their time is over, when too much of them fails, and when somebody says so; whatever
-workers do."""
+"""Jobs end when their time is over, too many rows fail, or they are cancelled, whatever workers do."""
 
 import pytest
 
@@ -79,7 +78,7 @@ def test_a_job_whose_input_was_never_read_expires_too(
         assert [waiting.id for waiting in tx.jobs.to_finalize(10)] == [job.id]
 
 
-def test_an_online_request_nobody_answered_expires_at_once(
+def test_an_online_request_without_an_answer_expires_at_once(
     store: Store, clock: FakeClock, deadlines: Deadlines
 ) -> None:
     submitted = asked(store)
@@ -110,7 +109,7 @@ def test_failed_rows_stop_no_job_that_did_not_ask_for_it(
 # -- and stopped -------------------------------------------------------------------------------------------
 
 
-def test_a_shard_handed_back_after_the_order_ends_instead_of_waiting_for_ever(
+def test_a_shard_handed_back_after_the_stop_ends_instead_of_waiting_for_ever(
     store: Store, clock: FakeClock, stopping: Stopping
 ) -> None:
     job = planned(store)

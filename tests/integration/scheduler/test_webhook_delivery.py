@@ -161,7 +161,7 @@ def test_a_failed_attempt_is_recorded_and_repeated_under_the_same_id(
     ]
 
 
-def test_an_endpoint_that_asks_for_patience_gets_it(
+def test_an_endpoint_that_sends_retry_after_is_tried_again_then(
     store: Store, clock: FakeClock, duty: WebhookDelivery, there: Receiver
 ) -> None:
     there.answer = says(429, retry_after="600")
@@ -302,7 +302,7 @@ def test_a_slow_endpoint_holds_up_no_other_tenant(store: Store, clock: FakeClock
     assert delivered(duty, clock) == 2
 
 
-def test_attempts_for_which_no_thread_is_left_are_made_later_and_keep_no_room(
+def test_attempts_for_which_no_thread_is_left_are_made_later_and_take_no_slot(
     store: Store, clock: FakeClock, vault: Vault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoints = Endpoints()

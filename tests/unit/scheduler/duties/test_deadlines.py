@@ -12,7 +12,7 @@ ROWS_MIN = 100
 @pytest.mark.parametrize(
     ("rate", "counts", "aborts"),
     [
-        (None, Counts(1000, 0, 1000), False),  # nobody set a limit
+        (None, Counts(1000, 0, 1000), False),  # without a limit
         (0.05, Counts(None, 95, 5), False),  # exactly at the limit
         (0.05, Counts(None, 94, 6), True),
         (0.05, Counts(None, 0, 99), False),  # too few rows to tell, and the job may be endless

@@ -32,7 +32,7 @@ def test_anything_else_is_tried_again_on_schedule(status: int | None) -> None:
     assert (step.state, step.next_at - STARTS_AT) == (DeliveryState.PENDING, timedelta(seconds=5))
 
 
-def test_a_receiver_that_asks_for_patience_gets_it() -> None:
+def test_a_receiver_that_sends_retry_after_is_tried_again_then() -> None:
     step = follow_up(an_attempt(503, retry_after=120), False, STARTS_AT, 0.0)
     assert step.next_at - STARTS_AT == timedelta(seconds=120)
 
