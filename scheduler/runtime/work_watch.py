@@ -29,7 +29,7 @@ Clock = Callable[[], float]  # monotonic, in seconds
 
 @dataclass(frozen=True)
 class WatchConfig:
-    look_s: float = 0.1  # between looks while idle: how long new work may go unnoticed
+    look_s: float = 0.2  # between looks while idle: less than planning waits between its passes
     busy_look_s: float = 1.0  # between looks while there is work: how late it notices that there is none
 
 
@@ -76,7 +76,9 @@ class WorkWatch:
         except Exception:  # the edge of a thread: no schema yet, or a backup is being restored
             log.exception("cannot tell whether there is work", extra={"action": "watch_failed"})
             self._set_idle(False)
-        return self._config.look_s if self._is_idle else self._config.busy_look_s
+        if not self._is_idle:
+            return self._config.busy_look_s
+        return min(self._config.look_s, max(0.0, self._due_at_s - self._clock()))
 
     def wait_for_work(self, period: int | None, timeout_s: float) -> None:
         """Wait for the end of this idle period; not at all if it has ended, or if it is None."""
