@@ -13,6 +13,7 @@ prompt says in its words is obeyed:
     !eat-memory        take memory until the process may have no more: 256 MiB on top of what it has;
                        !eat-memory 512: that many MiB
     !fail              the engine gives this one request up; !fail 2: the first two times in this process
+    !wait              no more tokens while the file that `HELD` names is there
 
 Nothing is obeyed any more once the engine is mended: while the file that `MENDED` names is there.
 """
@@ -45,12 +46,13 @@ STAMPS: Final = (
     "NIGHTSHIFT_FAKE_STAMPS"  # a file: a line "CLOCK_MONOTONIC in ns, added or done, id, tokens" each time
 )
 LOADING: Final = "NIGHTSHIFT_FAKE_LOADING"  # a file: models are being loaded for as long as it is there
+HELD: Final = "NIGHTSHIFT_FAKE_HELD"  # a file: requests that are to wait do so while it is there
 MENDED: Final = "NIGHTSHIFT_FAKE_MENDED"  # a file: magic words are not obeyed while it is there
 STEP_MS: Final = "NIGHTSHIFT_FAKE_STEP_MS"  # what a step lasts when no prompt says so
 
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz      "
 _STEP: Final = re.compile(r"\bms=(\d+)")
-_MAGIC: Final = re.compile(r"!(abort|exit|raise|hang|eat-memory|fail)(?: (\d+))?(?:@(\d+))?")
+_MAGIC: Final = re.compile(r"!(abort|exit|raise|hang|eat-memory|fail|wait)(?: (\d+))?(?:@(\d+))?")
 
 
 def token(prompt: Sequence[int], seed: int, index: int) -> int:
@@ -113,6 +115,7 @@ class FakeEngine:
         self._step_s = float(os.environ.get(STEP_MS, "0")) / 1000
         self._stamps = os.environ.get(STAMPS)
         self._mended = os.environ.get(MENDED)
+        self._held = os.environ.get(HELD, "")
 
     @property
     def has_work(self) -> bool:
@@ -158,6 +161,8 @@ class FakeEngine:
     def _advance(self, one: _Running) -> Output:
         request = one.request
         limit = request.sampling.max_tokens or TOKENS_DEFAULT
+        if self._waits(one):
+            return self._output(one, [], None)
         if one.magic is not None and len(one.token_ids) == one.magic[2]:
             error = self._obey(one, *one.magic[:2])
             if error is not None:
@@ -174,6 +179,9 @@ class FakeEngine:
         self._leave(one)
         self._stamp("done", request.id, len(one.token_ids))
         return self._output(one, new, "length")
+
+    def _waits(self, one: _Running) -> bool:
+        return one.magic is not None and one.magic[0] == "wait" and os.path.exists(self._held)
 
     def _obey(self, one: _Running, what: str, number: int | None) -> str | None:
         """Do what the prompt says. Returns why the engine gives this request up, if it does."""

@@ -204,6 +204,7 @@ def _environment(
         "FAILPOINT_DIR": str(folder / "failpoints"),
         "FAKE_STAMPS": str(folder / "stamps"),
         "FAKE_MENDED": str(folder / "mended"),
+        "FAKE_HELD": str(folder / "held"),
         **_detours(ground.proxy),
         **settings,
     }

@@ -268,6 +268,16 @@ class Service:
         finally:
             mark.unlink()
 
+    @contextmanager
+    def held(self) -> Iterator[Path]:
+        """Requests that say `!wait` make no tokens meanwhile, or until the file is taken away."""
+        mark = self.folder / "held"
+        mark.touch()
+        try:
+            yield mark
+        finally:
+            mark.unlink(missing_ok=True)
+
     # -- looking ---------------------------------------------------------------------------------------
 
     def workers_ready(self) -> int:
