@@ -1,6 +1,5 @@
 """Fixtures for real parts. A fixture is one function; the servers themselves are in `servers.py`."""
 
-import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import upgrade
 from nightshift.testing import FakeClock
+from tests.databases import migrated_sqlite
 from tests.integration import servers
 from tests.integration.servers import PostgresServer, S3Server, ValkeyServer
 
@@ -64,20 +64,18 @@ def database(request: pytest.FixtureRequest) -> Database:
 
 
 @pytest.fixture
-def sqlite_database(sqlite_template: Path) -> Iterator[Database]:
+def sqlite_database() -> Iterator[Database]:
     with tempfile.TemporaryDirectory(prefix="ns-", dir=servers.RAM_DISK) as folder:
-        database = Database(f"sqlite:///{shutil.copy(sqlite_template, folder)}")
+        database = migrated_sqlite(Path(folder) / "nightshift.db")
         yield database
         database.close()
 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated file to copy: migrating takes longer than most tests do."""
+    """A migrated file to copy."""
     path = tmp_path_factory.mktemp("sqlite") / "nightshift.db"
-    database = Database(f"sqlite:///{path}")
-    upgrade(database)
-    database.close()
+    migrated_sqlite(path).close()
     return path
 
 

@@ -10,8 +10,7 @@ from nightshift.jobs.leases import LeaseConfig
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
-from nightshift.store.databases.database import Database
-from nightshift.store.databases.migrate import upgrade
+from tests.databases import migrated_sqlite
 from tests.unit.workers.scripted import ManualClock, RecordingStreams, ScriptedServer
 from workers.health.heartbeat import Heartbeat
 from workers.serving.models import Models
@@ -20,9 +19,7 @@ from workers.shard.config import ShardDependencies
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    database = Database(f"sqlite:///{tmp_path / 'nightshift.db'}")
-    upgrade(database)
-    store = Store(database)
+    store = Store(migrated_sqlite(tmp_path / "nightshift.db"))
     yield store
     store.close()
 

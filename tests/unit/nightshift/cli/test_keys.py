@@ -3,16 +3,15 @@ from pathlib import Path
 import pytest
 
 from nightshift.cli.session import data_settings
-from nightshift.store import Store, open_database
-from nightshift.store.databases.migrate import upgrade
+from nightshift.store import Store
 from nightshift.tenants.keys import key_id
+from tests.databases import migrated_sqlite
 
 
 @pytest.fixture
 def store(data_dir: Path):
     """The installation's database, set up."""
-    database = open_database(data_settings())
-    upgrade(database)
+    database = migrated_sqlite(data_settings().data_dir / "nightshift.db")
     yield Store(database)
     database.close()
 

@@ -34,13 +34,12 @@ from nightshift.processes.worker_child import EXITS_IN_A_ROW_MAX, WORKER_ID, Wor
 from nightshift.processes.worker_exits import cause_of, count_oom_kills
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store, open_database
-from nightshift.store.databases.migrate import upgrade
+from tests.databases import migrated_sqlite
 
 
 @pytest.fixture
 def store(data_dir: Path) -> Iterator[Store]:
-    database = open_database(data_settings())
-    upgrade(database)
+    database = migrated_sqlite(data_settings().data_dir / "nightshift.db")
     yield Store(database)
     database.close()
 

@@ -8,15 +8,14 @@ import pytest
 from nightshift import testing
 from nightshift.cli.session import data_settings
 from nightshift.fleet.workers import Capacity, ExitCause, WorkerState
-from nightshift.store import Store, open_database
-from nightshift.store.databases.migrate import upgrade
+from nightshift.store import Store
+from tests.databases import migrated_sqlite
 
 
 @pytest.fixture
 def store(data_dir: Path) -> Iterator[Store]:
     """One worker that is ready, on a spot machine, and one that was killed."""
-    database = open_database(data_settings())
-    upgrade(database)
+    database = migrated_sqlite(data_settings().data_dir / "nightshift.db")
     store = Store(database)
     with store.transaction() as tx:
         tx.workers.register(testing.a_worker(id="wrk_1", capacity=Capacity.SPOT, models=("demo",)))
