@@ -1,4 +1,4 @@
-"""What a narrower precision costs, on the one trained model there is: exact answers, and log-probabilities.
+"""What a narrower precision costs on the trained demo model: exact answers and log-probabilities.
 
     .venv/bin/python -m benchmarks.accuracy [--rows 2000]
 
@@ -51,7 +51,7 @@ class Accuracy:
 
 
 def shifts_of(answer: Completion, reference: Completion) -> list[float]:
-    """Differences in log-probability of the tokens both chose, up to the first they do not share."""
+    """Differences in log-probability of equal tokens, up to the first that differs."""
     shifts = []
     for number, (mine, theirs) in enumerate(zip(answer.logprobs, reference.logprobs, strict=False)):
         if answer.token_ids[number] != reference.token_ids[number]:
@@ -61,7 +61,7 @@ def shifts_of(answer: Completion, reference: Completion) -> list[float]:
 
 
 def answer(numbers: list[int], settings: dict[str, Any]) -> list[Completion]:
-    """The demo model's greedy answers, in order. Raises `InvalidConfig` where a precision cannot be had."""
+    """The demo model's greedy answers, in order. Raises `InvalidConfig` for an unsupported precision."""
     engine = Engine.load(EngineConfig(str(demo_model_path()), device="cpu", **settings))
     sampling = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS_MAX, logprobs=0)
     completions = {str(n): Completion(str(n)) for n in numbers}

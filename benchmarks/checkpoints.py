@@ -44,7 +44,7 @@ def make(name: str, dtype: str, path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Write the checkpoints that benchmarks use.")
-    # argparse would hold a list given as default against `choices`.
+    # argparse would check a default list against `choices`.
     parser.add_argument("names", nargs="*", choices=[*LLAMAS, []], metavar="NAME", help=", ".join(LLAMAS))
     for name in parser.parse_args(arguments).names or ("small", "medium"):
         for dtype in DTYPES:

@@ -24,7 +24,7 @@ INSTALL_TIMEOUT_SECONDS = 1800
 
 
 class PeerUnavailableError(Exception):
-    """This engine cannot be measured on this machine; the message says why in one line."""
+    """An engine cannot be measured on this machine. The message is one line with the reason."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _uv() -> str:
 
 def _run(*command: str) -> None:
     variables = dict(os.environ)
-    # uv reads none of pip's settings: a certificate that pip was told of, it must be told of again.
+    # uv reads none of pip's settings, so it gets pip's certificate explicitly.
     if "PIP_CERT" in variables:
         variables.setdefault("SSL_CERT_FILE", variables["PIP_CERT"])
     variables.pop("PYTHONPATH", None)

@@ -1,4 +1,4 @@
-"""Run an engine's runner as a process of its own, in its own environment, to its end."""
+"""Runs an engine's runner to its end, as a process in its own environment."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RESULTS_DIRECTORY = BENCH_DIRECTORY / "results"
 
 
 class RunFailedError(Exception):
-    """A run that ended without a result; the message says why in one line."""
+    """A run ended without a result. The message is one line with the reason."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Everything that is ready for an engine to run one checkpoint."""
+    """An engine with a checkpoint, ready to run."""
 
     peer: Peer
     python: Path
@@ -53,7 +53,7 @@ class Launch:
 def prepare(
     engines: Sequence[str], models: Sequence[str], precisions: Sequence[str]
 ) -> dict[tuple[str, str, str], Launch | str]:
-    """By engine, model and precision: what to run, or why it cannot be. Makes what is missing, saying so."""
+    """What to run, or why not, by engine, model and precision. Makes missing checkpoints and says so."""
     launches: dict[tuple[str, str, str], Launch | str] = {}
     for name in engines:
         peer, started = ENGINES[name], time.monotonic()

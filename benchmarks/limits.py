@@ -42,6 +42,6 @@ class Limits:
 
 def layers_flops(shape: Shape, start: int, end: int) -> float:
     """Operations of all layers for a prompt's tokens `[start, end)`, those before them being in KV memory."""
-    # 2 L Hq D T^2 for a whole prompt; a prefix that is there already has had its part of the triangle.
+    # 2 L Hq D T^2 for a whole prompt, less the part of its prefix that is in KV memory.
     attention = 2.0 * shape.num_layers * shape.num_heads * shape.head_dim * (end**2 - start**2)
     return 2.0 * shape.num_layer_parameters * (end - start) + attention

@@ -1,4 +1,4 @@
-"""What this machine can do at best: memory read bandwidth, and matrix products per dtype.
+"""The limits of this machine: memory read bandwidth, and matrix products per dtype.
 
 Products are timed twice, as `F.linear` and with weights that oneDNN has reordered beforehand (prepacked): at
 a large square (the peak), and over a whole stack of a model's linears at the row counts of decode steps.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BANDWIDTH_BYTES = 1 << 30
-"""Read at once to measure bandwidth: far more than any cache that a small machine has to itself."""
+"""Read at once to measure bandwidth: far more than a cache of a small machine."""
 PEAK_SIZE = 2048
 ROW_COUNTS = (1, 4, 16, 64, 256)
 """Rows of a step's linears. 64 is a full batch; 256 stands for prompt chunks."""
@@ -71,7 +71,7 @@ class Machine:
 
 
 def measure(model: str = "medium", threads: int | None = None) -> Machine:
-    """Time everything. The figures mean something on an idle machine only."""
+    """Measure all limits. The figures are valid on an idle machine only."""
     import torch
 
     threads = threads or len(os.sched_getaffinity(0))

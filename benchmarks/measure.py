@@ -1,4 +1,4 @@
-"""What a process and its children used, CPU time and peak memory, and how much of the machine others took.
+"""CPU time and peak memory of a process and its children, and the load of other processes.
 
 Linux only (/proc), standard library only: peers' environments import it.
 """
@@ -55,7 +55,7 @@ def process_tree(pid: int) -> Iterator[int]:
             for thread in Path(f"/proc/{process}/task").iterdir():
                 waiting += [int(child) for child in (thread / "children").read_text().split()]
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
+            continue  # it ended meanwhile
 
 
 def _cpu_ticks(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""What bulk costs interactive requests, and interactive requests cost bulk, on one engine.
+"""How much bulk and interactive requests slow each other down on one engine.
 
 Three things are measured: the time to first token of interactive requests with the engine to themselves, the
 same while bulk keeps every slot busy, and the output of bulk with and without them. Requests arrive at random
@@ -33,7 +33,7 @@ BULK_BACKLOG = 32
 
 
 class SteppedEngine(Protocol):
-    """What is needed of an engine."""
+    """The engine's interface as far as this module uses it."""
 
     @property
     def has_work(self) -> bool: ...
@@ -46,7 +46,7 @@ class SteppedEngine(Protocol):
 
 
 class Clock(Protocol):
-    """Time as far as arrivals go."""
+    """Time, for arrivals."""
 
     def now(self) -> float:
         """Seconds, monotonic."""
@@ -64,7 +64,7 @@ class RealClock:
 
 @dataclass(frozen=True)
 class Load:
-    """What to offer an engine, and for how long. Bulk runs for `ramp_seconds` before anything counts."""
+    """Requests for an engine, and for how long. The first `ramp_seconds`, bulk alone, are not measured."""
 
     seconds: float
     ramp_seconds: float
@@ -78,7 +78,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a load."""
+    """The measurements of one load."""
 
     seconds: float
     bulk_tokens: int
@@ -91,7 +91,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Report:
-    """The answer, in seconds and tokens per second."""
+    """The result, in seconds and tokens per second."""
 
     num_interactive: int
     ttft_p50_alone: float
@@ -153,7 +153,7 @@ def measure(
     seed: int,
     show: Callable[[str], None],
 ) -> Report:
-    """Interactive alone, bulk alone, both, bulk alone again: what drifts meanwhile meets both sides."""
+    """Interactive alone, bulk alone, both, bulk alone again: a drift of the machine affects both sides."""
     arrivals = arrival_times(rate, seconds, seed)
     bulk = bulk_requests(workload, seed)
 
@@ -188,7 +188,7 @@ def arrival_times(rate: float, seconds: float, seed: int) -> list[float]:
 
 
 def interactive_requests(workload: str, count: int, seed: int) -> list[Request]:
-    """Chats: the workload's prompts, a fixed short answer, ahead of all bulk."""
+    """Chats: the workload's prompts, a fixed short answer, the interactive class."""
     prompts = itertools.islice(_endless(workload, seed + 1_000_000), count)
     return [
         replace(
@@ -203,7 +203,7 @@ def interactive_requests(workload: str, count: int, seed: int) -> list[Request]:
 
 
 def bulk_requests(workload: str, seed: int) -> Iterator[Request]:
-    """The workload over and over, with other prompts each time."""
+    """The workload repeatedly, with other prompts each time."""
     for index, request in enumerate(_endless(workload, seed)):
         yield replace(request, id=f"bulk-{index}")
 

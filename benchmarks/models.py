@@ -1,4 +1,4 @@
-"""Models to measure with, made on the spot: random weights in the shapes of published models and our own.
+"""Models to measure with: random weights in the shapes of published models and our own.
 
 Speed does not depend on the values of the weights, so none need be downloaded. They are random but scaled: a
 plain initialisation makes greedy decoding repeat its last token for ever, which would flatter engines that
@@ -94,12 +94,12 @@ def make_model(
         **({"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0} | settings),
     )
     torch.manual_seed(0)
-    with device:  # weights come into being where they stay
+    with device:  # weights are created on the device
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 2:
                 embeds = "embed" in name and not shape.has_tied_embeddings
-                # 1.5 / sqrt(fan in): residual branches strong enough that outputs wander over the vocabulary.
+                # 1.5 / sqrt(fan in): residual branches strong enough to vary the output tokens.
                 parameter.normal_(0, 1 if embeds else 1.5 / parameter.shape[1] ** 0.5)
     return model.eval()

@@ -1,4 +1,4 @@
-"""The engines that are measured: where each lives, how its checkpoint is made, what its process needs."""
+"""The measured engines: the environment of each, its checkpoint format, its process's settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import checkpoints, conversions, environments
 
 PRECISIONS = ("float32", "bfloat16", "int8")
-"""int8 means int8 weights; what is computed in and the KV are each engine's own choice then."""
+"""int8 means int8 weights; each engine then chooses its own compute and KV types."""
 
 OURS = "nightshift"
 
@@ -24,7 +24,7 @@ class Peer:
     module: str
     checkpoint: Callable[[str, str], Path]
     precisions: Mapping[str, str]
-    """Those it computes in, each with what the table should say of it (often nothing)."""
+    """Supported precisions, each with the table's note on it (often empty)."""
     environment: str | None = None
     preload: str | None = None
     """A library, relative to the environment, that must be loaded before all others."""

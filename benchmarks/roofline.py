@@ -1,4 +1,4 @@
-"""The least time a workload can take on a machine, and so the most tokens per second any engine can reach.
+"""The least time of a workload on a machine, and so the highest tokens per second of any engine.
 
 Steps and prompts take what `limits.py` says; a shared prefix is computed once. Batches are simulated request
 by request: the mean batch of a workload with a tail is far below the number of slots. Sampling, Python and

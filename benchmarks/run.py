@@ -26,7 +26,7 @@ from benchmarks.workloads import DEFAULT_SEED, RECIPES, make_workload
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run; made from the command line, checked."""
+    """The checked choices of the command line."""
 
     engines: tuple[str, ...]
     workloads: tuple[str, ...]
@@ -94,7 +94,7 @@ def order(engines: Sequence[str]) -> list[str]:
 
 
 def run_all(plan: Plan, launches: Mapping[tuple[str, str, str], Launch | str]) -> Iterator[table.Run]:
-    """Every run in order, each yielded as it is done, with a line of progress; first those that cannot be."""
+    """Every run in order, yielded as it ends, with a line of progress; first those that cannot be run."""
     places = []
     for workload in plan.workloads:
         for precision in plan.precisions:
@@ -109,7 +109,7 @@ def run_all(plan: Plan, launches: Mapping[tuple[str, str, str], Launch | str]) -
     failed: set[tuple[str, str, str]] = set()
     for number, place in enumerate(places * plan.rounds, 1):
         if place in failed:
-            continue  # what failed once is not tried in every round
+            continue  # a failed run is not repeated in later rounds
         workload, precision, name = place
         _show(f"[{number}/{len(places) * plan.rounds}] {workload} {precision} {name} … ", end="")
         launch = launches[name, RECIPES[workload].model, precision]

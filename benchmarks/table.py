@@ -10,12 +10,12 @@ from benchmarks.peers import OURS
 from benchmarks.runners.harness import RunResult
 
 OTHER_CPU_SHARE_MAX = 0.06
-"""Above this, others disturbed a run enough to repeat it."""
+"""Above this load of other processes a run should be repeated."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One place in the order of runs: what was run there, and what came of it (a result or a problem)."""
+    """One run in order: what was run, and its result or problem."""
 
     engine: str
     workload: str
@@ -39,7 +39,7 @@ class Row:
     ours_over_it: float | None = None
     """How many times faster ours was: the median over its runs, each against ours just before and after."""
     of_limit: float | None = None
-    """Share of what the machine allows at best in this precision."""
+    """Share of the machine's limit in this precision."""
     same_outputs: float | None = None
     """Share of requests with the same tokens as ours. In bfloat16 rounding alone makes them differ."""
     peak_rss_bytes: int | None = None

@@ -88,7 +88,7 @@ def make_workload(name: str, seed: int = DEFAULT_SEED, num_requests: int | None 
 
 
 def warm_up_requests(workload: Workload, count: int = 32, num_output_tokens: int = 8) -> list[BenchRequest]:
-    """Short requests of the workload's lengths whose prompts share nothing with it: caches stay cold."""
+    """Short requests of the workload's lengths that share no prefix with it: its prefixes stay uncached."""
     return [
         BenchRequest(request.id, request.prompt_token_ids[::-1], num_output_tokens)
         for request in workload.requests[:count]

@@ -1,4 +1,4 @@
-"""The whole service once through, and every answer checked: what `make demo` runs.
+"""Runs the whole service once and checks every answer: what `make demo` runs.
 
 Starts `nightshift up` in a directory of its own, uploads 500 numbers the demo model was never trained on as
 an OpenAI batch, asks some in chats while the batch runs, compares every answer with the truth and stops the
@@ -85,13 +85,13 @@ def main() -> int:
 
 
 def held_out_numbers(count: int, seed: int) -> list[int]:
-    """Different numbers the model has never seen, the same ones for the same seed."""
+    """Distinct numbers that the model was not trained on, determined by the seed."""
     candidates = [n for n in range(LARGEST_NUMBER + 1) if is_held_out(n)]
     return random.Random(seed).sample(candidates, count)
 
 
 def exercise(client: openai.OpenAI, batch_numbers: Sequence[int], chat_numbers: Sequence[int]) -> list[str]:
-    """Run the batch, chat meanwhile, report. Returns what is wrong."""
+    """Run the batch and some chats beside it. Returns the problems found."""
     uploaded = client.files.create(file=("numbers.jsonl", batch_lines(batch_numbers)), purpose="batch")
     submitted_s = time.monotonic()
     batch = client.batches.create(
@@ -129,7 +129,7 @@ def batch_lines(numbers: Sequence[int]) -> bytes:
 
 
 def follow(client: openai.OpenAI, batch: Batch) -> Batch:
-    """Wait for the batch, with a bar for a person and a line now and then for a pipe."""
+    """Wait for the batch: a progress bar on a terminal, some lines in a pipe."""
     with progress() as show:
         while batch.status not in ("completed", "failed", "expired", "cancelled"):
             time.sleep(POLL_S)
@@ -143,15 +143,15 @@ def follow(client: openai.OpenAI, batch: Batch) -> Batch:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Yields what is to be called with (status, rows done, rows in all)."""
+    """Yields a function of (status, rows done, rows in all)."""
     if not sys.stdout.isatty():
-        told = -1
+        last_tenth = -1
 
         def line(status: str, done: int, total: int) -> None:
-            nonlocal told
+            nonlocal last_tenth
             tenth = 10 * done // total if total else 0
-            if tenth != told:
-                told = tenth
+            if tenth != last_tenth:
+                last_tenth = tenth
                 print(f"  {status}: {done}/{total} rows", flush=True)
 
         yield line
@@ -255,7 +255,7 @@ def running(data_dir: Path) -> Iterator[Service]:
 
 
 def _base_url(process: "subprocess.Popen[str]") -> str:
-    """What it prints once it is ready; a thread reads on, so that it never waits for us."""
+    """The address it prints once it is ready. A thread reads on, so that the pipe never fills."""
     found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:

@@ -9,7 +9,7 @@ parent=${2:?usage: nightly.sh INPUT OUTPUT}
 model=${MODEL:-all-MiniLM-L6-v2}
 column=${COLUMN:-text}
 
-# The day decides which run this is, so it goes into the output's path too.
+# One run, and one output folder, per day.
 day=$(date +%F)
 output=${parent%/}/$day/
 code=0
@@ -20,7 +20,7 @@ nightshift run "$input" --output "$output" --name nightly --date "$day" --wait \
 case $code in
   0) ;;
   3) echo "nightly: some rows failed; their error lines are in $output" >&2 ;;
-  4 | 5 | 6) echo "nightly: the job did not finish (exit code $code); what is done, if it began, is in $output" >&2 ;;
+  4 | 5 | 6) echo "nightly: the job did not finish (exit code $code); finished rows, if any, are in $output" >&2 ;;
   *) echo "nightly: could not run (exit code $code)" >&2 ;;
 esac
 exit "$code"

@@ -1,11 +1,11 @@
-"""Receives webhooks, checks who signed them, and prints what they say, one JSON object a line.
+"""Receives webhooks, verifies their signatures and prints the events, one JSON object per line.
 
     export NIGHTSHIFT_WEBHOOK_SECRET=$(nightshift webhooks secret)
     python examples/webhook_receiver.py --port 9000 &
     nightshift run docs.jsonl --output out/ --endpoint chat --webhook http://127.0.0.1:9000/ …
 
-Events come at least once and in no particular order: `webhook-id` is the same at every attempt, remember it.
-Answer 2xx quickly, and do the work afterwards: an answer that takes longer than 15 seconds counts as none.
+Events come at least once and in no particular order. `webhook-id` is the same at every attempt: store it.
+Answer 2xx first and do the work afterwards: an answer that takes longer than 15 seconds counts as none.
 """
 
 import argparse
@@ -21,7 +21,7 @@ BODY_BYTES_MAX = 64 * 1024
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Answers 204 to what is signed, 400 to what is not."""
+    """Answers 204 to a valid signature, 400 to any other."""
 
     secret = ""
     seen: ClassVar[set[str]] = set()
@@ -42,7 +42,7 @@ class Receiver(BaseHTTPRequestHandler):
             print(json.dumps(json.loads(body)), flush=True)
 
     def log_message(self, format: str, *args: object) -> None:
-        """The events are what is printed."""
+        """Only events are printed."""
 
 
 def main() -> None:

@@ -17,13 +17,13 @@ TIMEOUT_S = 120
 
 @dataclass(frozen=True)
 class Check:
-    """A validator and the files it is run on, all at once."""
+    """A validator and the files it checks."""
 
     name: str
     command: tuple[str, ...]
     patterns: tuple[str, ...]
     advice: str  # how to install it
-    one_by_one: bool = False  # for programs that would take a second file for an argument of the first
+    one_by_one: bool = False  # for programs that accept one file only
 
     def files(self) -> list[Path]:
         return sorted({path for pattern in self.patterns for path in ROOT.glob(pattern)})
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def run(check: Check) -> bool | None:
-    """True: passed. False: failed, and said why. None: skipped, and said so."""
+    """True: passed. False: failed. None: skipped. The reason is printed."""
     files = check.files()
     if not files:
         return _say(False, check, f"no file matches {' '.join(check.patterns)}")
@@ -84,7 +84,7 @@ def run(check: Check) -> bool | None:
 
 
 def complaint_of(command: Sequence[str]) -> str | None:
-    """What a validator says; None if it is content."""
+    """A validator's complaint, or None."""
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if ended.returncode == 0:
         return None

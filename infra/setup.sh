@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Make the development environment: infra/setup.sh DIRECTORY
-# uv where it can be had (much faster), else pip. Both are told of a directory of local wheels where one is
-# configured (uv does not read PIP_FIND_LINKS itself).
+# Makes the development environment: infra/setup.sh DIRECTORY
+# Uses uv if it can be installed (much faster), else pip. A configured directory of local wheels is passed to both:
+# uv does not read PIP_FIND_LINKS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:-.venv}
@@ -32,7 +32,7 @@ fi
 
 links=()
 [ -n "${PIP_FIND_LINKS:-}" ] && links=(--find-links "$PIP_FIND_LINKS")
-# uv reads none of pip's settings: a certificate that pip was told of, it must be told of again.
+# uv reads none of pip's settings, so it gets pip's certificate explicitly.
 [ -n "${PIP_CERT:-}" ] && export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"
 
 pip_install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }

@@ -1,1 +1,1 @@
-"""What the service costs and how soon it recovers: the figures of docs/reliability.md."""
+"""The figures of docs/reliability.md: what the service costs and how soon it recovers."""

@@ -1,9 +1,8 @@
-"""From POST to the engine: how long an online request is under way while nothing else is, and where.
+"""How long an online request takes from POST to the engine while nothing else runs, and in which stage.
 
-Every instant is CLOCK_MONOTONIC, which all processes of a machine share: the failpoints on the way write down
-when a request comes by, the fake engine when it is given one. Requests come one by one: at random distances,
-in which every process on the way, and on a shared machine every cache, goes cold; and, to see what it costs,
-each as soon as the one before is done.
+Instants are CLOCK_MONOTONIC, which all processes of a machine share: failpoints record when a request passes,
+the fake engine when it gets one. Requests come one at a time: after random pauses, in which processes sleep
+and caches grow cold, and, for comparison, each as soon as the one before is done.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ SEED = 1
 WARM_UP = 30
 PAUSE_S = (0.03, 0.06)
 
-# The way of a request, as (instant, what ends there).
-WAY = (
+# The path of a request, as (failpoint, the stage that ends there).
+STAGES = (
     ("api.before_commit", "request read, checked and written"),
     ("api.committed", "commit"),
     ("worker.fetched", "ring, and the message fetched"),
@@ -39,29 +38,29 @@ def measure(database: Database, requests: int) -> Iterator[Figure]:
         sent = list(_submit(service, WARM_UP + requests))[WARM_UP:]
         close = list(_submit_close(service, WARM_UP + requests))[WARM_UP:]
         seen = {**points(service), "admitted": [stamp.at_ns for stamp in admissions(service)]}
-    ways = [_way(start_ns, seen) for start_ns, _ in sent]
-    whole = [_ms(way["admitted"] - start_ns) for way, (start_ns, _) in zip(ways, sent, strict=True)]
-    at_once = [_ms(_way(start_ns, seen)["admitted"] - start_ns) for start_ns in close]
+    paths = [_passed(start_ns, seen) for start_ns, _ in sent]
+    whole = [_ms(path["admitted"] - start_ns) for path, (start_ns, _) in zip(paths, sent, strict=True)]
+    at_once = [_ms(_passed(start_ns, seen)["admitted"] - start_ns) for start_ns in close]
     yield Figure(f"submit to admission, p50 of {requests}", quantile(whole, 0.5), "ms", 10)
     yield Figure("submit to admission, p99", quantile(whole, 0.99), "ms", 40)
     yield Figure("as soon as the one before is done, p50", quantile(at_once, 0.5), "ms")
     answered = [_ms(answered_ns - start_ns) for start_ns, answered_ns in sent]
     yield Figure("submit to 202, p50", quantile(answered, 0.5), "ms")
     before = [start_ns for start_ns, _ in sent]
-    for name, what in WAY:
-        steps = [_ms(way[name] - since) for way, since in zip(ways, before, strict=True)]
-        before = [way[name] for way in ways]
+    for name, what in STAGES:
+        steps = [_ms(path[name] - since) for path, since in zip(paths, before, strict=True)]
+        before = [path[name] for path in paths]
         yield Figure(f"  {what}, p50", quantile(steps, 0.5), "ms")
         yield Figure(f"  {' ' * len(what)}  p99", quantile(steps, 0.99), "ms")
 
 
 def _submit(service: Service, count: int) -> Iterator[tuple[int, int]]:
-    """For each request: when it was sent, when it was answered, in ns."""
+    """When each request was sent and answered, in ns."""
     draw = random.Random(SEED)
     with service.http() as http:
         for number in range(1, count + 1):
             start_ns = time.monotonic_ns()
-            http.post("/v1/jobs", json=_asked(service)).raise_for_status()
+            http.post("/v1/jobs", json=_request_body(service)).raise_for_status()
             answered_ns = time.monotonic_ns()
             wait_for_admissions(service, number)
             time.sleep(draw.uniform(*PAUSE_S))
@@ -69,16 +68,16 @@ def _submit(service: Service, count: int) -> Iterator[tuple[int, int]]:
 
 
 def _submit_close(service: Service, count: int) -> Iterator[int]:
-    """For each request, sent when the one before has been answered by the engine: when that was, in ns."""
+    """When each request was sent, in ns; each is sent once the one before is done."""
     with service.http() as http:
         for _ in range(count):
             start_ns = time.monotonic_ns()
-            done = http.post("/v1/jobs", json=_asked(service), headers={"prefer": "wait=30"})
+            done = http.post("/v1/jobs", json=_request_body(service), headers={"prefer": "wait=30"})
             assert done.status_code == httpx.codes.OK, done.text
             yield start_ns
 
 
-def _asked(service: Service) -> dict[str, object]:
+def _request_body(service: Service) -> dict[str, object]:
     message = {"role": "user", "content": "What is the capital of France?"}
     return {
         "endpoint": "chat",
@@ -86,9 +85,9 @@ def _asked(service: Service) -> dict[str, object]:
     }
 
 
-def _way(start_ns: int, seen: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """When this request came by each instant, which nobody else did while it had its turn."""
-    return {name: seen[name][bisect_left(seen[name], start_ns)] for name, _ in WAY}
+def _passed(start_ns: int, seen: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """When the request that was sent at `start_ns` passed each failpoint: no other one was under way."""
+    return {name: seen[name][bisect_left(seen[name], start_ns)] for name, _ in STAGES}
 
 
 def _ms(ns: int) -> float:

@@ -1,4 +1,4 @@
-"""How long a worker takes to leave when it has as much to do as it can hold."""
+"""How long a worker at full load takes from SIGTERM to exit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.faults.workload import Row, some_rows, submit_bulk, submit_online
 
 STEP_MS = 20
 ROWS = 4000
-TOKENS = (400, 800)  # of a row: 8 to 16 s in the engine, so that it is full of unfinished ones
-ONLINE = 64  # requests that take longer than a worker that leaves waits for
+TOKENS = (400, 800)  # per row: 8 to 16 s in the engine, so that many rows are unfinished
+ONLINE = 64  # requests that take longer than a draining worker waits
 ONLINE_TOKENS = 2000
-SETTLED_S = 5.0  # under full load, before the signal comes
+SETTLED_S = 5.0  # at full load, before the signal
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Drained:
     bulk_s: float  # until the last bulk shard was back in the queue
     exit_s: float
     exit_code: int | None
-    attempts: int  # charged to the shards it had, bulk and online
+    attempts: int  # charged to its shards, bulk and online
 
 
 def measure(database: Database, rounds: int) -> Iterator[Figure]:
@@ -49,7 +49,7 @@ def measure(database: Database, rounds: int) -> Iterator[Figure]:
 
 def _drain_once(service: Service, jobs: Sequence[str]) -> Drained:
     shards_max = WorkerSettings().shards_max
-    wait_for("the worker has all it can hold", lambda: len(_held(service)) >= shards_max + ONLINE)
+    wait_for("the worker is full", lambda: len(_held(service)) >= shards_max + ONLINE)
     time.sleep(SETTLED_S)
     took: dict[str, float] = {}
 
@@ -70,6 +70,6 @@ def _drain_once(service: Service, jobs: Sequence[str]) -> Drained:
 
 
 def _held(service: Service) -> Sequence[ExpiredLease]:
-    """What any worker has right now."""
+    """All leases that are held."""
     with service.store.snapshot() as tx:
         return tx.leases.expired(tx.now() + timedelta(days=1), limit=1000)

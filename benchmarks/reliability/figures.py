@@ -1,4 +1,4 @@
-"""A figure, the goal it is held against, and the machine it was taken on; as a table and as JSON."""
+"""Figures with their goals and the machine they were measured on, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Figure:
     what: str
     value: float
     unit: str
-    goal: float | None = None  # None: reported, and held against nothing
+    goal: float | None = None  # None: reported only
     better: Literal["less", "more"] = "less"
 
     @property
@@ -32,13 +32,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What else a reader must know to make anything of a figure."""
+    """When, where and under what load a figure was measured."""
 
     taken_at: str
     commit: str
     cpu: str
     cores: int
-    load_average: float  # over the minute in which it was taken
+    load_average: float  # of the last minute
 
     @classmethod
     def now(cls) -> Circumstances:
@@ -53,13 +53,13 @@ class Circumstances:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so large a share of them does not exceed."""
+    """The value that a `share` of them does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def show(name: str, figures: Sequence[Figure]) -> None:
-    """Print the table, and keep it as JSON beside the other results."""
+    """Print the table and write it as JSON beside the other results."""
     about = Circumstances.now()
     print(f"\n{name}: {about.taken_at}, commit {about.commit}, {about.cores} x {about.cpu}, "
           f"load {about.load_average}\n")  # fmt: skip

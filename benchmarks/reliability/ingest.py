@@ -1,7 +1,7 @@
-"""From a submitted job to rows that may run: how many rows of input a second the scheduler takes in.
+"""How many input rows per second the scheduler turns into shards.
 
-A native input is cut without being read: its rows are checked when they run. An OpenAI file is read whole,
-and every line of it is checked, before any row may run.
+A native input is cut unread: its rows are checked when they run. Of an OpenAI file every line is read and
+checked before any row may run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from scheduler.input.surveying import SurveyConfig
 from tests.faults.workload import ENDPOINT
 
 GOALS = {"sqlite": 30_000.0, "postgresql": 100_000.0}
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 
 
 def measure(database: Database, rows: int) -> Iterator[Figure]:
@@ -58,12 +58,12 @@ def measure(database: Database, rows: int) -> Iterator[Figure]:
 
 
 def _plan(store: Store, planning: Planning, source: str, face: Face) -> float:
-    """Seconds until the job's shards may be claimed."""
+    """Seconds from the job's submission until its shards may be claimed."""
     spec = a_spec(input=source, output=None if face is Face.OPENAI else "file:///nowhere/")
     job = submit(store, face=face, model=None, spec=spec)
     started_s = time.monotonic()
     planning.run_once(store.now())
-    assert planning.wait_until_idle(PATIENCE_S)
+    assert planning.wait_until_idle(TIMEOUT_S)
     took_s = time.monotonic() - started_s
     with store.snapshot() as tx:
         planned = tx.jobs.fetch(job.id)

@@ -1,7 +1,7 @@
-"""How soon work goes on after a death, and how much of it is done again.
+"""How soon work continues after a worker is killed, and how much of it is done again.
 
-Two workers, a job of two shards. Whoever is told of them first takes both; that one is killed, again and
-again, and the other goes on. Time runs from the signal.
+Two workers, a job of two shards. One worker has both shards and is killed, again and again; the other claims
+them. Time runs from the signal.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tests.faults.workload import BulkJob, Row, some_rows, submit_bulk, submit_o
 SEED = 1
 ROWS = 12_000
 STEP_MS = 20
-TOKENS = (20, 80)  # of a row: 0.4 to 1.6 s in the engine
-LINE_BYTES = 190  # about; shards are cut by bytes
-WAIT_S = (0.5, 2.5)  # between a worker's first segment and its death: anywhere between two checkpoints
+TOKENS = (20, 80)  # per row: 0.4 to 1.6 s in the engine
+LINE_BYTES = 190  # approximate; shards are cut by bytes
+WAIT_S = (0.5, 2.5)  # from a worker's first segment to its kill: anywhere between two checkpoints
 RINGS_LOST = 20
 
 
 @dataclass(frozen=True)
 class Recovered:
     killed_ns: int
-    claimed_s: float  # until the last of its shards was somebody else's
-    committed_s: float  # until somebody else had listed a first segment of one of them
+    claimed_s: float  # until another worker had claimed the last of its shards
+    committed_s: float  # until another worker had listed a segment of one of them
 
 
 def measure_kills(database: Database, deaths: int) -> Iterator[Figure]:
@@ -45,7 +45,7 @@ def measure_machines(database: Database, deaths: int) -> Iterator[Figure]:
 
 
 def measure_flush(database: Database, rounds: int) -> Iterator[Figure]:
-    """FLUSHALL while messages wait in Redis that nobody has fetched."""
+    """FLUSHALL while messages wait unfetched in Redis."""
     took = []
     with service_on(database) as service:
         for number in range(rounds):
@@ -64,12 +64,12 @@ def measure_flush(database: Database, rounds: int) -> Iterator[Figure]:
 def _deaths(database: Database, deaths: int, kind: str, goal_s: float, how: str) -> Iterator[Figure]:
     draw = random.Random(SEED)
     with service_on(database, workers=2, SHARD_BYTES=str(ROWS * LINE_BYTES // 2)) as service:
-        service.pause("worker-2")  # else each might get one of the two shards
+        service.pause("worker-2")  # else each might claim one of the two shards
         job = submit_bulk(service, some_rows(ROWS, step_ms=STEP_MS, tokens=TOKENS))
         wait_for("the other has both shards", lambda: _holder(service, job) is not None)
         service.resume("worker-2")
         seen = [_kill_the_holder(service, job, kind, draw.uniform(*WAIT_S)) for _ in range(deaths)]
-        again = _given_again(admissions(service), [one.killed_ns for one in seen])
+        again = _admitted_twice(admissions(service), [one.killed_ns for one in seen])
         with service.store.snapshot() as tx:
             tokens_redone = tx.jobs.fetch(job.id).tokens_redone
     claimed, committed = [one.claimed_s for one in seen], [one.committed_s for one in seen]
@@ -90,7 +90,7 @@ def _kill_the_holder(service: Service, job: BulkJob, kind: str, wait_s: float) -
     wait_for("one of them has both shards", lambda: _holder(service, job) is not None)
     time.sleep(wait_s)
     holder = _holder(service, job)
-    assert holder is not None, "nobody else may have got a shard"
+    assert holder is not None, "the other worker has claimed a shard"
     terms = {shard.id: shard.term for shard in _shards(service, job)}
     killed_ns = time.monotonic_ns()
     service.kill(f"{kind}-{holder}")
@@ -102,9 +102,9 @@ def _kill_the_holder(service: Service, job: BulkJob, kind: str, wait_s: float) -
         with service.store.snapshot() as tx:
             return any(one.term > term for id, term in terms.items() for one in tx.shards.segments(id)[-1:])
 
-    wait_for("its shards are somebody else's", is_claimed)
+    wait_for("the other worker has claimed its shards", is_claimed)
     claimed_ns = time.monotonic_ns()
-    wait_for("somebody else has committed", is_committed)
+    wait_for("the other worker has listed a segment", is_committed)
     committed_ns = time.monotonic_ns()
     return Recovered(killed_ns, (claimed_ns - killed_ns) / 1e9, (committed_ns - killed_ns) / 1e9)
 
@@ -128,8 +128,8 @@ def _holder(service: Service, job: BulkJob) -> int | None:
     return None
 
 
-def _given_again(given: Sequence[Stamp], kills_ns: Sequence[int]) -> list[list[Stamp]]:
-    """For each kill: rows that were given to an engine before it, and again after it."""
+def _admitted_twice(given: Sequence[Stamp], kills_ns: Sequence[int]) -> list[list[Stamp]]:
+    """For each kill, the rows that an engine got before it and again after it."""
     again: list[list[Stamp]] = [[] for _ in kills_ns]
     before: set[str] = set()
     for stamp in given:

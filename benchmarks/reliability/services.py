@@ -1,4 +1,4 @@
-"""The whole service as it is in production, with the fake engine in it: real processes, on a real disk."""
+"""The whole service with production's timeouts and the fake engine: real processes, on a real disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POINTS = "points.log"
 
 _FIELDS = {**WorkerSettings.model_fields, **SchedulerSettings.model_fields}
 
-# The fault tests wait for a fraction of what everything takes in production; a figure does not.
+# The fault tests shorten these timeouts; a figure uses production's.
 PRODUCTION = {name: str(_FIELDS[name.lower()].default) for name in SCALED if name.lower() in _FIELDS} | {
     "FAKE_POLL_S": str(POLL_S)
 }
@@ -31,7 +31,7 @@ def service_on(
 ) -> Iterator[Service]:
     """A service whose commits wait for the disk. `settings` as in `tests.faults.launch.running`.
 
-    `timed`: everybody who comes by a failpoint says when, in `points(service)`.
+    `timed`: every process records when it passes a failpoint; `points` reads that.
     """
     parts = Parts(database=database, workers=workers, durable=True, are_forked=False)
     with tempfile.TemporaryDirectory(prefix="ns-bench-") as name:
@@ -42,7 +42,7 @@ def service_on(
 
 
 def points(service: Service) -> Mapping[str, Sequence[int]]:
-    """When somebody came by, by failpoint, in ns of CLOCK_MONOTONIC, in order."""
+    """When each failpoint was passed, in ns of CLOCK_MONOTONIC, in order."""
     found: dict[str, list[int]] = {}
     for line in (service.folder / POINTS).read_text().splitlines():
         at_ns, name = line.split()
@@ -51,10 +51,10 @@ def points(service: Service) -> Mapping[str, Sequence[int]]:
 
 
 def admissions(service: Service) -> Sequence[Stamp]:
-    """Requests the engines were given, in order."""
+    """Requests given to the engines, in order."""
     return [stamp for stamp in service.stamps() if stamp.what == "added"]
 
 
 def wait_for_admissions(service: Service, count: int) -> None:
-    """Until the engines have been given so many requests."""
+    """Return once the engines have been given `count` requests."""
     wait_for(f"{count} admissions", lambda: len(admissions(service)) >= count)

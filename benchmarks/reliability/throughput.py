@@ -1,4 +1,4 @@
-"""How many rows a second one worker gets through: what the queue allows, and what all of it together does."""
+"""How many rows per second one worker processes: on the queue's path alone, and through the whole service."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nightshift.testing import MODEL, TTL_S, WORKER, a_segment, planned
 from tests.faults import oracle
 from tests.faults.workload import some_rows, submit_bulk
 
-ROWS_PER_SHARD = 1400  # of 190 bytes, in the 256 KiB a shard has by default
+ROWS_PER_SHARD = 1400  # of 190 bytes, in the default 256 KiB of a shard
 
 
 def measure_claims(database: Database, rows: int) -> Iterator[Figure]:
-    """Claim a shard, list a segment for every 64 rows, complete it: everything but the rows themselves."""
+    """Claim a shard, list a segment for every 64 rows, complete it; no row is read or answered."""
     worker = WorkerSettings()
     shards = -(-rows // ROWS_PER_SHARD)
     with store_on(database) as store:
@@ -45,7 +45,7 @@ def measure_claims(database: Database, rows: int) -> Iterator[Figure]:
 
 
 def measure_rows(database: Database, rows: int) -> Iterator[Figure]:
-    """The same with everything: rows read and checked, prompts made tokens, answers written and stored."""
+    """The whole path: rows read and checked, prompts tokenized, answers written and stored."""
     with service_on(database) as service:
         work = some_rows(rows, step_ms=0, tokens=(1, 1))
         job = submit_bulk(service, work)

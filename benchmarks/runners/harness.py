@@ -1,4 +1,4 @@
-"""What every runner does alike: load, warm up, run a workload once, check it, and write down what it took.
+"""The common part of all runners: load, warm up, run a workload once, check and record it.
 
 A runner is a module with `load(arguments)`, run as a process of its own in its engine's environment. The
 result goes to a file, so that an engine may print what it likes. Standard library only.
@@ -28,7 +28,7 @@ class LoadedEngine(Protocol):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What was chosen for it, for the record."""
+        """Its options, as recorded with the result."""
 
     @property
     def pid(self) -> int:
@@ -105,7 +105,7 @@ def run(
     parser: argparse.ArgumentParser,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """The process's exit status: 0, or 1 with a line on stderr that says what went wrong."""
+    """The process's exit status: 0, or 1 with the error on stderr."""
     chosen = parser.parse_args(arguments)
     try:
         workload = make_workload(chosen.workload, chosen.seed, chosen.requests)
@@ -147,7 +147,7 @@ def run(
 
 
 def length_problem(requests: Sequence[BenchRequest], outputs: Mapping[int, Sequence[int]]) -> str | None:
-    """Says which requests did not get exactly the tokens they asked for; None if all did."""
+    """The requests without exactly the requested number of tokens, in words; None if there are none."""
     wrong = [
         (request, len(outputs.get(request.id, ())))
         for request in requests

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class InvalidSettingError(ValueError):
-    """An option that this engine does not have, or a value it refuses; the message names it."""
+    """An unknown option or a refused value; the message names it."""
 
 
 class Nightshift:
@@ -41,7 +41,7 @@ class Nightshift:
         return outputs
 
     def close(self) -> None:
-        """Nothing runs beside us."""
+        """Nothing to stop."""
 
 
 def engine_request(request: BenchRequest) -> Request:

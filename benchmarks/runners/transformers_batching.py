@@ -25,7 +25,7 @@ class TransformersBatching:
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             arguments.model, dtype=arguments.precision, attn_implementation="sdpa"
         ).eval()
-        # Left to itself it takes 60 % of the memory. Enough for every running request, but no more: the masks
+        # By default it takes 60 % of the memory. Enough for every running request, but no more: the masks
         # of its dense attention are sized by it.
         pages_per_request = math.ceil(_longest_request(arguments) / PAGE_TOKENS)
         num_pages = arguments.max_num_seqs * pages_per_request

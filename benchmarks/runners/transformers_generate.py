@@ -56,7 +56,7 @@ class TransformersGenerate:
         }
 
     def close(self) -> None:
-        """Nothing runs beside us."""
+        """Nothing to stop."""
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ CONTEXT_LENGTH = 1024
 
 class VllmCpu:
     def __init__(self, arguments: argparse.Namespace) -> None:
-        # One process: the executor with several died on its first step here.
+        # One process: the executor with several crashed on its first step here.
         os.environ.update(
             VLLM_CPU_KVCACHE_SPACE=str(max(1, round(arguments.kv_cache_gib))),
             VLLM_CPU_OMP_THREADS_BIND=_cores(arguments.threads),

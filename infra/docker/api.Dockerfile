@@ -9,7 +9,7 @@ FROM python:3.11-slim-bookworm
 COPY --from=wheel /wheels /wheels
 COPY requirements.txt /wheels/constraints.txt
 RUN pip install --no-cache-dir --constraint /wheels/constraints.txt "$(echo /wheels/nightshift-*.whl)[api]"
-# A dependency that drags torch in is noticed here, not in production.
+# Fails the build if a dependency installs torch.
 RUN python -c "import sys, api.app; assert 'torch' not in sys.modules" && ! python -c "import torch" 2>/dev/null
 RUN useradd --system --uid 10001 --create-home nightshift \
     && install --directory --owner nightshift --mode 0700 /var/lib/nightshift

@@ -1,4 +1,4 @@
-# The control plane's duties. As many as wanted may run: one of them is active.
+# The scheduler. Any number may run; one of them leads.
 # The first stage is the same text in all three Dockerfiles, so BuildKit builds the wheel once.
 FROM python:3.11-slim-bookworm AS wheel
 WORKDIR /source
