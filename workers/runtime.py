@@ -41,8 +41,8 @@ from workers.intake.claiming import Intake
 from workers.online.runner import OnlineRunner
 from workers.serving.models import LoadModel, Models
 from workers.shard.config import ShardConfig, ShardDependencies
+from workers.shard.isolation import Isolation
 from workers.shard.running import Shards
-from workers.shard.suspicion import Isolation
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from typing import Final
 from nightshift.fleet.workers import ExitCause
 
 CRASHES_MAX: Final = 3  # of a row, where the last loss is explained and the row was alone
-# A healthy row that runs alone is hit again and again only where workers are killed all the time: five in a
-# row happened to 18 of 10,712 rows in 1000 random kills (docs/dead_letters.md).
-UNEXPLAINED_CRASHES_MAX: Final = 20
+# Two among other rows and twenty alone. A healthy row is hit so often only where workers are killed all the
+# time: in 1000 random kills five alone happened to 18 rows of 10,712, twenty to none (docs/dead_letters.md).
+UNEXPLAINED_CRASHES_MAX: Final = 22
 
 ERROR_CODE: Final = "row_crashes_workers"
 

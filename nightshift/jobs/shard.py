@@ -92,16 +92,16 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Suspicion:
-    """What is known of a shard whose workers died: by row, as far as rows were written down."""
+class CrashHistory:
+    """What is known of a shard whose workers were lost."""
 
-    crashes: int = 0  # of workers that had it; 0: nothing is suspected
-    suspects: tuple[int, ...] = ()  # rows that were under way in one of them: each is to run alone
-    dead: frozenset[int] = frozenset()  # rows that are run no more; each gets an error line
+    crashes: int = 0  # workers lost with it since it was last cleared
+    suspects: tuple[int, ...] = ()  # rows that were in flight at a loss: each runs alone
+    dead: frozenset[int] = frozenset()  # rows that are not run again; each gets an error line
 
     @property
     def is_watched(self) -> bool:
-        """Whether rows are written down before they are given to the engine."""
+        """Whether rows are journalled before the engine gets them."""
         return self.crashes > 0
 
 
@@ -112,7 +112,7 @@ class BulkClaim:
     lease: Lease
     shard: Shard
     job: Job
-    suspicion: Suspicion = Suspicion()
+    crash_history: CrashHistory = CrashHistory()
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class OnlineClaim:
     lease: Lease
     job: Job
     body: JsonObject
-    runs_alone: bool = False  # workers died with it: nothing else may be in its worker meanwhile
+    runs_alone: bool = False  # workers were lost with it: nothing else may be in its worker meanwhile
 
 
 def segment_key(lease: Lease, shard_no: int, seq: int) -> str:

@@ -19,13 +19,13 @@ from nightshift.lifecycle import transitions
 from nightshift.lifecycle.recovery import ONLINE_ROW
 from nightshift.store import Store, Transaction
 from workers.health.heartbeat import Heartbeat
-from workers.online.one_by_one import OneByOne
 from workers.online.publisher import Publisher
 from workers.online.request import OnlineRequest
+from workers.online.suspect_queue import SuspectQueue
 from workers.serving.inference import Identity, Progress, body_chars, breakdown, refusal
 from workers.serving.model_server import Busy, Inference
 from workers.serving.models import Models
-from workers.shard.suspicion import Isolation
+from workers.shard.isolation import Isolation
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class OnlineRunner:
     ) -> None:
         """`on_end` is called, from any thread, whenever a request is closed."""
         self._isolation = isolation or Isolation()
-        self._suspects = OneByOne(self._isolation, self._begin, self._is_open)
+        self._suspects = SuspectQueue(self._isolation, self._begin, self._is_open)
         self._on_end = on_end
         self._store = store
         self._models = models
@@ -144,7 +144,7 @@ class OnlineRunner:
     def _enter(self, request: OnlineRequest) -> None:
         """Raises Busy while another request or row has the worker to itself."""
         if request.claim.runs_alone:
-            request.is_inside = True  # `OneByOne` has entered it, alone
+            request.is_inside = True  # `SuspectQueue` has entered it, alone
             self._journal(request)
         elif self._isolation.enter(request):
             request.is_inside = True
@@ -264,4 +264,4 @@ class OnlineRunner:
         if request.is_inside:
             request.is_inside = False
             self._isolation.leave(request)
-        self._isolation.give_up(request)
+        self._isolation.release(request)

@@ -7,7 +7,7 @@ from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
 from workers.health.heartbeat import Heartbeat
 from workers.serving.models import Models
-from workers.shard.suspicion import Isolation
+from workers.shard.isolation import Isolation
 from workers.shard.uploads import UPLOADS_MAX
 
 

@@ -17,7 +17,7 @@ from workers.serving.inference import Identity, Progress, breakdown, refusal
 from workers.serving.model_server import Busy, Inference, ModelServer
 from workers.serving.models import Models
 from workers.shard.in_flight import AdmittedRow
-from workers.shard.suspicion import Watch
+from workers.shard.isolation import Watch
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class ShardRows:
 
     def _admit(self, row: Row | BadRow) -> AdmittedRow | RowResult | None:
         request = to_request(row, self._claim.job.spec, self._claim.shard)
-        if (refused := self._watch.refuses(row.index, request.custom_id)) is not None:
+        if (refused := self._watch.refusal(row.index, request.custom_id)) is not None:
             return self._result(row.index, request.custom_id, refused)
         if not isinstance(request, RowRequest):
             error = InvalidRequest(request.message, param=request.param, code=request.code)

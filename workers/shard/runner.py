@@ -25,11 +25,11 @@ from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
 from workers.shard.in_flight import AdmittedRow
 from workers.shard.inbox import CheckpointListed, Drain, Failure, Inbox, Message, RowProgress
+from workers.shard.isolation import watch
 from workers.shard.ledger import Ledger
 from workers.shard.orders import Orders
 from workers.shard.rows import InputUnreadable, ShardRows
 from workers.shard.segments import Checkpoints, LeaseLost
-from workers.shard.suspicion import watch
 from workers.shard.uploads import UPLOADS_MAX, Uploads, may_pass
 
 log = logging.getLogger(__name__)

@@ -158,8 +158,8 @@ def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
             "options": statement_timeouts.server_options(url, timeout_s),
         },
     )
-    statement_timeouts.connect_patiently(engine, timeout_s, connection_reuse.SparingConnection)
-    connection_reuse.spare(engine)
+    statement_timeouts.use_timed_connections(engine, timeout_s, connection_reuse.ReusedConnection)
+    connection_reuse.install(engine)
     # Many rows in one statement. psycopg would send one for each, and the word that this was all in the end:
     # until that comes none of the server's time limits holds, and whoever vanishes before keeps its locks.
     engine.dialect.use_insertmanyvalues_wo_returning = True

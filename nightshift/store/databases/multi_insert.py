@@ -1,9 +1,9 @@
-"""Rows for several tables, inserted at once.
+"""Rows for several tables in one round trip.
 
-    insert_together(connection, (job, {...}), (shard, {...}), (outbox, {...}))
+    insert_rows(connection, (job, {...}), (shard, {...}), (outbox, {...}))
 
-PostgreSQL takes them as one statement, for each would be a way to the server and back while somebody waits.
-SQLite has no such statement and no such way, and takes them one by one.
+PostgreSQL takes them as one statement: each one more would be a round trip while a client waits. SQLite has
+no such statement and no round trips, and takes them one by one.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from sqlalchemy import ColumnDefault, Connection, Insert, Table, bindparam, inse
 Row = tuple[Table, Mapping[str, Any]]
 
 
-def insert_together(connection: Connection, *rows: Row) -> int:
+def insert_rows(connection: Connection, *rows: Row) -> int:
     """One row for each of these tables, in an order in which they may refer to those before them. Returns the
     serial number that the last one is given.
     """

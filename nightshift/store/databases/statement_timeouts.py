@@ -1,9 +1,9 @@
-"""PostgreSQL connections that wait for an answer for so long and no longer.
+"""PostgreSQL connections whose wait for an answer is limited on the client's side too.
 
-The server ends statements that run for too long (`statement_timeout`). That helps nobody whose server, or
-the network before it, says nothing at all: TCP notices in a quarter of an hour, and something between the
-two that goes on acknowledging is never noticed. So the wait itself ends here, by our own clock, and the
-connection with it: what became of the statement is not known.
+The server ends statements that run for too long (`statement_timeout`). A server or network that is silent
+ends none: TCP notices after a quarter of an hour, and never where a proxy between the two goes on
+acknowledging. So the wait ends here, by our own clock, and the connection with it: what became of the
+statement is not known.
 """
 
 from collections.abc import Generator, Iterator
@@ -19,12 +19,12 @@ from sqlalchemy.engine import URL
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S: Final = 5
-GRACE_S: Final = 1.0  # for the server to say that it has ended a statement
+GRACE_S: Final = 1.0  # for the server to report that it ended a statement
 
 _LIMITS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
-class PatientConnection(psycopg.Connection[Any]):
+class TimedConnection(psycopg.Connection[Any]):
     """Raises OperationalError, and is closed, when an answer takes longer than `answer_timeout_s`."""
 
     answer_timeout_s: float = float("inf")
@@ -40,12 +40,12 @@ class PatientConnection(psycopg.Connection[Any]):
 
 
 class _Silence(Exception):
-    """Nothing has come for too long."""
+    """The server has sent nothing for too long."""
 
 
 def _until(ends_at_s: float, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-    """The same wait, which gives up at the first moment past its end in which nothing has arrived: a process
-    that was frozen itself finds the answer there.
+    """The same wait, ended past its time only if nothing has arrived: a process that was frozen itself finds
+    the answer there.
     """
     try:
         wanted = next(gen)
@@ -59,19 +59,19 @@ def _until(ends_at_s: float, gen: Generator[Any, Any, T]) -> Generator[Any, Any,
 
 
 def server_options(url: URL, timeout_s: float) -> str:
-    """What the server is asked to see to, so that it lets go of locks whose owner has gone."""
+    """Limits for the server to enforce, so that it releases the locks of a client that has gone."""
     limit_ms = round(timeout_s * 1000)
     asked_for = url.query.get("options", ())
     own = (asked_for,) if isinstance(asked_for, str) else asked_for
     return " ".join([*(f"-c {limit}={limit_ms}" for limit in _LIMITS), *own])  # the last one counts
 
 
-def connect_patiently(
-    engine: Engine, timeout_s: float, kind: type[PatientConnection] = PatientConnection
+def use_timed_connections(
+    engine: Engine, timeout_s: float, kind: type[TimedConnection] = TimedConnection
 ) -> None:
-    """Have this engine's connections made by us."""
+    """Have this engine make connections of this kind."""
 
-    def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> PatientConnection:
+    def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> TimedConnection:
         connection = kind.connect(*arguments, **options)
         connection.answer_timeout_s = timeout_s + GRACE_S
         return connection
@@ -81,7 +81,7 @@ def connect_patiently(
 
 @contextmanager
 def suspended(connection: Connection) -> Iterator[None]:
-    """Within this transaction, wait for as long as it takes."""
+    """No limits within this transaction."""
     for limit in _LIMITS:
         connection.execute(text(f"SET LOCAL {limit} = 0"))
     ours: Any = connection.connection.dbapi_connection

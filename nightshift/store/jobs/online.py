@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from nightshift.jobs import Job, JobKind, JsonObject, NewJob, ShardState
 from nightshift.jobs.ids import new_id
 from nightshift.store import tables
-from nightshift.store.databases.multi_insert import insert_together
+from nightshift.store.databases.multi_insert import insert_rows
 from nightshift.store.jobs.events import first_row
 from nightshift.store.jobs.jobs import new_row
 from nightshift.store.shards.outbox import Ring, ring_row
@@ -24,7 +24,7 @@ class Online:
         """
         job, shard_id = new.accepted(now), new_id("shard")
         rank = new.priority.rank
-        ring_id = insert_together(
+        ring_id = insert_rows(
             self._connection,
             (tables.job, new_row(new, now)),
             (tables.event, first_row(job.id, *event, now)),

@@ -22,7 +22,16 @@ from sqlalchemy import (
 )
 
 from nightshift.fleet.workers import Capacity
-from nightshift.jobs import BulkClaim, Job, JobKind, JobState, JsonObject, OnlineClaim, ShardState, Suspicion
+from nightshift.jobs import (
+    BulkClaim,
+    CrashHistory,
+    Job,
+    JobKind,
+    JobState,
+    JsonObject,
+    OnlineClaim,
+    ShardState,
+)
 from nightshift.jobs.leases import Lease, Term
 from nightshift.jobs.priorities import PriorityConfig
 from nightshift.store import tables
@@ -64,7 +73,9 @@ class Claims:
             claimed = self._take_next_shard(candidate, worker_id, now, ttl_s)
             if claimed is not None:
                 self._start(candidate, now)
-                return BulkClaim(_to_lease(claimed), to_shard(claimed), candidate, self._suspicion(claimed))
+                return BulkClaim(
+                    _to_lease(claimed), to_shard(claimed), candidate, self._crash_history(claimed)
+                )
         return None
 
     def online(
@@ -186,9 +197,9 @@ class Claims:
         rows = self._connection.execute(_LOCK_JOBS, {"shards": shard_ids})
         return {row.id: (to_job(row), row.body) for row in rows}
 
-    def _suspicion(self, claimed: Row[Any]) -> Suspicion:
+    def _crash_history(self, claimed: Row[Any]) -> CrashHistory:
         """Shards that lost no worker, which are nearly all, cost no look."""
-        return DeadLetters(self._connection).suspicion(claimed.id, claimed.crash_count)
+        return DeadLetters(self._connection).crash_history(claimed.id, claimed.crash_count)
 
     def _start(self, claimed: Job, now: datetime) -> None:
         if claimed.state is not JobState.QUEUED:

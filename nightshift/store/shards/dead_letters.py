@@ -1,4 +1,4 @@
-"""Statements about rows that kill their workers: which are suspected, and which are run no more."""
+"""Statements about rows that crash workers: which are suspected, and which are dead letters."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, tuple_, update
 
 from nightshift.fleet.workers import ExitCause
-from nightshift.jobs import ShardState, Suspicion
+from nightshift.jobs import CrashHistory, ShardState
 from nightshift.jobs.dead_letters import DeadLetter, DeadLetterState
 from nightshift.jobs.leases import Lease
 from nightshift.store import tables
@@ -21,14 +21,14 @@ class DeadLetters:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def suspicion(self, shard_id: str, crashes: int) -> Suspicion:
-        """What is known of a shard that lost so many workers. No look is needed where it lost none."""
+    def crash_history(self, shard_id: str, crashes: int) -> CrashHistory:
+        """What is known of a shard that lost so many workers. One that lost none costs no look."""
         if crashes == 0:
-            return Suspicion()
-        return Suspicion(crashes, tuple(self.suspects(shard_id)), self._dead(shard_id))
+            return CrashHistory()
+        return CrashHistory(crashes, tuple(self.suspects(shard_id)), self._dead(shard_id))
 
     def suspects(self, shard_id: str) -> Mapping[int, int]:
-        """Rows that workers died with and that have neither finished nor died: how often, by row."""
+        """Rows that were in flight at a loss and have neither finished nor died: how often, by row."""
         dead = self._dead(shard_id)
         rows = self._connection.execute(
             select(row_crash).where(row_crash.c.shard_id == shard_id).order_by(row_crash.c.row)
@@ -38,25 +38,24 @@ class DeadLetters:
     # -- under a lease ---------------------------------------------------------------------------------
 
     def journal(self, lease: Lease, rows: Sequence[int]) -> bool:
-        """Write down which rows are under way. False: the lease is gone."""
+        """Record which rows are in flight. False: the lease is gone."""
         return self._update_held(lease, suspects=sorted(rows))
 
     def clear_suspect(self, lease: Lease, row: int) -> bool:
-        """A suspect has finished. The last one that does takes the shard above suspicion. False: the lease is
-        gone.
-        """
+        """A suspect has finished; the last one clears the shard. False: the lease is gone."""
         if not self._update_held(lease, suspects=[]):
             return False
         suspected = (row_crash.c.shard_id == lease.shard_id) & (row_crash.c.row == row)
         self._connection.execute(delete(row_crash).where(suspected))
         if not self.suspects(lease.shard_id):
-            innocent = {} if self._dead(lease.shard_id) else {"crash_count": 0}
-            self._update_held(lease, is_isolating=False, **innocent)
+            # With a dead row the shard stays watched: whichever worker claims it next must know of the row.
+            cleared = {} if self._dead(lease.shard_id) else {"crash_count": 0}
+            self._update_held(lease, is_isolating=False, **cleared)
         return True
 
-    def clear_suspects(self, lease: Lease) -> bool:
-        """Every row that can have been under way when workers were lost has finished since. False: the lease
-        is gone. Not for a shard with a dead row, which whoever has it next must know of.
+    def clear_shard(self, lease: Lease) -> bool:
+        """Every row that can have been in flight at a loss has finished since. False: the lease is gone. Not
+        for a shard with a dead row.
         """
         if not self._update_held(lease, suspects=None, is_isolating=False, crash_count=0):
             return False
@@ -64,7 +63,7 @@ class DeadLetters:
         return True
 
     def set_custom_id(self, shard_id: str, row: int, custom_id: str) -> None:
-        """A worker has read what a dead row is called."""
+        """A worker has read the name of a dead row."""
         self._connection.execute(
             update(dead_row)
             .where(dead_row.c.shard_id == shard_id, dead_row.c.row == row, dead_row.c.custom_id.is_(None))
@@ -106,11 +105,11 @@ class DeadLetters:
         return None if row is None else _to_dead_letter(row)
 
     def replay(self, tenant_id: str, id: str, job_id: str, now: datetime) -> bool:
-        """It has been submitted again, as this job. False: somebody had decided already."""
+        """It was submitted again, as this job. False: it was replayed or discarded already."""
         return self._decide(tenant_id, id, now, state=DeadLetterState.REPLAYED, replay_job_id=job_id)
 
     def discard(self, tenant_id: str, id: str, now: datetime) -> bool:
-        """Nobody wants to hear of it any more. False: somebody had decided already."""
+        """The operator dismisses it. False: it was replayed or discarded already."""
         return self._decide(tenant_id, id, now, state=DeadLetterState.DISCARDED)
 
     # -- the service's own duties, over all tenants ----------------------------------------------------
@@ -142,7 +141,7 @@ class DeadLetters:
                 )
 
     def insert(self, new: DeadLetter) -> None:
-        """This row is run no more."""
+        """This row is not run again."""
         self._connection.execute(
             insert(dead_row).values(
                 id=new.id,

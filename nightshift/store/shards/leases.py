@@ -50,7 +50,7 @@ class ExpiredLease:
     expired_at: datetime  # by the database's clock; in the future where the worker is known to be dead
     attempts: int
     attempts_in_a_row: int  # of these, those since a segment was last listed; the one that did counts
-    crash_count: int  # workers lost with it since it was last above suspicion, this one not counted
+    crash_count: int  # workers lost with it since it was last cleared, this one not counted
     stop_reason: StopReason | None
     retry_on_interrupt: bool
     suspects: tuple[int, ...] = ()  # rows written down as under way

@@ -50,14 +50,6 @@ class ListedSegment:
     segment: Segment
 
 
-@dataclass(frozen=True)
-class ShardTotals:
-    """What a job's shards add up to. `rows_total` is None while some shard has not been read to its end."""
-
-    shards: int
-    rows_total: int | None
-
-
 class Shards:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -109,7 +101,7 @@ class Shards:
         """
         values: dict[str, Any] = {"tokens_in_flight": tokens_in_flight}
         if new is not None:
-            # Crashes stay: a finished row is above suspicion itself, and says nothing of the others.
+            # Crashes stay: a finished row is cleared itself, and says nothing of the others.
             values |= {"rows_done": shard.c.rows_done + new.rows, "faults": 0}
             values["attempts_before"] = shard.c.attempts - 1  # it makes progress: nothing wears it out
         if rows_total is not None:
@@ -192,14 +184,6 @@ class Shards:
             select(shard.c.state, func.count()).where(shard.c.job_id == job_id).group_by(shard.c.state)
         )
         return Counter({ShardState(state): count for state, count in rows})
-
-    def totals(self, job_id: str) -> ShardTotals:
-        count, known, rows = self._connection.execute(
-            select(func.count(), func.count(shard.c.rows_total), func.sum(shard.c.rows_total)).where(
-                shard.c.job_id == job_id
-            )
-        ).one()
-        return ShardTotals(count, int(rows or 0) if known == count else None)
 
     def segments(self, shard_id: str) -> Sequence[Segment]:
         """What is listed for a shard, in the order of commits."""

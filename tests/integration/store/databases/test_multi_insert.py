@@ -8,7 +8,7 @@ from sqlalchemy.exc import IntegrityError
 
 from nightshift.store import tables
 from nightshift.store.databases.database import Database
-from nightshift.store.databases.multi_insert import insert_together
+from nightshift.store.databases.multi_insert import insert_rows
 from nightshift.testing import STARTS_AT
 
 Row = tuple[Table, dict[str, Any]]
@@ -53,7 +53,7 @@ def read(database: Database, table: Table) -> list[dict[str, Any]]:
 
 def test_rows_inserted_together_are_those_inserted_one_by_one(database: Database) -> None:
     with database.write() as connection:
-        number = insert_together(connection, *rows_of_a_request("job_a"))
+        number = insert_rows(connection, *rows_of_a_request("job_a"))
         for table, values in rows_of_a_request("job_b"):
             connection.execute(insert(table), values)
 
@@ -70,7 +70,7 @@ def test_of_rows_inserted_together_none_is_there_if_one_is_refused(database: Dat
     *before, (table, ring) = rows_of_a_request("job_a")
 
     with pytest.raises(IntegrityError), database.write() as connection:
-        insert_together(connection, *before, (table, ring | {"kind": None}))
+        insert_rows(connection, *before, (table, ring | {"kind": None}))
 
     assert read(database, tables.job) == []
 
@@ -79,4 +79,4 @@ def test_rows_may_refer_to_those_before_them_and_to_nobody_else(database: Databa
     _, (table, shard), ring = rows_of_a_request("job_a")
 
     with pytest.raises(IntegrityError), database.write() as connection:
-        insert_together(connection, (table, shard), ring)
+        insert_rows(connection, (table, shard), ring)

@@ -87,7 +87,7 @@ def test_a_server_is_not_asked_again_whether_it_is_there_until_it_may_have_gone(
     postgresql_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = conninfo(postgresql_server)
-    with connection_reuse.SparingConnection.connect(where, autocommit=True) as connection:
+    with connection_reuse.ReusedConnection.connect(where, autocommit=True) as connection:
         connection.execute("SELECT 1")
         assert connection.was_heard_lately()
 
@@ -107,16 +107,16 @@ def test_a_transaction_that_wants_to_know_the_time_first_has_been_told(
     postgresql_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0
-    wait = statement_timeouts.PatientConnection.wait
+    wait = statement_timeouts.TimedConnection.wait
 
-    def counted(connection: statement_timeouts.PatientConnection, *arguments: Any, **options: Any) -> Any:
+    def counted(connection: statement_timeouts.TimedConnection, *arguments: Any, **options: Any) -> Any:
         nonlocal asked
         asked += 1
         return wait(connection, *arguments, **options)
 
     with postgresql_database.read() as connection:
         early = postgresql_database.now(connection)
-    monkeypatch.setattr(statement_timeouts.PatientConnection, "wait", counted)
+    monkeypatch.setattr(statement_timeouts.TimedConnection, "wait", counted)
     with postgresql_database.read() as connection:
         first = postgresql_database.now(connection)
         assert asked == 1, "BEGIN"

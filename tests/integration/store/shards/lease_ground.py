@@ -137,7 +137,7 @@ class LeaseGround(RuleBasedStateMachine):
         for shard in shards:
             with self.store.snapshot() as tx:
                 found = tx.shards.get(shard.job.tenant_id, shard.id)
-                dead = tx.dead_letters.suspicion(shard.id, crashes=1).dead
+                dead = tx.dead_letters.crash_history(shard.id, crashes=1).dead
             assert found is not None
             cause = causes.get(shard.holder or "", ExitCause.LEASE_EXPIRED)
             shard.lost_its_worker(cause, found.state, found.attempts, dead)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from nightshift.fleet.workers import ExitCause, WorkerState
-from nightshift.jobs import BulkClaim, Counts, Job, JobState, ShardState, Suspicion
+from nightshift.jobs import BulkClaim, Counts, CrashHistory, Job, JobState, ShardState
 from nightshift.jobs.dead_letters import (
     ERROR_CODE,
     UNEXPLAINED_CRASHES_MAX,
@@ -45,22 +45,22 @@ def letters(store: Store, **wanted: object) -> Sequence[DeadLetter]:
 
 def test_a_shard_that_lost_a_worker_is_watched(store: Store) -> None:
     planned(store)
-    assert not claimed(store).suspicion.is_watched
+    assert not claimed(store).crash_history.is_watched
     dies(store)
 
-    assert claimed(store).suspicion == Suspicion(crashes=1)
+    assert claimed(store).crash_history == CrashHistory(crashes=1)
 
 
 def test_rows_under_way_in_the_second_are_suspects_and_the_one_alone_in_the_third_dies(store: Store) -> None:
     planned(store)
     lose_two_workers(store, [4, 5])
     third = claimed(store)
-    assert third.suspicion == Suspicion(crashes=2, suspects=(4, 5))
+    assert third.crash_history == CrashHistory(crashes=2, suspects=(4, 5))
     begins(store, third, [4])
     dies(store, ExitCause.OUT_OF_MEMORY)
 
     fourth = claimed(store)
-    assert fourth.suspicion == Suspicion(crashes=2, suspects=(5,), dead=frozenset({4}))
+    assert fourth.crash_history == CrashHistory(crashes=2, suspects=(5,), dead=frozenset({4}))
     [letter] = letters(store)
     assert (letter.row, letter.cause, letter.crashes) == (4, ExitCause.OUT_OF_MEMORY, 3)
     with store.snapshot() as tx:
@@ -97,7 +97,7 @@ def test_the_last_suspect_to_finish_clears_the_shard(store: Store) -> None:
             assert tx.dead_letters.clear_suspect(third.lease, row)
         assert tx.leases.hand_back(third.lease)
 
-    assert claimed(store).suspicion == Suspicion()
+    assert claimed(store).crash_history == CrashHistory()
 
 
 def test_a_row_begun_after_the_last_suspect_was_cleared_costs_three_workers_too(store: Store) -> None:
@@ -129,7 +129,7 @@ def test_what_a_worker_held_beside_a_row_that_ran_alone_is_not_charged(store: St
     dies(store)
 
     found = {claim.shard.id: claim for claim in (claimed(store), claimed(store))}
-    assert found[bystander.shard.id].suspicion == Suspicion()
+    assert found[bystander.shard.id].crash_history == CrashHistory()
     assert found[bystander.shard.id].shard.attempts == 1
     assert claimed_online(store, online.shard_id).runs_alone is False
 
@@ -178,7 +178,7 @@ def test_a_watched_shard_with_no_row_in_flight_is_not_charged_beside_others(stor
 
     after = claimed(store)
     assert after.shard.id == waits.shard.id
-    assert (after.shard.attempts, after.suspicion) == (2, Suspicion(crashes=1))
+    assert (after.shard.attempts, after.crash_history) == (2, CrashHistory(crashes=1))
 
 
 def test_a_worker_that_was_too_slow_to_drain_makes_no_row_a_suspect(store: Store) -> None:
@@ -187,7 +187,7 @@ def test_a_worker_that_was_too_slow_to_drain_makes_no_row_a_suspect(store: Store
     dies(store, ExitCause.DRAIN_TOO_SLOW)
 
     claim = claimed(store)
-    assert (claim.suspicion, claim.shard.attempts) == (Suspicion(), 1)
+    assert (claim.crash_history, claim.shard.attempts) == (CrashHistory(), 1)
 
 
 def test_an_online_request_that_crashes_three_workers_fails_and_says_why(store: Store) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import insert, update
 
 from nightshift.fleet.workers import ExitCause
-from nightshift.jobs import JobKind, Shard, ShardState, StopReason, Suspicion
+from nightshift.jobs import CrashHistory, JobKind, Shard, ShardState, StopReason
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store, tables
@@ -338,7 +338,7 @@ def test_what_was_under_way_in_one_term_is_not_held_against_the_next(store: Stor
 
 def test_a_claim_says_which_rows_are_suspected_and_which_are_dead(store: Store, clock: FakeClock) -> None:
     job = planned(store)
-    assert claimed(store).suspicion == Suspicion()
+    assert claimed(store).crash_history == CrashHistory()
     clock.advance(seconds=60)
     [lost] = expired(store)
     crashed = {"shard_id": lost.shard_id, "crashes": 1, "explained": 1, "last_cause": ExitCause.ABORTED}
@@ -352,9 +352,9 @@ def test_a_claim_says_which_rows_are_suspected_and_which_are_dead(store: Store, 
         )
     requeue(store, lost)
 
-    found = claimed(store).suspicion
+    found = claimed(store).crash_history
 
-    assert found == Suspicion(crashes=1, suspects=(4, 9), dead=frozenset({7}))
+    assert found == CrashHistory(crashes=1, suspects=(4, 9), dead=frozenset({7}))
     assert found.is_watched
 
 

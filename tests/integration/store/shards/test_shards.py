@@ -10,7 +10,6 @@ from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.store.jobs.jobs import Jobs
-from nightshift.store.shards.shards import ShardTotals
 from nightshift.testing import (
     FakeClock,
     a_segment,
@@ -20,7 +19,6 @@ from nightshift.testing import (
     claimed,
     claimed_online,
     commit_rows,
-    completed,
     planned,
     submit,
 )
@@ -82,21 +80,6 @@ def test_a_reader_of_partial_results_goes_on_where_it_was(store: Store) -> None:
         rest = tx.shards.segments_of_job("default", job.id, after_id=page[-1].id, limit=2)
 
     assert [(listed.shard_no, listed.segment.seq) for listed in [*page, *rest]] == [(1, 0), (0, 0), (1, 1)]
-
-
-def test_the_rows_of_a_job_are_known_when_every_shard_has_been_read(store: Store) -> None:
-    job = planned(store, shards=2)
-    first, second = claimed(store).lease, claimed(store).lease
-    commit_rows(store, first, rows=4)
-    completed(store, first, rows_total=4)
-
-    with store.snapshot() as tx:
-        assert tx.shards.totals(job.id) == ShardTotals(shards=2, rows_total=None)
-    commit_rows(store, second, rows=3)
-    completed(store, second, rows_total=3)
-    with store.snapshot() as tx:
-        assert tx.shards.totals(job.id) == ShardTotals(shards=2, rows_total=7)
-        assert tx.shards.totals("job_unknown") == ShardTotals(shards=0, rows_total=0)
 
 
 def test_a_row_count_once_known_is_not_forgotten(store: Store) -> None:

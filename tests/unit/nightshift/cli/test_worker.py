@@ -271,7 +271,7 @@ def a_holder(store: Store, state: WorkerState, *, is_asked: bool = False) -> Non
 
 def crashes(store: Store) -> int:
     """Workers the only shard has cost, as its next holder hears."""
-    return testing.claimed(store, "wrk_2").suspicion.crashes
+    return testing.claimed(store, "wrk_2").crash_history.crashes
 
 
 @pytest.mark.parametrize("returncode", LEAVES_WITH)

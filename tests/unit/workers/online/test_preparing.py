@@ -17,7 +17,7 @@ from workers.health.heartbeat import Heartbeat
 from workers.online.runner import PREPARED_ASIDE_CHARS, PREPARING_MAX, OnlineRunner
 from workers.serving.model_server import Inference
 from workers.serving.models import Models
-from workers.shard.suspicion import Isolation
+from workers.shard.isolation import Isolation
 
 PATIENCE_S = 60
 

@@ -27,7 +27,7 @@ from tests.unit.workers.shard.helpers import wait_until
 from workers.health.heartbeat import Heartbeat
 from workers.online.runner import OnlineRunner
 from workers.serving.models import Models
-from workers.shard.suspicion import Isolation
+from workers.shard.isolation import Isolation
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from nightshift.fleet.workers import ExitCause
-from nightshift.jobs import BulkClaim, Suspicion
+from nightshift.jobs import BulkClaim, CrashHistory
 from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.recovery import release_worker
 from nightshift.store import Store
 from nightshift.testing import STARTS_AT
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
+from workers.shard.isolation import Isolation, Unwatched, Watched
 from workers.shard.segments import LeaseLost
-from workers.shard.suspicion import Isolation, Unwatched, Watched
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def watched(
     rows_at_risk: int = 100,
 ) -> Watched:
     dead_rows = frozenset() if dead is None else frozenset({dead})
-    suspicion = Suspicion(2, tuple(suspects), dead_rows)
-    return Watched(replace(claim, suspicion=suspicion), store, isolation, rows_at_risk)
+    suspicion = CrashHistory(2, tuple(suspects), dead_rows)
+    return Watched(replace(claim, crash_history=suspicion), store, isolation, rows_at_risk)
 
 
 def journal(store: Store, claim: BulkClaim) -> tuple[int, ...]:
@@ -81,9 +81,9 @@ def test_one_goes_in_alone_when_everybody_has_left_and_nobody_follows() -> None:
     assert not isolation.enter_alone(other)
 
     isolation.leave(one)
-    isolation.give_up(other)
+    isolation.release(other)
     assert not isolation.enter(other), "it was not the other's to give up"
-    isolation.give_up(one)
+    isolation.release(one)
     assert isolation.enter(other)
 
 
@@ -111,7 +111,7 @@ def test_a_shard_above_suspicion_stands_back_while_another_is_alone() -> None:
     assert not watch.admit(4)
     watch.finished(3)
     assert isolation.enter_alone(suspected)
-    assert watch.refuses(3, "r3") is None
+    assert watch.refusal(3, "r3") is None
 
 
 def test_what_is_under_way_is_written_down_before_the_engine_has_it(claim: BulkClaim, store: Store) -> None:
@@ -246,11 +246,11 @@ def test_a_shard_that_ends_gives_up_what_it_held(claim: BulkClaim, store: Store)
 def test_a_dead_row_is_refused_with_the_reason(claim: BulkClaim, store: Store) -> None:
     watch = watched(claim, store, Isolation(), dead=4)
 
-    refused = watch.refuses(4, "r4")
+    refused = watch.refusal(4, "r4")
 
     assert refused is not None
     assert (refused.status_code, refused.body["error"]["code"]) == (500, "row_crashes_workers")
-    assert watch.refuses(5, "r5") is None
+    assert watch.refusal(5, "r5") is None
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=["nul", "surrogate"])
@@ -260,7 +260,7 @@ def test_a_dead_row_whose_name_no_database_keeps_is_refused_all_the_same(
     with store.transaction() as tx:
         tx.dead_letters.insert(a_dead_row(claim, 4))
 
-    assert watched(claim, store, Isolation(), dead=4).refuses(4, name) is not None
+    assert watched(claim, store, Isolation(), dead=4).refusal(4, name) is not None
 
 
 def test_no_row_is_begun_under_a_lease_that_is_lost(claim: BulkClaim, store: Store) -> None:
