@@ -4,7 +4,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Several processes beside one another: two threads of torch in each would fight over the same cores.
+# Several processes run at once: two torch threads in each would compete for the same cores.
 demo test chaos outages: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help demo test chaos outages bench check format up clean

@@ -1,4 +1,4 @@
-"""Every setting an operator can turn is in docs/operations.md."""
+"""docs/operations.md documents every setting, and no other."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,7 @@ import pytest
 from nightshift import settings
 from nightshift.settings import ApiSettings
 
-# Settings with a name and a default that nothing reads yet. Whoever makes one work takes it out of here and
-# says in docs/operations.md what it does.
+# Settings that no code reads yet. The commit that puts one into effect removes it here and documents it.
 NOT_YET_IN_EFFECT: set[str] = set()
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,7 +27,7 @@ def test_every_setting_is_documented(concern: type[ApiSettings]) -> None:
     assert not missing, f"docs/operations.md does not say what these do: {sorted(missing)}"
 
 
-def test_a_setting_that_nothing_reads_is_promised_to_nobody() -> None:
+def test_a_setting_that_no_code_reads_is_not_documented() -> None:
     known = {name.upper() for concern in CLASSES for name in concern.model_fields}
 
     assert known >= NOT_YET_IN_EFFECT
