@@ -41,8 +41,8 @@ class Checkpoint:
 def model_id(reference: str) -> str:
     """A model's name in the API: its hub id, or the last part of its path as it was written.
 
-    Links are not followed, so a link is a way to give a model a name. The one rule for everybody: the API
-    that announces a model and the worker that registers it must mean the same.
+    Links are not followed, so a link is a way to give a model a name. One rule for the API that
+    announces a model and the worker that registers it.
     """
     path = Path(reference).expanduser()
     is_path = reference.startswith(("/", ".", "~")) or path.exists()

@@ -75,5 +75,5 @@ class Worker:
     heartbeat_at: datetime
     capacity: Capacity = Capacity.ON_DEMAND
     drain_requested_at: datetime | None = None
-    ended_at: datetime | None = None  # somebody saw its process end
+    ended_at: datetime | None = None  # when its process was seen to end
     ended_cause: ExitCause | None = None

@@ -10,7 +10,7 @@ from nightshift.jobs.ids import derived_id
 UNRECORDED_S: Final = (
     86_400.0  # an object that is on no record is left alone this long from when it was begun
 )
-RECORDED_WITHIN_S: Final = UNRECORDED_S / 2  # whoever records one later than this may find it collected
+RECORDED_WITHIN_S: Final = UNRECORDED_S / 2  # one recorded later than this may have been collected
 
 
 class FilePurpose(StrEnum):

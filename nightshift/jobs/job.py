@@ -1,6 +1,6 @@
 """Jobs: what they are and the states they pass through. Pure.
 
-A **job** is what somebody submits: one request (online), or an input of many rows (bulk). Its rows are run in
+A **job** is what a client submits: one request (online), or an input of many rows (bulk). Its rows are run in
 **shards**, the unit of leasing; an online job is a job with one shard of one row.
 
     job     queued ──► running ──► finalizing ──► succeeded
@@ -27,7 +27,7 @@ class JobState(StrEnum):
     FINALIZING = "finalizing"  # no row will run any more; output is being put together
     SUCCEEDED = "succeeded"  # every row has its result (some of them perhaps errors)
     FAILED = "failed"  # input unreadable, system failure, or too many failed rows
-    CANCELLED = "cancelled"  # somebody asked; partial output kept
+    CANCELLED = "cancelled"  # on request; partial output kept
     EXPIRED = "expired"  # the window or max_runtime ended; partial output kept
 
     @property

@@ -69,7 +69,7 @@ class Trust:
         return now_s < self.renewed_at_s + self.config.trust_s
 
     def is_lost(self, now_s: float) -> bool:
-        """Whether the database may already have given the leases to somebody else."""
+        """Whether the database may already have leased these shards to another worker."""
         return now_s >= self.renewed_at_s + self.config.ttl_s
 
 

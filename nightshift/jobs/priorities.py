@@ -9,8 +9,8 @@ read and tested without a database.
     4  creation         the older one
 
 A job that is lifted so wins its turns for its class, not for its tenant: where a tenant with fewer shards in
-flight waits in the same class, that one is served in its place. So nobody waits because another's backlog has
-grown old, and what has grown old still gets its tenant's fair share of those turns.
+flight waits in the same class, that one is served in its place. So no tenant waits because another's
+backlog has grown old, and what has grown old still gets its tenant's fair share of those turns.
 
 Online requests are sorted by class as it was asked for (their deadlines are minutes), the tenant's requests
 in flight, and age. Claimed several at once, they are as fair as if they had been claimed one by one.
@@ -23,7 +23,7 @@ from typing import Final
 
 
 class PriorityClass(StrEnum):
-    """How long somebody is prepared to wait."""
+    """How urgent a job is."""
 
     INTERACTIVE = "interactive"  # a person is looking at the screen
     STANDARD = "standard"  # within the completion window, sooner is better
@@ -74,7 +74,7 @@ def claim_key(
     """What a job is claimed by before its deadline and its age; the least goes first.
 
     `in_flight`: leased shards of its tenant. `fewest_lifted`: the least such number among the tenants of
-    lifted jobs of its class; None: none is lifted. Whoever has fewer is served in that tenant's place.
+    lifted jobs of its class; None: none is lifted. A tenant with fewer is served in its place.
     """
     if fewest_lifted is not None and in_flight < fewest_lifted:
         return (priority.rank - 1, fewest_lifted, in_flight)

@@ -133,8 +133,8 @@ def segment_key(lease: Lease, shard_no: int, seq: int) -> str:
 def carry_over_key(lease: Lease, shard_no: int, seq: int, sha256: str) -> str:
     """Where a worker leaves the tokens of rows it has not finished: 0, 1, 2 … within the term.
 
-    The key says which bytes (sha256, hex) lie there: the shard's row names the key, so whoever reads the
-    object knows from elsewhere what was written.
+    The key says which bytes (sha256, hex) lie there: the shard's row names the key, so a reader
+    of the object can check it.
     """
     folder = f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}"
     return f"{folder}/t{lease.term}-c{seq:06d}-{sha256}.jsonl"

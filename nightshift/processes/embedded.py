@@ -243,7 +243,7 @@ def ensure_key(store: Store, path: Path) -> Path:
         tx.keys.insert(ApiKey.of(key, tenant_id=DEFAULT_TENANT, name="nightshift up", created_at=tx.now()))
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(key)  # and no newline: whoever reads the file has the key
+        file.write(key)  # and no newline: the file is the key
     fresh.replace(path)
     return path
 

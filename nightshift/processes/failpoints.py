@@ -1,14 +1,14 @@
-"""Points in the code at which a process can be told to kill itself, to test what its death leaves behind.
+"""Points in the code at which a process can be told to kill itself, to test what its end leaves behind.
 
     NIGHTSHIFT_FAILPOINT=worker.claimed        kill -9 itself there, at every start
     NIGHTSHIFT_FAILPOINT=worker.row_heard:17   … at the 17th time it comes by
     NIGHTSHIFT_FAILPOINT_DIR=/run/failpoints   a file of that name in this directory arms the point while the
                                                service runs; whichever process gets there first takes the file
                                                away and dies
-    NIGHTSHIFT_FAILPOINT_LOG=/run/points.log   nobody dies of it: whoever comes by writes down when
+    NIGHTSHIFT_FAILPOINT_LOG=/run/points.log   no process dies: each writes the time it gets there
 
 The environment is read once, when this module is imported. Unless one of them is set, `hit` is a function
-that does nothing. docs/leases.md says what each death leaves behind and who mends it.
+that does nothing. docs/leases.md says what each leaves behind and what repairs it.
 """
 
 import os
@@ -24,18 +24,18 @@ FAILPOINT_LOG: Final = "NIGHTSHIFT_FAILPOINT_LOG"
 
 NAMES: Final = (
     "api.before_commit",  # a job is written and not committed
-    "api.committed",  # … committed, and nobody has been told: not the workers, not the client
+    "api.committed",  # … committed; neither the workers nor the client have been told
     "api.rung",  # the workers have been told; the outbox does not know it
-    "worker.fetched",  # a message was taken from Redis and nobody has looked at it; Celery's library's to hit
+    "worker.fetched",  # a message was taken from Redis and not read; hit in Celery's library
     "worker.received",  # a message has arrived and nothing was claimed for it
     "worker.claimed",  # a claim has committed, its message is not acknowledged
     "worker.row_heard",  # the engine has said something of a row of a shard
     "worker.segment_stored",  # a segment is in the object store and not listed
     "worker.segment_listed",  # … listed
     "worker.carry_over_stored",  # tokens of unfinished rows are stored, the shard does not say so
-    "worker.answered",  # the answers of online requests have committed, nobody has been told
+    "worker.answered",  # the answers of online requests have committed and were not announced
     "worker.handed_back",  # a drained shard is back in the queue
-    "scheduler.planned",  # a job's shards have committed, nobody has been told
+    "scheduler.planned",  # a job's shards have committed and were not announced
     "scheduler.before_output",  # every row has run; nothing of the output has been written
     "scheduler.part_written",  # one of the output's files is there
     "scheduler.output_written",  # all of the output is there, the job has not ended
@@ -62,7 +62,7 @@ def from_environment(environment: Mapping[str, str]) -> Callable[[str], None]:
 
 
 def _pass_by(name: str) -> None:
-    """Nobody asked for a death."""
+    """No failpoint is set."""
 
 
 def _at(wanted: str) -> Callable[[str], bool]:

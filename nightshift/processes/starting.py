@@ -1,4 +1,4 @@
-"""How a process says that it cannot start: one line in its log, and an exit code whoever started it knows."""
+"""How a process says that it cannot start: one line in its log, and an exit code that its starter knows."""
 
 import logging
 from collections.abc import Iterator

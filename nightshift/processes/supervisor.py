@@ -117,7 +117,7 @@ class Supervisor:
     def watch(self, for_s: float | None = None) -> bool:
         """Keep the children running for this long (None: until told otherwise).
 
-        False: it is time to `stop`, because somebody asked or `on_exit` gave a child up.
+        False: it is time to `stop`, because `ask_to_stop` was called or `on_exit` gave a child up.
         """
         ends_at_s = None if for_s is None else self._clock_s() + for_s
         while not self.stop_asked:

@@ -12,7 +12,7 @@ from nightshift.errors import ConfigurationError
 
 OVERRIDE: Final = "NIGHTSHIFT_VALKEY_SERVER"
 SERVER_NAMES: Final = ("valkey-server", "redis-server")  # on PATH, when the wheel is not installed
-SOCKET_MODE: Final = "600"  # whoever can write here can make workers run tasks
+SOCKET_MODE: Final = "600"  # a process that can write here can make workers run tasks
 
 
 def find_server() -> Path:

@@ -17,7 +17,7 @@ from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.recovery import LEASES_PER_WORKER_MAX, release_worker
 from nightshift.processes.children import AfterExit, Child, ChildExit, Launch
-from nightshift.processes.worker_exits import cause_of, count_oom_kills, unasked
+from nightshift.processes.worker_exits import cause_of, count_oom_kills, unrequested
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.outbox import Ring
@@ -28,18 +28,14 @@ WORKER_ID: Final = "NIGHTSHIFT_WORKER_ID"
 APP: Final = "workers.app"
 POOL: Final = "workers.intake.pool:EnginePool"
 DRAIN_MARGIN_S: Final = 5.0  # on top of the worker's own limit, which it keeps by itself
-EXITS_IN_A_ROW_MAX: Final = 5  # then whoever supervises us decides: it may have another machine
+EXITS_IN_A_ROW_MAX: Final = 5  # then this process ends: its own supervisor may have another machine
 RINGS_MAX: Final = 500  # sent for one exit; the scheduler sends the rest
-RELEASE_PATIENCE_S: Final = (
-    5.0  # with a database that is away just then; after that, leases run out by themselves
-)
+RELEASE_RETRY_MAX_S: Final = 5.0  # while the database is away; after that, the leases expire
 RELEASE_RETRY_S: Final = 0.5
 
 
 def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) -> Child:
-    """The worker as a child of its supervisor. `app` and `pool` name the Celery application and its pool: a
-    worker whose computing is somebody else's is supervised all the same.
-    """
+    """The worker as a child of its supervisor. `app` and `pool` name the Celery application and its pool."""
 
     def launch() -> Launch:
         worker_id = new_id("wrk")
@@ -112,7 +108,7 @@ class WorkerExitHandler:
         self._oom_kills_before = oom_kills
         worker_id = ended.launch.environment[WORKER_ID]
         try:
-            released = self._patiently(lambda tx: self._release(tx, worker_id, cause, was_told))
+            released = self._retrying(lambda tx: self._release(tx, worker_id, cause, was_told))
         except DatabaseUnavailable as error:
             log.warning(
                 "leases of a worker that has ended not released; they will run out",
@@ -132,9 +128,9 @@ class WorkerExitHandler:
         )
         return RecordedExit(released.cause, released.was_asked_to_drain, released.was_isolating)
 
-    def _patiently(self, release: "Callable[[Transaction], _Released]") -> "_Released":
-        """Raises DatabaseUnavailable when that has lasted for too long."""
-        ends_at_s = time.monotonic() + RELEASE_PATIENCE_S
+    def _retrying(self, release: "Callable[[Transaction], _Released]") -> "_Released":
+        """Raises DatabaseUnavailable when that lasts longer than `RELEASE_RETRY_MAX_S`."""
+        ends_at_s = time.monotonic() + RELEASE_RETRY_MAX_S
         while True:
             try:
                 return self._store.run(release)
@@ -148,7 +144,7 @@ class WorkerExitHandler:
         held = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
         was_asked = tx.workers.is_drain_requested(worker_id)
         if held and not (was_told or was_asked or tx.workers.state(worker_id) in _LEAVING):
-            cause = unasked(cause)
+            cause = unrequested(cause)
         recovered = release_worker(tx, worker_id, self._attempts_max, now, cause)
         tx.workers.ended(worker_id, cause, now)
         return _Released(
@@ -160,7 +156,7 @@ class WorkerExitHandler:
         )
 
     def _ring(self, rings: Sequence[Ring]) -> None:
-        """The outbox has them, and the scheduler would send them within two seconds: others need not wait."""
+        """The scheduler would send them within two seconds: this is sooner."""
         if not rings:
             return
         try:

@@ -44,9 +44,9 @@ def cause_of(returncode: int, oom_kills: int) -> ExitCause:
     return _BY_SIGNAL.get(-returncode, ExitCause.KILLED)
 
 
-def unasked(cause: ExitCause) -> ExitCause:
-    """The cause where nobody had told the worker to leave, and it held leases: then a row may have ended it
-    with the exit code of one that leaves. Pure.
+def unrequested(cause: ExitCause) -> ExitCause:
+    """The cause where the worker was not told to leave and held leases: a row may have made it exit with the
+    code of a drain. Pure.
     """
     return ExitCause.UNREQUESTED_DRAIN if cause in _ON_LEAVING else cause
 

@@ -21,7 +21,7 @@ class Counters:
         try:
             with self._connection.begin_nested():
                 self._connection.execute(insert(counter).values(name=name, value=amount))
-        except IntegrityError:  # somebody else was first
+        except IntegrityError:  # another process was first
             self._count_on(name, amount)
 
     def values(self) -> Mapping[str, int]:

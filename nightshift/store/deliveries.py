@@ -40,7 +40,7 @@ class Deliveries:
 
     def due(self, now: datetime, limit: int, *, except_tenants: Collection[str] = ()) -> Sequence[Delivery]:
         """Deliveries of all tenants but these whose next attempt is due: of each tenant the longest waiting,
-        then of each the second, and so on. However many one has, it hides nobody else's.
+        then of each the second, and so on. However many one has, it hides no other tenant's.
         """
         longest_waiting = (delivery.c.next_at, delivery.c.id)
         turn = func.row_number().over(partition_by=delivery.c.tenant_id, order_by=longest_waiting)
@@ -62,7 +62,7 @@ class Deliveries:
         return [_to_delivery(row) for row in rows]
 
     def reserve(self, found: Delivery, until: datetime) -> bool:
-        """Take a due delivery for one attempt. False: somebody else did. If we die, it is due at `until`."""
+        """Take a due delivery for one attempt. False: another sender did. If we die, it is due at `until`."""
         return (
             self._connection.execute(
                 update(delivery)

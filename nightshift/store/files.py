@@ -50,7 +50,7 @@ class Files:
         return self._one(_of(tenant_id, file_id).where(_is_alive(now)))
 
     def get_to_read(self, tenant_id: str, file_id: str, now: datetime) -> File | None:
-        """As `get`, for a job that is to read it: until this transaction ends nobody deletes it."""
+        """As `get`, for a job that is to read it: until this transaction ends it cannot be deleted."""
         alive = _of(tenant_id, file_id).where(_is_alive(now))
         return self._one(alive.with_for_update(read=True, key_share=True))
 

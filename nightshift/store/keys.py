@@ -37,14 +37,14 @@ class Keys:
         return _to_key(row) if row else None
 
     def list(self, tenant_id: str | None = None) -> Sequence[ApiKey]:
-        """For the operator: one tenant's keys, or everybody's, oldest first."""
+        """For the operator: one tenant's keys, or all, oldest first."""
         wanted = select(api_key).order_by(api_key.c.created_at, api_key.c.id)
         if tenant_id is not None:
             wanted = wanted.where(api_key.c.tenant_id == tenant_id)
         return [_to_key(row) for row in self._connection.execute(wanted)]
 
     def revoke(self, key_id: str, now: datetime) -> bool:
-        """From now on the key admits nobody. False: there is no such key, or it was revoked before."""
+        """The key is not accepted any more. False: there is no such key, or it was revoked before."""
         return (
             self._connection.execute(
                 update(api_key)

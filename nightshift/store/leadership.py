@@ -19,7 +19,7 @@ class Leadership:
         self._connection = connection
 
     def acquire(self, duty: str, leader_id: str, now: datetime, expires_at: datetime) -> Term | None:
-        """Take a duty nobody holds, or whose holder is late. None: somebody holds it."""
+        """Take a duty that has no holder, or whose holder is late. None: it is held."""
         taken = self._connection.execute(
             update(leadership)
             .where(leadership.c.duty == duty, leadership.c.expires_at <= now)

@@ -243,7 +243,7 @@ outbox = Table(
     "outbox",
     metadata,
     Column("id", _Serial, primary_key=True, autoincrement=True),
-    Column("kind", String(8), nullable=False),  # which ring: online (one shard) or bulk (somebody has work)
+    Column("kind", String(8), nullable=False),  # which ring: online (one shard) or bulk (there is work)
     Column("shard_id", _Id),
     Column("priority_rank", Integer, nullable=False),
     Column("created_at", UtcTimestamp, nullable=False),

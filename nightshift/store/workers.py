@@ -36,7 +36,7 @@ class Workers:
             self._connection.execute(insert(worker).values(**known))
 
     def heard(self, worker_id: str, state: WorkerState, now: datetime) -> bool:
-        """The worker is alive and in this state. True: somebody wants it to drain."""
+        """The worker is alive and in this state. True: it is to drain."""
         wanted = self._connection.execute(
             update(worker)
             .where(worker.c.id == worker_id)
@@ -50,13 +50,12 @@ class Workers:
         return self._update(worker_id, state=state, heartbeat_at=now)
 
     def ended(self, worker_id: str, cause: ExitCause, now: datetime) -> bool:
-        """Its process has ended, and somebody saw why. When it was last heard of stays as it is."""
+        """Its process was seen to end. Its last heartbeat stays."""
         return self._update(worker_id, state=WorkerState.STOPPED, ended_at=now, ended_cause=cause)
 
     def mark_loss_counted(self, worker_id: str, now: datetime) -> bool:
-        """The worker is lost. False: that was counted. Its leases ran out one after the other; or it came
-        back from a standstill and was ended then, which is one loss as well. One that is not registered
-        counts each time.
+        """The worker is lost. False: that was counted already, when another of its leases expired or
+        before it came back from a standstill. An unregistered worker counts each time.
         """
         counted = (
             update(worker).where(worker.c.id == worker_id, worker.c.lost_at.is_(None)).values(lost_at=now)
@@ -64,8 +63,8 @@ class Workers:
         return self._connection.execute(counted).rowcount == 1 or self.state(worker_id) is None
 
     def request_drain(self, worker_id: str, now: datetime) -> bool:
-        """Whoever runs this is to stop: it learns of it with its next heartbeat. Asked again, the first time
-        stands. False: there is no such worker, or it has stopped.
+        """This worker is to drain, which its next heartbeat tells it. Asked again, the first time stands.
+        False: there is no such worker, or it has stopped.
         """
         asked_at = worker.c.drain_requested_at
         return (
@@ -88,8 +87,7 @@ class Workers:
         return None if state is None else WorkerState(state)
 
     def mark_lost(self, heard_before: datetime) -> tuple[str, ...]:
-        """Workers nobody has heard of since then are stopped. Returns which; when they were last heard of
-        stays as it is."""
+        """Workers without a heartbeat since then are stopped. Returns which."""
         stopped = self._connection.execute(
             update(worker)
             .where(worker.c.state != WorkerState.STOPPED, worker.c.heartbeat_at < heard_before)

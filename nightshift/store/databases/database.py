@@ -63,7 +63,7 @@ class Database:
 
     @property
     def is_missing(self) -> bool:
-        """Whether it is an SQLite file that is not there yet; whoever connects to one makes it."""
+        """Whether it is an SQLite file that is not there yet; the first connection makes it."""
         path = self._engine.url.database
         return self.is_sqlite and path is not None and not Path(path).exists()
 
@@ -160,8 +160,8 @@ def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
     )
     statement_timeouts.use_timed_connections(engine, timeout_s, connection_reuse.ReusedConnection)
     connection_reuse.install(engine)
-    # Many rows in one statement. psycopg would send one for each, and the word that this was all in the end:
-    # until that comes none of the server's time limits holds, and whoever vanishes before keeps its locks.
+    # Many rows in one statement. psycopg would send one for each, and a sync message at the end: before that,
+    # none of the server's time limits holds, and a client that vanishes keeps its locks.
     engine.dialect.use_insertmanyvalues_wo_returning = True
     event.listen(engine, "handle_error", _leave_a_server_that_cannot_write)
     return engine
@@ -197,8 +197,9 @@ def _prepare_sqlite(busy_timeout_s: float, connection: Any, record: Any) -> None
 
 
 def _write_ahead(connection: Any, busy_timeout_s: float) -> None:
-    """Put the file into WAL mode, in which it then stays. While somebody writes to a new file this fails at
-    once, because SQLite's own busy timeout does not wait for it."""
+    """Put the file into WAL mode, in which it then stays. While another process writes to a new file this
+    fails at once: SQLite's own busy timeout does not cover it.
+    """
     ends_s = monotonic() + busy_timeout_s
     while True:
         try:

@@ -50,10 +50,10 @@ def downgrade(database: Database, revision: str) -> None:
 
 
 def change_schema(database: Database, change: Callable[[Connection], None]) -> None:
-    """Carry a change out in one transaction, whoever works with the tables meanwhile.
+    """Carry a change out in one transaction, beside a service that works with the tables.
 
-    Each table it changes is its own until it ends. So somebody who holds one and wants another is in its way,
-    and it in theirs: PostgreSQL breaks one of the two off, and if it is this one, it begins anew.
+    Each table it changes is locked until it ends, so a transaction that holds one table and wants another can
+    deadlock with it: if PostgreSQL breaks this one off, it begins anew.
     """
     for tries_left in reversed(range(TRIES_MAX)):
         try:

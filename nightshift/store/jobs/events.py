@@ -39,8 +39,8 @@ class Events:
     def append(self, job_id: str, type: str, data: JsonObject, now: datetime) -> int:
         """Add an event to a job's history and return its number.
 
-        The number comes from the job's row: whoever has it holds that row's lock until the commit, so a
-        reader that has seen number 7 will never be surprised by a late number 6.
+        The number comes from the job's row, whose lock is held until the commit: a reader that has seen
+        number 7 cannot see number 6 appear later.
         """
         seq: int = self._connection.execute(
             update(job)

@@ -229,11 +229,10 @@ class Jobs:
         return found.rowcount == 1
 
     def lock(self, job_id: str) -> None:
-        """Until this transaction ends nobody else changes the job.
+        """Until this transaction ends no other changes the job.
 
-        Who changes a job and a shard of it (a first claim, a listed segment, a stop) locks the job first: in
-        opposite orders they would wait for each other, until PostgreSQL breaks one of them off. SQLite's
-        writers take turns, and leave the lock out.
+        A transaction that changes a job and a shard of it (a first claim, a listed segment, a stop) locks the
+        job first: opposite orders would deadlock. SQLite's writers take turns, and leave the lock out.
         """
         self._connection.execute(_LOCK, {"of": job_id})
 

@@ -39,7 +39,7 @@ class OnlineLoad:
     """Online requests that have no answer yet."""
 
     own: int  # the tenant's
-    total: int  # everybody's
+    total: int  # all tenants'
     tenants: int  # that have any
 
 
@@ -51,9 +51,9 @@ class BulkLoad:
 
     jobs: int  # the tenant's
     rows: int
-    rows_total: int  # everybody's
+    rows_total: int  # all tenants'
     tenants: int  # that have any such job
-    rows_done: int  # everybody's, of the same jobs
+    rows_done: int  # all tenants', of the same jobs
     running_since: datetime | None  # when the first of these jobs was started; None: none is running
 
 

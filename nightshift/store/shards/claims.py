@@ -214,7 +214,7 @@ def _claimable(now: datetime | BindParameter[datetime]) -> tuple[ColumnElement[b
     )
 
 
-# Made once: somebody waits while SQLAlchemy makes a statement.
+# Made once: a client waits while SQLAlchemy makes a statement.
 
 _LOCK_JOBS = (
     select(job, request.c.body)

@@ -117,8 +117,8 @@ class Leases:
         )
 
     def return_broken(self, lease: Lease, not_before: datetime) -> bool:
-        """Return a shard to the queue that could not be run for a reason nobody foresaw: an attempt, but no
-        worker died of it.
+        """Return a shard to the queue that could not be run for an unforeseen reason: an attempt is charged,
+        no crash.
         """
         return self._release(
             lease.shard_id, lease.term, state=ShardState.QUEUED, not_before=not_before, signalled_at=None
@@ -154,7 +154,7 @@ class Leases:
         isolate: bool = False,
         not_before: datetime | None = None,
     ) -> bool:
-        """Let somebody else try, from `not_before` on. False: the term has moved on.
+        """Return it to the queue, to be claimed from `not_before` on. False: the term has moved on.
 
         Without `charge`, the lost worker counts neither as an attempt nor as a crash of this shard. With
         `isolate`, the next worker runs its rows one by one.

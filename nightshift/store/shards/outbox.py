@@ -1,6 +1,6 @@
 """Statements about the outbox: rings owed to Redis, written in the transaction that made the work.
 
-A ring is idempotent. Whoever sends it deletes it afterwards; a crash between the two rings twice.
+A ring is idempotent. Its sender deletes it afterwards; a crash between the two rings twice.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _INSERT = insert(outbox).returning(outbox.c.id)
 
 @dataclass(frozen=True)
 class Ring:
-    """A message to be sent: about one online shard, or that there is bulk work for somebody."""
+    """A message to be sent: about one online shard, or that there is bulk work."""
 
     id: int
     kind: JobKind

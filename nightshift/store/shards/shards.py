@@ -38,7 +38,7 @@ INSERT_ROWS_MAX = 500  # rows per INSERT: SQLite allows 32,766 bound values in a
 
 
 class AlreadyListed(Exception):
-    """This segment is listed: the transaction that did it had succeeded, though nobody heard of it."""
+    """This segment is listed: the transaction that listed it had succeeded, and its answer was lost."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Shards:
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
     def stop_queued(self, job_id: str) -> int:
-        """End the shards of a stopping job that nobody has claimed. Returns how many."""
+        """End the unclaimed shards of a stopping job. Returns how many."""
         return self._connection.execute(
             update(shard)
             .where(shard.c.job_id == job_id, shard.c.state == ShardState.QUEUED)
@@ -242,9 +242,9 @@ class Shards:
     def unrung(
         self, now: datetime, ring_after: timedelta, *, kind: JobKind, limit: int
     ) -> Sequence[tuple[str, int]]:
-        """Queued shards nobody has been told of for a while, as (shard id, class rank), best class first.
+        """Queued shards for which no ring was sent for a while, as (shard id, class rank), best class first.
 
-        Of a new shard its creator tells, so it counts as told of when it was made.
+        The creator of a shard rings for it, so it counts as rung for when it was made.
         """
         told_at = func.coalesce(shard.c.signalled_at, shard.c.enqueued_at)
         rows = self._connection.execute(
@@ -262,8 +262,9 @@ class Shards:
         return [(row.id, row.priority_rank) for row in rows]
 
     def mark_signalled(self, shard_ids: Sequence[str], now: datetime) -> None:
-        """Somebody was told of these. One that is being claimed or stopped right now needs no such note, and
-        waiting for it, while holding others, could end in a deadlock."""
+        """Rings were sent for these. One that is being claimed or stopped right now needs no mark, and
+        waiting for it, while holding others, could deadlock.
+        """
         free = select(shard.c.id).where(shard.c.id.in_(shard_ids)).with_for_update(skip_locked=True)
         self._connection.execute(update(shard).where(shard.c.id.in_(free)).values(signalled_at=now))
 

@@ -30,7 +30,7 @@ def at_once(*actions: Callable[[], T]) -> list[T]:
 
 @contextmanager
 def in_background(action: Callable[[], T]) -> Iterator["Future[T]"]:
-    """An action that goes on while the block runs; whoever wants its result asks the future for it."""
+    """An action that goes on while the block runs; the future has its result."""
     with ThreadPoolExecutor(1) as threads:
         yield threads.submit(action)
 

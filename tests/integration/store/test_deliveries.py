@@ -58,7 +58,7 @@ def test_deliveries_become_due_the_longest_waiting_first(store: Store, clock: Fa
     assert [found.id for found in due(store)] == [first.id, second.id, later.id]
 
 
-def test_of_each_tenant_the_longest_waiting_is_due_before_anybodys_second(
+def test_of_each_tenant_the_longest_waiting_is_due_before_any_tenants_second(
     store: Store, clock: FakeClock
 ) -> None:
     flood = [owe(store, "flood") for _ in range(3)]

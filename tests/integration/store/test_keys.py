@@ -38,7 +38,7 @@ def test_the_database_does_not_know_the_key(store: Store) -> None:
     assert key.split("_")[-1] not in str(row)
 
 
-def test_a_revoked_key_admits_nobody_from_now_on(store: Store, clock: FakeClock) -> None:
+def test_a_revoked_key_is_not_accepted_any_more(store: Store, clock: FakeClock) -> None:
     key = new_key()
     keep(store, an_api_key(key))
     id = key_id(key) or ""
@@ -61,7 +61,7 @@ def test_an_unknown_key_cannot_be_revoked(store: Store) -> None:
         assert tx.keys.revoke("unknown1", tx.now()) is False
 
 
-def test_the_operator_lists_one_tenants_keys_or_everybodys(store: Store, clock: FakeClock) -> None:
+def test_the_operator_lists_one_tenants_keys_or_all(store: Store, clock: FakeClock) -> None:
     acme = an_api_key(tenant_id="acme")
     other = an_api_key(tenant_id="other", created_at=clock.now + timedelta(seconds=1))
     acme_later = an_api_key(tenant_id="acme", created_at=clock.now + timedelta(seconds=2))

@@ -51,7 +51,7 @@ def test_a_worker_serves_its_models_once_they_are_loaded(store: Store, clock: Fa
     assert (found.models, found.heartbeat_at) == (("demo",), clock.now)
 
 
-def test_a_worker_nobody_registered_has_no_heartbeat(store: Store) -> None:
+def test_an_unregistered_worker_has_no_heartbeat(store: Store) -> None:
     with store.transaction() as tx:
         assert tx.workers.mark("worker_unknown", WorkerState.READY, tx.now()) is False
 

@@ -204,7 +204,7 @@ def test_a_writer_takes_its_turn_before_it_reads(sqlite_database: Database, cloc
         assert waiting.result(PATIENCE_S) == 1
 
 
-def test_whoever_opens_a_new_file_while_another_makes_its_tables_waits(
+def test_opening_a_new_file_waits_while_another_makes_its_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is not in WAL mode yet, and SQLite lets no busy timeout wait for that change."""

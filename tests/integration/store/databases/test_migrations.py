@@ -70,7 +70,7 @@ def test_constraints_and_indexes_have_the_names_the_code_gives_them(empty_databa
 
 
 def own_indexes(found: Inspector, table: str) -> list[ReflectedIndex]:
-    """Indexes somebody asked for, without those a unique constraint brings along."""
+    """Declared indexes, without those a unique constraint brings along."""
     return [index for index in found.get_indexes(table) if not index.get("duplicates_constraint")]
 
 
@@ -305,7 +305,7 @@ def test_a_migration_that_a_service_at_work_was_in_the_way_of_is_begun_anew(
 
 
 def test_a_migration_that_fails_leaves_the_schema_as_it_was(empty_database: Database) -> None:
-    """Its tables are half there already: somebody made one by hand."""
+    """Its tables are half there already: one was made by hand."""
     with empty_database.write() as connection:
         connection.exec_driver_sql("CREATE TABLE segment (id INTEGER)")
 

@@ -75,7 +75,7 @@ def test_of_rows_inserted_together_none_is_there_if_one_is_refused(database: Dat
     assert read(database, tables.job) == []
 
 
-def test_rows_may_refer_to_those_before_them_and_to_nobody_else(database: Database) -> None:
+def test_rows_may_refer_to_those_before_them_only(database: Database) -> None:
     _, (table, shard), ring = rows_of_a_request("job_a")
 
     with pytest.raises(IntegrityError), database.write() as connection:

@@ -1,6 +1,6 @@
 """Statements that run all the time find their rows by index, however many shards there are.
 
-The plans are SQLite's, which plans by the indexes alone: nobody runs ANALYZE on it.
+The plans are SQLite's, which plans by the indexes alone: ANALYZE is never run on it.
 """
 
 import re
@@ -24,7 +24,7 @@ SHARDS = 10_000
 
 @pytest.fixture(scope="module")
 def large_store(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """Ten thousand queued shards, and somebody at work."""
+    """Ten thousand queued shards, and some leased."""
     path = tmp_path_factory.mktemp("large") / "nightshift.db"
     database = Database(f"sqlite:///{shutil.copy(sqlite_template, path)}")
     store = Store(database, clock=FakeClock())

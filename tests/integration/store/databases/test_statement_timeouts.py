@@ -1,4 +1,4 @@
-"""A database that does not answer, answers late, or answers no: what it costs, and that nobody waits long."""
+"""A database that does not answer, answers late, or refuses: what it costs, and that no caller waits long."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def backend_of(connection: Connection) -> int:
 
 @contextmanager
 def frozen(process: int) -> Iterator[None]:
-    """The kernel goes on acknowledging what is sent to it; nobody reads it."""
+    """The kernel goes on acknowledging what is sent to it; no process reads it."""
     os.kill(process, signal.SIGSTOP)
     try:
         yield
@@ -132,8 +132,8 @@ def test_a_transaction_that_wants_to_know_the_time_first_has_been_told(
 
 
 def test_a_server_that_takes_a_connection_and_says_nothing_is_not_waited_for() -> None:
-    with socket.create_server((HOST, 0)) as deaf:
-        url = f"postgresql://postgres@{HOST}:{deaf.getsockname()[1]}/postgres?connect_timeout=2"
+    with socket.create_server((HOST, 0)) as silent_server:
+        url = f"postgresql://postgres@{HOST}:{silent_server.getsockname()[1]}/postgres?connect_timeout=2"
         database = Database(url)
 
         with in_background(lambda: Store(database).now()) as asking, pytest.raises(DatabaseUnavailable):
@@ -141,7 +141,7 @@ def test_a_server_that_takes_a_connection_and_says_nothing_is_not_waited_for() -
 
 
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(postgresql_server: PostgresServer) -> None:
-    """So it holds no lock that somebody else waits for, and its connection is as good as before."""
+    """So it holds no lock that another transaction waits for, and its connection is as good as before."""
     database = open_database(
         DataSettings(database_url=postgresql_server.url(), database_timeout_s=TIMEOUT_S, _env_file=None)
     )
@@ -164,7 +164,7 @@ def test_a_transaction_whose_owner_fell_silent_lets_go_of_its_locks(impatient: D
         with impatient.write() as connection:
             owner = backend_of(connection)
             while is_alive(impatient, owner):
-                ended.wait(0.02)  # the server ends it without telling anybody
+                ended.wait(0.02)  # the server ends it without a message
             connection.execute(text("SELECT 1"))
 
     with pytest.raises(DatabaseUnavailable):

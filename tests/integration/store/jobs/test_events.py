@@ -1,4 +1,4 @@
-"""A job's history: numbered without gaps, whoever writes at the same moment."""
+"""A job's history: numbered without gaps, also by writers at the same moment."""
 
 from nightshift.store import Store
 from nightshift.testing import FakeClock, submit

@@ -75,7 +75,7 @@ def test_jobs_are_listed_by_what_they_are(
 
 
 def test_an_accepted_job_is_what_is_read_back(store: Store) -> None:
-    """It is not read back when it is accepted: somebody waits."""
+    """It is not read back when it is accepted: the client waits."""
     webhook = Webhook("https://example.com/hook", ("job.succeeded",))
     spec = a_spec(max_runtime_s=60, capacity="spot", max_error_rate=0.5, webhook=webhook, metadata={"a": "b"})
     accepted = [submit(store, spec=spec), submit(store, face=Face.OPENAI), asked(store).job]

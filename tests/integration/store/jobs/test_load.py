@@ -26,7 +26,7 @@ def test_requests_wait_until_they_are_answered_and_not_only_until_they_are_claim
 
     with store.snapshot() as tx:
         assert tx.load.online("default") == OnlineLoad(own=1, total=2, tenants=2)
-        assert tx.load.online("nobody") == OnlineLoad(own=0, total=2, tenants=2)
+        assert tx.load.online("tenant_without_jobs") == OnlineLoad(own=0, total=2, tenants=2)
 
 
 def test_the_oldest_request_is_the_one_that_no_worker_has_taken(store: Store, clock: FakeClock) -> None:
@@ -55,7 +55,7 @@ def test_rows_wait_until_they_have_a_result(store: Store, clock: FakeClock) -> N
         assert tx.load.bulk("default") == BulkLoad(
             jobs=2, rows=6, rows_total=106, tenants=2, rows_done=4, running_since=started_at
         )
-        assert tx.load.bulk("nobody").rows_total == 106
+        assert tx.load.bulk("tenant_without_jobs").rows_total == 106
 
 
 def test_a_house_with_nothing_to_do_has_no_load(store: Store) -> None:

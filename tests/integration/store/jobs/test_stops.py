@@ -52,7 +52,7 @@ def running(store: Store) -> Job:
     ],
 )
 @pytest.mark.parametrize("reason", StopReason)
-def test_a_stop_ends_what_nobody_has_claimed(
+def test_a_stop_ends_unclaimed_shards(
     store: Store,
     clock: FakeClock,
     given: Callable[[Store], Job],
@@ -113,7 +113,7 @@ def test_a_job_that_has_ended_cannot_be_stopped(store: Store, state: JobState) -
 
 
 @pytest.mark.parametrize("reason", StopReason)
-def test_an_online_request_nobody_has_claimed_ends_with_the_stop(store: Store, reason: StopReason) -> None:
+def test_an_unclaimed_online_request_ends_with_the_stop(store: Store, reason: StopReason) -> None:
     request = asked(store, **with_webhook())
 
     assert request_stop(store, request.job, reason)

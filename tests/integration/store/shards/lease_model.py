@@ -60,7 +60,7 @@ class ModelShard:
     def may_be_claimed(self, worker: str, now: datetime) -> bool:
         suits = self.job.capacity in ("any", WORKERS[worker])
         waits = self.not_before is not None and self.not_before > now
-        # Whoever claims an online request sees the order itself.
+        # The worker that claims an online request sees the stop itself.
         is_wanted = self.job.kind is JobKind.ONLINE or not self.job.is_stopped
         return self.state is ShardState.QUEUED and suits and is_wanted and not waits
 
@@ -84,7 +84,7 @@ class ModelShard:
         self.answer, self.rows, self.job.ended_as = body, 1, JobState.SUCCEEDED
 
     def stopped(self) -> None:
-        """Nobody is to run it any more."""
+        """It is not to be run any more."""
         self.left(ShardState.STOPPED)
         if self.job.kind is JobKind.ONLINE:
             self.job.ended_as = JobState.CANCELLED

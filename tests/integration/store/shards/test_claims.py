@@ -272,7 +272,7 @@ def test_a_better_class_goes_before_fairness(store: Store) -> None:
 
 
 def aged_backlog(store: Store, clock: FakeClock, tenant_id: str, **options: Any) -> None:
-    """More than anybody claims here, for so long that it counts as one class better."""
+    """More than is claimed here, for so long that it counts as one class better."""
     for _ in range(3):
         planned(store, tenant_id=tenant_id, shards=20, **options)
     clock.advance(hours=6)

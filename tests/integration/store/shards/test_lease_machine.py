@@ -39,10 +39,10 @@ CHECKPOINTS = st.tuples(st.integers(0, 5), st.booleans())  # rows finished, and 
 CAUSES = st.sampled_from([ExitCause.KILLED, ExitCause.OUT_OF_MEMORY, ExitCause.DRAIN_TOO_SLOW])
 WHO = st.sampled_from(sorted(WORKERS))
 # Whether there is, or was, a lease to use.
-SOMEBODY_CLAIMED = precondition(lambda self: self.leases)
-SOMEBODY_CLAIMED_BULK = precondition(lambda self: self.any_lease(JobKind.BULK))
-SOMEBODY_CLAIMED_ONLINE = precondition(lambda self: self.any_lease(JobKind.ONLINE))
-SOMEBODY_HOLDS = precondition(lambda self: any(shard.is_held for shard in self.shards.values()))
+ANY_CLAIMED = precondition(lambda self: self.leases)
+ANY_CLAIMED_BULK = precondition(lambda self: self.any_lease(JobKind.BULK))
+ANY_CLAIMED_ONLINE = precondition(lambda self: self.any_lease(JobKind.ONLINE))
+ANY_HELD = precondition(lambda self: any(shard.is_held for shard in self.shards.values()))
 
 WISHES = {
     "tenant": st.sampled_from(["a", "b"]),
@@ -71,7 +71,7 @@ class LeaseMachine(LeaseGround):
         spec = a_spec(input=None, output=None, capacity=capacity, retry_on_interrupt=retry)
         self.accepted(asked(self.store, tenant_id=tenant, spec=spec).job)
 
-    @SOMEBODY_HOLDS
+    @ANY_HELD
     @rule(which=st.integers(0, JOBS_MAX))
     def order_a_stop(self, which: int) -> None:
         job = list(self.jobs.values())[which % len(self.jobs)]
@@ -95,7 +95,7 @@ class LeaseMachine(LeaseGround):
                 found = tx.claims.bulk(worker, [MODEL], tx.now(), TTL_S, capacity=WORKERS[worker])
             assert (found is not None) == bool(claimable)
             if found is not None:
-                assert found.lease.shard_id in claimable, "somebody has it, or nobody may"
+                assert found.lease.shard_id in claimable, "it is held, or must not be claimed"
                 self.got([found.lease])
 
     @rule(worker=WHO)
@@ -111,7 +111,7 @@ class LeaseMachine(LeaseGround):
     def wait(self, seconds: int) -> None:
         self.clock.advance(seconds=seconds)
 
-    @SOMEBODY_CLAIMED
+    @ANY_CLAIMED
     @rule(several=st.lists(WHICH, max_size=4))
     def renew(self, several: list[int]) -> None:
         leases = [self.lease(which) for which in several]
@@ -128,7 +128,7 @@ class LeaseMachine(LeaseGround):
 
     # -- they write, in time or too late ---------------------------------------------------------------
 
-    @SOMEBODY_CLAIMED_BULK
+    @ANY_CLAIMED_BULK
     @rule(which=WHICH, checkpoints=st.lists(CHECKPOINTS, min_size=1, max_size=3))
     def list_checkpoints(self, which: int, checkpoints: list[tuple[int, bool]]) -> None:
         lease = self.lease(which, JobKind.BULK)
@@ -144,7 +144,7 @@ class LeaseMachine(LeaseGround):
                 if segment is not None:
                     shard.listed(segment.key, rows)
 
-    @SOMEBODY_CLAIMED
+    @ANY_CLAIMED
     @rule(which=WHICH, rows=st.sets(st.integers(0, 3), min_size=1, max_size=2))
     def write_down_what_is_under_way(self, which: int, rows: set[int]) -> None:
         lease = self.lease(which)
@@ -155,7 +155,7 @@ class LeaseMachine(LeaseGround):
         if shard.is_held_under(lease):
             shard.under_way = tuple(under_way)
 
-    @SOMEBODY_CLAIMED
+    @ANY_CLAIMED
     @rule(which=WHICH, row=st.integers(0, 3))
     def clear_a_row(self, which: int, row: int) -> None:
         lease = self.lease(which)
@@ -178,7 +178,7 @@ class LeaseMachine(LeaseGround):
             return
         raise AssertionError(f"{segment.key} was listed twice")
 
-    @SOMEBODY_CLAIMED_BULK
+    @ANY_CLAIMED_BULK
     @rule(which=WHICH, missing=st.sampled_from([0, 0, 1]))
     def complete(self, which: int, missing: int) -> None:
         lease = self.lease(which, JobKind.BULK)
@@ -190,7 +190,7 @@ class LeaseMachine(LeaseGround):
         if done:
             shard.left(ShardState.DONE)
 
-    @SOMEBODY_CLAIMED_ONLINE
+    @ANY_CLAIMED_ONLINE
     @rule(which=WHICH)
     def record_the_answer(self, which: int) -> None:
         lease = self.lease(which, JobKind.ONLINE)
@@ -206,7 +206,7 @@ class LeaseMachine(LeaseGround):
 
     # -- they give shards up, in time or too late ------------------------------------------------------
 
-    @SOMEBODY_CLAIMED
+    @ANY_CLAIMED
     @rule(which=WHICH, with_carry_over=st.booleans())
     def hand_back(self, which: int, with_carry_over: bool) -> None:
         lease = self.lease(which)
@@ -214,7 +214,7 @@ class LeaseMachine(LeaseGround):
         if self.leaves(lease, lambda tx: tx.leases.hand_back(lease, key), is_charged=False):
             self.of(lease).carry_over = key or self.of(lease).carry_over
 
-    @SOMEBODY_CLAIMED
+    @ANY_CLAIMED
     @rule(which=WHICH, is_own_fault=st.booleans())
     def put_off(self, which: int, is_own_fault: bool) -> None:
         lease, later = self.lease(which), self.clock.now + timedelta(seconds=PUT_OFF_S)
@@ -225,7 +225,7 @@ class LeaseMachine(LeaseGround):
         if self.leaves(lease, put_off, is_charged=is_own_fault):
             self.of(lease).not_before = later
 
-    @SOMEBODY_CLAIMED_BULK
+    @ANY_CLAIMED_BULK
     @rule(which=WHICH)
     def give_up(self, which: int) -> None:
         lease = self.lease(which, JobKind.BULK)
@@ -269,7 +269,7 @@ class LeaseMachine(LeaseGround):
         assert recovered.shards == len(lost)
         self.lost(lost)
 
-    @SOMEBODY_HOLDS
+    @ANY_HELD
     @rule(worker=WHO, cause=CAUSES)
     def see_a_worker_die(self, worker: str, cause: ExitCause) -> None:
         """As its supervisor does, at once. What it still writes afterwards it writes too late."""

@@ -238,7 +238,7 @@ def test_an_expired_lease_of_a_stopping_job_carries_the_reason(store: Store, clo
     assert [lost.stop_reason for lost in expired(store)] == [StopReason.EXPIRED]
 
 
-def test_work_nobody_was_told_of_is_rung_once_per_interval(store: Store, clock: FakeClock) -> None:
+def test_work_without_a_ring_is_rung_once_per_interval(store: Store, clock: FakeClock) -> None:
     planned(store)
     with store.snapshot() as tx:
         [shard] = tx.shards.of_job(tx.jobs.list("default", limit=1)[0].id, limit=1)
@@ -313,7 +313,7 @@ def test_a_shard_given_back_may_have_to_wait(store: Store, clock: FakeClock) -> 
     assert claim(store) is not None
 
 
-def test_a_shard_is_isolated_until_somebody_says_otherwise(store: Store, clock: FakeClock) -> None:
+def test_a_shard_is_isolated_until_a_recovery_says_otherwise(store: Store, clock: FakeClock) -> None:
     planned(store)
     for isolate, is_isolating in ((True, False), (False, True), (False, False)):
         lost = lost_with_its_worker(store, clock)

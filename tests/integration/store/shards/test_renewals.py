@@ -58,9 +58,7 @@ def test_a_shard_that_has_ended_is_missing_from_the_answer(store: Store) -> None
     assert renew(store, lease) == []
 
 
-def test_a_lease_that_ran_out_unnoticed_is_kept_if_nobody_took_it_back(
-    store: Store, clock: FakeClock
-) -> None:
+def test_an_expired_lease_is_kept_if_it_was_not_taken_back(store: Store, clock: FakeClock) -> None:
     planned(store)
     lease = claimed(store, ttl_s=30).lease
     clock.advance(seconds=45)
@@ -70,7 +68,7 @@ def test_a_lease_that_ran_out_unnoticed_is_kept_if_nobody_took_it_back(
 
 
 def test_a_claim_the_worker_never_heard_of_runs_out(store: Store, clock: FakeClock) -> None:
-    """The commit went through, its answer was lost: nobody works on the shard, so nobody may keep it."""
+    """The commit went through, its answer was lost: no worker runs the shard, so no renewal may keep it."""
     planned(store, shards=2)
     known = claimed(store, "worker_1").lease
     unheard = claimed(store, "worker_1").lease

@@ -72,7 +72,7 @@ def test_a_late_worker_cannot_write_while_another_has_the_shard(
 
 
 @pytest.mark.parametrize("write", LATE_WRITES.values(), ids=LATE_WRITES.keys())
-def test_nobody_writes_to_a_shard_that_is_done(
+def test_no_write_reaches_a_shard_that_is_done(
     store: Store, write: Callable[[Transaction, Lease], bool]
 ) -> None:
     planned(store)

@@ -20,7 +20,7 @@ from nightshift.fleet.workers import (
 )
 from nightshift.jobs import JobKind, JobState, StopReason
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.processes import worker_child as undertaking
+from nightshift.processes import worker_child as worker_child_module
 from nightshift.processes.children import (
     CONFIGURATION_EXIT,
     NO_RESTART_EXIT,
@@ -120,7 +120,7 @@ def test_a_database_that_is_away_just_then_is_asked_again(store, queue, monkeypa
 
 
 def test_a_database_that_stays_away_does_not_keep_the_supervisor(store, queue, monkeypatch):
-    monkeypatch.setattr(undertaking, "RELEASE_PATIENCE_S", 0.0)
+    monkeypatch.setattr(worker_child_module, "RELEASE_RETRY_MAX_S", 0.0)
     monkeypatch.setattr(store, "run", _unavailable(store.run, times=99))
 
     assert (
@@ -213,11 +213,11 @@ def test_a_worker_that_cannot_start_while_something_is_away_is_tried_again_for_a
 
 
 @pytest.mark.parametrize("returncode", [-signal.SIGKILL, -signal.SIGTERM, 0, EXIT_DRAIN_TOO_SLOW])
-def test_a_worker_that_was_killed_or_sent_away_is_not_to_blame(handler, returncode):
+def test_a_worker_that_was_killed_or_drained_is_started_again_at_once(handler, returncode):
     assert handler(an_exit(returncode=returncode, in_a_row=100)) is AfterExit.RESTART_SOON
 
 
-def test_a_worker_that_died_of_a_row_it_ran_alone_is_not_to_blame(store, handler):
+def test_a_worker_lost_to_a_row_it_ran_alone_is_started_again_at_once(store, handler):
     testing.planned(store, shards=1)
     testing.claimed(store, "wrk_0")
     with store.transaction() as tx:
@@ -239,7 +239,7 @@ def test_a_worker_the_operator_drained_is_not_started_again(store, handler, retu
 
 
 def test_a_worker_the_operator_drained_says_so_itself_where_the_database_is_away(store, queue, monkeypatch):
-    monkeypatch.setattr(undertaking, "RELEASE_PATIENCE_S", 0.0)
+    monkeypatch.setattr(worker_child_module, "RELEASE_RETRY_MAX_S", 0.0)
     monkeypatch.setattr(store, "run", _unavailable(store.run, times=99))
     handler = WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0)
 
@@ -275,9 +275,7 @@ def crashes(store: Store) -> int:
 
 
 @pytest.mark.parametrize("returncode", LEAVES_WITH)
-def test_a_worker_that_leaves_with_work_and_was_not_asked_to_may_have_died_of_a_row(
-    store, handler, returncode
-):
+def test_a_drain_exit_that_was_not_requested_with_leases_held_may_be_a_rows_doing(store, handler, returncode):
     a_holder(store, WorkerState.READY)
 
     assert handler(an_exit(returncode=returncode)) is AfterExit.RESTART, "after a wait, and counted"

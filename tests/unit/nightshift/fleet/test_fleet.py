@@ -10,7 +10,7 @@ def test_a_cause_fits_where_it_is_written_down(cause: ExitCause) -> None:
     assert len(cause) <= 24
 
 
-def test_a_worker_that_was_asked_to_go_grew_deaf_or_could_not_be_heard_is_no_crash() -> None:
+def test_a_drain_a_lost_queue_connection_or_an_unavailable_database_is_no_crash() -> None:
     assert [cause for cause in ExitCause if not cause.is_crash] == [
         ExitCause.DRAINED,
         ExitCause.DRAIN_TOO_SLOW,

@@ -50,7 +50,7 @@ def test_old_and_urgent_together_are_still_one_class() -> None:
 
 
 @given(st.sampled_from(PriorityClass), moments, moments)
-def test_nothing_goes_before_interactive_and_nobody_loses_by_waiting(
+def test_nothing_goes_before_interactive_and_no_job_loses_by_waiting(
     priority: PriorityClass, created: object, deadline: object
 ) -> None:
     rank = effective_rank(priority, created, deadline, NOW, CONFIG)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def test_where_nothing_is_lifted_the_class_decides_and_then_what_is_in_flight() 
     assert claim_key(STANDARD, 1, 0, None) < claim_key(STANDARD, 1, 1, None)
 
 
-def test_the_turn_of_a_lifted_job_is_that_of_whoever_has_less_in_flight_in_its_class() -> None:
+def test_the_turn_of_a_lifted_job_goes_to_the_tenant_with_less_in_flight_in_its_class() -> None:
     lifted, less = claim_key(STANDARD, 0, 5, 5), claim_key(STANDARD, 1, 0, 5)
     as_much = claim_key(STANDARD, 1, 5, 5)
 

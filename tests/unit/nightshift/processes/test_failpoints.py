@@ -41,7 +41,7 @@ def process(**environment: str) -> subprocess.Popen[str]:
     )
 
 
-def test_without_being_asked_nobody_dies() -> None:
+def test_without_a_failpoint_set_no_process_ends() -> None:
     said, _ = process().communicate("\n\n\n", timeout=30)
 
     assert said.split("\n") == ["1", "2", "3", "cleaned up", ""]
@@ -95,7 +95,7 @@ def test_one_process_of_several_dies_of_an_armed_point(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_whoever_comes_by_may_be_written_down_and_lives(tmp_path: Path) -> None:
+def test_passing_a_failpoint_may_be_logged_without_ending_the_process(tmp_path: Path) -> None:
     log = tmp_path / "points.log"
     before_ns = time.monotonic_ns()
 

@@ -1,4 +1,4 @@
-"""Who may give rows to the engine while one row has the worker to itself, and what is written down of it."""
+"""Which rows the engine may have while one runs alone, and what is journalled."""
 
 import threading
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ def watched(
     rows_at_risk: int = 100,
 ) -> Watched:
     dead_rows = frozenset() if dead is None else frozenset({dead})
-    suspicion = CrashHistory(2, tuple(suspects), dead_rows)
-    return Watched(replace(claim, crash_history=suspicion), store, isolation, rows_at_risk)
+    history = CrashHistory(2, tuple(suspects), dead_rows)
+    return Watched(replace(claim, crash_history=history), store, isolation, rows_at_risk)
 
 
 def journal(store: Store, claim: BulkClaim) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ def crash_count(store: Store, claim: BulkClaim) -> int:
     return held.crash_count
 
 
-def test_one_goes_in_alone_when_everybody_has_left_and_nobody_follows() -> None:
+def test_one_enters_alone_once_the_worker_is_empty_and_keeps_others_out() -> None:
     isolation, one, other = Isolation(), object(), object()
     assert isolation.enter(other)
 
@@ -87,7 +87,7 @@ def test_one_goes_in_alone_when_everybody_has_left_and_nobody_follows() -> None:
     assert isolation.enter(other)
 
 
-def test_who_waits_to_be_alone_is_woken_or_told_not_to_wait() -> None:
+def test_a_wait_to_be_alone_ends_when_the_worker_is_empty_or_it_is_given_up() -> None:
     isolation, one, other = Isolation(), object(), object()
     assert isolation.enter(other)
     entered: list[bool] = []
@@ -102,7 +102,7 @@ def test_who_waits_to_be_alone_is_woken_or_told_not_to_wait() -> None:
     assert not isolation.wait_to_enter_alone(other, lambda: True)
 
 
-def test_a_shard_above_suspicion_stands_back_while_another_is_alone() -> None:
+def test_an_unwatched_shard_waits_while_another_is_alone() -> None:
     isolation, suspected = Isolation(), object()
     watch = Unwatched(isolation)
     assert watch.admit(3)
@@ -114,7 +114,7 @@ def test_a_shard_above_suspicion_stands_back_while_another_is_alone() -> None:
     assert watch.refusal(3, "r3") is None
 
 
-def test_what_is_under_way_is_written_down_before_the_engine_has_it(claim: BulkClaim, store: Store) -> None:
+def test_rows_are_journalled_before_the_engine_has_them(claim: BulkClaim, store: Store) -> None:
     watch = watched(claim, store, Isolation())
 
     assert watch.admit(3)
@@ -158,7 +158,7 @@ def test_a_suspect_the_engine_did_not_take_stays_one(claim: BulkClaim, store: St
 
 
 def test_a_shard_whose_first_rows_all_finish_is_not_watched_any_more(claim: BulkClaim, store: Store) -> None:
-    """The crash was nobody's whom it still has: a later one is a first one."""
+    """No row it still has caused the crash: a later one is a first one."""
     lose_a_worker(store, claim)
     claim = claim_bulk(store)
     watch = watched(claim, store, Isolation(), rows_at_risk=2)
@@ -204,7 +204,7 @@ def test_a_shard_with_a_dead_row_is_watched_to_its_end(claim: BulkClaim, store: 
     assert journal(store, claim) == (4,)
 
 
-def test_whoever_waits_for_the_isolation_to_end_is_told(claim: BulkClaim, store: Store) -> None:
+def test_the_end_of_the_isolation_is_announced(claim: BulkClaim, store: Store) -> None:
     told: list[bool] = []
     isolation = Isolation(on_free=lambda: told.append(not isolation.is_held))
     watch = watched(claim, store, isolation, suspects=[4])
@@ -216,7 +216,7 @@ def test_whoever_waits_for_the_isolation_to_end_is_told(claim: BulkClaim, store:
     assert told == [True]
 
 
-def test_a_shard_that_can_begin_nothing_keeps_nobody_out(claim: BulkClaim, store: Store) -> None:
+def test_a_shard_that_can_begin_nothing_keeps_no_other_out(claim: BulkClaim, store: Store) -> None:
     isolation, other = Isolation(), object()
     watch = watched(claim, store, isolation, suspects=[4, 5])
     assert watch.admit(4)
@@ -233,7 +233,7 @@ def test_a_shard_that_can_begin_nothing_keeps_nobody_out(claim: BulkClaim, store
     assert watch.admit(5), "alone again when it can be begun"
 
 
-def test_a_shard_that_ends_gives_up_what_it_held(claim: BulkClaim, store: Store) -> None:
+def test_a_shard_that_ends_releases_the_isolation(claim: BulkClaim, store: Store) -> None:
     isolation = Isolation()
     watch = watched(claim, store, isolation, suspects=[4, 5])
     assert watch.admit(4)
