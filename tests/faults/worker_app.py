@@ -7,7 +7,7 @@ from kombu.transport import virtual
 
 from nightshift.processes import failpoints
 from tests.faults.fake_engine import load_fake
-from workers import composition
+from workers import composition, runtime
 from workers.app import app
 from workers.intake import claiming
 from workers.intake.pool import EnginePool
@@ -15,6 +15,7 @@ from workers.runtime import Runtime
 
 __all__ = ["FakePool", "app"]
 
+ONLINE_DRAIN_S: Final = "NIGHTSHIFT_FAKE_ONLINE_DRAIN_S"  # how long a drain waits for online requests
 POLL_S: Final = "NIGHTSHIFT_FAKE_POLL_S"  # between two looks into the database
 
 
@@ -36,5 +37,6 @@ def _die_with_a_message_in_hand() -> None:
     virtual.QoS.append = hit_and_append
 
 
+runtime.ONLINE_DRAIN_S = float(os.environ.get(ONLINE_DRAIN_S, runtime.ONLINE_DRAIN_S))
 claiming.POLL_S = float(os.environ.get(POLL_S, claiming.POLL_S))  # type: ignore[misc]
 _die_with_a_message_in_hand()
