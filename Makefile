@@ -15,8 +15,10 @@ help: ## Show the targets
 demo: $(READY) ## Start the service, run 500 rows and some chats through the official client, check every answer, stop
 	@$(BIN)/python examples/demo.py
 
+# The tests of the fault tests' own parts: `make chaos` begins with them.
+HARNESS := tests/faults/harness
 test: $(READY) ## Run every test: real Valkey, PostgreSQL and S3 servers, the whole service as processes
-	@$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --ignore=$(HARNESS)
 
 N ?= 100
 SEED ?= $(shell date +%s)
@@ -24,6 +26,7 @@ DATABASE ?= sqlite
 OBJECTS ?= directory
 ENGINE ?= fake
 chaos: $(READY) ## Kill the service's processes N times while it works, let an oracle judge every byte (N=1000 SEED=7 DATABASE=postgresql OBJECTS=moto ENGINE=demo; the same command goes on where it was stopped)
+	@$(BIN)/python -m pytest --quiet $(HARNESS)
 	@$(BIN)/python -m tests.faults.chaos --kills $(N) --seed $(SEED) --database $(DATABASE) --objects $(OBJECTS) --engine $(ENGINE) $(ARGS)
 
 outages: $(READY) ## Keep Redis and PostgreSQL away for five minutes, in every way there is (an hour)

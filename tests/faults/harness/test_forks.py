@@ -22,7 +22,7 @@ STARTS_ANOTHER = f"""
 import sys
 from nightshift.processes.children import Launch
 from tests.faults.forks import ForkServer
-command = (sys.executable, '-P', '-m', 'tests.faults.test_forks', {STAYS!r})
+command = (sys.executable, '-P', '-m', 'tests.faults.harness.test_forks', {STAYS!r})
 ForkServer.forked().spawn(Launch(command), None).wait()
 """
 
@@ -33,7 +33,7 @@ def output(tmp_path: Path) -> Path:
 
 
 def run(program: str, output: Path, **environment: str) -> Process:
-    command = (sys.executable, "-P", "-m", "tests.faults.test_forks", program, "an argument")
+    command = (sys.executable, "-P", "-m", "tests.faults.harness.test_forks", program, "an argument")
     with output.open("ab") as file:
         return fork_server().spawn(Launch(command, environment), file)
 
