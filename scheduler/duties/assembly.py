@@ -1,9 +1,8 @@
-"""Put a job's output together once no row of it will run any more, and end the job.
+"""Put a job's output together once none of its rows will run any more, and end the job.
 
-Every row has exactly one line in the output, or the job does not succeed: the lines are counted against the
-input before the job ends. An attempt that dies is repeated from the start, or from the last note, and writes
-the same bytes to the same places. One that finds the job ended, or another scheduler leading, changes
-nothing.
+The lines are counted against the input before the job ends: every row has exactly one. An attempt that dies
+is repeated from the start or the last note, and writes the same bytes to the same places. One that finds the
+job ended, or another scheduler leading, changes nothing.
 """
 
 import logging
@@ -34,15 +33,15 @@ from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 
 log = logging.getLogger(__name__)
 
-LATE: Final = timedelta(days=1)  # past a job's deadline, how long a place it named is waited for
+LATE: Final = timedelta(days=1)  # after a job's deadline, for an output place that it named
 
 
 @dataclass(frozen=True)
 class AssemblyConfig:
     line_bytes_max: int  # one input row, read again where it was not run
-    interval_s: float = 0.25  # between looks for jobs that are through: what a small job waits for its output
-    shards_per_step: int = 64  # between two notes: what an interrupted attempt does again
-    parts_at_once: int = 4  # parts of one job written side by side; each waits for storage most of the time
+    interval_s: float = 0.25  # between passes: what a small job waits for its output
+    shards_per_step: int = 64  # between notes: what an interrupted attempt does again
+    parts_at_once: int = 4  # of one job; most of the time, each waits for storage
     pool: JobPoolConfig = field(default_factory=JobPoolConfig)  # jobs assembled at once
 
     def __post_init__(self) -> None:
@@ -52,8 +51,6 @@ class AssemblyConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Assembled(Result):
-    """What one pass started, and how work ended since the pass before."""
-
     finalizing: int = 0  # jobs whose shards have all ended
     started: int = 0
     ended: int = 0
@@ -62,7 +59,7 @@ class Assembled(Result):
 
 
 class AlreadyEnded(Exception):
-    """The job has ended: its output is complete, or its place another job's by now."""
+    """The job has ended: another job's output may be in its place by now."""
 
 
 class _Outcome(StrEnum):
@@ -72,8 +69,6 @@ class _Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class _Output:
-    """What was written, and what it amounts to."""
-
     counts: Counts
     state: JobState
     errors: tuple[InputError, ...] = ()
@@ -81,8 +76,6 @@ class _Output:
 
 
 class Assembly:
-    """See the file's docstring."""
-
     name = "assembly"
 
     def __init__(
@@ -105,7 +98,7 @@ class Assembly:
         self.wait_until_idle = self._pool.wait_until_idle
 
     def run_once(self, now: datetime) -> Assembled:
-        """Find jobs whose shards have all ended, and start work. `wait_until_idle` waits for the outcome."""
+        """Start work on jobs whose shards have all ended."""
         finalizing = self._mark_finalizing(now)
         pass_ = self._pool.run_once(now)
         return Assembled(
@@ -133,7 +126,7 @@ class Assembly:
         return len(marked)
 
     def _assemble(self, job: Job) -> _Outcome:
-        """Assemble one job and end it. Raises StorageError, DatabaseUnavailable, Interrupted: it stays."""
+        """Raises StorageError, DatabaseUnavailable, Interrupted: the job stays in `finalizing`."""
         failpoints.hit("scheduler.before_output")
         try:
             with fenced(lambda: self._check_may_write(job)):
@@ -146,8 +139,8 @@ class Assembly:
         return outcome
 
     def _check_may_write(self, job: Job) -> None:
-        """Asked before each change at the output's place. Raises AlreadyEnded, Interrupted where another
-        scheduler leads, and DatabaseUnavailable.
+        """Asked before each change at the output's place. Raises AlreadyEnded, Interrupted,
+        DatabaseUnavailable.
         """
         with self._store.snapshot() as tx:
             state = tx.jobs.fetch(job.id).state
@@ -156,7 +149,6 @@ class Assembly:
         check(self._may_continue)  # last: the query took a while
 
     def _output(self, job: Job) -> _Output:
-        """Write a job's output, or say why there is none. Raises as above, and AlreadyEnded."""
         try:
             return self._files(job) if job.face is Face.OPENAI else self._parts(job)
         except Mismatch as mismatch:
@@ -238,7 +230,7 @@ class Assembly:
         return verdict(job, counts, shard_states)
 
     def _end(self, job: Job, output: _Output) -> _Outcome:
-        """One transaction: the files exist, the job is over, its event and its webhook are owed."""
+        """In one transaction: record the files, end the job, owe its event and its webhook."""
         files = output.files
         with self._store.transaction() as tx:
             ended = finish(
@@ -278,8 +270,8 @@ def verdict(
 ) -> tuple[JobState, tuple[InputError, ...]]:
     """The final state of a job whose output is complete, and why if it is not `succeeded`. Pure.
 
-    Failed rows are results. The job fails when there are more of them than it allows, or when no shard could
-    be run to its end.
+    Failed rows are results. The job fails when it has more of them than it allows, or when no shard ran to
+    its end.
     """
     if job.stop_reason not in (None, StopReason.FAILED):
         return job.stop_reason.final_state, ()
@@ -299,7 +291,7 @@ def verdict(
 def _impossible(
     job: Job, error: NightshiftError, param: str, now: datetime, *, in_our_store: bool
 ) -> _Output:
-    """Fails a job whose output cannot be written. Raises the error again where waiting may help: always for
+    """Fail a job whose output cannot be written. Raises the error again where waiting may help: always for
     our own store, and until the job is `LATE` for a place it named.
     """
     is_late = not in_our_store and now >= job.deadline_at + LATE
@@ -310,7 +302,7 @@ def _impossible(
 
 
 def _broken(job: Job, error: InputError) -> _Output:
-    """A failed job without output. Its results are still there, in segments."""
+    """A failed job without output; its results stay in its segments."""
     finished = job.counts.succeeded + job.counts.failed
     total = finished if job.counts.total is None else job.counts.total
     return _Output(

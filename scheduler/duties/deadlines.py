@@ -1,7 +1,4 @@
-"""Tell jobs to stop that are past their deadline or their error rate.
-
-`stopping.py` then ends their shards, and `assembly.py` puts together the rows that have finished.
-"""
+"""Tell jobs to stop that are past their deadline or their error rate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +13,8 @@ from scheduler.runtime.duty import Result
 @dataclass(frozen=True)
 class DeadlinesConfig:
     interval_s: float = 0.5  # between passes: how late a deadline is noticed
-    jobs_per_pass_max: int = 100  # in one transaction; more follow in the next pass, at once
-    error_rate_rows_min: int = 100  # finished rows before a rate says anything about the rest
+    jobs_per_pass_max: int = 100  # in one transaction; the next pass follows at once
+    error_rate_rows_min: int = 100  # finished rows before their rate says anything
 
     def __post_init__(self) -> None:
         if self.jobs_per_pass_max < 1 or self.error_rate_rows_min < 1:
@@ -26,15 +23,11 @@ class DeadlinesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class StopsRequested(Result):
-    """How many jobs one pass told to stop."""
-
     expired: int = 0
     failed: int = 0  # too many failed rows
 
 
 class Deadlines:
-    """See the file's docstring."""
-
     name = "deadlines"
 
     def __init__(self, store: Store, config: DeadlinesConfig = DeadlinesConfig()) -> None:

@@ -1,8 +1,7 @@
 """Plan jobs whose input has not been read: cut it into shards that workers may claim, or say what is wrong.
 
-An OpenAI file is read whole and validated before any of its rows may run; a native input is only surveyed.
-A job whose input cannot be run ends as failed, with the reasons; one whose storage is away waits and is
-tried again.
+An OpenAI file is validated row by row first; a native input is only surveyed. A job whose input cannot be run
+fails with the reasons; one whose storage is away is tried again.
 """
 
 import logging
@@ -37,19 +36,17 @@ class PlanningConfig:
     file: FileLimits  # of OpenAI routes
     survey: SurveyConfig  # of native jobs
     announced_models: tuple[str, ...] = ()  # known before a worker has registered them
-    interval_s: float = 0.25  # between looks for new jobs: what a small job waits before it may run
+    interval_s: float = 0.25  # between passes: what a small job waits before it may run
     pool: JobPoolConfig = field(default_factory=JobPoolConfig)  # inputs read at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned(Result):
-    """What one pass started, and how work ended since the pass before."""
-
     started: int = 0
     planned: int = 0
     refused: int = 0  # jobs that failed because of their input
     postponed: int = 0  # storage was away
-    too_late: int = 0  # jobs that were cancelled, or planned by another scheduler, meanwhile
+    too_late: int = 0  # jobs cancelled, or planned by another scheduler, meanwhile
 
 
 class _Outcome(StrEnum):
@@ -59,8 +56,6 @@ class _Outcome(StrEnum):
 
 
 class Planning:
-    """See the file's docstring."""
-
     name = "planning"
 
     def __init__(
@@ -83,7 +78,6 @@ class Planning:
         self.wait_until_idle = self._pool.wait_until_idle
 
     def run_once(self, now: datetime) -> Planned:
-        """Start planning the jobs that wait. `wait_until_idle` waits for the outcome."""
         pass_ = self._pool.run_once(now)
         return Planned(
             started=pass_.started,
@@ -98,7 +92,7 @@ class Planning:
             return tx.jobs.to_plan(limit, after)
 
     def _plan(self, job: Job) -> _Outcome:
-        """Plan one job. Raises StorageError, DatabaseUnavailable and Interrupted: it stays queued."""
+        """Raises StorageError, DatabaseUnavailable and Interrupted: the job stays queued."""
         assert job.spec.input is not None, "a bulk job has an input"
         try:
             found = self._read(job)
@@ -157,7 +151,7 @@ class Planning:
         return _Outcome.PLANNED
 
     def _ring(self, rings: tuple[Ring, ...]) -> None:
-        """Ring at once. If that fails, the ringing duty does it a little later."""
+        """Ring at once. If that fails, the ringing duty does."""
         try:
             self._ring_sender.ring(rings)
         except QueueUnavailable:

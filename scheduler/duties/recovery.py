@@ -1,8 +1,7 @@
 """Give back shards whose worker stopped renewing.
 
-A shard is expired when its lease is, by the database's clock. The worker is never asked: one that can answer
-would have renewed. `nightshift/lifecycle/recovery.py` decides what becomes of the shard; a supervisor whose
-worker exits does the same, sooner.
+A shard is expired when its lease is, by the database's clock. The worker is not asked: one that can answer
+would have renewed.
 """
 
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from scheduler.runtime.duty import Every, Result
 
 @dataclass(frozen=True)
 class RecoveryConfig:
-    interval_s: float = 1.0  # between passes: what a rescue costs on top of the lease's own time
-    shards_per_pass_max: int = 200  # in one transaction; those of a whole fleet take several passes
-    attempts_max: int = 20  # leases of one shard in a row that ended without progress; then it is given up
-    workers_interval_s: float = 10.0  # between two checks for silent workers: nothing waits for the outcome
-    lease_ttl_s: float = LeaseConfig.ttl_s  # from a renewal until a lease runs out
+    interval_s: float = 1.0  # between passes: added to the lease's own time
+    shards_per_pass_max: int = 200  # in one transaction; the next pass follows at once
+    attempts_max: int = 20  # leases of a shard in a row without progress; then it is given up
+    workers_interval_s: float = 10.0
+    lease_ttl_s: float = LeaseConfig.ttl_s  # from a renewal until the lease runs out
     worker_silent_s: float = 3 * LeaseConfig.ttl_s  # without a heartbeat; then a worker is listed as stopped
 
     def __post_init__(self) -> None:
@@ -32,17 +31,13 @@ class RecoveryConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Rescued(Result):
-    """What one pass did."""
-
     retried: int = 0  # shards given back to the queue
     stopped: int = 0  # shards whose job was told to stop
-    given_up: int = 0  # shards tried often enough
+    given_up: int = 0  # shards out of attempts
     workers_lost: int = 0
 
 
 class Recovery:
-    """See the file's docstring."""
-
     name = "recovery"
 
     def __init__(self, store: Store, config: RecoveryConfig = RecoveryConfig()) -> None:
@@ -53,7 +48,6 @@ class Recovery:
         self._outages = Outages(config.lease_ttl_s)
 
     def run_once(self, now: datetime) -> Rescued:
-        """One pass over expired leases and silent workers."""
         self._outages.passed(now)
         if not self._anything_expired(now):
             return Rescued(workers_lost=self._mark_lost_workers(now))
@@ -73,7 +67,7 @@ class Recovery:
         )
 
     def _anything_expired(self, now: datetime) -> bool:
-        """Asked in a read transaction: most passes find nothing, and SQLite has one writer at a time."""
+        """In a read transaction: most passes find nothing, and SQLite has one writer at a time."""
         with self._store.snapshot() as tx:
             return bool(tx.leases.expired(now, limit=1))
 
@@ -83,13 +77,13 @@ class Recovery:
         silence = timedelta(seconds=self._config.worker_silent_s)
         with self._store.transaction() as tx:
             lost = tx.workers.mark_lost(now - silence)
-            if self._outages.none_since(now - silence):  # else they may live, and could not renew
+            if self._outages.none_since(now - silence):  # else they may be alive and unable to renew
                 count_lost(tx, lost, ExitCause.LEASE_EXPIRED, now)
         return len(lost)
 
 
 class Outages:
-    """Tells workers that died from workers that could not renew, by the gaps between passes."""
+    """Tells workers that died from workers that could not renew, by gaps between passes."""
 
     def __init__(self, lease_ttl_s: float) -> None:
         self._ttl = timedelta(seconds=lease_ttl_s)
@@ -98,8 +92,8 @@ class Outages:
         self._first_passed_at: datetime | None = None
 
     def passed(self, now: datetime) -> None:
-        """The database has answered. A long gap counts as its outage; if this process was paused instead, the
-        exit of a worker meanwhile is not held against its rows.
+        """A long gap counts as an outage of the database. If this process was paused instead, no worker lost
+        meanwhile is held against its rows.
         """
         if self._passed_at is not None and now - self._passed_at > self._ttl / 2:
             self._over_at = now
@@ -107,13 +101,12 @@ class Outages:
         self._first_passed_at = self._first_passed_at or now
 
     def none_since(self, moment: datetime) -> bool:
-        """Whether passes have found the database available ever since."""
         looks_since = self._over_at or self._first_passed_at
         return looks_since is not None and looks_since < moment
 
     def cause(self, expired: ExpiredLease) -> ExitCause:
-        """Why a lease ran out. For half a lease after an outage, heartbeats that began in it may still wait
-        for their timeout, so leases last renewed by then count as unheard.
+        """Why a lease ran out. Heartbeats that began in an outage may wait for their timeout until half a
+        lease after it: leases last renewed by then count as lost to the outage.
         """
         last_renewed_at = expired.expired_at - self._ttl
         if self._over_at is not None and last_renewed_at < self._over_at + self._ttl / 2:

@@ -1,18 +1,14 @@
 """Delete objects of the service's own that nothing refers to, and nothing ever will.
 
-A process that dies between storing an object and recording it leaves an orphan. The database tells orphans
-for certain, and for good: nothing that happens between the query and the delete, however late, makes one
-wanted.
+A process that dies between storing an object and recording it leaves an orphan. Objects are young, and left
+alone, by the store's own clock; whether an older one is an orphan, the database says:
 
-    segments/{tenant}/{job}/{shard}/t{term}-…    neither listed nor to be carried over, and its term is past:
-                                                 only a leased term lists anything, and no term is reused
-    assembly/{tenant}/{job}/…                    the job has ended: its notes are not needed any more
-    files/{tenant}/{file}                        no such file is on record, no unfinished batch will write it,
-                                                 and no upload that old may be recorded any more
-    half-written objects                         a day old; a writer that comes back is told to begin again
-
-Young objects, by the store's own clock, are left alone. What is listed, what a file's owner may still
-download, and a job's output are never touched.
+    segments/{tenant}/{job}/{shard}/t{term}-…    not listed, not to be carried over, its term past: only a
+                                                 leased term lists anything, and no term is reused
+    assembly/{tenant}/{job}/…                    the job has ended
+    files/{tenant}/{file}                        not on record, not of an unfinished batch, and too old for an
+                                                 upload that may still be recorded
+    half-written objects                         a day old; a writer that comes back begins again
 """
 
 import re
@@ -29,7 +25,7 @@ from nightshift.store import Store
 from nightshift.store.jobs.references import References, ShardReferences
 from scheduler.runtime.duty import MayContinue, Result, check
 
-CLOCK_KEY: Final = "retention/clock"  # an empty object, written to learn the store's time
+CLOCK_KEY: Final = "retention/clock"  # an empty object, written to read the store's clock
 COLLECTED: Final = "objects_collected"  # the counter
 
 _UNDER_A_TERM: Final = re.compile(r"segments/[^/]+/(?P<job>[^/]+)/(?P<shard>[0-9]+)/t(?P<term>[0-9]+)-[^/]+")
@@ -39,18 +35,16 @@ _UNDER_A_TERM: Final = re.compile(r"segments/[^/]+/(?P<job>[^/]+)/(?P<shard>[0-9
 class RetentionConfig:
     interval_s: float = 300.0  # between two rounds through all objects
     orphan_age_s: float = 3600.0  # younger objects are left alone
-    objects_per_pass_max: int = 1000  # a page of S3's; a round takes as many passes as it needs
+    objects_per_pass_max: int = 1000  # a page of S3's
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collected(Result):
-    """What one pass did."""
-
     collected: int = 0
     unfinished: int = 0  # half-written objects deleted
 
 
-Judge = Callable[[References, Sequence[ObjectInfo]], set[str]]  # the keys of those that are still wanted
+Judge = Callable[[References, Sequence[ObjectInfo]], set[str]]  # returns the keys still wanted
 
 
 @dataclass(frozen=True)
@@ -63,8 +57,6 @@ class _Kind:
 
 
 class Retention:
-    """See the file's docstring."""
-
     name = "retention"
 
     def __init__(
@@ -89,7 +81,7 @@ class Retention:
         self._began_at: datetime | None = None  # by the store's clock
 
     def run_once(self, now: datetime) -> Collected:
-        """The next objects of the round. May raise StorageError: the round goes on from here."""
+        """One page of the round. Raises StorageError: the next pass goes on from here."""
         kind = self._kinds[self._kind]
         limit = self._config.objects_per_pass_max
         page = list(islice(self._objects.list(kind.prefix, self._last_key), limit))
@@ -108,7 +100,7 @@ class Retention:
         return Collected(collected=collected, unfinished=swept)
 
     def _older_than(self, page: Sequence[ObjectInfo], age_s: float) -> list[ObjectInfo]:
-        """By the store's clock at the round's first object: one write a round, and none seems too old."""
+        """Compared with the store's clock as the round began: one write a round, and none seems too old."""
         if self._began_at is None:
             self._began_at = self._objects.put(CLOCK_KEY, b"").modified_at
         latest = self._began_at - timedelta(seconds=age_s)
@@ -158,7 +150,7 @@ def _wanted_files(references: References, old: Sequence[ObjectInfo]) -> set[str]
 
 
 def _wanted_by_owner(old: Sequence[ObjectInfo], known: Callable[[set[str]], set[str]]) -> set[str]:
-    """Keys are `kind/tenant/owner…`: those whose owner is known, and those of another form."""
+    """Keys are `kind/tenant/owner…`. Those of a known owner, and those of another form."""
     owners = {info.key: parts[2] for info in old if len(parts := info.key.split("/")) > 2}
     wanted = known(set(owners.values()))
     return {info.key for info in old if owners.get(info.key) in wanted or info.key not in owners}

@@ -1,8 +1,6 @@
-"""Ring for work that no worker may know of: rings that were owed and not sent, and rings that were lost.
+"""Ring for work that no worker may know of: rings owed and not sent, and rings that Redis lost.
 
-The database knows what is queued; Redis may have lost it. A ring too many finds nothing to claim, so this
-duty only has to ring at least once, soon, and within a bound: where messages pile up that no worker fetches,
-more of them do not help.
+A ring too many finds nothing to claim, so at least once is enough.
 """
 
 import logging
@@ -24,7 +22,7 @@ UNWRITTEN: Final = 0  # the id of a ring that is in no outbox
 
 
 class RingSender(Protocol):
-    """What this duty needs of `nightshift.broker.queue.Queue`. Both raise QueueUnavailable."""
+    """Both raise QueueUnavailable."""
 
     def ring(self, rings: Sequence[Ring]) -> None: ...
 
@@ -34,11 +32,11 @@ class RingSender(Protocol):
 @dataclass(frozen=True)
 class RingingConfig:
     interval_s: float = 1.0  # between sweeps
-    outbox_age_s: float = 1.0  # the process that writes a ring sends it itself; after this long, we do
-    ring_after_s: float = 10.0  # queued work is rung again after this long
-    rings_per_sweep_max: int = 500  # of each sort: keeps a sweep short after Redis was away
+    outbox_age_s: float = 1.0  # the process that writes a ring sends it; after this long, this duty does
+    ring_after_s: float = 10.0  # for queued work
+    rings_per_sweep_max: int = 500  # of each sort: a sweep stays short after an outage of Redis
     bulk_waiting_max: int = 64  # bulk messages in the queue: enough to wake a fleet, which keeps claiming
-    purge_interval_s: float = 60.0  # between two purges of expired idempotency keys
+    purge_interval_s: float = 60.0  # between purges of expired idempotency keys
 
     def __post_init__(self) -> None:
         if min(self.rings_per_sweep_max, self.bulk_waiting_max) < 1:
@@ -47,17 +45,13 @@ class RingingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Rung(Result):
-    """What one sweep did."""
-
     owed: int = 0  # rings sent from the outbox
     again: int = 0  # rings sent for work that has waited
     purged: int = 0  # expired idempotency keys
-    unavailable: int = 0  # 1: Redis was away, and the next sweep tries again
+    unavailable: int = 0  # 1: Redis was away
 
 
 class Ringing:
-    """See the file's docstring."""
-
     name = "ringing"
 
     def __init__(self, store: Store, sender: RingSender, config: RingingConfig = RingingConfig()) -> None:
@@ -86,7 +80,7 @@ class Ringing:
         return len(rings)
 
     def _ring_online(self, now: datetime) -> int:
-        """One message per request that waits, unless every request there is has its message waiting too."""
+        """One message per request that waits, unless every queued request has its message waiting."""
         waiting = self._unrung(JobKind.ONLINE, now)
         if not waiting:
             return 0
@@ -114,7 +108,7 @@ class Ringing:
             return tx.shards.unrung(now, ring_after, kind=kind, limit=self._config.rings_per_sweep_max)
 
     def _send(self, rings: Sequence[Ring], shard_ids: Sequence[str], now: datetime) -> None:
-        """Ring first, remember afterwards: a crash in between rings twice."""
+        """Ring, then record it: a crash in between rings twice."""
         if not rings:
             return
         self._sender.ring(rings)

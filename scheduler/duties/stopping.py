@@ -1,8 +1,7 @@
 """End what is left of jobs that were told to stop.
 
-A worker learns of the stop with its heartbeat, finishes the rows it is at, and ends the shard itself. This
-duty ends shards that came back to the queue after the stop, takes shards away from workers whose grace period
-is over, and ends online jobs whose one shard has ended.
+Workers learn of the stop with a heartbeat and end their shards. This duty ends shards that came back to the
+queue later, takes shards from workers past the grace period, and ends online jobs whose shard has ended.
 """
 
 from dataclasses import dataclass
@@ -19,32 +18,28 @@ from scheduler.runtime.duty import Result
 @dataclass(frozen=True)
 class StoppingConfig:
     interval_s: float = 1.0  # between passes
-    jobs_per_pass_max: int = 100  # each in a transaction of its own; the longest waiting come first
-    shards_per_job_max: int = 1000  # taken away in one pass; the rest in the next ones
-    grace_s: float = 30.0  # from the stop, for rows in flight to finish
-    notice_s: float = 2 * LeaseConfig.heartbeat_s  # on top: the worker learns of it with a heartbeat
+    jobs_per_pass_max: int = 100  # each in its own transaction; the longest waiting first
+    shards_per_job_max: int = 1000  # taken away in one pass
+    grace_s: float = 30.0  # for rows in flight to finish
+    notice_s: float = 2 * LeaseConfig.heartbeat_s  # on top: until a heartbeat tells the worker
 
     def __post_init__(self) -> None:
         if self.grace_s < 0 or self.notice_s < 0:
             raise ValueError("a grace period cannot be negative")
 
     def is_over(self, told_at: datetime, now: datetime) -> bool:
-        """Whether the grace period of a job that was told to stop then has ended."""
+        """Whether the grace period has ended."""
         return now >= told_at + timedelta(seconds=self.grace_s + self.notice_s)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Result):
-    """What one pass did."""
-
     shards_ended: int = 0  # that waited in the queue
     shards_taken: int = 0  # from workers that did not stop
     online_ended: int = 0  # online jobs whose shard had ended
 
 
 class Stopping:
-    """See the file's docstring."""
-
     name = "stopping"
 
     def __init__(self, store: Store, config: StoppingConfig = StoppingConfig()) -> None:
@@ -53,7 +48,6 @@ class Stopping:
         self.interval_s = config.interval_s
 
     def run_once(self, now: datetime) -> Stopped:
-        """One pass over jobs that were told to stop and have not ended."""
         with self._store.snapshot() as tx:
             jobs = tx.jobs.stopping(self._config.jobs_per_pass_max)
         ended = taken = online = 0
@@ -65,7 +59,7 @@ class Stopping:
         return Stopped(shards_ended=ended, shards_taken=taken, online_ended=online)
 
     def _take_away(self, tx: Transaction, job: Job, now: datetime) -> int:
-        """Fence off workers past the grace period: the database refuses their writes from here on."""
+        """Fence off workers past the grace period: the database refuses their writes."""
         assert job.stop_requested_at is not None, "a stopping job was told when"
         if not self._config.is_over(job.stop_requested_at, now):
             return 0

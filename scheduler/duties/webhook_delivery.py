@@ -1,11 +1,8 @@
-"""Deliver the events owed to webhook endpoints, and record every attempt.
+"""Deliver the events owed to webhook endpoints, at least once under one id, and record every attempt.
 
-An event is owed from the transaction that made it true, so it is delivered at least once, under one id. A
-pass only starts attempts, each in a thread of its own; a limit per tenant keeps slow endpoints from delaying
-those of other tenants. A delivery is reserved before it is attempted; if this process dies, it is due again a
-little later.
-
-An endpoint that answers 410 is disabled: what its tenant's jobs still owe it is recorded as dead, not sent.
+A pass only starts attempts, each in its own thread; a limit per tenant keeps slow endpoints from delaying
+other tenants'. A delivery is reserved first: if this process dies, it is due again later. An endpoint that
+answers 410 is disabled: what its tenant's jobs still owe it is recorded as dead, not sent.
 """
 
 import logging
@@ -41,16 +38,16 @@ ENDPOINT_DISABLED: Final = "not sent: the endpoint has answered 410 Gone since t
 
 
 class Poster(Protocol):
-    """What this duty needs of `nightshift.outbound.safe_http.Egress`."""
+    """What this duty needs of `Egress`."""
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> EgressResponse: ...
 
 
 @dataclass(frozen=True)
 class WebhookDeliveryConfig:
-    interval_s: float = 0.1  # between passes: most of the time from an event to its first attempt
-    in_flight_max: int = 32  # attempts at once, and so threads
-    in_flight_per_tenant_max: int = 8  # of them, what one tenant's slow endpoints can take
+    interval_s: float = 0.1  # between passes: most of an event's wait for its first attempt
+    in_flight_max: int = 32  # attempts at once, each in a thread
+    in_flight_per_tenant_max: int = 8  # of these, one tenant's
     reserved_s: float = 60.0  # a delivery whose scheduler died is due again after this long
 
     def __post_init__(self) -> None:
@@ -77,8 +74,6 @@ class FollowUp:
 
 
 class WebhookDelivery:
-    """See the file's docstring."""
-
     name = "webhook_delivery"
 
     def __init__(
@@ -99,9 +94,9 @@ class WebhookDelivery:
         self.wait_until_idle = self._in_flight.wait_until_idle
 
     def run_once(self, now: datetime) -> Delivered:
-        """Start the due attempts that the limits allow. `wait_until_idle` waits for the outcome.
+        """Start the due attempts that the limits allow.
 
-        Raises RuntimeError where this machine has no thread left; what was not started is due again later.
+        Raises RuntimeError if no thread can be started; what was not started is due again later.
         """
         ended = self._in_flight.take_outcomes()
         if self._in_flight.is_full:
@@ -148,7 +143,7 @@ class WebhookDelivery:
         state: DeliveryState | None = None
         try:
             state = self._attempt(delivery)
-        except Exception:  # the edge of a thread: our own failure is no attempt, the delivery is due again
+        except Exception:  # our own failure is no attempt: the delivery is due again
             log.exception("delivery not attempted", extra=_fields(delivery, "delivery_trouble"))
         finally:
             self._in_flight.release(delivery, state)
@@ -206,7 +201,7 @@ class WebhookDelivery:
             return tx.deliveries.is_disabled(delivery)
 
     def _secret(self, delivery: Delivery) -> str:
-        """The job's own signing secret, else its tenant's, which is made when it is first needed."""
+        """The job's own signing secret, else its tenant's, made when it is first needed."""
         with self._store.snapshot() as tx:
             own = tx.jobs.webhook_secret(delivery.job_id)
             encrypted = own or tx.keys.webhook_secret(delivery.tenant_id)
@@ -217,7 +212,7 @@ class WebhookDelivery:
 
 
 def _not_sent(delivery: Delivery, at: datetime) -> DeliveryAttempt:
-    """The record of an attempt that was not made, because the endpoint is gone."""
+    """The record of an attempt not made, because the endpoint is disabled."""
     return DeliveryAttempt(
         attempt_no=delivery.attempts + 1,
         started_at=at,
@@ -230,7 +225,7 @@ def _not_sent(delivery: Delivery, at: datetime) -> DeliveryAttempt:
 
 
 def follow_up(made: DeliveryAttempt, is_blocked: bool, now: datetime, jitter: float) -> FollowUp:
-    """What becomes of a delivery after this attempt. `jitter` is random, in [0, 1). Pure."""
+    """`jitter` is random, in [0, 1). Pure."""
     if made.delivered:
         return FollowUp(DeliveryState.DELIVERED, now)
     delay_s = None if is_blocked else retry_delay_s(made, jitter)
@@ -240,7 +235,7 @@ def follow_up(made: DeliveryAttempt, is_blocked: bool, now: datetime, jitter: fl
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> int | None:
-    """What the receiver asks for, in seconds from now; None if it asks for nothing that can be understood."""
+    """What the receiver asks for, in seconds from now. None: nothing, or nothing readable."""
     value = headers.get("retry-after", "").strip()
     if value.isdecimal() and len(value) <= _DIGITS_MAX:
         return int(value)
@@ -266,7 +261,7 @@ def _counted(ended: "Counter[DeliveryState]", *, started: int, has_more: bool = 
 
 
 def _head(body: bytes) -> str:
-    """The beginning of an answer as text a database can keep: PostgreSQL has no NUL character."""
+    """The beginning of an answer as text. PostgreSQL stores no NUL character."""
     return body.decode("utf-8", errors="replace").replace("\x00", "\N{REPLACEMENT CHARACTER}")[
         :RESPONSE_HEAD_CHARS
     ]

@@ -10,7 +10,7 @@ from nightshift.objectstore import ObjectChanged
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A job's input, cut into shards. One of the row counts is known."""
+    """One of the row counts is known."""
 
     model: str
     shards: Sequence[NewShard]
@@ -27,7 +27,7 @@ class Refused(Exception):
 
 
 def input_error(error: NightshiftError, param: str) -> InputError:
-    """An error about an input or an output, as it is shown to the job's owner."""
+    """An error about an input or an output, as the job's owner sees it."""
     if isinstance(error, ObjectChanged):
         return InputError("input_changed", f"The input was replaced: {error.message}.", param="input")
     return InputError(error.code or "unreadable_input", error.message, param=error.param or param)

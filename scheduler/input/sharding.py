@@ -1,4 +1,4 @@
-"""Input into shards. Pure: sizes in, ranges out; the cost grows with the shards and not with the rows."""
+"""Cuts input into shards. Pure: sizes in, ranges out; the cost grows with the shards, not with the rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,6 @@ from nightshift.rows.validation import Cut
 
 @dataclass(frozen=True)
 class ShardLimits:
-    """How long a shard is to be, and how many there may be."""
-
     shard_bytes: int
     shards_max: int
 

@@ -1,8 +1,7 @@
-"""Survey the input of a native job without reading it: what objects there are, about how many rows, whose
-model.
+"""Survey the input of a native job without reading it: its objects, about how many rows, whose model.
 
-Only beginnings and footers are read, so the cost grows with the objects and not with their size. What is
-wrong with single rows is found when they are run, and is then those rows' error.
+Only beginnings and footers are read: the cost grows with the objects, not with their size. A row that cannot
+be run gets its own error when it is run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,11 +30,9 @@ NO_MODEL = InputError(
 
 @dataclass(frozen=True)
 class SurveyConfig:
-    """How closely an input is looked at before it is run."""
-
     limits: ShardLimits
     line_bytes_max: int  # one input row
-    objects_sampled_max: int = 16  # the rest are taken to be like these; each costs a request
+    objects_sampled_max: int = 16  # the rest are estimated from these; each costs a request
     sample_bytes: int = 64 * 1024  # of each
     rows_tried_max: int = 100  # when looking for the model's name
 
@@ -71,7 +68,7 @@ class Surveyor:
             yield describe(source.store, info, uri, format, sample_bytes=sample_bytes)
 
     def _objects(self, job: Job) -> Iterable[tuple[Source, ObjectInfo, str, InputFormat]]:
-        """Every object of the input: where it lies, what it is, what shards call it, how it is written."""
+        """Every object of the input: its source, its info, its name in shards, its format."""
         assert job.spec.input is not None, "a bulk job has an input"
         if is_file_id(job.spec.input):
             return [self._file(job, job.spec.input)]
@@ -83,7 +80,7 @@ class Surveyor:
         )
 
     def _file(self, job: Job, file_id: str) -> tuple[Source, ObjectInfo, str, InputFormat]:
-        """An uploaded file: its name says how it is written, its key does not."""
+        """An uploaded file: its name tells its format, its key does not."""
         with self.store.snapshot() as tx:
             file = tx.files.input(job.tenant_id, file_id)
         source = self.sources.open(file_id, job.tenant_id)
@@ -106,7 +103,7 @@ class Surveyor:
         raise Refused(NO_MODEL)
 
     def _first_rows(self, job: Job, shards: Sequence[NewShard]) -> Iterator[RowRequest | RowProblem]:
-        """What the first rows of the input ask for, however many shards without rows come before them."""
+        """Skips any number of shards without rows."""
         return islice(
             (
                 to_request(row, job.spec, shard)
@@ -122,7 +119,7 @@ class Surveyor:
 
 
 def with_guesses(objects: Sequence[InputObject]) -> list[InputObject]:
-    """Objects that were not sampled are taken to have as many rows per byte as those that were. Pure."""
+    """Objects that were not sampled get as many rows per byte as those that were. Pure."""
     sampled = [found for found in objects if found.rows_estimated is not None]
     sampled_bytes = sum(found.size_bytes for found in sampled)
     if not sampled_bytes:

@@ -1,7 +1,4 @@
-"""Read a whole OpenAI batch file, line by line, and plan it; or say everything that is wrong with it.
-
-What a line must look like is `nightshift/rows/validation.py`'s to know.
-"""
+"""Read a whole OpenAI batch file, line by line, and plan it; or say everything that is wrong with it."""
 
 from nightshift import endpoints
 from nightshift.errors import ObjectNotFound

@@ -1,10 +1,10 @@
 """A native job's output: a part file for every shard that has rows, a manifest, and `_SUCCESS` at the end.
 
-After each step a note in the service's own store records the parts written: a second attempt continues after
-the last note whose parts are still there. A `_SUCCESS` is removed before parts are replaced: it is there only
-beside its own parts and manifest.
-
     out/part-00000.jsonl  out/part-00001.jsonl …  out/manifest.json  out/_SUCCESS
+
+After each step a note in the service's own store records the parts written: a second attempt continues after
+the last note whose parts are still there. `_SUCCESS` is removed before parts are replaced, so that it only
+lies beside its own.
 """
 
 import json
@@ -39,7 +39,7 @@ class OutputTrouble(Exception):
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a job's output goes: a store, and a prefix in it that is empty or ends with a slash."""
+    """A store, and a prefix in it that is empty or ends with a slash."""
 
     store: ObjectStore
     prefix: str
@@ -47,8 +47,6 @@ class Destination:
 
 @dataclass(frozen=True)
 class PartWriter:
-    """Writes the parts of one job."""
-
     job: Job
     results: Results
     destination: Destination
@@ -89,7 +87,7 @@ class PartWriter:
             self._put(SUCCESS_NAME, b"")
 
     def _noted(self, note_key: str) -> list[Part] | None:
-        """The parts of a step that was done before. None: it was not, or another job has replaced them."""
+        """The parts of a step done before. None: it was not, or another job has replaced them."""
         if self.notes.head(note_key) is None:
             return None
         note = json.loads(self.notes.read(note_key, size_bytes_max=NOTE_BYTES_MAX))
@@ -99,20 +97,20 @@ class PartWriter:
         return [Part(**part) for part in note]
 
     def _etag(self, name: str) -> str | None:
-        """Of the object at the destination under this name, if there is one."""
+        """None: no object at the destination has this name."""
         with _at_destination():
             found = self.destination.store.head(self.destination.prefix + name)
         return None if found is None else found.etag
 
     def _clear_success(self) -> None:
-        """Another job's output may be here, and is about to be replaced: it is complete no longer."""
+        """It may be another job's, whose output is about to be replaced."""
         key = self.destination.prefix + SUCCESS_NAME
         with _at_destination():
             if self.destination.store.head(key) is not None:
                 self.destination.store.delete(key)
 
     def _part(self, shard: Shard) -> tuple[Part, ObjectInfo] | None:
-        """A shard's part, and the object written. None: the shard has no rows."""
+        """None: the shard has no rows."""
         check(self.may_continue)
         tally = Tally()
         lines = tally.counted(self.results.lines(self.job, shard, native_line))
@@ -144,7 +142,7 @@ class PartWriter:
 
 @contextmanager
 def _at_destination() -> Iterator[None]:
-    """StorageErrors in this block are the destination's: results were read before."""
+    """StorageErrors in this block are the destination's."""
     try:
         yield
     except StorageError as error:
@@ -152,7 +150,7 @@ def _at_destination() -> Iterator[None]:
 
 
 def forget_notes(job: Job, notes: ObjectStore) -> None:
-    """Deletes the notes of a job that has ended. Raises StorageError."""
+    """Raises StorageError."""
     for note in list(notes.list(_notes_prefix(job))):
         notes.delete(note.key)
 

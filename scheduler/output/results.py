@@ -1,8 +1,8 @@
 """The lines of one shard: exactly one for every row, in input order.
 
-Segments hold results in the order in which rows finished, some perhaps twice; the first one committed counts.
-A shard that ended early has rows without a result: its input is read again for their ids. Lines are spooled
-to disk, so memory does not grow with them.
+Segments hold results in the order in which rows finished; of two results of a row, the first committed
+counts. A shard that ended early has rows without a result: its input is read again for their ids. Lines are
+spooled to disk, so that memory does not grow with them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -79,8 +79,6 @@ class Tally:
 
 @dataclass(frozen=True)
 class Results:
-    """Reads the results that workers have written."""
-
     store: Store
     objects: ObjectStore
     sources: Sources
@@ -138,7 +136,7 @@ class Results:
 
 
 def _complete(shard: Shard, spool: "_LineSpool") -> Iterator[ResultLine]:
-    """The rows of a shard that is done: all of them have a result."""
+    """The rows of a shard that is done."""
     rows_total = shard.rows_total or 0
     if spool.rows != set(range(rows_total)):
         raise Mismatch(
@@ -151,7 +149,7 @@ def _complete(shard: Shard, spool: "_LineSpool") -> Iterator[ResultLine]:
 
 
 class _LineSpool:
-    """Lines written in the order they come, and read in any other."""
+    """Lines written in the order in which they come, and read in any other."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -164,7 +162,7 @@ class _LineSpool:
         return set(self._places)
 
     def put(self, result: RowResult, to_line: ToLine) -> None:
-        """Of two results of a row, the first one counts."""
+        """A row's second result is ignored."""
         if result.row in self._places:
             return
         data = json_line(to_line(result))

@@ -1,11 +1,7 @@
-"""What every duty of the scheduler looks like: a name, an interval, and one pass over what there is to do.
+"""A duty: a name, an interval, and `run_once(now)`, where `now` is the database's time as the pass begins.
 
-    class Recovery:                          the class holds what it works with
-        name = "recovery"
-        def run_once(self, now) -> Recovered one pass; tests call exactly this
-
-`now` is the database's time at the beginning of the pass. A pass may be repeated, interrupted anywhere, or
-run by two schedulers at once with the same outcome: the store's WHERE clauses guard what it changes.
+A pass may be repeated, interrupted anywhere, or run by two schedulers at once: the store's WHERE clauses
+guard what it changes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,9 +14,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What one pass did, in counts: every integer field of a subclass goes into the log line."""
+    """Every integer field is a count for the log line."""
 
-    has_more: bool = False  # the pass stopped at a limit: the next one should follow at once
+    has_more: bool = False  # the next pass follows at once
 
     @property
     def counts(self) -> dict[str, int]:
@@ -29,39 +25,35 @@ class Result:
 
 
 class Duty(Protocol):
-    """Something the leading scheduler does over and over."""
-
     @property
     def name(self) -> str:
-        """One word, for logs and metrics."""
+        """For logs and metrics."""
 
     @property
     def interval_s(self) -> float:
-        """The pause after a pass that found nothing more to do, while the service has work."""
+        """Between passes, while the service has work."""
 
     def run_once(self, now: datetime) -> Result:
-        """One pass. May raise anything: the loop logs it and tries again later."""
+        """May raise anything: the loop logs it and tries again."""
 
 
 @runtime_checkable
 class RunsInBackground(Protocol):
-    """A duty whose passes only start work, in threads that go on after the pass."""
+    """A duty whose passes start work in threads that outlive the pass."""
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait for the work under way. False: some still is."""
+        """False: work is still under way."""
 
 
 class Every:
-    """Something a duty does in some of its passes only."""
+    """Limits a part of a duty to one pass per interval."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval = timedelta(seconds=interval_s)
         self._done_at: datetime | None = None
 
     def is_due(self, now: datetime) -> bool:
-        """Whether this pass is one of them. The first is, and one before the last: the database's clock was
-        set back by an unknown time.
-        """
+        """True after the database's clock was set back, too."""
         if self._done_at is not None and self._done_at <= now < self._done_at + self._interval:
             return False
         self._done_at = now
@@ -69,20 +61,20 @@ class Every:
 
 
 class Interrupted(Exception):
-    """The scheduler is stopping, or leads no longer: the next leader begins this piece of work again."""
+    """The scheduler stops or leads no longer; the next leader begins this work again."""
 
 
 MayContinue = Callable[[], bool]  # asked by long passes between two steps
 
 
 def check(may_continue: MayContinue) -> None:
-    """Raises Interrupted when a long pass should end here."""
+    """Raises Interrupted."""
     if not may_continue():
         raise Interrupted
 
 
 def interruptible(items: Iterable[T], may_continue: MayContinue) -> Iterator[T]:
-    """The items, for as long as the work may go on. Raises Interrupted."""
+    """Raises Interrupted."""
     for item in items:
         check(may_continue)
         yield item

@@ -1,7 +1,7 @@
-"""How many webhook attempts may be under way: so many in all, so many of one tenant.
+"""Limits the webhook attempts under way, in all and per tenant.
 
-A tenant gets no further slot when it has as many as are free (`tenants/fairness.py`), so several tenants
-whose receivers all hang cannot take every slot.
+A tenant gets no slot once it holds as many as are free (`tenants/fairness.py`): several tenants whose
+receivers hang cannot take every one.
 """
 
 import threading
@@ -12,7 +12,7 @@ from nightshift.tenants.fairness import may_take
 
 
 class InFlightLimiter:
-    """Counts attempts under way and their outcomes. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, slots_max: int, slots_per_tenant_max: int) -> None:
         self._slots_max = slots_max
@@ -31,7 +31,7 @@ class InFlightLimiter:
             return [tenant for tenant in self._of_tenant if self._is_full(tenant)]
 
     def acquire(self, delivery: Delivery) -> bool:
-        """Take a slot for an attempt. False: none is left, in all or for this tenant."""
+        """False: no slot is left, in all or for this tenant."""
         with self._changed:
             if self._is_full(delivery.tenant_id):
                 return False
@@ -47,7 +47,7 @@ class InFlightLimiter:
             self._changed.notify_all()
 
     def take_outcomes(self) -> "Counter[DeliveryState]":
-        """How attempts have ended since the last call."""
+        """Those since the last call."""
         with self._changed:
             taken, self._outcomes = self._outcomes, Counter()
             return taken

@@ -1,16 +1,13 @@
-"""One active scheduler at a time: a row in the database names the leader, until a time it must renew.
+"""Elects one active scheduler, by a row in the database that the leader renews.
 
-Two clocks are involved, and never compared. When the leader's time is over by the database's clock, any
-scheduler may take the row under the next term. The leader itself trusts its leadership only until its **trust
-deadline**, on its own monotonic clock, counted from the moment *before* it asked for the renewal: a slow
-round trip, a paused process or a database that is away can only make it stop early, never late.
+Once the row's time is over by the database's clock, any scheduler may take it under the next term. The leader
+trusts itself for `trust_s` from *before* it asked for the renewal, by its own monotonic clock, so that a slow
+round trip or a paused process makes it stop early, never late.
 
-    renewal asked              trust ends              the row runs out, a standby takes over
+    renewal asked              trust ends              the row runs out
     |--------- trust_s ------------|------ safety ---------|
-    |------------------------- ttl_s ----------------------|
 
-This keeps two schedulers from doing the same work twice, most of the time. Where it fails (a pass that began
-in time may outlast the deadline) nothing breaks: every duty's writes are guarded by the state they change.
+A pass may outlast the trust: every duty's writes are guarded by the state they change.
 """
 
 import logging
@@ -32,11 +29,9 @@ DUTY: Final = "scheduler"
 
 @dataclass(frozen=True)
 class LeadershipConfig:
-    """Seconds, with the reason for each."""
-
-    ttl_s: float = 15.0  # a killed leader is replaced after this long at most, and one attempt
-    attempt_s: float = 3.0  # between two attempts to lead, or to go on leading: four fit into the trust
-    trust_s: float = 10.0  # without a renewal for this long, a leader stops by itself
+    ttl_s: float = 15.0  # until a killed leader can be replaced
+    attempt_s: float = 3.0  # between attempts: four fit into the trust
+    trust_s: float = 10.0  # without a renewal, until a leader stops by itself
 
     def __post_init__(self) -> None:
         if not 0 < self.attempt_s < self.trust_s < self.ttl_s:
@@ -47,8 +42,6 @@ class LeadershipConfig:
 
 
 class Elector:
-    """Tries to lead, and to go on leading. `attempt` is one try; tests call exactly this."""
-
     def __init__(
         self,
         store: Store,
@@ -66,14 +59,11 @@ class Elector:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this process may do a leader's work right now. Cheap; any thread may ask."""
+        """Whether this process may do a leader's work now. For any thread."""
         return self._clock() < self._trusted_until_s
 
     def attempt(self) -> bool:
-        """Take the lead if it is free, keep it if it is ours. Returns whether this process leads.
-
-        Raises DatabaseUnavailable; what was trusted before stays trusted until its own deadline.
-        """
+        """Take or renew the lead. Raises DatabaseUnavailable; earlier trust then holds to its deadline."""
         asked_at_s = self._clock()
         term = self._renewed() or self._acquired()
         if term is None:
@@ -88,7 +78,7 @@ class Elector:
         return self.is_leading
 
     def resign(self) -> None:
-        """Let another scheduler lead at once; with the database away, it waits for the time to run out."""
+        """Let another scheduler lead at once. Raises DatabaseUnavailable."""
         term = self._term
         self._step_down("leadership given up")
         if term is None:
@@ -97,15 +87,13 @@ class Elector:
             tx.leadership.resign(DUTY, self._leader_id, term, tx.now())
 
     def run(self, stop: threading.Event) -> None:
-        """Attempt again and again until told to stop, then resign. No error ends it: a scheduler without this
-        thread would live on and never lead again.
-        """
+        """Attempt until told to stop, then resign. An error that ended it would leave no leader."""
         while not stop.is_set():
             try:
                 self.attempt()
             except DatabaseUnavailable as error:
                 log.warning("no attempt to lead: %s", error, extra={"action": "leadership_unknown"})
-            except Exception:  # no schema yet, or a backup is being restored: wait for that too
+            except Exception:  # no schema yet, or a backup is being restored
                 log.exception("no attempt to lead", extra={"action": "leadership_unknown"})
             stop.wait(self._config.attempt_s)
         try:
@@ -116,7 +104,6 @@ class Elector:
             log.exception("leadership not given up", extra={"action": "resign_failed"})
 
     def _renewed(self) -> Term | None:
-        """Our term, if the row still says it is ours."""
         if self._term is None:
             return None
         with self._store.transaction() as tx:
@@ -124,7 +111,6 @@ class Elector:
             return self._term if tx.leadership.renew(DUTY, self._leader_id, self._term, until) else None
 
     def _acquired(self) -> Term | None:
-        """A new term, if there is no leader or it is late."""
         with self._store.transaction() as tx:
             now = tx.now()
             until = now + timedelta(seconds=self._config.ttl_s)

@@ -1,8 +1,7 @@
-"""The loop: every duty ticks in a thread of its own for as long as this process leads.
+"""Runs every duty in its own thread while this process leads, so that a slow one delays no other.
 
-A slow duty holds up no other. A pass that raises is logged and tried again after a growing pause; nothing a
-duty does can end the loop. Told to stop, the threads wake at once; a pass that cannot be interrupted is
-abandoned after a few seconds, which is safe because it is safe to repeat.
+A pass that raises is tried again after a growing pause. On stop, a pass that cannot be interrupted is
+abandoned, since it is safe to repeat.
 """
 
 import logging
@@ -25,32 +24,28 @@ Observe = Callable[[str, float, bool], None]  # duty, seconds, whether it succee
 
 @dataclass(frozen=True)
 class LoopConfig:
-    """How the loop paces itself."""
-
-    idle_s: float = 7.5  # between passes while the service is idle, of duties whose own interval is shorter
-    standby_s: float = 0.5  # between checks whether we lead: what a takeover costs on top of its detection
-    retry_first_s: float = 1.0  # after the first failed pass in a row; doubled after each further one …
+    idle_s: float = 7.5  # between passes while the service is idle
+    standby_s: float = 0.5  # between checks whether this process leads
+    retry_first_s: float = 1.0  # after a failed pass; doubled after each further one …
     retry_max_s: float = 60.0  # … up to this
-    away_max_s: float = 5.0  # … or this, while the database is away: every duty has missed something
-    stop_s: float = 5.0  # how long a pass under way is waited for at the end
+    away_max_s: float = 5.0  # … or this, while the database is away
+    stop_s: float = 5.0  # for a pass under way to end
 
     def retry_s(self, failures: int, error: Exception) -> float:
-        """The pause after so many failed passes in a row, the last one with this error."""
+        """After so many failed passes in a row."""
         longest_s = self.away_max_s if isinstance(error, DatabaseUnavailable) else self.retry_max_s
         return Backoff(self.retry_first_s, longest_s).delay_s(failures)
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Between two passes: so long in any case, and so long at most while the service is idle."""
+    """`busy_s` in any case, up to `idle_s` while the service is idle."""
 
     busy_s: float
     idle_s: float = 0.0
 
 
 class Ticker:
-    """One duty, ticking. `tick` is one turn and says how long to pause; tests call exactly this."""
-
     def __init__(
         self,
         duty: Duty,
@@ -67,7 +62,7 @@ class Ticker:
         self._failures = 0
 
     def run(self, stop: threading.Event, work: WorkWatch) -> None:
-        """Tick until told to stop. Each idle period begins with a pass, which counts what ended before."""
+        """Each idle period begins with a pass, which counts what ended before."""
         while not stop.is_set():
             period = work.idle_period
             pause = self.tick()
@@ -75,7 +70,7 @@ class Ticker:
                 work.wait_for_work(period, pause.idle_s - pause.busy_s)
 
     def tick(self) -> Pause:
-        """Run the duty once, if we lead. Returns the pause before the next turn."""
+        """One turn. Returns the pause after it."""
         if not self._is_leading():
             self._failures = 0
             return Pause(self._config.standby_s)
@@ -84,7 +79,7 @@ class Ticker:
             has_more = self._run_duty()
         except Interrupted:
             return Pause(self._config.standby_s)
-        except Exception as error:  # noqa: BLE001 - the edge of the loop: whatever it was, the next pass tries again
+        except Exception as error:  # noqa: BLE001 - the next pass tries again
             self._observe(self.duty.name, time.monotonic() - started_s, False)
             return Pause(self._failed(error))
         self._observe(self.duty.name, time.monotonic() - started_s, True)
@@ -117,8 +112,8 @@ class Ticker:
 def run(
     tickers: Sequence[Ticker], work: WorkWatch, stop: threading.Event, config: LoopConfig = LoopConfig()
 ) -> None:
-    """Run every ticker in a thread of its own until told to stop. Returns within `stop_s` of that."""
-    # Daemons: a pass that hangs in a library must not keep the process from ending.
+    """Returns within `stop_s` after `stop` is set."""
+    # Daemons: a pass that hangs must not keep the process from ending.
     watching = threading.Thread(target=work.run, args=(stop,), name="work-watch", daemon=True)
     threads = [
         threading.Thread(target=ticker.run, args=(stop, work), name=ticker.duty.name, daemon=True)

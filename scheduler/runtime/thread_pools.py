@@ -1,7 +1,6 @@
 """Thread pools for slow work: on several jobs at once, and on several parts of one job.
 
-A pass of a duty only starts work, so a large input delays no small one. A job whose work failed (storage or
-database away) is left alone for a growing time.
+A pass only starts work: a large input delays no small one. A job whose work failed backs off.
 """
 
 import logging
@@ -23,9 +22,7 @@ log = logging.getLogger(__name__)
 POSTPONED = "postponed"
 
 Work = Callable[[Job], str]  # returns its outcome, in a word that is counted
-FetchWaiting = Callable[
-    [int, Job | None], Sequence[Job]
-]  # at most so many waiting jobs, those after this one
+FetchWaiting = Callable[[int, Job | None], Sequence[Job]]  # (limit, after this job)
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -33,17 +30,17 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class JobPoolConfig:
-    threads_max: int = 4  # jobs at once; a thread waits for storage most of the time
-    jobs_looked_at_max: int = 100  # per pass: the page from which jobs are started
-    retry_first_s: float = 2.0  # after the first failure of a job; doubled after each further one …
-    retry_max_s: float = 120.0  # … up to this, for as long as the job has time
+    threads_max: int = 4  # jobs at once; each mostly waits for storage
+    jobs_looked_at_max: int = 100  # per pass
+    retry_first_s: float = 2.0  # after a job's first failure; doubled after each further one …
+    retry_max_s: float = 120.0  # … up to this
 
     def __post_init__(self) -> None:
         if self.threads_max < 1 or not 0 < self.retry_first_s <= self.retry_max_s:
             raise ValueError("a job pool needs at least one thread, and a pause between tries")
 
     def retry_delay(self, failures: int) -> timedelta:
-        """The pause after so many failures in a row."""
+        """After so many failures in a row."""
         return timedelta(seconds=Backoff(self.retry_first_s, self.retry_max_s).delay_s(failures))
 
 
@@ -55,14 +52,12 @@ class _Failures:
 
 @dataclass(frozen=True)
 class PoolPass:
-    """What one pass started, and how work has ended since the pass before."""
-
     started: int
     ended: "Counter[str]"
 
 
 class JobPool:
-    """Runs a duty's work on jobs, each in a thread of its own. Thread-safe."""
+    """Runs a duty's work on jobs, each in its own thread. Thread-safe."""
 
     def __init__(
         self, name: str, fetch_waiting: FetchWaiting, work: Work, config: JobPoolConfig = JobPoolConfig()
@@ -78,7 +73,7 @@ class JobPool:
         self._changed = threading.Condition()
 
     def run_once(self, now: datetime) -> PoolPass:
-        """Start waiting jobs, from the next page in each pass, so that those in backoff hide no others."""
+        """Start waiting jobs, from the next page in each pass: jobs in backoff hide no others."""
         ended = self.take_outcomes()
         if self.is_full:
             return PoolPass(0, ended)
@@ -95,7 +90,7 @@ class JobPool:
     def start(self, job: Job, now: datetime) -> bool:
         """Start work on a job. False: it is under way or in backoff, or all threads are busy.
 
-        Raises RuntimeError where this machine has no thread left; the job waits as before.
+        Raises RuntimeError if no thread can be started; the job still waits then.
         """
         with self._changed:
             is_full = len(self._busy) >= self._config.threads_max
@@ -113,13 +108,13 @@ class JobPool:
         return True
 
     def take_outcomes(self) -> "Counter[str]":
-        """How work has ended since the last call."""
+        """Those since the last call."""
         with self._changed:
             taken, self._outcomes = self._outcomes, Counter()
             return taken
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait for the work under way. False: some still is."""
+        """False: work is still under way."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy, timeout_s)
 
@@ -130,11 +125,11 @@ class JobPool:
             return False
         if backoff.began_at is None:
             backoff.began_at = now
-        # `now` before the beginning: the database's clock was set back by an unknown time, so try again.
+        # `now` before the beginning: the database's clock was set back, so try again.
         return backoff.began_at <= now < backoff.began_at + self._config.retry_delay(backoff.count)
 
     def _forget_old_backoffs(self, now: datetime) -> None:
-        """Drops those of jobs that have not been offered for long since: they ended some other way."""
+        """Those of jobs not offered for long: they ended some other way."""
         grace = timedelta(seconds=2 * self._config.retry_max_s)
         self._backoffs = {
             job_id: backoff
@@ -177,8 +172,7 @@ class JobPool:
 def map_in_threads(function: Callable[[Item], Made], items: Sequence[Item], threads_max: int) -> list[Made]:
     """`function` of every item, in order, by so many threads. Raises what the first failure raised.
 
-    The threads are daemons: one that hangs does not keep the process from ending. They run in the caller's
-    context (time limits, fences).
+    The threads are daemons, and run in the caller's context (time limits, fences).
     """
     made: dict[int, Made] = {}
     failures: list[Exception] = []
@@ -193,7 +187,7 @@ def map_in_threads(function: Callable[[Item], Made], items: Sequence[Item], thre
                 return
             try:
                 made[number] = function(items[number])
-            except Exception as error:  # noqa: BLE001 - the edge of a thread: raised again in the caller's
+            except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
                 failures.append(error)
 
     threads = [
@@ -203,7 +197,7 @@ def map_in_threads(function: Callable[[Item], Made], items: Sequence[Item], thre
     try:
         for thread in threads:
             thread.start()
-    except RuntimeError as error:  # no thread is left on this machine: the running ones are to stop
+    except RuntimeError as error:  # stop the threads that run
         failures.append(error)
     for thread in threads:
         if thread.ident is not None:

@@ -1,15 +1,7 @@
-"""Whether the duties have work, so that an idle scheduler does not poll with a dozen queries.
+"""Watches whether the duties have work, so that an idle scheduler does not poll with a dozen queries.
 
-There is work while a job has not ended, a ring is owed or a delivery is due; then every duty ticks at its own
-interval. Otherwise the service is idle, and duties pause until one of these comes about:
-
-    a commit, of any process     noticed within `look_s` by `store.Changes`, which costs no query of a table;
-                                 one query then says whether it has brought work
-    the next delivery is due     known from that query
-    `LoopConfig.idle_s`          whatever the watch says, so that nothing depends on it
-
-A commit needs no Redis and no cooperation, and none is missed. So an idle service starts work as soon as a
-busy one does.
+There is work while a job has not ended, a ring is owed or a delivery is due. Otherwise duties pause until any
+process commits (`store.Changes`), the next delivery is due, or `LoopConfig.idle_s` is over.
 """
 
 import logging
@@ -29,13 +21,11 @@ Clock = Callable[[], float]  # monotonic, in seconds
 
 @dataclass(frozen=True)
 class WatchConfig:
-    look_s: float = 0.2  # between looks while idle: less than planning waits between its passes
-    busy_look_s: float = 1.0  # between looks while there is work: how late it notices that there is none
+    look_s: float = 0.2  # between looks while idle: less than planning's interval
+    busy_look_s: float = 1.0  # while there is work
 
 
 class WorkWatch:
-    """Looks for work in one thread, for tickers that wait in theirs. Tests call `look`, which is one look."""
-
     def __init__(
         self,
         store: Store,
@@ -57,23 +47,22 @@ class WorkWatch:
 
     @property
     def idle_period(self) -> int | None:
-        """The number of the idle period that has begun. None: there is work, or may be."""
+        """The number of the current idle period. None: there is work, or may be."""
         with self._changed:
             return self._idle_periods if self._is_idle else None
 
     def run(self, stop: threading.Event) -> None:
-        """Look again and again until told to stop."""
         while not stop.wait(self.look()):
             pass
         self._changes.close()
 
     def look(self) -> float:
-        """Look once. Returns the seconds to pause before the next look."""
+        """Returns the seconds until the next look."""
         try:
             self._set_idle(self._is_leading() and self._has_no_work())
         except DatabaseUnavailable:  # the duties meet the same error, and log it
             self._set_idle(False)
-        except Exception:  # the edge of a thread: no schema yet, or a backup is being restored
+        except Exception:  # no schema yet, or a backup is being restored
             log.exception("cannot tell whether there is work", extra={"action": "watch_failed"})
             self._set_idle(False)
         if not self._is_idle:
@@ -81,19 +70,18 @@ class WorkWatch:
         return min(self._config.look_s, max(0.0, self._due_at_s - self._clock()))
 
     def wait_for_work(self, period: int | None, timeout_s: float) -> None:
-        """Wait for the end of this idle period; not at all if it has ended, or if it is None."""
+        """Wait for the end of this idle period, if it has not ended and is not None."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._period_is_over(period), timeout_s)
 
     def close(self) -> None:
-        """Nothing waits for work any more."""
+        """Release the waiting tickers."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def _has_no_work(self) -> bool:
-        # The changes come first: what is committed between the two questions is seen by the second one, and
-        # once more by the next look.
+        # Asked first: a commit between the two is seen by the query, and again by the next look.
         has_changed = self._changes.seen()
         if self._is_idle and not has_changed and self._clock() < self._due_at_s:
             return True
