@@ -1,9 +1,6 @@
-"""Logs as events with fields: what happened in words, and who, what and how many beside it.
+"""Logs as events with fields, rendered as text lines or JSON objects.
 
-    log.info("shard completed", extra={"action": "shard_completed", "shard": shard_id, "rows": 500})
-
-Two renderings of the same event: a line for people, or a JSON object for machines. This file knows nothing of
-what is logged, and adds nothing to it but the time, the process and the place.
+log.info("shard completed", extra={"action": "shard_completed", "shard": shard_id, "rows": 500})
 """
 
 import json
@@ -14,7 +11,7 @@ from typing import Any, Final, Literal, TextIO
 
 from nightshift.settings import LogSettings
 
-# Libraries that narrate. Their warnings are heard, their progress is not.
+# Libraries that log their progress; only their warnings are shown.
 _QUIET: Final = (
     "alembic",
     "amqp",
@@ -33,7 +30,7 @@ _QUIET: Final = (
     "urllib3",
     "uvicorn.access",
 )
-# Libraries that bring handlers of their own, which would write every line twice.
+# Libraries that add their own handlers, which would write every line twice.
 _WITH_HANDLERS: Final = (
     "celery",
     "huggingface_hub",
@@ -47,10 +44,7 @@ _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message
 
 
 def set_up_logging(process: str, settings: LogSettings | None = None, stream: TextIO | None = None) -> None:
-    """Send every log line of this process to standard error, as the operator wants it. May be called again.
-
-    `process` says who speaks: `api`, `scheduler`, `worker`.
-    """
+    """Log to standard error in the operator's format; repeatable. `process`: `api`, `scheduler`, `worker`."""
     settings = settings or LogSettings()
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
@@ -63,7 +57,7 @@ def set_up_logging(process: str, settings: LogSettings | None = None, stream: Te
 
 
 def adopt_libraries() -> None:
-    """Take away the handlers that libraries bring. Again after importing one late: it brings them then."""
+    """Remove the libraries' handlers; call again after a late import, which adds them."""
     for name in _WITH_HANDLERS:
         library = logging.getLogger(name)
         library.handlers.clear()
@@ -71,7 +65,7 @@ def adopt_libraries() -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, process, logger, message, then the event's own fields."""
+    """One JSON object per line: time, level, process, logger, message and the event's fields."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -91,7 +85,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class HumanFormatter(logging.Formatter):
-    """`20:35:28 warning worker  lease lost  shard=shard_a term=3`; exceptions follow on their own lines."""
+    """`20:35:28 warning worker  lease lost  shard=shard_a term=3`; a traceback follows on its own lines."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -99,7 +93,7 @@ class HumanFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)[11:19]} {record.levelname.lower():<7} {self._process}  {record.getMessage()}"
-        # The action is for machines: the message says the same in words.
+        # The action repeats the message for machines.
         fields = [f"{name}={value}" for name, value in event_fields(record).items() if name != "action"]
         if fields:
             line += "  " + " ".join(fields)
@@ -108,7 +102,7 @@ class HumanFormatter(logging.Formatter):
 
 
 def event_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What was given as `extra`."""
+    """The fields given as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
 
 

@@ -1,8 +1,6 @@
-"""What the operator decides: environment variables `NIGHTSHIFT_*` (and `.env`), one frozen class per concern.
+"""The operator's settings: environment variables `NIGHTSHIFT_*` (and `.env`), one frozen class per concern.
 
-Read once, at a composition root (`api/app.py`, `scheduler/__main__.py`, `workers/composition.py`,
-`nightshift/cli`), and passed on. S3's endpoint and credentials come from the standard AWS variables and
-nothing else.
+Each composition root reads them once. S3's endpoint and credentials come from the standard AWS variables.
 """
 
 from ipaddress import ip_network
@@ -35,7 +33,7 @@ def default_data_dir() -> Path:
 
 
 class _Settings(BaseSettings):
-    """Raises InvalidSetting, in one line that names the variables."""
+    """Raises InvalidSetting, which names the variables."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", extra="ignore", frozen=True
@@ -43,7 +41,7 @@ class _Settings(BaseSettings):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _say_which(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+    def _name_variables(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         try:
             return validate(data)
         except ValidationError as error:
@@ -51,7 +49,7 @@ class _Settings(BaseSettings):
 
 
 def _in_words(found: Any) -> str:
-    """One of pydantic's errors: `NIGHTSHIFT_ONLINE_SLOTS is 'many': it should be a valid integer, …`."""
+    """A pydantic error as `NIGHTSHIFT_ONLINE_SLOTS is 'many': it should be a valid integer, …`."""
     says = found["msg"].removeprefix("Value error, ").replace("Input should", "it should")
     name = str(found["loc"][0])
     value = "not shown here" if name in HOLD_PASSWORDS else repr(found["input"])
@@ -59,7 +57,6 @@ def _in_words(found: Any) -> str:
 
 
 def _ascending(**times_s: float) -> None:
-    """Raises InvalidSetting unless each is shorter than the next."""
     values = list(times_s.values())
     if any(shorter >= longer for shorter, longer in pairwise(values)):
         order = " < ".join(f"{PREFIX}{name}" for name in times_s)
@@ -68,7 +65,7 @@ def _ascending(**times_s: float) -> None:
 
 
 def _split(value: object) -> object:
-    """Lists are written `a,b,c`: JSON in an environment variable invites quoting mistakes."""
+    """Split `a,b,c`; JSON in an environment variable invites quoting mistakes."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
@@ -84,7 +81,7 @@ def _networks(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _http_url(value: str) -> str:
-    """Empty, or one that a client can be made of."""
+    """Accepts an empty value, or an http(s) URL with a host."""
     try:
         url = httpx.URL(value)
     except httpx.InvalidURL as error:
@@ -95,14 +92,14 @@ def _http_url(value: str) -> str:
 
 
 def _redis_url(value: str) -> str:
-    """One that every client of Redis here can be made of."""
+    """Accepts a URL that all our Redis clients can use."""
     says = "it should be redis://HOST:PORT/0, rediss://HOST:PORT/0 or redis+socket:///PATH"
     try:
         url = urlsplit(value)
-        has_place = bool(url.hostname) and url.port != 0
-    except ValueError:  # which may quote a part of the password
+        has_host = bool(url.hostname) and url.port != 0
+    except ValueError:  # it may quote part of the password
         raise ValueError(says) from None
-    if value.startswith("redis+socket:///") or (url.scheme in ("redis", "rediss") and has_place):
+    if value.startswith("redis+socket:///") or (url.scheme in ("redis", "rediss") and has_host):
         return value
     raise ValueError(says)
 
@@ -114,29 +111,27 @@ RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
 PortOrNone = Annotated[int, Field(ge=0, le=PORT_MAX)]  # 0: none
 
-COUNT_MAX: Final = 2**63 - 1  # what databases count to
+COUNT_MAX: Final = 2**63 - 1  # the databases' largest integer
 Count = Annotated[int, Field(ge=1, le=COUNT_MAX)]
-Limit = Annotated[int, Field(ge=0, le=COUNT_MAX)]  # 0: nothing gets in
+Limit = Annotated[int, Field(ge=0, le=COUNT_MAX)]  # 0: none allowed
 
-SECONDS_MAX: Final = 24 * 86400  # what databases and sockets count as milliseconds in 32 bits
-YEARS: Final = 10 * 365 * 86400  # longer than anything here can be meant to take
+SECONDS_MAX: Final = 24 * 86400  # databases and sockets hold milliseconds in 32 bits
+YEARS: Final = 10 * 365 * 86400
 Seconds = Annotated[float, Field(ge=0.001, le=SECONDS_MAX, allow_inf_nan=False)]
 Milliseconds = Annotated[float, Field(gt=0, le=1000 * SECONDS_MAX, allow_inf_nan=False)]
-SecondsOrNone = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]  # 0: none, or not at all
+SecondsOrNone = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]  # 0: off
 
 
 class DataSettings(_Settings):
-    """Where this installation keeps what it cannot get back."""
-
     data_dir: Path = Field(default_factory=default_data_dir)
-    # sqlite:///… or postgresql+psycopg://…; default: a file in data_dir. It may hold a password: not shown.
+    # sqlite:///… or postgresql+psycopg://…; default: a file in data_dir. Hidden: it may hold a password.
     database_url: str = Field(default="", repr=False)
     storage_url: str = ""  # file:///… or s3://bucket/prefix; default: a directory in data_dir
-    # Encrypts webhook secrets; default: a file in data_dir, made on first use.
+    # Encrypts webhook secrets; default: a file in data_dir, created on first use.
     secret_key: str = Field(default="", repr=False)
     database_pool_size: Count = 10
-    database_busy_timeout_s: Seconds = 15.0  # how long a writer waits for SQLite's lock
-    database_timeout_s: Seconds = 10.0  # for a statement on PostgreSQL, and for a free connection to it
+    database_busy_timeout_s: Seconds = 15.0  # for SQLite's write lock
+    database_timeout_s: Seconds = 10.0  # per PostgreSQL statement, and to wait for a pooled connection
 
     @property
     def resolved_database_url(self) -> str:
@@ -149,17 +144,17 @@ class DataSettings(_Settings):
 
 class LogSettings(_Settings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "human", "json"] = "auto"  # auto: for people on a terminal, else for machines
+    log_format: Literal["auto", "human", "json"] = "auto"  # human on a terminal, else json
 
 
 class QueueSettings(_Settings):
-    # Or redis+socket:///path for an embedded server. It may hold a password, too.
+    # redis+socket:///path for an embedded server. Hidden: it may hold a password.
     redis_url: RedisUrl = Field(default="redis://127.0.0.1:6379/0", repr=False)
-    publish_timeout_s: Seconds = 1.0  # a dead Redis may not hold up a submit for longer
+    publish_timeout_s: Seconds = 1.0  # the longest an unreachable Redis delays a submit
 
 
 class LocationSettings(_Settings):
-    """Which places jobs may name as input and output. Nothing is allowed by default."""
+    """The places that jobs may name as input and output. None by default."""
 
     s3_buckets: Words = ()
     file_roots: Words = ()
@@ -168,7 +163,7 @@ class LocationSettings(_Settings):
 
 
 class RowSettings(_Settings):
-    """What one row may be, for every process that reads rows."""
+    """For every process that reads rows."""
 
     line_bytes_max: Count = 4 * MIB  # one input row
 
@@ -178,10 +173,10 @@ class SubmissionSettings(RowSettings):
 
     models: Words = ()  # names known before a worker has registered
     online_queue_max: Limit = 1000  # unfinished online requests per tenant; more get 429
-    online_queue_total_max: Limit = 10_000  # unfinished online requests of all tenants; more get 429
+    online_queue_total_max: Limit = 10_000  # … of all tenants together
     bulk_jobs_max: Limit = 1000  # unfinished bulk jobs per tenant; more get 429
-    bulk_rows_max: Limit = 100_000_000  # rows not done yet per tenant; more get 429
-    bulk_rows_total_max: Limit = 1_000_000_000  # … of all tenants
+    bulk_rows_max: Limit = 100_000_000  # unfinished rows per tenant; more get 429
+    bulk_rows_total_max: Limit = 1_000_000_000  # … of all tenants together
     completion_window_max_s: Annotated[int, Field(ge=1, le=YEARS)] = 30 * 86400
     webhook_allow_cidrs: Cidrs = ()  # private networks webhooks may reach
 
@@ -189,33 +184,33 @@ class SubmissionSettings(RowSettings):
 
 
 class ApiSettings(_Settings):
-    base_url: str = "http://127.0.0.1:8000"  # how clients reach us; in `links`
-    body_bytes_max: Count = 4 * MIB  # of a JSON body
-    bodies_bytes_max: Count = 256 * MIB  # of all large ones under way in one process; twice one's, at least
-    file_bytes_max: Count = 200 * MIB  # of an uploaded batch file
-    online_wait_s: Seconds = 600.0  # how long a chat request is waited for
-    ready_needs_worker: bool = False  # /readyz waits for a worker with its models loaded
+    base_url: str = "http://127.0.0.1:8000"  # the public address, used in `links`
+    body_bytes_max: Count = 4 * MIB  # per JSON body
+    bodies_bytes_max: Count = 256 * MIB  # of all large bodies in one process; at least twice one's
+    file_bytes_max: Count = 200 * MIB  # per uploaded batch file
+    online_wait_s: Seconds = 600.0  # the longest a chat request waits for its answer
+    ready_needs_worker: bool = False  # /readyz waits for a worker with loaded models
 
 
 class ClientSettings(_Settings):
-    base_url: str = "http://127.0.0.1:8000"  # the server that commands talk to
-    api_key: str = Field(default="", repr=False)  # default: the key `nightshift up` left in data_dir
+    base_url: str = "http://127.0.0.1:8000"  # the server that commands call
+    api_key: str = Field(default="", repr=False)  # default: the file in data_dir that `nightshift up` writes
 
 
 class SchedulerSettings(RowSettings):
-    shard_bytes: Count = 256 * 1024  # of input per shard: the unit of leasing and of retry
+    shard_bytes: Count = 256 * 1024  # of input per shard
     shards_per_job_max: Count = 100_000
     rows_per_file_max: Count = 50_000  # OpenAI routes
     embedding_inputs_per_file_max: Count = 50_000
-    attempts_max: Count = 20  # leases of one shard in a row that ended without progress
-    leader_ttl_s: Seconds = 15.0  # of several schedulers one leads; a dead one is replaced after so long
-    leader_trust_s: Seconds = 10.0  # one that could not renew its lead for so long stops by itself
-    leader_attempt_s: Seconds = 3.0  # between two attempts to lead, or to go on leading
-    ring_after_s: Seconds = 10.0  # queued work that no ring was sent for in so long is rung again
-    retention_interval_s: Seconds = 300.0  # between two passes over objects that nothing refers to
-    # An object nothing refers to is collected so long after it was written.
+    attempts_max: Count = 20  # leases of one shard in a row without progress
+    leader_ttl_s: Seconds = 15.0  # a dead leader is replaced after this
+    leader_trust_s: Seconds = 10.0  # a leader that cannot renew for this long stops
+    leader_attempt_s: Seconds = 3.0  # between attempts to become or stay leader
+    ring_after_s: Seconds = 10.0  # queued work without a ring for this long is rung again
+    retention_interval_s: Seconds = 300.0  # between passes over unreferenced objects
+    # An unreferenced object is collected this long after it was written.
     orphan_age_s: Annotated[float, Field(ge=1, le=YEARS, allow_inf_nan=False)] = 3600.0
-    scheduler_metrics_port: PortOrNone = 0  # GET /metrics of the scheduler itself; 0: not served
+    scheduler_metrics_port: PortOrNone = 0  # the scheduler's own GET /metrics; 0: off
     webhook_ports: Annotated[tuple[Port, ...], NoDecode] = ()  # empty: any port
 
     @field_validator("webhook_ports", mode="before")
@@ -225,7 +220,7 @@ class SchedulerSettings(RowSettings):
         return tuple(int(word) for word in words) if isinstance(words, tuple) else value
 
     @model_validator(mode="after")
-    def _lead_can_be_kept(self) -> Self:
+    def _check_leader_times(self) -> Self:
         _ascending(
             LEADER_ATTEMPT_S=self.leader_attempt_s,
             LEADER_TRUST_S=self.leader_trust_s,
@@ -237,32 +232,32 @@ class SchedulerSettings(RowSettings):
 class WorkerSettings(RowSettings):
     models: Words = ()  # local paths or hub ids
     dtype: str = "auto"
-    deterministic: bool = False  # the same bits however rows are batched and resumed; float32 on a CPU
+    deterministic: bool = False  # bitwise equal results in any batch; float32 on a CPU
     device: str = "auto"
-    capacity: Literal["spot", "on_demand"] = "on_demand"  # the kind of machine this worker runs on
-    shards_max: Count = 2  # bulk shards held at once
-    rows_in_flight_max: Count = 128  # rows of one shard inside the engine
-    segment_rows: Count = 64  # a segment is written after so many finished rows …
-    segment_interval_s: Seconds = 2.0  # … or so long, whichever comes first
-    # Unfinished rows are saved as their tokens so often; 0: only on leaving.
+    capacity: Literal["spot", "on_demand"] = "on_demand"  # this machine's kind
+    shards_max: Count = 2  # bulk shards held
+    rows_in_flight_max: Count = 128  # of one shard
+    segment_rows: Count = 64  # a segment is written after this many finished rows …
+    segment_interval_s: Seconds = 2.0  # … or this long, whichever comes first
+    # Between saves of unfinished rows' tokens; 0: only when draining.
     carry_over_interval_s: SecondsOrNone = 2.0
-    online_slots: Count = 256  # online requests held at once
+    online_slots: Count = 256  # online requests held
     engine_max_num_seqs: Count = 128
     engine_num_kv_blocks: Count | None = None
     engine_weight_dtype: str = "auto"  # or int8
     engine_kv_cache_dtype: str = "auto"  # or float32, bfloat16, float16, int8, fp8 (CUDA)
-    # Bulk keeps steps so short; None: it does not.
+    # Bulk rows are limited to steps of this length beside interactive ones; None: no limit.
     engine_interactive_step_budget_ms: Milliseconds | None = 50.0
-    stop_grace_s: SecondsOrNone = 30.0  # rows in flight may finish this long after a cancel or the deadline
+    stop_grace_s: SecondsOrNone = 30.0  # for rows in flight after a cancel or the deadline
     drain_s: Seconds = 25.0  # from SIGTERM to exit, at most
-    bulk_drain_s: Seconds = 5.0  # of that, until bulk shards are handed back
-    # An engine step longer than this is stuck, and the worker ends itself; 0: no step is.
+    bulk_drain_s: Seconds = 5.0  # the part of drain_s after which bulk shards are handed back
+    # The worker ends itself when an engine step takes longer; 0: never.
     step_timeout_s: SecondsOrNone = 60.0
-    # Likewise, if it hears nothing for so long while Redis has messages for it; 0: never.
+    # The worker ends itself when it receives nothing for this long while messages wait in Redis; 0: never.
     deaf_after_s: SecondsOrNone = 30.0
-    spot_provider: Literal["auto", "aws", "gcp", "azure", "none"] = "auto"  # whose notices are listened for
-    spot_metadata_url: HttpUrl = ""  # where they are asked for; default: the provider's own address
-    worker_metrics_port: PortOrNone = 0  # GET /metrics of the worker itself; 0: not served
+    spot_provider: Literal["auto", "aws", "gcp", "azure", "none"] = "auto"  # whose spot notices are read
+    spot_metadata_url: HttpUrl = ""  # default: the provider's address
+    worker_metrics_port: PortOrNone = 0  # the worker's own GET /metrics; 0: off
     lease_ttl_s: Seconds = LeaseConfig.ttl_s
     heartbeat_s: Seconds = LeaseConfig.heartbeat_s
     lease_trust_s: Seconds = LeaseConfig.trust_s
@@ -270,14 +265,14 @@ class WorkerSettings(RowSettings):
     _split = field_validator("models", mode="before")(_split)
 
     @model_validator(mode="after")
-    def _lease_can_be_kept(self) -> Self:
+    def _check_lease_times(self) -> Self:
         _ascending(
             HEARTBEAT_S=self.heartbeat_s, LEASE_TRUST_S=self.lease_trust_s, LEASE_TTL_S=self.lease_ttl_s
         )
         return self
 
     @model_validator(mode="after")
-    def _bulk_leaves_first(self) -> Self:
+    def _check_bulk_drain(self) -> Self:
         if self.bulk_drain_s > self.drain_s:
             raise InvalidSetting(
                 f"{PREFIX}BULK_DRAIN_S is part of {PREFIX}DRAIN_S, and they are "
@@ -304,9 +299,6 @@ EVERY_CONCERN: Final[tuple[type[_Settings], ...]] = (
 
 
 def check_settings() -> None:
-    """Read everything once, so that what makes no sense is said before anything is started.
-
-    Raises InvalidSetting.
-    """
+    """Read all settings, so that a bad one is reported before anything starts. Raises InvalidSetting."""
     for concern in EVERY_CONCERN:
         concern()

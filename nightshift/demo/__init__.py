@@ -1,8 +1,6 @@
-"""The demo model and its expected answers: numbers in English words.
+"""The demo model's checkpoint and expected answers: `48213` is `forty-eight thousand two hundred thirteen`.
 
-The repository carries one small decoder that answers the message `48213` with `forty-eight thousand two
-hundred thirteen`, so that a run of the service can be verified. This module has the right answers, the
-checkpoint's path and the numbers that training held out. `examples/demo_model/train.py` trains it.
+`examples/demo_model/train.py` trains the model.
 """
 
 import hashlib
@@ -13,7 +11,7 @@ DEMO_MODEL_ID = "demo_model"
 
 LARGEST_NUMBER = 999_999
 
-# Smaller numbers are all trained on: larger ones are composed of them.
+# Training sees every smaller number: larger ones are composed of them.
 SMALLEST_HELD_OUT_NUMBER = 1_000
 HELD_OUT_ONE_IN = 50
 
@@ -27,15 +25,12 @@ _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eigh
 
 
 def demo_model_path() -> Path:
-    """The directory of the shipped checkpoint: config, safetensors, tokenizer, chat template, model card."""
+    """The directory of the shipped checkpoint."""
     return Path(__file__).parent / DEMO_MODEL_ID
 
 
 def number_in_words(n: int) -> str:
-    """`n` in English words, hyphenated tens, no "and": 48213 is "forty-eight thousand two hundred thirteen".
-
-    Raises ValueError outside 0 to 999,999.
-    """
+    """`n` in English words, with hyphenated tens and no "and". Raises ValueError outside 0 to 999,999."""
     if not 0 <= n <= LARGEST_NUMBER:
         raise ValueError(f"{n} is outside 0 to {LARGEST_NUMBER}")
     thousands, rest = divmod(n, 1_000)
@@ -46,7 +41,7 @@ def number_in_words(n: int) -> str:
 
 
 def is_held_out(n: int) -> bool:
-    """Whether training never shows `n`: 19,768 of the million numbers, chosen by hash, to test with."""
+    """Whether training never shows `n`; true of 19,768 of the million numbers, chosen by hash."""
     digest = hashlib.sha256(f"nightshift demo model {n}".encode()).digest()
     return n >= SMALLEST_HELD_OUT_NUMBER and int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
 

@@ -1,4 +1,4 @@
-"""Which models may be asked for what: those a worker has registered, and those the operator has announced."""
+"""The models that clients may ask for: those that workers registered and those the operator announced."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -13,12 +13,12 @@ from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import InputError
 from nightshift.store import Transaction
 
-CACHED_S: Final = 5.0  # how long a model is served as it was last read, whatever workers register meanwhile
+CACHED_S: Final = 5.0  # the longest a served model is answered from the cache
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model as clients see it. Of one that no worker has registered yet, only the name is known."""
+    """A model as clients see it. Only the name is known until a worker registers it."""
 
     id: str
     kind: ModelKind | None = None
@@ -26,15 +26,15 @@ class ServedModel:
     created_at: datetime | None = None
 
     def serves(self, endpoint: str) -> bool:
-        """An announced model is taken to serve every endpoint until a worker registers what it is."""
+        """Whether it serves the endpoint; an unregistered model is assumed to serve every one."""
         return self.kind is None or endpoints.get(endpoint).model_kind is self.kind
 
 
 class Catalogue:
-    """The models there are at one moment."""
+    """The models at one moment."""
 
     def __init__(self, registered: Sequence[Model], announced: Iterable[str] = ()) -> None:
-        """`announced`: as they are written in NIGHTSHIFT_MODELS, hub ids or paths."""
+        """`announced`: hub ids or paths from NIGHTSHIFT_MODELS."""
         self._has_registered = bool(registered)
         self._models = {
             model.id: ServedModel(model.id, model.kind, model.context_length, model.created_at)
@@ -45,7 +45,7 @@ class Catalogue:
 
     @property
     def models(self) -> Sequence[ServedModel]:
-        """Every model, in the workers' order, then those announced."""
+        """Registered models in the workers' order, then announced ones."""
         return list(self._models.values())
 
     def find(self, name: str) -> ServedModel:
@@ -60,7 +60,7 @@ class Catalogue:
         return found is not None and found.serves(endpoint)
 
     def check(self, name: str, endpoint: str) -> None:
-        """Raises UnknownModel, or InvalidRequest for a model that does something else."""
+        """Raises UnknownModel, or InvalidRequest for a model of another kind."""
         if not self.find(name).serves(endpoint):
             raise InvalidRequest(
                 f"The model '{name}' does not serve {endpoint}.",
@@ -69,9 +69,9 @@ class Catalogue:
             )
 
     def objection(self, name: str, endpoint: str) -> InputError | None:
-        """Why an accepted job cannot ask this model for this; None if it can.
+        """The reason an accepted job cannot use this model, or None.
 
-        Before the first worker has registered, no model is unknown: the job waits for one.
+        Before the first worker registers, no model is unknown: the job waits for one.
         """
         try:
             self.check(name, endpoint)
@@ -83,8 +83,8 @@ class Catalogue:
 
 
 class CachedCatalogue:
-    """The catalogue for every request: read from the database at most once in `CACHED_S` for models that are
-    served, and at once for any other, so that a new model is served as soon as a worker has registered it.
+    """Reads the catalogue at most once in `CACHED_S` for served models, and at once for any other, so that
+    a newly registered model is served immediately.
     """
 
     def __init__(self, announced: Sequence[str], clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -97,7 +97,7 @@ class CachedCatalogue:
         return Catalogue(tx.workers.models(), self._announced)
 
     def check(self, tx: Transaction, name: str, endpoint: str) -> None:
-        """Raises UnknownModel, which names the models there are, or InvalidRequest."""
+        """Raises UnknownModel, which lists the served models, or InvalidRequest."""
         if self._clock_s() < self._cached_until_s and self._cached.serves(name, endpoint):
             return
         self._cached = self.read(tx)

@@ -1,8 +1,4 @@
-"""Whether a model named by an operator is there and complete enough to be tried, without loading it.
-
-Knows the files of a Hugging Face checkpoint and where the hub's client keeps what it has downloaded. It knows
-no framework: whether the model is computed rightly is for the worker to find out.
-"""
+"""Finds a Hugging Face checkpoint by path or hub id, and checks that its files are complete."""
 
 import json
 import os
@@ -21,7 +17,7 @@ _INDEX: Final = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model as it was named. `directory` is None for a hub id that has not been downloaded yet."""
+    """A model as the operator named it. `directory` is None for a hub id that has not been downloaded."""
 
     name: str
     is_hub_id: bool
@@ -29,20 +25,18 @@ class Checkpoint:
 
     @property
     def reference(self) -> str:
-        """What a worker is given: an absolute path, or the hub id."""
+        """The name that a worker is given: an absolute path, or the hub id."""
         return self.name if self.is_hub_id else str(self.directory)
 
     @property
     def id(self) -> str:
-        """The model's name in the API: its hub id, or the last part of its path."""
         return model_id(self.reference)
 
 
 def model_id(reference: str) -> str:
-    """A model's name in the API: its hub id, or the last part of its path as it was written.
+    """A model's name in the API: its hub id, or the last part of its path.
 
-    Links are not followed, so a link is a way to give a model a name. One rule for the API that
-    announces a model and the worker that registers it.
+    Links are not followed, so a link can rename a model. The API and the worker share this rule.
     """
     path = Path(reference).expanduser()
     is_path = reference.startswith(("/", ".", "~")) or path.exists()
@@ -63,9 +57,8 @@ def check_distinct(references: Sequence[str]) -> None:
 
 
 def find(name: str) -> Checkpoint:
-    """The checkpoint a path or a hub id names.
-
-    Raises ConfigurationError when it cannot be there, or lies there incomplete.
+    """The checkpoint that a path or a hub id names. Raises ConfigurationError if it is absent or
+    incomplete.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -85,7 +78,7 @@ def find(name: str) -> Checkpoint:
 
 
 def problems(directory: Path) -> Iterator[str]:
-    """What keeps a directory from being a checkpoint that can be served; nothing, if it is complete."""
+    """What is missing from a checkpoint's directory."""
     if not (directory / "config.json").is_file():
         yield "config.json is missing"
     if not any((directory / name).is_file() for name in _TOKENIZERS):
@@ -96,7 +89,7 @@ def problems(directory: Path) -> Iterator[str]:
 
 
 def _weights(directory: Path) -> list[str]:
-    """The files the weights should be in."""
+    """The files that the weights should be in."""
     index = directory / _INDEX
     if index.is_file():
         return sorted(set(json.loads(index.read_text())["weight_map"].values()))
@@ -114,7 +107,7 @@ def _on_the_hub(name: str) -> Checkpoint:
 
 
 def _cached(hub_id: str) -> Path | None:
-    """Where the hub's client has put a model."""
+    """The snapshot that the hub's client downloaded."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     snapshots = cache.glob(f"models--{hub_id.replace('/', '--')}/snapshots/*/config.json")

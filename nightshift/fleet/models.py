@@ -1,4 +1,4 @@
-"""The models that workers serve. Pure."""
+"""The models that workers serve."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,6 @@ class ModelKind(StrEnum):
 
     @property
     def does(self) -> str:
-        """In words, for errors."""
         return _DOES[self]
 
 
@@ -23,11 +22,11 @@ _DOES: Final = {ModelKind.DECODER: "generates text", ModelKind.ENCODER: "makes e
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model some worker has loaded. Its id is a hub id, or the last part of its path."""
+    """A model that a worker has loaded. Its id is a hub id, or the last part of its path."""
 
     id: str
     kind: ModelKind
     context_length: int  # tokens: prompt and output together
-    revision: str  # what the weights are, so that results can be told apart: a hub revision or a digest
+    revision: str  # a hub revision, or a digest of the weights
     created_at: datetime | None = None  # first registered
     position: int = 0  # in the worker's list; GET /v1/models keeps this order

@@ -1,4 +1,4 @@
-"""Workers as the rest of the service sees them. Pure."""
+"""Workers, their states, and the causes of their exits."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,13 +7,13 @@ from typing import Final
 
 
 class Capacity(StrEnum):
-    """What kind of machine a worker runs on. A job asks for one of them, or takes `any`."""
+    """The kind of machine a worker runs on; a job names one, or `any`."""
 
-    SPOT = "spot"  # cheap, and taken away with little notice
+    SPOT = "spot"  # cheap, and reclaimed at short notice
     ON_DEMAND = "on_demand"
 
 
-# The exit codes by which a worker process says why it ended itself.
+# The exit codes of a worker process that ended itself.
 EXIT_ENGINE_DIED: Final = 70  # EX_SOFTWARE
 EXIT_DRAIN_TOO_SLOW: Final = 71
 EXIT_STUCK_STEP: Final = 72
@@ -23,28 +23,28 @@ EXIT_QUEUE_CONNECTION_LOST: Final = 73
 class ExitCause(StrEnum):
     """Why a worker process ended."""
 
-    DRAINED = "drained"  # on request, and everything was handed back
-    DRAIN_TOO_SLOW = "drain_too_slow"  # on request, and it ran out of time
-    QUEUE_CONNECTION_LOST = "deaf"  # no messages arrived although some waited, and it ended itself
+    DRAINED = "drained"  # on request, with everything handed back
+    DRAIN_TOO_SLOW = "drain_too_slow"  # on request, past its time limit
+    QUEUE_CONNECTION_LOST = "deaf"  # it received no messages although some waited
     ENGINE_DIED = "engine_died"  # an exception escaped a step
-    STUCK_STEP = "stuck_step"  # a step did not end, and it ended itself
+    STUCK_STEP = "stuck_step"  # a step did not end
     OUT_OF_MEMORY = "out_of_memory"  # the kernel counted an oom_kill, or its container ended with 137
     ABORTED = "aborted"  # SIGABRT
     SIGNAL = "signal"  # SIGSEGV, SIGBUS, SIGILL or SIGFPE
     EXITED = "exited"  # with any other exit code
-    UNREQUESTED_DRAIN = "left_unasked"  # the exit code of a drain that was not requested, with leases held
+    UNREQUESTED_DRAIN = "left_unasked"  # the exit code of a drain without a request, with leases held
     KILLED = "killed"  # by SIGKILL or another signal from outside
-    LEASE_EXPIRED = "lease_expired"  # no exit was seen: it stopped renewing
-    DATABASE_UNAVAILABLE = "unheard"  # no worker could renew; this one may well be alive
+    LEASE_EXPIRED = "lease_expired"  # no exit was seen; it stopped renewing
+    DATABASE_UNAVAILABLE = "unheard"  # no worker could renew; this one may be alive
 
     @property
     def is_crash(self) -> bool:
-        """Whether a row that was running may have caused it."""
+        """Whether a running row may have caused it."""
         return self not in _NO_CRASH
 
     @property
     def is_explained(self) -> bool:
-        """Whether the process itself failed. Other crashes may be a machine taken away."""
+        """Whether the process itself failed. Other crashes may be a reclaimed machine."""
         return self.is_crash and self not in _UNEXPLAINED
 
 
@@ -60,7 +60,7 @@ _UNEXPLAINED: Final = (ExitCause.UNREQUESTED_DRAIN, ExitCause.KILLED, ExitCause.
 class WorkerState(StrEnum):
     STARTING = "starting"  # loading models
     READY = "ready"
-    DRAINING = "draining"  # takes nothing new
+    DRAINING = "draining"  # claims nothing new
     STOPPED = "stopped"
 
 
@@ -75,5 +75,5 @@ class Worker:
     heartbeat_at: datetime
     capacity: Capacity = Capacity.ON_DEMAND
     drain_requested_at: datetime | None = None
-    ended_at: datetime | None = None  # when its process was seen to end
+    ended_at: datetime | None = None  # its process was seen to end
     ended_cause: ExitCause | None = None

@@ -1,4 +1,4 @@
-"""Jobs and shards: what they are, the states they pass through, who goes first. Pure."""
+"""Jobs and shards, their states and their order. No I/O."""
 
 from nightshift.jobs.job import (
     JOB_TRANSITIONS,

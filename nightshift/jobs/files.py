@@ -1,4 +1,4 @@
-"""Files: what a client uploads and downloads. Pure; the bytes lie in the object store, under an id."""
+"""Uploaded files and output files. Their bytes are in the object store."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,16 +7,14 @@ from typing import Final, Literal
 
 from nightshift.jobs.ids import derived_id
 
-UNRECORDED_S: Final = (
-    86_400.0  # an object that is on no record is left alone this long from when it was begun
-)
-RECORDED_WITHIN_S: Final = UNRECORDED_S / 2  # one recorded later than this may have been collected
+UNRECORDED_S: Final = 86_400.0  # an unrecorded object is collected this long after its upload began
+RECORDED_WITHIN_S: Final = UNRECORDED_S / 2  # a later record may name an object that is being collected
 
 
 class FilePurpose(StrEnum):
     BATCH = "batch"  # an upload to run
     BATCH_OUTPUT = "batch_output"  # results, and error lines
-    USER_DATA = "user_data"  # stored as it is; so are the ones below
+    USER_DATA = "user_data"  # stored as it is, like those below
     ASSISTANTS = "assistants"
     FINE_TUNE = "fine-tune"
     VISION = "vision"
@@ -25,7 +23,7 @@ class FilePurpose(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """A stored file. `filename` is what the client called it: data, never a path."""
+    """A stored file. `filename` is the client's name for it and never used as a path."""
 
     id: str
     tenant_id: str
@@ -34,11 +32,11 @@ class File:
     size_bytes: int
     sha256: str
     created_at: datetime
-    expires_at: datetime | None  # past it, the file is not found
+    expires_at: datetime | None  # afterwards the file is not found
 
     @property
     def key(self) -> str:
-        """Where the bytes lie in the object store."""
+        """The object store key of the bytes."""
         return file_key(self.tenant_id, self.id)
 
 
@@ -47,5 +45,5 @@ def file_key(tenant_id: str, file_id: str) -> str:
 
 
 def output_file_id(job_id: str, kind: Literal["output", "error"]) -> str:
-    """The id of a batch's output or error file: the same at every attempt to write it."""
+    """The id of a batch's output or error file, the same at every attempt to write it."""
     return derived_id("file-", f"{job_id}/{kind}")

@@ -1,6 +1,6 @@
-"""Names for things: a prefix that says the kind, and 24 random letters and digits.
+"""Ids: a prefix for the kind, and 24 random letters and digits.
 
-A job has one id in two spellings: `job_abc` on our routes and `batch_abc` on OpenAI's.
+A job's id is `job_abc` on our routes and `batch_abc` on OpenAI's.
 """
 
 import hashlib
@@ -10,13 +10,13 @@ import string
 from typing import Final
 
 ALPHABET: Final = string.ascii_lowercase + string.digits
-SUFFIX_LENGTH: Final = 24  # 124 bits: never guessed, never repeated
+SUFFIX_LENGTH: Final = 24  # 124 bits
 
 _ID: Final = re.compile(r"[a-z]{1,16}_[a-z0-9]{1,64}")
 
 
 def new_id(prefix: str, separator: str = "_") -> str:
-    """A fresh id such as `job_4k…` (or `file-4k…` with another separator)."""
+    """A new id such as `job_4k…`, or `file-4k…` with another separator."""
     number = secrets.randbelow(len(ALPHABET) ** SUFFIX_LENGTH)  # once: each draw asks the kernel
     suffix = []
     for _ in range(SUFFIX_LENGTH):
@@ -26,25 +26,19 @@ def new_id(prefix: str, separator: str = "_") -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether it could be an id with an underscore. Nothing else is worth a question to the database, which
-    takes some texts for an error: PostgreSQL knows no NUL.
-    """
+    """Whether it has the form of an id; other text is never sent to the database (PostgreSQL rejects NUL)."""
     return _ID.fullmatch(text) is not None
 
 
 def derived_id(prefix: str, name: str) -> str:
-    """The id of what is made of something named: the same at every attempt, so that a repeat makes the same.
-
-    `prefix` includes its separator: `batch_req_`, `file-`.
-    """
+    """The id of something made from `name`, the same at every attempt. `prefix` includes its separator."""
     return prefix + hashlib.sha256(f"{prefix}{name}".encode()).hexdigest()[:SUFFIX_LENGTH]
 
 
 def batch_id(job_id: str) -> str:
-    """The OpenAI routes' spelling of a job's id."""
     return "batch_" + job_id.removeprefix("job_")
 
 
 def job_id_of_batch(batch_id: str) -> str | None:
-    """The job behind a batch id; None if it is not a batch id at all."""
+    """The job id of a batch id; None if the text is not one."""
     return "job_" + batch_id.removeprefix("batch_") if batch_id.startswith("batch_") else None

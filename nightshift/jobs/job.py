@@ -1,13 +1,13 @@
-"""Jobs: what they are and the states they pass through. Pure.
+"""Jobs and the states they pass through.
 
-A **job** is what a client submits: one request (online), or an input of many rows (bulk). Its rows are run in
-**shards**, the unit of leasing; an online job is a job with one shard of one row.
+A **job** is one request (online) or an input of many rows (bulk). Its rows run in **shards**, the unit of
+leasing; an online job has one shard of one row.
 
     job     queued ──► running ──► finalizing ──► succeeded
-              │           │            ├────────► failed
-              └───────────┴────────────┼────────► cancelled
-              (online jobs skip        └────────► expired
-               finalizing)
+               │           │            ├────────► failed
+               └───────────┴────────────┼────────► cancelled
+               (online jobs skip        └────────► expired
+                finalizing)
 """
 
 from collections.abc import Mapping
@@ -22,17 +22,16 @@ JsonObject = dict[str, Any]
 
 
 class JobState(StrEnum):
-    QUEUED = "queued"  # accepted; no row has been started (input not yet planned, or waiting)
+    QUEUED = "queued"  # accepted; no row has started
     RUNNING = "running"  # a shard has been claimed
-    FINALIZING = "finalizing"  # no row will run any more; output is being put together
-    SUCCEEDED = "succeeded"  # every row has its result (some of them perhaps errors)
+    FINALIZING = "finalizing"  # no more rows will run; the output is being assembled
+    SUCCEEDED = "succeeded"  # every row has its result, which may be an error
     FAILED = "failed"  # input unreadable, system failure, or too many failed rows
     CANCELLED = "cancelled"  # on request; partial output kept
     EXPIRED = "expired"  # the window or max_runtime ended; partial output kept
 
     @property
     def is_terminal(self) -> bool:
-        """A terminal state is never left."""
         return not JOB_TRANSITIONS[self]
 
 
@@ -54,12 +53,12 @@ JOB_TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = {
 
 
 def sources(state: JobState) -> tuple[JobState, ...]:
-    """The states a job may come from when it enters this one: what the store's WHERE clauses ask for."""
+    """The states from which a job may enter this one; the store's WHERE clauses use them."""
     return tuple(origin for origin, targets in JOB_TRANSITIONS.items() if state in targets)
 
 
 class StopReason(StrEnum):
-    """Why a job was told to start no more rows. Set once; the first reason stays."""
+    """Why a job starts no more rows. The first reason stays."""
 
     CANCELLED = "cancelled"
     EXPIRED = "expired"
@@ -71,7 +70,7 @@ class StopReason(StrEnum):
 
     @property
     def row_error_code(self) -> str:
-        """The code of the error line a row gets that was never run."""
+        """The error code of rows that never ran."""
         return f"batch_{self.value}"
 
 
@@ -81,7 +80,7 @@ class JobKind(StrEnum):
 
 
 class Face(StrEnum):
-    """The route a job came in by. It decides how the input is checked and how output is laid out."""
+    """The route a job came in by, which decides input validation and output layout."""
 
     NATIVE = "native"  # /v1/jobs: part files under an output prefix
     OPENAI = "openai"  # /v1/batches: whole-file validation, one output file and one error file
@@ -89,7 +88,7 @@ class Face(StrEnum):
 
 @dataclass(frozen=True)
 class Webhook:
-    """Where to send a job's events, and which. The signing secret is kept apart, encrypted."""
+    """A job's webhook. The signing secret is stored apart, encrypted."""
 
     url: str
     events: tuple[str, ...]  # event types; empty means every terminal one
@@ -97,9 +96,9 @@ class Webhook:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """What was asked for, as accepted. Never changes after creation."""
+    """The request as accepted. Never changes."""
 
-    endpoint: str  # its route; `nightshift/endpoints` has what it decides
+    endpoint: str  # its route
     completion_window_s: int
     input: str | None = None  # `s3://…`, `file:///…` or `file-…`; None for an online job
     output: str | None = None  # prefix for part files; None for an online or OpenAI job
@@ -118,7 +117,7 @@ class JobSpec:
     service_tier: str | None = None  # echoed on OpenAI answers
 
     def to_json(self) -> JsonObject:
-        """For the database. `from_json` reads it back."""
+        """For the database; read back by `from_json`."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     @classmethod
@@ -133,7 +132,7 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows of a job. `total` is None until it is known; every terminal job knows it."""
+    """Rows of a job. `total` is None until known; every terminal job knows it."""
 
     total: int | None = None
     succeeded: int = 0
@@ -142,11 +141,9 @@ class Counts:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens."""
-
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt tokens: read from the prefix cache
+    cached_tokens: int = 0  # prompt tokens read from the prefix cache
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -158,7 +155,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class InputError:
-    """One thing wrong with a job's input. `line` is 1-based; None when it is about the whole."""
+    """A problem in a job's input. `line` is 1-based; None when it concerns the whole."""
 
     code: str
     message: str
@@ -168,7 +165,7 @@ class InputError:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job as it is now. Times are the database's, aware, UTC; None means it has not happened."""
+    """A job as it is now. Times are the database's, aware, UTC; None means not yet."""
 
     id: str
     tenant_id: str
@@ -176,19 +173,19 @@ class Job:
     face: Face
     state: JobState
     priority: PriorityClass
-    model: str | None  # None until the input has been read, when the rows name it
+    model: str | None  # None until the input has been read
     spec: JobSpec
     counts: Counts
     usage: Usage
     created_at: datetime
     deadline_at: datetime  # created_at + completion window
-    planned_at: datetime | None = None  # input read and cut into shards; rows may run
+    planned_at: datetime | None = None  # input cut into shards; rows may run
     started_at: datetime | None = None  # first claim
     finalizing_at: datetime | None = None
     finished_at: datetime | None = None  # the terminal state was entered
     stop_reason: StopReason | None = None  # no further row is started
     stop_requested_at: datetime | None = None
-    rows_estimated: int | None = None  # from a sample of the input; for progress bars only
+    rows_estimated: int | None = None  # from a sample of the input; for progress only
     errors: tuple[InputError, ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
@@ -197,9 +194,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model answered to an online request or a row: an HTTP-like status, and the body that goes with
-    it.
-    """
+    """A model's answer to an online request or a row: an HTTP-like status and a body."""
 
     status_code: int
     body: JsonObject
@@ -212,7 +207,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """A job as its creator describes it. The rest of the columns start out empty."""
+    """A job as it is created."""
 
     id: str
     tenant_id: str
@@ -225,7 +220,6 @@ class NewJob:
     webhook_secret: bytes | None = None  # encrypted
 
     def accepted(self, now: datetime) -> Job:
-        """The job that this becomes."""
         return Job(
             id=self.id,
             tenant_id=self.tenant_id,

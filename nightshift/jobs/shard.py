@@ -18,9 +18,9 @@ _CARRY_OVER_SHA256: Final = re.compile(r"-c[0-9]{6,}-([0-9a-f]{64})\.jsonl$")
 
 
 class ShardState(StrEnum):
-    QUEUED = "queued"  # may be claimed
+    QUEUED = "queued"  # claimable
     LEASED = "leased"  # a worker has it, under `term`
-    DONE = "done"  # every row of it is in a listed segment
+    DONE = "done"  # every row is in a listed segment
     STOPPED = "stopped"  # its job ended first; rows without a result get an error line
     FAILED = "failed"  # given up; likewise
 
@@ -40,7 +40,7 @@ SHARD_TRANSITIONS: Final[Mapping[ShardState, frozenset[ShardState]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NewShard:
-    """A contiguous run of rows, as planned. `start` and `end` are bytes (JSONL) or row groups (Parquet)."""
+    """A contiguous run of rows. `start` and `end` are bytes (JSONL) or row groups (Parquet)."""
 
     shard_no: int
     uri: str  # the object the rows are in
@@ -48,34 +48,32 @@ class NewShard:
     start: int
     end: int | None  # None: to the object's end
     rows_estimated: int | None = None
-    first_row: int | None = None  # rows before this shard in the job, when known
-    source_etag: str | None = None  # the object as it was when planned; None: it may be any
+    first_row: int | None = None  # rows of the job before this shard, when known
+    source_etag: str | None = None  # the object's etag when planned; None: any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard(NewShard):
-    """A shard as it is now."""
-
     id: str
     job_id: str
     state: ShardState
     term: Term
     attempts: int
-    attempts_before: int = 0  # of these, those that had ended when the one that made progress last began
-    rows_total: int | None = None  # known once a worker has read to the end of it
+    attempts_before: int = 0  # attempts that had ended when the last one to make progress began
+    rows_total: int | None = None  # known once a worker has read to the end
     rows_done: int = 0
-    carry_over_key: str | None = None  # object with the rows a drained worker left unfinished
-    faults: int = 0  # how often in a row something outside it, storage for one, stood in its way
+    carry_over_key: str | None = None  # the object with a drained worker's unfinished rows
+    faults: int = 0  # external faults in a row, such as storage errors
 
     @property
     def attempts_in_a_row(self) -> int:
-        """Attempts since a segment was last listed; the one that did counts."""
+        """Attempts since a segment was last listed, including the one that listed it."""
         return self.attempts - self.attempts_before
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """An immutable object with the results of some rows of a shard. It exists once the database lists it."""
+    """An immutable object with results of some of a shard's rows. It exists once the database lists it."""
 
     key: str
     term: Term
@@ -96,8 +94,8 @@ class CrashHistory:
     """What is known of a shard whose workers were lost."""
 
     crashes: int = 0  # workers lost with it since it was last cleared
-    suspects: tuple[int, ...] = ()  # rows that were in flight at a loss: each runs alone
-    dead: frozenset[int] = frozenset()  # rows that are not run again; each gets an error line
+    suspects: tuple[int, ...] = ()  # rows in flight at a loss: each runs alone
+    dead: frozenset[int] = frozenset()  # dead-lettered rows: each gets an error line
 
     @property
     def is_watched(self) -> bool:
@@ -107,7 +105,7 @@ class CrashHistory:
 
 @dataclass(frozen=True)
 class BulkClaim:
-    """Everything a worker needs to run a shard it has just leased."""
+    """A leased shard and what a worker needs to run it."""
 
     lease: Lease
     shard: Shard
@@ -117,30 +115,29 @@ class BulkClaim:
 
 @dataclass(frozen=True)
 class OnlineClaim:
-    """Everything a worker needs to run an online request it has just leased."""
+    """A leased online request and what a worker needs to run it."""
 
     lease: Lease
     job: Job
     body: JsonObject
-    runs_alone: bool = False  # workers were lost with it: nothing else may be in its worker meanwhile
+    runs_alone: bool = False  # workers were lost with it: its worker runs nothing else
 
 
 def segment_key(lease: Lease, shard_no: int, seq: int) -> str:
-    """Where a segment lies in the object store: named by what made it, so no two writers ever collide."""
+    """A segment's object store key. The term and number keep two writers from sharing one."""
     return f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}/t{lease.term}-{seq:06d}.jsonl"
 
 
 def carry_over_key(lease: Lease, shard_no: int, seq: int, sha256: str) -> str:
-    """Where a worker leaves the tokens of rows it has not finished: 0, 1, 2 … within the term.
+    """The object store key of unfinished rows' tokens; `seq` counts within the term.
 
-    The key says which bytes (sha256, hex) lie there: the shard's row names the key, so a reader
-    of the object can check it.
+    The key contains the bytes' sha256 (hex), so a reader that has the key from the database can verify them.
     """
     folder = f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}"
     return f"{folder}/t{lease.term}-c{seq:06d}-{sha256}.jsonl"
 
 
 def carry_over_sha256(key: str) -> str | None:
-    """Of the bytes that were written under this key; None: an earlier release's, which did not say."""
+    """The sha256 in a carry-over key; None in a key of an earlier release."""
     found = _CARRY_OVER_SHA256.search(key)
     return None if found is None else found[1]

@@ -1,18 +1,18 @@
-"""How much of something that all tenants share one of them may have. Pure.
+"""A tenant's part of a limit that all tenants share.
 
-Which tenant's shard is claimed next is decided in `nightshift/jobs/priorities.py`.
+`nightshift/jobs/priorities.py` decides whose shard is claimed next.
 """
 
 
 def fair_share(limit: int, tenants: int) -> int:
-    """What each of so many tenants may have of a limit for all, while that limit is reached."""
+    """Each tenant's part of a common limit that has been reached."""
     return limit // tenants
 
 
 def may_take(amount: int, *, held: int, free: int) -> bool:
-    """Whether a tenant that holds so much may take this much more: never more than is free before.
+    """Whether a tenant that holds `held` may take `amount` more: at most what is free before it.
 
-    So one tenant leaves half, and n tenants together one part in n + 1, to the next (the dynamic threshold of
-    Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998, with its factor at 1).
+    One tenant so leaves half, and n tenants one part in n + 1 (the dynamic threshold of Choudhury and Hahne,
+    IEEE/ACM Transactions on Networking 6(2), 1998, with its factor at 1).
     """
     return held + amount <= free

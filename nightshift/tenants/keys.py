@@ -1,11 +1,11 @@
-"""API keys: how they look, and how one is checked without keeping it. Pure.
+"""API keys and their verification.
 
     ns_live_k3v9x1qz_<32 characters><6 characters>
-             │        │               └ checksum: a mistyped key is told from an unknown one, offline
+             │        │               └ checksum: tells a mistyped key from an unknown one, offline
              │        └ the secret; only the SHA-256 of the whole key is stored
              └ the public id, shown in listings
 
-The secret has 190 random bits, so a fast hash is enough: there is no dictionary to try.
+The secret has 190 random bits, so a fast hash is safe.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ ID_LENGTH: Final = 8
 SECRET_LENGTH: Final = 32
 CHECKSUM_LENGTH: Final = 6
 DEFAULT_TENANT: Final = "default"
-API_KEY_FILE: Final = "api_key"  # in DATA_DIR: the first key, where the CLI finds it
+API_KEY_FILE: Final = "api_key"  # in DATA_DIR; the CLI reads it
 
 _BASE62: Final = string.digits + string.ascii_letters
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
-    """A key as it is stored: everything but the key."""
+    """A key as stored."""
 
     id: str
     tenant_id: str
@@ -44,7 +44,7 @@ class ApiKey:
     def of(
         cls, key: str, *, tenant_id: str, name: str, created_at: datetime, expires_at: datetime | None = None
     ) -> "ApiKey":
-        """What is stored of a fresh key."""
+        """The stored form of a new key."""
         public_id = key_id(key)
         assert public_id is not None, "only keys made by new_key are stored"
         return cls(
@@ -58,14 +58,14 @@ class ApiKey:
         )
 
     def admits(self, key: str, now: datetime) -> bool:
-        """Whether this is the key, and still good. Takes the same time for every wrong key."""
+        """Whether this is the key and it is valid. Takes the same time for every wrong key."""
         matches = hmac.compare_digest(self.key_sha256, digest(key))
         expired = self.expires_at is not None and self.expires_at <= now
         return matches and not expired and self.revoked_at is None
 
 
 def new_key() -> str:
-    """A fresh key. It is shown once and never stored."""
+    """A new key, shown once and never stored."""
     public = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(ID_LENGTH))
     secret = "".join(secrets.choice(_BASE62) for _ in range(SECRET_LENGTH))
     body = f"{PREFIX}{public}_{secret}"
@@ -73,7 +73,7 @@ def new_key() -> str:
 
 
 def key_id(key: str) -> str | None:
-    """The public id in a well-formed key; None if it is none of ours or was mistyped."""
+    """The public id in a well-formed key; None for a mistyped or foreign one."""
     body, checksum = key[:-CHECKSUM_LENGTH], key[-CHECKSUM_LENGTH:]
     expected_length = len(PREFIX) + ID_LENGTH + 1 + SECRET_LENGTH
     if len(body) != expected_length or not body.startswith(PREFIX) or not key.isascii():

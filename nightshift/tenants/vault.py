@@ -1,7 +1,6 @@
-"""Secrets that must be read again (webhook secrets), encrypted with a key that is not in the database.
+"""Encrypts secrets that must be read again (webhook secrets) with Fernet: AES-128-CBC with HMAC-SHA256.
 
-Fernet (AES-128-CBC with HMAC-SHA256, `cryptography`). The key is NIGHTSHIFT_SECRET_KEY, or a file in the data
-directory that is made on first use with mode 0600.
+The key is NIGHTSHIFT_SECRET_KEY, or a file of mode 0600 in the data directory.
 """
 
 import base64
@@ -22,10 +21,8 @@ KEY_FILE = "secret_key"
 
 
 class Vault:
-    """Encrypts and decrypts short texts."""
-
     def __init__(self, secret_key: str) -> None:
-        """`secret_key` is any text with enough randomness in it; it is hashed to the size that is needed."""
+        """`secret_key`: any text with enough entropy; it is hashed to the key size."""
         key = base64.urlsafe_b64encode(hashlib.sha256(secret_key.encode()).digest())
         self._fernet = Fernet(key)
 
@@ -33,7 +30,7 @@ class Vault:
         return self._fernet.encrypt(text.encode())
 
     def decrypt(self, token: bytes) -> str:
-        """Raises ConfigurationError when the token was made with another key."""
+        """Raises ConfigurationError when the token was encrypted with another key."""
         try:
             return self._fernet.decrypt(token).decode()
         except InvalidToken as error:
@@ -44,8 +41,8 @@ class Vault:
 
 
 def kept_webhook_secret(tx: Transaction, vault: Vault, tenant_id: str) -> bytes:
-    """A tenant's own webhook secret, encrypted; made when it is first needed. Of two transactions that make
-    one at once, both return the one that was stored.
+    """A tenant's own webhook secret, encrypted; created on first use. Concurrent creators all return the
+    stored one.
     """
     kept = tx.keys.webhook_secret(tenant_id)
     if kept is None:
@@ -56,7 +53,7 @@ def kept_webhook_secret(tx: Transaction, vault: Vault, tenant_id: str) -> bytes:
 
 
 def open_vault(settings: DataSettings) -> Vault:
-    """The vault the settings name. All processes of one installation must share its key."""
+    """The vault of the settings. All processes of one installation must share its key."""
     return Vault(settings.secret_key or _key_in_file(settings.data_dir / KEY_FILE))
 
 
@@ -75,7 +72,7 @@ def _key_in_file(path: Path) -> str:
 
 
 def _make_key(path: Path) -> None:
-    # Written aside and linked: of several that start together, one makes the key and all of them read it.
+    # Linked into place: processes that start together all read the key of the first one.
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -83,7 +80,7 @@ def _make_key(path: Path) -> None:
             file.write(base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
             file.flush()
             os.fsync(descriptor)
-        with suppress(FileExistsError):  # another was quicker
+        with suppress(FileExistsError):  # another process was first
             os.link(fresh, path)
     finally:
         fresh.unlink()
