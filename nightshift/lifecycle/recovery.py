@@ -154,7 +154,7 @@ def crash_counter(cause: ExitCause) -> str:
 
 def _lost_shard(tx: Transaction, abandoned: ExpiredLease) -> LostShard:
     crashes, is_online = abandoned.crash_count, abandoned.kind is JobKind.ONLINE
-    in_flight = abandoned.suspects
+    in_flight = abandoned.in_flight
     if is_online and crashes and not abandoned.is_isolating:
         in_flight = (ONLINE_ROW,)  # it is journalled only when it runs alone
     # Nearly all shards have lost no worker before, and cost no look.

@@ -183,7 +183,7 @@ shard = Table(
     Column("source_etag", Text),  # of the object the rows are in, when it was planned
     Column("tokens_in_flight", BigInteger, nullable=False, server_default=text("0")),  # told with a renewal
     Column("faults", Integer, nullable=False, server_default=text("0")),  # outside it, since the last segment
-    Column("suspects", _Rows),  # under way in this term, written down before they began
+    Column("suspects", _Rows),  # rows in flight in this term, journalled before they began
     Column("is_isolating", Boolean, nullable=False, server_default=false()),  # its rows run one by one, alone
     UniqueConstraint("job_id", "shard_no"),
     Index("ix_shard_claim", "job_id", "state", "shard_no"),
@@ -330,7 +330,7 @@ leadership = Table(
     Column("expires_at", UtcTimestamp, nullable=False),
 )
 
-# Rows that were under way when their worker died, and how often that was. A row that finishes has none.
+# Rows that were in flight when their worker was lost, and how often. A row that finishes has none.
 row_crash = Table(
     "row_crash",
     metadata,

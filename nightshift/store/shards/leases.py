@@ -53,8 +53,8 @@ class ExpiredLease:
     crash_count: int  # workers lost with it since it was last cleared, this one not counted
     stop_reason: StopReason | None
     retry_on_interrupt: bool
-    suspects: tuple[int, ...] = ()  # rows written down as under way
-    is_isolating: bool = False  # its rows ran one by one
+    in_flight: tuple[int, ...] = ()  # rows, as far as they were journalled
+    is_isolating: bool = False  # its suspects ran alone
     tokens_in_flight: int = 0  # generated and in no checkpoint, at the last renewal
 
 
@@ -157,7 +157,7 @@ class Leases:
         """Return it to the queue, to be claimed from `not_before` on. False: the term has moved on.
 
         Without `charge`, the lost worker counts neither as an attempt nor as a crash of this shard. With
-        `isolate`, the next worker runs its rows one by one.
+        `isolate`, its suspects run alone from now on.
         """
         charged = {"crash_count": shard.c.crash_count + 1} if charge else {"attempts": shard.c.attempts - 1}
         return self._release(
@@ -222,7 +222,7 @@ def _to_expired(row: Row[Any]) -> ExpiredLease:
         crash_count=row.crash_count,
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         retry_on_interrupt=row.spec.get("retry_on_interrupt", True),
-        suspects=tuple(row.suspects or ()),
+        in_flight=tuple(row.suspects or ()),
         is_isolating=row.is_isolating,
         tokens_in_flight=row.tokens_in_flight,
     )

@@ -328,12 +328,12 @@ def test_what_was_under_way_in_one_term_is_not_held_against_the_next(store: Stor
         connection.execute(update(tables.shard).values(suspects=[4, 7], tokens_in_flight=96))
     clock.advance(seconds=60)
     [lost] = expired(store)
-    assert (lost.shard_id, lost.suspects, lost.tokens_in_flight) == (lease.shard_id, (4, 7), 96)
+    assert (lost.shard_id, lost.in_flight, lost.tokens_in_flight) == (lease.shard_id, (4, 7), 96)
     requeue(store, lost)
 
     lost = lost_with_its_worker(store, clock)
 
-    assert (lost.suspects, lost.tokens_in_flight) == ((), 0)
+    assert (lost.in_flight, lost.tokens_in_flight) == ((), 0)
 
 
 def test_a_claim_says_which_rows_are_suspected_and_which_are_dead(store: Store, clock: FakeClock) -> None:

@@ -330,7 +330,7 @@ def is_queued(store: Store, claim: OnlineClaim) -> bool:
 def journalled(store: Store, claim: OnlineClaim) -> tuple[int, ...]:
     with store.snapshot() as tx:
         held = tx.leases.of_worker(claim.lease.worker_id, 10)
-    return next(lease.suspects for lease in held if lease.shard_id == claim.lease.shard_id)
+    return next(lease.in_flight for lease in held if lease.shard_id == claim.lease.shard_id)
 
 
 def test_a_suspected_request_waits_for_the_others_and_keeps_new_ones_out(

@@ -40,7 +40,7 @@ def watched(
 def journal(store: Store, claim: BulkClaim) -> tuple[int, ...]:
     with store.snapshot() as tx:
         [held] = tx.leases.of_worker(claim.lease.worker_id, 10)
-    return held.suspects
+    return held.in_flight
 
 
 def a_dead_row(claim: BulkClaim, row: int) -> DeadLetter:

@@ -146,10 +146,10 @@ def test_a_shard_of_suspects_keeps_no_other_out_while_its_uploads_are_full(
     rows = 4 * UPLOADS_MAX
     write_input([batch_line(n) for n in range(rows)])
     plan_bulk(store, INPUT)
-    suspicion = CrashHistory(crashes=2, suspects=tuple(range(rows)))
+    history = CrashHistory(crashes=2, suspects=tuple(range(rows)))
     slow = SlowObjects(objects)
     run(
-        replace(claim_bulk(store), crash_history=suspicion),
+        replace(claim_bulk(store), crash_history=history),
         replace(CONFIG, segment_rows=1),
         dependencies=replace(dependencies, objects=slow),
     )
