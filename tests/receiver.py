@@ -45,7 +45,7 @@ def receiver(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[Rece
         def do_POST(self) -> None:
             length = int(self.headers["content-length"])
             body = self.rfile.read(length)
-            if len(body) < length:  # whoever sent it died before it was whole
+            if len(body) < length:  # its sender died before it was whole
                 self.close_connection = True
                 return
             headers = {name.lower(): value for name, value in self.headers.items()}

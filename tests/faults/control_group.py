@@ -1,4 +1,4 @@
-"""A control group of a test's own, in which memory is short: who takes too much is ended by the kernel."""
+"""A control group of a test, in which memory is short: the kernel ends a process that takes too much."""
 
 import os
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def short_of_memory(limit_bytes: int) -> Iterator[ControlGroup]:
         limit.write_text(str(limit_bytes))
         yield ControlGroup(path)
     finally:
-        with suppress(OSError):  # somebody is still in it: the test has failed, and says why
+        with suppress(OSError):  # a process is still in it: the test has failed, and says why
             path.rmdir()
 
 

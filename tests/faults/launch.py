@@ -90,7 +90,7 @@ def _commands(service: Service) -> dict[str, tuple[str, ...]]:
 
 
 def _end(service: Service, role: str) -> None:
-    """At the end of a test nobody waits for a drain."""
+    """At the end of a test a drain is not waited for."""
     kept = service.kept[role]
     if not kept.is_kept:
         return

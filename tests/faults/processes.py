@@ -19,7 +19,7 @@ from tests.faults.forks import is_server
 
 TICK_S: Final = 0.02  # another process can only be asked again, not waited for
 RESTART: Final = RestartBackoff(first_s=0.1, factor=1.0)  # at once, however often it dies
-STANDSTILL_S: Final = 6.0  # between two looks; longer means that somebody stopped the machine
+STANDSTILL_S: Final = 6.0  # between two looks; longer means that the machine was stopped
 PATIENCE_S: Final = 60.0  # for what must happen soon, on a machine that is busy with other things
 
 

@@ -38,7 +38,7 @@ class Blackhole:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Nobody is there: every connection, old or new, is reset."""
+    """The server is gone: every connection, old or new, is reset."""
 
 
 @dataclass(frozen=True)

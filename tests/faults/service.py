@@ -4,7 +4,7 @@
     service.kill("worker-1")
 
 Roles: `api`, `scheduler-1` …, `worker-1` … (the Celery process), `machine-1` … (its supervisor, and with it
-the worker: nobody is left to release its leases). Whatever dies is started again at once. Redis is
+the worker: its leases are left to expire). Whatever dies is started again at once. Redis is
 `service.redis`. `launch.py` brings it up.
 """
 
@@ -127,7 +127,7 @@ class Service:
         """The same service, met as another tenant."""
         return replace(self, tenant_id=tenant_id, api_key=insert_key(self.store, tenant_id))
 
-    # Without TLS nobody needs the certificates, which take longer to load than most answers to come.
+    # Without TLS no certificates are needed; loading them takes longer than most answers.
 
     def client(self) -> Client:
         transport = httpx.HTTPTransport(verify=False, trust_env=False)
@@ -185,7 +185,7 @@ class Service:
 
     def kill(self, role: str, number: int = signal.SIGKILL) -> int:
         """Send a signal to the process of a role; which one that was. A process that is no more is waited
-        for: whoever kills means one that lives.
+        for: the caller means one that lives.
         """
         while not send(pid := self.pid(role), number):
             pass
@@ -199,7 +199,7 @@ class Service:
 
     def pause(self, role: str) -> int:
         """SIGSTOP: it holds what it holds and says nothing. All but SQLite's only lock, which would keep
-        everybody else waiting too: that is ours just then.
+        every other process waiting too: this one holds it meanwhile.
         """
         with self.store.transaction():
             pause(pid := self.pid(role))
@@ -227,11 +227,11 @@ class Service:
         (self._failpoints / failpoint).touch()
 
     def is_armed(self, failpoint: str) -> bool:
-        """Whether nobody has come by yet."""
+        """Whether no process has come by yet."""
         return (self._failpoints / failpoint).exists()
 
     def disarm(self) -> list[str]:
-        """Take back every failpoint that nobody has come by; which they were."""
+        """Disarm every failpoint that no process has come by; which they were."""
         left = sorted(path.name for path in self._failpoints.iterdir())
         for name in left:
             (self._failpoints / name).unlink(missing_ok=True)
@@ -242,12 +242,12 @@ class Service:
         return self.folder / "failpoints"
 
     def let_another_lead(self) -> None:
-        """The time that a scheduler may lead without a renewal is over: nobody waits for a dead one."""
+        """The time that a scheduler may lead without a renewal is over: a dead one is not waited for."""
         with self.database.write() as connection:
             connection.execute(tables.leadership.update().values(expires_at=self._now()))
 
     def let_webhooks_be_due(self) -> None:
-        """The time for which a sender has a webhook to itself is over: nobody waits for a dead one. One that
+        """The time for which a sender has a webhook to itself is over: a dead one is not waited for. One that
         lives may have its webhook sent twice.
         """
         pending = tables.delivery.c.state == DeliveryState.PENDING
@@ -312,7 +312,7 @@ class Service:
         return self.kept[role].log_path.read_text(errors="replace")
 
     def logs(self) -> str:
-        """The end of what everybody has said."""
+        """The end of each process's log."""
         return "\n".join(f"--- {role}\n{self.log(role)[-3000:]}" for role in self.kept)
 
 

