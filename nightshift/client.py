@@ -5,8 +5,7 @@
         for event in client.events(job.id):
             ...
 
-For /v1/chat/completions, /v1/files and /v1/batches use the official `openai` client; this one covers only
-what it does not. Calls that are safe to repeat are repeated, a bounded number of times.
+Use the official `openai` client for OpenAI's routes. Calls that are safe to repeat are retried a few times.
 """
 
 import json
@@ -29,7 +28,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
 SILENCE_MAX_S: Final = 45.0  # of an event stream, which sends a keep-alive every 15 s
 TRIES_MAX: Final = 5
-FOLLOWING_TRIES_MAX: Final = 20  # about two minutes: a server that is being restarted comes back
+FOLLOWING_TRIES_MAX: Final = 20  # about two minutes, enough for a restart of the server
 RETRY: Final = Backoff(first_s=0.5, longest_s=8.0)
 RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
 PAGE_MAX: Final = 100
@@ -52,7 +51,7 @@ class ApiError(NightshiftError):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the same call may well succeed a little later."""
+        """Whether the same call may succeed later."""
         return self.status in RETRYABLE
 
 
@@ -65,14 +64,14 @@ class ServerUnreachable(NightshiftError):
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteJob:
-    """A job as the server described it at some moment. `data` is all of what it said."""
+    """A job as the server described it. `data` is the whole answer."""
 
     id: str
     state: JobState
     counts: Counts
     usage: Usage
     rows_estimated: int | None
-    errors: tuple[str, ...]  # what is wrong with it, in words
+    errors: tuple[str, ...]
     data: JsonObject
 
     @classmethod
@@ -99,13 +98,13 @@ class RemoteJob:
 
     @property
     def rows_expected(self) -> int | None:
-        """Rows in all: known, estimated, or None."""
+        """The number of rows, counted or estimated."""
         return self.counts.total if self.counts.total is not None else self.rows_estimated
 
 
 @dataclass(frozen=True)
 class JobEvent:
-    """Something that happened to a job. `id` is where to go on from if the stream breaks."""
+    """An event of a job. `id` is where a broken stream continues."""
 
     id: str
     type: str
@@ -118,7 +117,7 @@ class JobEvent:
 
 
 class Client:
-    """A connection to one server with one key. Not shared between threads."""
+    """A client of one server with one key. Not thread-safe."""
 
     def __init__(
         self,
@@ -128,10 +127,7 @@ class Client:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`base_url` may end in `/v1`, as other clients' do. `transport` is a seam for tests.
-
-        Raises ConfigurationError for a URL or a key that cannot be one.
-        """
+        """`base_url` may end in `/v1`. Raises ConfigurationError for an invalid URL or key."""
         check_base_url(base_url)
         check_api_key(api_key)
         self._http = httpx.Client(
@@ -157,18 +153,18 @@ class Client:
         self._http.close()
 
     def submit_job(self, body: JsonObject, *, idempotency_key: str | None = None) -> RemoteJob:
-        """Submit a job; the body is that of `POST /v1/jobs`. Sent twice with one key, it is one job.
+        """Submit a job with the body of `POST /v1/jobs`. Two calls with one key make one job.
 
-        Without a key one is made up, so that a repeat after a broken connection is no second job. Raises
-        ApiError, ServerUnreachable.
+        Without a key a random one is sent, so that a retry makes no second job. Raises ApiError,
+        ServerUnreachable.
         """
-        # A nightly run is known by its name and date, which the server reads from the body.
+        # The server identifies a nightly run by the name and date in the body.
         key = idempotency_key or (None if body.get("name") else new_id("key"))
         headers = {"idempotency-key": key} if key else {}
         return RemoteJob.from_json(self._call("POST", "/v1/jobs", json=body, headers=headers))
 
     def get_job(self, job_id: str, *, is_followed: bool = False) -> RemoteJob:
-        """`is_followed`: the caller polls until it has ended, with as many retries as `events`.
+        """`is_followed`: the caller polls, with as many retries as `events`.
 
         Raises ApiError (404: no such job), ServerUnreachable.
         """
@@ -179,19 +175,19 @@ class Client:
     def list_jobs(
         self, *, status: str | None = None, priority: str | None = None, limit: int | None = None
     ) -> Iterator[RemoteJob]:
-        """Jobs, newest first, fetched as they are asked for; at most `limit` of them."""
+        """At most `limit` jobs, newest first, fetched page by page."""
         wanted = {name: value for name, value in (("status", status), ("priority", priority)) if value}
         yield from map(RemoteJob.from_json, self._pages("/v1/jobs", wanted, limit))
 
     def cancel_job(self, job_id: str) -> RemoteJob:
-        """Ask a job to stop; what is done stays. Raises ApiError (409: too late)."""
+        """Cancel a job; finished rows stay. Raises ApiError (409: too late)."""
         return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{_segment(job_id)}/cancel"))
 
     def events(self, job_id: str, *, after: str | None = None) -> Iterator[JobEvent]:
-        """What happens to a job, from its beginning or after an event's id, until it has ended.
+        """A job's events, from the first or after an event's id, until the job has ended.
 
-        A broken stream is taken up where it broke, by a server or a proxy that is busy or restarts (429, 502,
-        503, 504) as soon as it answers. Raises ApiError, and ServerUnreachable when the server stays away.
+        A broken stream is resumed, also while the server or a proxy answers 429, 502, 503 or 504. Raises
+        ApiError, and ServerUnreachable after `FOLLOWING_TRIES_MAX` failures in a row.
         """
         failures = 0
         while True:
@@ -212,35 +208,34 @@ class Client:
                 self._sleep(error.retry_after_s or RETRY.delay_s(failures))
 
     def results(self, job_id: str, *, after: str | None = None) -> Iterator[JsonObject]:
-        """The rows that have their result so far, from the first one or after a row's `id`.
+        """Rows that have a result, from the first or after a row's `id`; rows that never ran are only in the
+        output.
 
-        Rows that were never run are not among them; they are in the job's output. Raises ApiError,
-        ServerUnreachable.
+        Raises ApiError, ServerUnreachable.
         """
         yield from self._pages(f"/v1/jobs/{_segment(job_id)}/results", {"after": after} if after else {})
 
     def webhook_secret(self) -> str:
-        """What signs the webhooks of this tenant's jobs."""
+        """The secret that signs this tenant's webhooks."""
         return str(self._call("GET", "/v1/webhooks/secret")["secret"])
 
     def models(self) -> list[str]:
-        """The ids of the models that are served."""
         return [model["id"] for model in self._call("GET", "/v1/models")["data"]]
 
     def dead_letters(self, *, status: str | None = None, limit: int | None = None) -> Iterator[JsonObject]:
-        """Rows that are not run any more because they crashed workers, the latest first."""
+        """Rows that crashed workers and are not run again, latest first."""
         return self._pages("/v1/dead_letters", {"status": status} if status else {}, limit)
 
     def replay_dead_letter(self, id: str) -> JsonObject:
-        """Submit such a row again, as a job of its own. `replay_job_id` in the answer says which."""
+        """Submit such a row again as a new job, the answer's `replay_job_id`."""
         return self._decide(id, "replay", DeadLetterState.REPLAYED)
 
     def discard_dead_letter(self, id: str) -> JsonObject:
-        """Mark such a row as decided; nothing is run."""
+        """Mark such a row as decided without running it."""
         return self._decide(id, "discard", DeadLetterState.DISCARDED)
 
     def _decide(self, id: str, decision: str, wanted: DeadLetterState) -> JsonObject:
-        """A dead letter is decided once: a retry whose first answer was lost is refused as decided."""
+        """A dead letter is decided once, so a retry whose first answer was lost gets a conflict."""
         path = f"/v1/dead_letters/{_segment(id)}"
         try:
             return self._call("POST", f"{path}/{decision}")
@@ -253,7 +248,7 @@ class Client:
             return letter
 
     def _pages(self, path: str, wanted: Mapping[str, str], limit: int | None = None) -> Iterator[JsonObject]:
-        """The elements of a list, page by page; at most `limit` of them."""
+        """At most `limit` elements of a list, page by page."""
         asked = dict(wanted)
         left = limit
         while left is None or left > 0:
@@ -285,13 +280,13 @@ class Client:
         headers: Mapping[str, str] | None = None,
         is_following: bool = False,
     ) -> JsonObject:
-        """One answer, as JSON. Everything here may be repeated: reads, cancels, and creates with a key."""
+        """One JSON answer. Every call here is safe to retry: reads, cancels, and creates with a key."""
         tries = FOLLOWING_TRIES_MAX if is_following else TRIES_MAX
         for attempt in range(1, tries + 1):
             try:
                 answer = self._http.request(method, path, json=json, params=params, headers=headers)
             except httpx.TransportError as error:
-                # No server listens there: raised at once, and retried only for a server that answered before.
+                # A refused connection is retried only when following a job on a server that answered before.
                 is_pointless = isinstance(error, httpx.ConnectError) and not is_following
                 if attempt == tries or is_pointless:
                     raise self._unreachable(error) from error
@@ -314,7 +309,7 @@ class Client:
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[JobEvent]:
-    """Server-sent events from the lines of a stream. Comments are skipped; an unfinished event is dropped."""
+    """Parse server-sent events. Comments are skipped, and an unfinished event is dropped."""
     fields: dict[str, str] = {}
     for line in lines:
         if line:
@@ -326,7 +321,6 @@ def parse_events(lines: Iterator[str]) -> Iterator[JobEvent]:
 
 
 def check_base_url(base_url: str) -> None:
-    """Raises ConfigurationError for what is no server's URL."""
     if not base_url.startswith(("http://", "https://")):
         raise ConfigurationError(
             f"{base_url!r} is no URL: it must begin with http:// or https://", param="NIGHTSHIFT_BASE_URL"
@@ -334,7 +328,7 @@ def check_base_url(base_url: str) -> None:
 
 
 def check_api_key(api_key: str) -> None:
-    """Raises ConfigurationError for what no request could carry as a key; the message does not quote it."""
+    """Raises ConfigurationError for text that no header can carry; the message does not quote it."""
     if not (api_key.isascii() and api_key.isprintable()):
         raise ConfigurationError(
             "the API key contains characters that no key has: copy it again, or use the one in the file "
@@ -344,7 +338,7 @@ def check_api_key(api_key: str) -> None:
 
 
 def _segment(id: str) -> str:
-    """An id as one part of a path, whatever the user typed."""
+    """An id, quoted as one segment of a path."""
     return quote(id, safe="")
 
 
@@ -359,7 +353,7 @@ def _json_object(answer: httpx.Response) -> JsonObject:
 
 
 def _api_error(answer: httpx.Response) -> ApiError:
-    """The server's error envelope; of anything else, the status and the beginning of the body."""
+    """The server's error envelope, or else the status and the start of the body."""
     try:
         said = answer.json()["error"]
         error = ApiError(answer.status_code, said["message"], code=said.get("code"), param=said.get("param"))

@@ -1,11 +1,9 @@
-"""Spot notices of AWS, Google Cloud and Azure: what they announce about a machine they will take away.
+"""Spot notices from the metadata servers of AWS, Google Cloud and Azure.
 
-Each has a metadata server that answers every machine about itself.
-
-    AWS    an interruption about 2 minutes ahead, a recommendation to rebalance earlier or not at all
-    GCP    at most 30 s ahead, often less
-    Azure  at least 30 s ahead; the first answer may take 2 minutes, and starts the service for this machine.
-           A machine that is ready earlier may acknowledge it and need not wait
+AWS    an interruption about 2 minutes ahead, a recommendation to rebalance earlier or not at all
+GCP    at most 30 s ahead, often less
+Azure  at least 30 s ahead; the first answer may take 2 minutes, and starts the service for this machine.
+       A machine that is ready earlier may acknowledge it and need not wait
 """
 
 import json
@@ -23,7 +21,7 @@ import httpx
 
 from nightshift.outbound.http_deadline import BoundedBackend, Deadline
 
-METADATA_URL: Final = "http://169.254.169.254"  # the same address in all three
+METADATA_URL: Final = "http://169.254.169.254"  # for all three
 ANSWER_TIMEOUT_S: Final = 2.0
 ANSWER_BYTES_MAX: Final = 256 * 1024
 AZURE_FIRST_TIMEOUT_S: Final = 125.0
@@ -32,16 +30,16 @@ DMI: Final = Path("/sys/class/dmi/id")  # what the machine's firmware says of wh
 
 
 class NoticeKind(StrEnum):
-    REBALANCE = "rebalance"  # an interruption has become likely
-    INTERRUPTION = "interruption"  # it is certain
+    REBALANCE = "rebalance"  # an interruption is likely
+    INTERRUPTION = "interruption"  # an interruption is certain
 
 
 @dataclass(frozen=True)
 class Notice:
     provider: str
     kind: NoticeKind
-    at: datetime | None  # when the machine goes, if that was said
-    event_id: str | None = None  # what to acknowledge; None: nothing
+    at: datetime | None  # when the machine ends, if known
+    event_id: str | None = None  # to acknowledge, if possible
 
 
 @dataclass(frozen=True)
@@ -50,17 +48,17 @@ class Reply:
     text: str
 
     def required(self) -> str:
-        """Its text. Raises ValueError when it is about something else."""
+        """The text of a 200. Raises ValueError for another status."""
         if self.status != httpx.codes.OK:
             raise ValueError(f"the metadata server answers {self.status}")
         return self.text
 
 
 class MetadataServer:
-    """A few lines over HTTP; a long or endless answer is an error."""
+    """A metadata server; an answer over `ANSWER_BYTES_MAX` is an error."""
 
     def __init__(self, url: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        """`timeout_s` is the longest wait for a byte, and half of what a whole answer may take."""
+        """`timeout_s`: for each read. A whole answer may take twice that."""
         self._url = url.rstrip("/")
         self._timeout_s = timeout_s
 
@@ -74,7 +72,7 @@ class MetadataServer:
         json: object = None,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Raises what the connection raises, and ValueError for an unusable answer."""
+        """Raises the connection's errors, and ValueError for an unusable answer."""
         timeout_s = timeout_s or self._timeout_s
         asked = httpx.Request(
             method,
@@ -113,17 +111,17 @@ def _text(answer: httpcore.Response) -> str:
 
 class Provider(Protocol):
     name: str
-    interval_s: float  # between two looks
+    interval_s: float  # between polls
 
     def poll(self) -> Notice | None:
-        """The present notice. Raises for an unusable answer."""
+        """The current notice. Raises for an unusable answer."""
 
     def acknowledge(self, event_id: str) -> None:
-        """Nothing runs here any more: the machine may go. Raises likewise."""
+        """Tell the cloud that this machine may end now. Raises likewise."""
 
 
 class Aws:
-    """Instance metadata service, version 2: a token first, then everything with it."""
+    """Instance metadata service, version 2: every request carries a token."""
 
     name = "aws"
     interval_s = 5.0
@@ -145,9 +143,9 @@ class Aws:
         """This cloud takes no acknowledgement."""
 
     def _get(self, path: str) -> str | None:
-        """None: there is nothing of the kind."""
+        """None for a 404."""
         reply = self._ask(path)
-        if reply.status == httpx.codes.UNAUTHORIZED:  # its tokens are lost
+        if reply.status == httpx.codes.UNAUTHORIZED:  # it lost its tokens
             self._token_ends_at_s = 0.0
             reply = self._ask(path)
         return None if reply.status == httpx.codes.NOT_FOUND else reply.required()
@@ -163,7 +161,7 @@ class Aws:
 
 class Gcp:
     name = "gcp"
-    interval_s = 1.0  # the notice comes only 30 s ahead
+    interval_s = 1.0  # its notice comes only 30 s ahead
 
     def __init__(self, server: MetadataServer) -> None:
         self._server = server
@@ -178,7 +176,7 @@ class Gcp:
 
 
 class Azure:
-    """Scheduled events. They name the machines they are about, which need not be this one."""
+    """Scheduled events, each with the names of the machines it concerns."""
 
     name = "azure"
     interval_s = 1.0
@@ -202,7 +200,8 @@ class Azure:
         for event in filter(_is_event, events):
             concerned = event["Resources"]
             if event["EventType"] in self._ENDING and self._name_of_this_machine() in concerned:
-                # Acknowledged, it happens to all machines it names: the others have to be asked, too.
+                # An acknowledgement starts the event on every machine it names, so one of several is not
+                # sent.
                 event_id = event.get("EventId") if len(concerned) == 1 else None
                 return Notice(
                     self.name, NoticeKind.INTERRUPTION, _http_date(event.get("NotBefore")), event_id
@@ -231,8 +230,8 @@ PROVIDERS: Final[Mapping[str, Callable[[MetadataServer], Provider]]] = {
 
 
 def open_provider(chosen: str, metadata_url: str = "", *, dmi: Path = DMI) -> Provider | None:
-    """The cloud whose notices are listened for: `aws`, `gcp`, `azure`, `none`, or `auto`, which asks the
-    firmware and no network. None: no cloud is known.
+    """The cloud `aws`, `gcp` or `azure`; `auto` asks the firmware, without network. None: `none`, or no
+    known cloud.
     """
     name = detected(dmi) if chosen == "auto" else chosen
     if name is None or name == "none":
@@ -241,13 +240,13 @@ def open_provider(chosen: str, metadata_url: str = "", *, dmi: Path = DMI) -> Pr
 
 
 def detected(dmi: Path = DMI) -> str | None:
-    """Whose machine this is, as far as its firmware says."""
+    """The cloud that the firmware names."""
     words = " ".join(_line(dmi / name) for name in ("sys_vendor", "product_name", "bios_version")).lower()
     if "amazon" in words:
         return "aws"
     if "google" in words:
         return "gcp"
-    # Microsoft makes machines of other kinds too; this tag is what Azure's have.
+    # Microsoft's firmware is also on other machines; this tag is Azure's.
     is_azure = _line(dmi / "chassis_asset_tag") == "7783-7084-3265-9085-8269-3286-77"
     return "azure" if is_azure else None
 
@@ -260,7 +259,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _is_event(event: object) -> bool:
-    """Whether it says what happens to whom: one that does not may stand beside one that does."""
+    """Whether it has a type and resources; malformed events may stand beside valid ones."""
     return (
         isinstance(event, dict)
         and isinstance(event.get("EventType"), str)
@@ -269,7 +268,7 @@ def _is_event(event: object) -> bool:
 
 
 def _iso(text: object) -> datetime | None:
-    """None for what is no time, and for one that cannot be told in UTC."""
+    """None for text that is no time, or one outside UTC's range."""
     try:
         return datetime.fromisoformat(str(text)).astimezone(UTC)
     except (ValueError, OverflowError):

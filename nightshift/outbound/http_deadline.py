@@ -1,6 +1,4 @@
-"""Connections that keep the deadline of a whole request, however slowly an answer arrives: an HTTP library's
-own timeouts are for one read each.
-"""
+"""Connections with a deadline for the whole request; an HTTP library's timeouts cover one read each."""
 
 import ssl
 import time
@@ -15,13 +13,13 @@ Clock = Callable[[], float]  # monotonic seconds
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment after which nothing is waited for any more."""
+    """A time limit on a monotonic clock."""
 
     at_s: float
     clock: Clock = time.monotonic
 
     def bounded(self, timeout_s: float | None = None) -> float:
-        """The given timeout, or less if the deadline is nearer. Raises httpcore.ReadTimeout past it."""
+        """The timeout, shortened to the deadline. Raises httpcore.ReadTimeout past it."""
         left_s = self.at_s - self.clock()
         if left_s <= 0:
             raise httpcore.ReadTimeout("the deadline for the whole request has passed")
@@ -29,7 +27,7 @@ class Deadline:
 
 
 class BoundedBackend(httpcore.NetworkBackend):
-    """Opens connections for one request."""
+    """Opens the connections of one request."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
@@ -49,7 +47,7 @@ class BoundedBackend(httpcore.NetworkBackend):
 
 
 class BoundedStream(httpcore.NetworkStream):
-    """A connection on which every read and write ends by the deadline of the whole request."""
+    """A connection whose reads and writes end by the deadline."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline) -> None:
         self._stream = stream

@@ -1,10 +1,8 @@
 """SSRF-safe HTTP client for user-supplied URLs.
 
-A name is resolved once, every address it has must be public, and the connection goes to exactly the address
-that was checked, so DNS rebinding has no effect. TLS and `Host` still use the name. Redirects are not
-followed, proxies from the environment are not used, and nothing is read beyond 64 KiB or after the deadline.
-
-It knows nothing of webhooks, and of its callers only what the operator allows them: ports and networks.
+A name is resolved once, all its addresses must be public, and the connection goes to a checked address, so
+DNS rebinding has no effect. TLS and `Host` use the name. Redirects and environment proxies are ignored, and
+reading ends at 64 KiB or the deadline.
 """
 
 import ipaddress
@@ -32,13 +30,13 @@ HOST_CHARS_MAX: Final = 253  # of a name (RFC 1035)
 
 _PORTS: Final = {"http": 80, "https": 443}
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-_NEVER_PUBLIC: Final = (  # Python calls some of these global; they lead to whatever is near
+_NEVER_PUBLIC: Final = (  # not public, though Python calls some of them global
     ipaddress.ip_network("192.0.0.0/24"),  # protocol assignments, among them the local router's
     ipaddress.ip_network("192.88.99.0/24"),  # the old 6to4 relay
     ipaddress.ip_network("fec0::/10"),  # site-local
 )
-_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")  # of a name, between its dots
-_NOBODYS: Final = "192.0.2.1"  # for documentation: no machine has it
+_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")  # of a name
+_UNASSIGNED: Final = "192.0.2.1"  # reserved for documentation; no machine has it
 
 
 class BlockedUrl(InvalidRequest):
@@ -56,13 +54,13 @@ class NoAnswer(NightshiftError):
 
 @dataclass(frozen=True)
 class EgressConfig:
-    """What may be called, and for how long."""
+    """The allowed destinations, and time limits."""
 
-    allow_cidrs: tuple[str, ...] = ()  # networks that may be reached although they are not public
-    ports: tuple[int, ...] = ()  # the only ones allowed; empty: any
-    deadline_s: float = 15.0  # look-up, connection, TLS, sending and reading together
-    connect_timeout_s: float = 5.0  # of one address, so that a dead one leaves time for the next
-    response_bytes_max: int = 64 * 1024  # read at most; the rest is cut off
+    allow_cidrs: tuple[str, ...] = ()  # networks allowed although not public
+    ports: tuple[int, ...] = ()  # the allowed ones; empty: any
+    deadline_s: float = 15.0  # for the whole request, from the DNS look-up to the last byte read
+    connect_timeout_s: float = 5.0  # per address, to leave time for the next
+    response_bytes_max: int = 64 * 1024  # the rest is cut off
 
     def __post_init__(self) -> None:
         if not 0 < self.connect_timeout_s <= self.deadline_s:
@@ -70,13 +68,13 @@ class EgressConfig:
 
     @property
     def allowed_networks(self) -> tuple[Network, ...]:
-        """Raises ValueError for what is no network."""
+        """Raises ValueError for an invalid network."""
         return tuple(ipaddress.ip_network(cidr, strict=False) for cidr in self.allow_cidrs)
 
 
 @dataclass(frozen=True)
 class EgressResponse:
-    """What the other side said. `headers` have lower-case names; `head` is the body's beginning."""
+    """`headers` have lower-case names; `head` is the beginning of the body."""
 
     status: int
     headers: Mapping[str, str]
@@ -84,9 +82,9 @@ class EgressResponse:
 
 
 def check_url(url: str, allow_cidrs: Sequence[str] = (), ports: Sequence[int] = ()) -> None:
-    """Refuse a URL that could never be called, without looking anything up. Raises BlockedUrl.
+    """Reject a URL that can never be allowed, without a look-up. Raises BlockedUrl.
 
-    Passing is no promise: a name's addresses are looked at when it is called, every time.
+    A name's addresses are checked at every call.
     """
     config = EgressConfig(tuple(allow_cidrs), tuple(ports))
     parsed = _parsed(url, config.ports)
@@ -96,12 +94,12 @@ def check_url(url: str, allow_cidrs: Sequence[str] = (), ports: Sequence[int] = 
 
 
 class Egress:
-    """Posts to user-supplied URLs. Safe to share between threads; keeps no connections."""
+    """Posts to user-supplied URLs. Thread-safe; keeps no connections."""
 
     def __init__(
         self, config: EgressConfig, *, resolve: Resolver | None = None, clock: Clock = time.monotonic
     ) -> None:
-        """Raises ValueError if an allowed network is not one."""
+        """Raises ValueError for an invalid network."""
         self._config = config
         self._allowed = config.allowed_networks
         self._resolve = resolve or _system_resolver
@@ -109,14 +107,14 @@ class Egress:
         self._tls = ssl.create_default_context()
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> EgressResponse:
-        """One request, one answer, whatever its status. Raises BlockedUrl and NoAnswer."""
+        """Send one request. Raises BlockedUrl and NoAnswer."""
         target = _parsed(url, self._config.ports)
         deadline = Deadline(self._clock() + self._config.deadline_s, self._clock)
         backend = _GuardedBackend(self._config, self._allowed, self._resolve, deadline)
         sent = {"accept-encoding": "identity", "user-agent": "nightshift", "connection": "close"}
         sent |= {name.lower(): value for name, value in headers.items()}
         try:
-            # A pool of one, for one request: no connection outlives the look at its address.
+            # One pool per request: no connection outlives its address check.
             with httpcore.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool:
                 with pool.stream("POST", target, headers=list(sent.items()), content=body) as response:
                     return EgressResponse(response.status, _readable(response.headers), self._head(response))
@@ -141,7 +139,7 @@ _UNANSWERED: Final = (
 
 
 class _GuardedBackend(httpcore.NetworkBackend):
-    """Opens connections to addresses it has looked at, for one request."""
+    """Opens one request's connections, to checked addresses only."""
 
     def __init__(
         self,
@@ -164,7 +162,7 @@ class _GuardedBackend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        """Look the host up, refuse it unless all its addresses may be called, connect to one that answers."""
+        """Resolve the host, require that all addresses are allowed, and connect to the first that answers."""
         addresses = self._addresses_of(host, port)
         _check_addresses(addresses, self._allowed)
         failure: Exception | None = None
@@ -185,27 +183,27 @@ class _GuardedBackend(httpcore.NetworkBackend):
 
 
 def is_public(address: Address) -> bool:
-    """Whether the address leads to the same place from anywhere on the internet, and not to this machine."""
+    """Whether the address is the same place from anywhere on the internet, and not this machine."""
     return all(
         part.is_global
         and not (part.is_multicast or part.is_reserved)
         and not any(part in network for network in _NEVER_PUBLIC)
         and not _is_our_own(part)
-        for part in _meant(address)
+        for part in _embedded_ipv4(address)
     )
 
 
 def _check_addresses(addresses: Sequence[Address], allowed: Sequence[Network]) -> None:
     """Raises BlockedUrl unless all are allowed: the name's owner must not choose which one is used."""
     for address in addresses:
-        parts = _meant(address)
+        parts = _embedded_ipv4(address)
         if not (all(any(part in network for network in allowed) for part in parts) or is_public(address)):
-            # The message does not name the address: it is shown to the user who supplied the URL.
+            # The message goes to the user who supplied the URL, so it does not name the address.
             raise BlockedUrl("The URL leads to an address that is not public.", param="webhook.url")
 
 
-def _meant(address: Address) -> tuple[Address, ...]:
-    """The IPv4 addresses inside an IPv6 address that carries any; else the address itself."""
+def _embedded_ipv4(address: Address) -> tuple[Address, ...]:
+    """The IPv4 addresses embedded in an IPv6 address; else the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     if address in _NAT64:
@@ -214,8 +212,8 @@ def _meant(address: Address) -> tuple[Address, ...]:
 
 
 def _is_our_own(address: Address) -> bool:
-    """Whether this machine has the address: a public one is no less an inside one then."""
-    return _can_bind(str(address)) and not _can_bind(_NOBODYS)  # unless the kernel binds anything at all
+    """Whether this machine has the address, which makes a public one internal."""
+    return _can_bind(str(address)) and not _can_bind(_UNASSIGNED)  # false where the kernel binds any address
 
 
 def _can_bind(address: str) -> bool:
@@ -229,11 +227,11 @@ def _can_bind(address: str) -> bool:
 
 
 def _parsed(url: str, ports: Sequence[int]) -> httpcore.URL:
-    """The URL in parts, internationalised names in ASCII. Raises BlockedUrl."""
+    """The URL's parts, with internationalised names in ASCII. Raises BlockedUrl."""
     try:
         parsed = httpx.URL(url)
         host = parsed.host
-    except (httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a label that only claims to be IDNA
+    except (httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: invalid IDNA
         raise BlockedUrl(f"{url!r} is not a URL: {error}", param="webhook.url") from error
     if parsed.scheme not in _PORTS or not host or parsed.userinfo:
         raise BlockedUrl(param="webhook.url")
@@ -248,15 +246,15 @@ def _parsed(url: str, ports: Sequence[int]) -> httpcore.URL:
 
 
 def _can_be_looked_up(host: str) -> bool:
-    """Whether the name system could hold the host, or it is an IPv6 address that means the same anywhere."""
+    """Whether the host could be a DNS name, or is an IPv6 address without a zone."""
     if ":" in host:
-        return "%" not in host  # a zone is a network card of the machine that says so
+        return "%" not in host  # a zone names a network interface of this machine
     labels = host.removesuffix(".").split(".")
     return len(host) <= HOST_CHARS_MAX and all(_LABEL.fullmatch(label) for label in labels)
 
 
 def _literal_address(host: str) -> Address | None:
-    """The address a host is without any look-up, in whatever spelling (`2130706433`, `0x7f.1`); else None."""
+    """The address that a host spells in any form (`2130706433`, `0x7f.1`); None for a name."""
     host = host.rstrip(".").lower()
     if host == "localhost" or host.endswith(".localhost"):
         return ipaddress.IPv4Address("127.0.0.1")
@@ -271,14 +269,15 @@ def _system_resolver(host: str, port: int) -> Sequence[str]:
 
 
 def _within(look_up: Callable[[], Sequence[str]], timeout_s: float) -> Sequence[str] | OSError:
-    """What a look-up says, or that it says nothing in time. The system's own cannot be told to hurry, so it
-    runs beside us; it ends when the resolver's own timeouts do."""
+    """The look-up's answer, or TimeoutError. The system's look-up has no timeout, so it runs on a thread,
+    which ends with the resolver's own timeouts.
+    """
     answers: queue.SimpleQueue[Sequence[str] | OSError] = queue.SimpleQueue()
 
     def ask() -> None:
         try:
             answers.put(look_up())
-        except (OSError, UnicodeError) as error:  # UnicodeError: a label the name system cannot hold
+        except (OSError, UnicodeError) as error:  # UnicodeError: a label that DNS cannot hold
             answers.put(error if isinstance(error, OSError) else OSError(str(error)))
 
     threading.Thread(target=ask, name="look-up", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Webhooks on paper: the event's body, its signature, and when to try again. No I/O.
+"""A webhook event's body, signature and retry delays.
 
 Signatures follow Standard Webhooks 1.0.0 (standard-webhooks/standard-webhooks, spec/standard-webhooks.md):
 HMAC-SHA256 over `{id}.{timestamp}.{body}`, base64, in `webhook-signature` as `v1,…`, separated by spaces.
@@ -22,14 +22,14 @@ SECRET_PREFIX: Final = "whsec_"
 SECRET_BYTES: Final = 32  # the specification allows 24 to 64
 SECRET_BYTES_ALLOWED: Final = range(24, 65)
 
-# Seconds after the previous attempt; the first entry is the first attempt. About 75.6 hours in all.
+# Seconds after the previous attempt, beginning with the first. About 75.6 hours in all.
 RETRY_DELAYS_S: Final = (0, 5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
 ATTEMPTS_MAX: Final = len(RETRY_DELAYS_S)
-JITTER: Final = 0.1  # of the delay, so that a recovered endpoint does not get all retries at once
+JITTER: Final = 0.1  # of the delay, to spread retries to a recovered endpoint
 RETRY_AFTER_MAX_S: Final = 86400
 RESPONSE_HEAD_CHARS: Final = 2048  # of the receiver's answer, kept with the attempt
 
-GONE: Final = 410  # the receiver wants no more of these
+GONE: Final = 410  # the receiver wants no more events
 TOLERANCE_S: Final = 300
 
 BATCH_EVENT: Final = {
@@ -44,12 +44,12 @@ EVENT_TYPES: Final = frozenset(BATCH_EVENT.values()) | frozenset(f"job.{state}" 
 class DeliveryState(StrEnum):
     PENDING = "pending"  # due at `next_at`
     DELIVERED = "delivered"
-    DEAD = "dead"  # attempts exhausted, refused for good, or the receiver said 410
+    DEAD = "dead"  # attempts exhausted, refused for good, or answered 410
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """An event owed to one webhook endpoint. The body is fixed once written: the bytes signed are sent."""
+    """An event owed to one webhook endpoint. Its body is fixed: the signed bytes are the ones sent."""
 
     id: str
     event_id: str  # `evt_…`: the receiver's idempotency key, the same at every attempt
@@ -67,12 +67,10 @@ class Delivery:
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryAttempt:
-    """One try, as it went."""
-
     attempt_no: int  # 1, 2, 3 …
     started_at: datetime
     latency_ms: int
-    status_code: int | None  # None: no answer was had
+    status_code: int | None  # None: no answer
     error: str | None
     response_head: str | None
     retry_after_s: int | None = None
@@ -95,7 +93,7 @@ def new_secret() -> str:
 
 
 def secret_key(secret: str) -> bytes:
-    """The raw key in a `whsec_…` secret. Raises InvalidSecret."""
+    """The key in a `whsec_…` secret. Raises InvalidSecret."""
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except ValueError as error:
@@ -106,7 +104,6 @@ def secret_key(secret: str) -> bytes:
 
 
 def signature(secret: str, event_id: str, timestamp_s: int, body: str) -> str:
-    """One `v1,…` signature."""
     signed = f"{event_id}.{timestamp_s}.{body}".encode()
     digest = hmac.new(secret_key(secret), signed, hashlib.sha256).digest()
     return "v1," + base64.b64encode(digest).decode()
@@ -125,7 +122,7 @@ def headers(event_id: str, timestamp_s: int, body: str, secrets: Sequence[str]) 
 def verify(
     body: str, headers: dict[str, str], secret: str, now_s: int, tolerance_s: int = TOLERANCE_S
 ) -> None:
-    """What a receiver does. `headers` are in lower case. Raises InvalidSignature."""
+    """Verify a webhook as a receiver does. `headers` are in lower case. Raises InvalidSignature."""
     try:
         event_id, given = headers["webhook-id"], headers["webhook-signature"].split()
         timestamp_s = int(headers["webhook-timestamp"])
@@ -139,12 +136,12 @@ def verify(
 
 
 def event_type(job: Job) -> str:
-    """The event of a job that has just ended, named as on the route it came in by."""
+    """The event of an ended job, named as on its route."""
     return BATCH_EVENT[job.state] if job.face is Face.OPENAI else f"job.{job.state}"
 
 
 def wants(events: Sequence[str], event_type: str) -> bool:
-    """No list means every terminal event. Either face's name of an event is understood."""
+    """No list means every terminal event. Both faces' event names are accepted."""
     if not events:
         return True
     job_names = {batch: f"job.{state}" for state, batch in BATCH_EVENT.items()}
@@ -154,7 +151,7 @@ def wants(events: Sequence[str], event_type: str) -> bool:
 
 
 def event_body(event_id: str, event_type: str, job: Job, at: datetime) -> str:
-    """The body of a job's event: ids and counts, never results. The bytes are final."""
+    """A job event's final body: ids and counts, never results."""
     subject = batch_id(job.id) if job.face is Face.OPENAI else job.id
     counts = {"total": job.counts.total, "succeeded": job.counts.succeeded, "failed": job.counts.failed}
     event = {
@@ -168,9 +165,9 @@ def event_body(event_id: str, event_type: str, job: Job, at: datetime) -> str:
 
 
 def retry_delay_s(attempt: DeliveryAttempt, jitter: float) -> float | None:
-    """Seconds until the next try after a failed one; None when there is none: that is a dead letter.
+    """Seconds until the next attempt after a failed one; None: none, a dead letter.
 
-    `jitter` is a random number in [0, 1). The receiver's Retry-After can only lengthen the wait.
+    `jitter` is random in [0, 1). The receiver's Retry-After can only lengthen the delay.
     """
     if attempt.status_code == GONE or attempt.attempt_no >= ATTEMPTS_MAX:
         return None

@@ -1,9 +1,8 @@
-"""One machine's whole service: where its parts keep things, how they find one another, how they are called.
+"""The parts of a service on one machine: their files, their addresses and their command lines.
 
     DATA_DIR/    nightshift.db  objects/  valkey/  logs/  files/  api_key  secret_key  up.lock
 
-The parts are known by their command lines. What the operator has set in the environment stays as it is: a
-database or Redis named there is used in place of the embedded one.
+A database or Redis named in the operator's environment replaces the embedded one.
 """
 
 import contextlib
@@ -39,17 +38,17 @@ from nightshift.store.databases.migrate import upgrade
 from nightshift.tenants.keys import API_KEY_FILE, DEFAULT_TENANT, ApiKey, key_id, new_key
 
 SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel allows 107
-API_SHUTDOWN_S: Final = 5  # for answers under way, before the API closes its connections
+API_SHUTDOWN_S: Final = 5  # for answers in progress, before the API closes connections
 API_GRACE_S: Final = 10.0
 LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 
-# The directory all four packages were installed into; without it, uvicorn would look where the user stands.
+# Where the four packages are installed; uvicorn would otherwise look in the working directory.
 PACKAGES: Final = Path(__file__).resolve().parent.parent.parent
 
 
 @dataclass(frozen=True, kw_only=True)
 class Redis:
-    """Where Redis is, and the command that runs it if it is ours to run."""
+    """The URL of Redis, and the command that runs it if it is embedded."""
 
     url: str
     command: tuple[str, ...] | None
@@ -57,7 +56,7 @@ class Redis:
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """Everything that is decided before the first process starts."""
+    """What is decided before the first process starts."""
 
     data: DataSettings
     models: tuple[Checkpoint, ...]
@@ -70,13 +69,13 @@ class Embedded:
 
     @property
     def base_url(self) -> str:
-        """How this machine reaches the API, whatever interface it listens on."""
+        """The API's address from this machine, whatever interface it listens on."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def log_settings(self) -> LogSettings:
-        """The logs of one machine's service lie in files; unless the operator says otherwise, for people."""
+        """The operator's, with `auto` meaning human-readable: the logs of one machine are files."""
         chosen = LogSettings()
         return chosen.model_copy(update={"log_format": "human"}) if chosen.log_format == "auto" else chosen
 
@@ -89,7 +88,7 @@ class Embedded:
         return self.data.data_dir / API_KEY_FILE
 
     def environment(self) -> dict[str, str]:
-        """What the processes read their settings from."""
+        """The settings of all processes."""
         words = {
             "DATA_DIR": str(self.data.data_dir),
             "DATABASE_URL": self.data.resolved_database_url,
@@ -105,10 +104,10 @@ class Embedded:
         return {f"NIGHTSHIFT_{name}": value for name, value in words.items()}
 
     def stages(self) -> list[list[Child]]:
-        """The processes, in the order they start in. They stop in the reverse one: the worker gives its work
-        back while the rest is still there.
+        """The processes in the order they start. They stop in reverse, so a worker hands its work back
+        first.
         """
-        python = (sys.executable, "-P", "-m")  # -P: nothing is imported from where the user stands
+        python = (sys.executable, "-P", "-m")  # -P: import nothing from the working directory
         api = (
             *(*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(PACKAGES)),
             *("--host", self.host, "--port", str(self.port), "--no-access-log", "--log-level", "warning"),
@@ -130,9 +129,9 @@ class Embedded:
 
 @contextlib.contextmanager
 def held(data_dir: Path) -> Iterator[None]:
-    """The data directory is ours alone for this long; made if need be.
+    """Create and lock the data directory.
 
-    Raises ConfigurationError when another `nightshift up` has it, or it cannot be made.
+    Raises ConfigurationError when another `nightshift up` holds it or it cannot be created.
     """
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -156,7 +155,7 @@ def held(data_dir: Path) -> Iterator[None]:
 
 
 def usable_port(host: str, port: int) -> int:
-    """The port itself, if it can be listened on; a free one for 0. Raises ConfigurationError."""
+    """`port` if it is free, or a free one for 0. Raises ConfigurationError."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
@@ -173,7 +172,7 @@ def usable_port(host: str, port: int) -> int:
 
 @contextlib.contextmanager
 def embedded_redis(data: DataSettings) -> Iterator[Redis]:
-    """The Redis the operator named, else a Valkey of our own on a socket only this user can open.
+    """The operator's Redis, or an embedded Valkey on a socket that only this user can open.
 
     Raises ConfigurationError when there is no server to run.
     """
@@ -189,9 +188,9 @@ def embedded_redis(data: DataSettings) -> Iterator[Redis]:
 
 
 def allowed_file_roots(data: DataSettings) -> tuple[str, ...]:
-    """The directories jobs may name: the operator's choice, else where the user stands and DATA_DIR/files.
+    """The directories that jobs may name: the operator's, or the working directory and DATA_DIR/files.
 
-    Not the data directory itself: it holds keys.
+    The data directory itself is not allowed: it holds keys.
     """
     chosen = LocationSettings().file_roots
     if chosen:
@@ -203,12 +202,12 @@ def allowed_file_roots(data: DataSettings) -> tuple[str, ...]:
 
 
 def allowed_webhook_cidrs() -> tuple[str, ...]:
-    """The private networks webhooks may reach: the operator's choice, else this machine."""
+    """The private networks that webhooks may reach: the operator's, or this machine."""
     return SubmissionSettings().webhook_allow_cidrs or LOOPBACK
 
 
 def set_up_database(data: DataSettings) -> Path:
-    """Bring the schema up to date and see that there is a key that works. Returns where the key is."""
+    """Migrate the schema and ensure a valid key. Returns the path of the key."""
     database = open_database(data)
     store = Store(database)
     try:
@@ -221,9 +220,9 @@ def set_up_database(data: DataSettings) -> Path:
 
 
 def release_predecessors(store: Store) -> int:
-    """Give back what workers held when this machine went down. Returns how many shards.
+    """Release what workers held when this machine stopped. Returns the number of shards.
 
-    Only true while the data directory is ours alone: then no worker of this database can be alive.
+    Safe only while the data directory is locked: then no worker of this database is alive.
     """
     with store.transaction() as tx:
         now = tx.now()
@@ -235,7 +234,7 @@ def release_predecessors(store: Store) -> int:
 
 
 def ensure_key(store: Store, path: Path) -> Path:
-    """A key in a file that only this user can read, and its hash in the database."""
+    """Write a key to a file that only this user can read, and its hash to the database."""
     if path.exists() and _admits(store, path.read_text().strip()):
         return path
     key = new_key()
@@ -243,7 +242,7 @@ def ensure_key(store: Store, path: Path) -> Path:
         tx.keys.insert(ApiKey.of(key, tenant_id=DEFAULT_TENANT, name="nightshift up", created_at=tx.now()))
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(key)  # and no newline: the file is the key
+        file.write(key)  # without a newline: the file is the key
     fresh.replace(path)
     return path
 
@@ -259,7 +258,7 @@ def _admits(store: Store, key: str) -> bool:
 
 @contextlib.contextmanager
 def _short_directory(preferred: Path) -> Iterator[Path]:
-    """A directory for a socket: the preferred one, or a temporary one if its path is too long for that."""
+    """The preferred directory for a socket, or a temporary one if its path is too long."""
     if len(os.fsencode(preferred / "valkey.sock")) <= SOCKET_PATH_BYTES_MAX:
         yield preferred
         return

@@ -1,4 +1,4 @@
-"""How a process says that it cannot start: one line in its log, and an exit code that its starter knows."""
+"""Reports that a process cannot start: one log line, and an exit code for its supervisor."""
 
 import logging
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def starting() -> Iterator[None]:
         _cannot_start(error.message, CONFIGURATION_EXIT, error)
     except DatabaseUnavailable as error:
         _cannot_start(error.message, UNAVAILABLE_EXIT, error)
-    except OSError as error:  # a directory that cannot be made, most likely
+    except OSError as error:  # most likely a directory that cannot be created
         _cannot_start(str(error), CONFIGURATION_EXIT, error)
 
 

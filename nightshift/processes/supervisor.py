@@ -1,11 +1,10 @@
-"""Runs other programs and keeps them running: started in order, restarted when they die, stopped in reverse.
+"""Runs programs: starts them in order, restarts them after an exit, stops them in reverse.
 
-It knows command lines and nothing of what they mean; it imports none of what it runs. A child's exit is told
-to `on_exit`, with its exit code or signal, before the child is started again. Children never outlive this
-process, not even when it is killed: the kernel ends them (Linux).
+`on_exit` is called with each exit before the restart. On Linux the kernel kills the children when this
+process ends.
 
-One thread does everything: call `start`, `watch` and `stop` from the same one, which must live as long as the
-children (the kernel's promise is about the thread that started them). `ask_to_stop` may come from anywhere.
+Call `start`, `watch` and `stop` from one thread that lives as long as the children: the kernel's promise is
+about that thread. `ask_to_stop` is safe to call from anywhere.
 """
 
 import ctypes
@@ -38,16 +37,14 @@ from nightshift.processes.children import (
 
 log = logging.getLogger(__name__)
 
-LOG_BYTES_MAX: Final = (
-    16 * 1024 * 1024
-)  # a log file larger than this is set aside, and the one before it goes
+LOG_BYTES_MAX: Final = 16 * 1024 * 1024  # a larger log is copied to `.1`, replacing the last copy
 LOG_CHECK_S: Final = 30.0
 HURRY_AFTER_S: Final = 1.0  # make and some shells repeat the terminal's signal; a person takes longer
-KILL_WAIT_S: Final = 5.0  # between one SIGKILL and the next, for a process the kernel is slow to let go
+KILL_WAIT_S: Final = 5.0  # between SIGKILLs of a process that the kernel is slow to end
 
 
 class Process(Protocol):
-    """A child process, as `subprocess` has it."""
+    """The part of `subprocess.Popen` in use."""
 
     @property
     def pid(self) -> int: ...
@@ -64,20 +61,20 @@ Spawn = Callable[[Launch, IO[bytes] | None], Process]
 
 
 def run_program(launch: Launch, output: IO[bytes] | None) -> Process:
-    """Run the command line as a process; `output` None: it writes where this process does."""
+    """Run a command line. `output` None: our own output."""
     return subprocess.Popen(
         launch.command,
         env={**os.environ, **launch.environment},
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT if output else None,
-        start_new_session=True,  # Ctrl-C is for us: the children are stopped in our order
+        start_new_session=True,  # Ctrl-C reaches only us; we stop the children in order
         preexec_fn=_die_with_parent(),
     )
 
 
 class Supervisor:
-    """Children in stages: a stage is started together, after the one before it, and stopped together."""
+    """Children in stages. A stage starts together, after the stage before it, and stops together."""
 
     def __init__(
         self,
@@ -88,13 +85,13 @@ class Supervisor:
         clock_s: Callable[[], float] = time.monotonic,
         spawn: Spawn = run_program,
     ) -> None:
-        """`on_exit` is told of every exit while this watches, and answers what follows."""
+        """`on_exit` is called for every exit during `watch` and decides what follows."""
         self._stages = [[_Running(child) for child in stage] for stage in stages]
         self._on_exit = on_exit
         self._backoff = backoff
         self._clock_s = clock_s
         self._spawn = spawn
-        # Signal handlers put things here too, and SimpleQueue, unlike Queue, is made for that.
+        # Signal handlers put items here; SimpleQueue is reentrant, Queue is not.
         self._exits: SimpleQueue[_Exit | None] = SimpleQueue()
         self._stop_asked_at_s: float | None = None
         self._hurry_asked = False
@@ -102,22 +99,21 @@ class Supervisor:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether `watch` has ended, or is about to."""
+        """Whether `watch` has ended or is about to."""
         return self._stop_asked_at_s is not None
 
     def pids(self) -> dict[str, int]:
-        """The children that run right now."""
+        """The running children."""
         return {r.child.name: r.process.pid for r in self._all() if r.process is not None}
 
     def start(self) -> None:
-        """Start every child, in order."""
         for running in self._all():
             self._start(running)
 
     def watch(self, for_s: float | None = None) -> bool:
-        """Keep the children running for this long (None: until told otherwise).
+        """Keep the children running for this long (None: until asked to stop).
 
-        False: it is time to `stop`, because `ask_to_stop` was called or `on_exit` gave a child up.
+        Returns False when it is time to `stop`: on request, or because `on_exit` gave a child up.
         """
         ends_at_s = None if for_s is None else self._clock_s() + for_s
         while not self.stop_asked:
@@ -136,9 +132,9 @@ class Supervisor:
         return False
 
     def stop(self) -> Sequence[ChildExit]:
-        """End every child, the last stage first: SIGTERM, and SIGKILL when its grace is over.
+        """End every child, the last stage first, with SIGTERM and after its grace SIGKILL.
 
-        Returns how each of those that were still running ended. May be called again.
+        Returns the exits of those still running. May be called again.
         """
         ended: list[ChildExit] = []
         self._stop_asked_at_s = self._stop_asked_at_s or self._clock_s()
@@ -151,7 +147,7 @@ class Supervisor:
         return ended
 
     def ask_to_stop(self) -> None:
-        """Let `watch` return. Asked again a moment later, it ends every grace at once."""
+        """Let `watch` return. A second call after `HURRY_AFTER_S` ends every grace period at once."""
         now_s = self._clock_s()
         if self._stop_asked_at_s is None:
             self._stop_asked_at_s = now_s
@@ -160,14 +156,15 @@ class Supervisor:
         self._exits.put(None)
 
     def pass_on(self, signal_number: int) -> None:
-        """Send a signal to every child."""
         for running in self._all():
             if running.process is not None:
                 running.process.send_signal(signal_number)
 
     @contextmanager
     def signals(self, forwarded: Sequence[int] = ()) -> Iterator[None]:
-        """Meanwhile SIGTERM, SIGINT and SIGHUP ask to stop, and `forwarded` ones go to the children."""
+        """In this block SIGTERM, SIGINT and SIGHUP ask to stop, and `forwarded` signals go to the
+        children.
+        """
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.ask_to_stop()
@@ -177,7 +174,7 @@ class Supervisor:
 
         handlers = dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), stop)
         handlers |= dict.fromkeys(map(signal.Signals, forwarded), forward)
-        # nohup ignores SIGHUP for us, and means it.
+        # Under nohup, SIGHUP stays ignored.
         handlers = {n: h for n, h in handlers.items() if signal.getsignal(n) is not signal.SIG_IGN}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
@@ -190,7 +187,7 @@ class Supervisor:
         return (running for stage in self._stages for running in stage)
 
     def _start_again(self, running: "_Running") -> None:
-        """A machine without memory or disk for it just now may have some a moment later."""
+        """Memory or disk may be short for a moment, so a failed start is retried."""
         try:
             self._start(running)
         except OSError as error:
@@ -224,7 +221,7 @@ class Supervisor:
         self._exits.put(exit)
 
     def _next_exit(self, ends_at_s: float | None) -> "_Exit | None":
-        """Wait for a child's end, at most until the next thing to be done by the clock."""
+        """Wait for an exit, at most until the next thing due."""
         times_s = [self._logs_checked_at_s + LOG_CHECK_S]
         times_s += [r.restart_at_s for r in self._all() if r.restart_at_s is not None]
         times_s += [ends_at_s] if ends_at_s is not None else []
@@ -238,7 +235,7 @@ class Supervisor:
             try:
                 if path is not None and path.exists() and path.stat().st_size > LOG_BYTES_MAX:
                     set_aside(path)
-            except OSError as error:  # a full disk, most likely: what is running is worth more than its log
+            except OSError as error:  # most likely a full disk: the child matters more than its log
                 log.warning(
                     "log not set aside: %s",
                     error,
@@ -248,7 +245,7 @@ class Supervisor:
     def _handle(self, exit: "_Exit") -> None:
         running = exit.running
         ended = self._ended(exit)
-        if ended.was_requested:  # not by this process
+        if ended.was_requested:  # by another process
             log.info("child ended: %s", ended, extra={"action": "child_ended", "child": ended.name})
         else:
             log.warning("child died: %s", ended, extra={"action": "child_died", "child": ended.name})
@@ -264,7 +261,6 @@ class Supervisor:
                 self._stop_asked_at_s = self._clock_s()
 
     def _ended(self, exit: "_Exit") -> ChildExit:
-        """The child has ended: it has no process any more."""
         running = exit.running
         running.process = None
         uptime_s = self._clock_s() - running.started_at_s
@@ -288,7 +284,7 @@ class Supervisor:
                 self._kill_overdue(alive, asked_at_s)
             with suppress(Empty):
                 exit = self._exits.get(timeout=max(0.0, min(deadlines_s) - self._clock_s()) or KILL_WAIT_S)
-                if exit is not None:  # of this stage, or of a later one that does not wait for its turn
+                if exit is not None:  # of this stage, or of a later one that ended early
                     alive.pop(exit.process, None)
                     ended.append(self._ended(exit))
                     log.info(
@@ -311,14 +307,14 @@ class Supervisor:
 
 @dataclass(eq=False)
 class _Running:
-    """A child and what has become of it so far."""
+    """A child and its present process."""
 
     child: Child
     process: Process | None = None
-    launch: Launch = field(default_factory=lambda: Launch(()))  # the last one
+    launch: Launch = field(default_factory=lambda: Launch(()))  # the latest one
     started_at_s: float = 0.0
     exits_in_a_row: int = 0
-    restart_at_s: float | None = None  # None: it runs, or it has been given up
+    restart_at_s: float | None = None  # None: it runs, or it is not restarted
 
 
 @dataclass(frozen=True)
@@ -329,7 +325,7 @@ class _Exit:
 
 @contextmanager
 def _output(log_path: Path | None) -> Iterator[IO[bytes] | None]:
-    """Where a child's output goes; None: where ours goes, as it does when its log cannot be written."""
+    """A child's log file; None for our own output, also when the log cannot be opened."""
     with ExitStack() as stack:
         file = None
         if log_path is not None:
@@ -342,22 +338,22 @@ def _output(log_path: Path | None) -> Iterator[IO[bytes] | None]:
 
 
 def set_aside(log_path: Path) -> None:
-    """Make a log short again while its child goes on writing; the file beside it has what it said so far.
+    """Copy a log to `.1` and truncate it while its child writes on.
 
-    The child appends, so it goes on at the new end. What it says during the copy may be lost.
+    The child appends, so it continues at the new end. Output during the copy may be lost.
     """
     shutil.copyfile(log_path, log_path.with_name(log_path.name + ".1"))
     os.truncate(log_path, 0)
 
 
 def _kill_group(process: Process) -> None:
-    """SIGKILL to the child and to whatever it has started in its own session."""
+    """SIGKILL to the child's session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """What a child does before it becomes another program: ask the kernel to kill it when we are gone.
+    """The child asks the kernel to kill it when this process ends.
 
     Everything is looked up here, in the parent: between fork and exec only the call itself is made.
     """
@@ -368,7 +364,7 @@ def _die_with_parent() -> Callable[[], None] | None:
 
     def ask() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:  # we were gone before it could ask
+        if os.getppid() != parent_pid:  # this process ended before the call
             os._exit(SIGNAL_EXIT_BASE + signal.SIGKILL)
 
     return ask

