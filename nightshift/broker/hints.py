@@ -1,6 +1,6 @@
-"""Pub/sub hints: "orders have changed, read the database now". Lossy, and nothing depends on them.
+"""Pub/sub hints to read the database now; lossy, and nothing depends on them.
 
-A worker reads its orders with every heartbeat anyway; a hint makes a cancel free its place at once.
+A worker reads its orders with every heartbeat; a hint makes a cancel take effect at once.
 """
 
 import logging
@@ -16,18 +16,20 @@ from nightshift.settings import QueueSettings
 log = logging.getLogger(__name__)
 
 CHANNEL: Final = "ns:nudge"
-LISTEN_S: Final = 1.0  # one wait for a message; the listener checks between two whether it is to stop
+LISTEN_S: Final = 1.0  # per wait for a message; `stop` is checked in between
 RECONNECT_S: Final = 5.0
 
 
 class HintPublisher:
-    """The side that changes orders. A Redis that is away costs one bounded attempt."""
+    """The sending side. An unreachable Redis costs one bounded attempt."""
 
     def __init__(self, settings: QueueSettings) -> None:
         self._redis = _connect(settings, settings.publish_timeout_s)
 
     def publish(self) -> bool:
-        """Tell all workers to read their orders. False: Redis is away, their next heartbeat does it."""
+        """Tell all workers to read their orders. False: Redis is away, and their next heartbeat reads
+        them.
+        """
         try:
             self._redis.publish(CHANNEL, b"")
         except redis.RedisError as error:
@@ -40,7 +42,7 @@ class HintPublisher:
 
 
 class HintListener:
-    """Subscribes on a thread of its own and calls `on_hint` for each hint."""
+    """Subscribes on its own thread and calls `on_hint` for each hint."""
 
     def __init__(self, settings: QueueSettings, on_hint: Callable[[], None]) -> None:
         self._redis = _connect(settings, LISTEN_S + settings.publish_timeout_s)

@@ -1,8 +1,8 @@
-"""Celery over Redis: sends rings, messages that say "there is work".
+"""Sends rings, messages that say "there is work", through Celery over Redis.
 
-Messages carry ids only. An online message names a shard; a bulk message names nothing, and the worker that
-receives it claims the best shard at that moment. A lost message is sent again by the scheduler, a duplicate
-finds nothing to claim: Redis can lose everything, and no work is lost.
+An online message names a shard; a bulk message names nothing, and its receiver claims the best shard. The
+scheduler sends a lost message again, and a duplicate finds nothing to claim, so losing all of Redis loses no
+work.
 """
 
 import logging
@@ -29,11 +29,11 @@ PRIORITY_STEPS: Final = list(range(10))
 PRIORITY_OF_RANK: Final = (0, 4, 8)
 
 KEY_PREFIX: Final = "ns:"
-PUBLISHERS_MAX: Final = 64  # connections, one per thread that rings at once; more threads take turns
+PUBLISHERS_MAX: Final = 64  # connections, one per thread ringing at once; more threads wait
 
 
 def celery_app(settings: QueueSettings) -> Celery:
-    """The Celery application that the API and the scheduler send with and the workers receive with."""
+    """The Celery application of the API, the scheduler and the workers."""
     app = Celery("nightshift", broker=settings.redis_url, set_as_current=False)
     app.conf.update(
         broker_transport_options={
@@ -48,7 +48,7 @@ def celery_app(settings: QueueSettings) -> Celery:
         },
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        broker_channel_error_retry=True,  # a Redis that refuses a command is one that is away
+        broker_channel_error_retry=True,  # a Redis that refuses a command counts as away
         broker_pool_limit=4,
         task_acks_late=True,
         task_ignore_result=True,
@@ -67,16 +67,12 @@ def celery_app(settings: QueueSettings) -> Celery:
 
 
 class Queue:
-    """Sends rings. Every failure is QueueUnavailable, after a bounded time; no work depends on success.
-
-    Thread-safe: the API rings from a pool of threads.
-    """
+    """Sends rings. Every failure is QueueUnavailable, after a bounded time. Thread-safe."""
 
     def __init__(self, settings: QueueSettings) -> None:
         self._publish_timeout_s = settings.publish_timeout_s
         self._app = celery_app(settings)
-        # A worker waits for its broker; a sender waits for the publish timeout at most, tries to connect
-        # once, and does not queue behind other senders.
+        # A worker waits for its broker; a sender tries to connect once, within the publish timeout.
         self._app.conf.update(
             broker_transport_options={
                 **self._app.conf.broker_transport_options,
@@ -87,7 +83,7 @@ class Queue:
         )
 
     def ring(self, rings: Sequence[Ring]) -> None:
-        """Send these messages. Raises QueueUnavailable; some of them may have been sent by then."""
+        """Send these rings. Raises QueueUnavailable; some may have been sent."""
         for ring in rings:
             if ring.kind is JobKind.ONLINE:
                 self._send(ONLINE_TASK, ONLINE_QUEUE, ring.priority_rank, [ring.shard_id])
@@ -95,11 +91,11 @@ class Queue:
                 self._send(BULK_TASK, BULK_QUEUE, ring.priority_rank, [])
 
     def length(self, queue: str) -> int:
-        """How many messages no worker has fetched yet. Raises QueueUnavailable."""
+        """Messages not yet fetched. Raises QueueUnavailable."""
         try:
             with self._app.connection_for_read() as connection:
                 connection.ensure_connection(max_retries=0, timeout=self._publish_timeout_s)
-                # Not `passive`: kombu looks for the queue without our key prefix then, and never finds it.
+                # `passive` makes kombu look without our key prefix, and find nothing.
                 declared = connection.default_channel.queue_declare(queue)
         except (OperationalError, OSError) as error:
             raise QueueUnavailable from error

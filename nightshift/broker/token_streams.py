@@ -1,7 +1,6 @@
-"""Tokens from a worker to a waiting client: one Redis stream per online request.
+"""Tokens from a worker to a waiting client: one bounded, expiring Redis stream per online request.
 
-The answer that counts is in the database; a stream that is lost, late or cut off costs a client its live
-tokens, never its answer. Streams are bounded in length and expire.
+The answer is in the database; a lost or cut stream costs only the live tokens.
 
     ns:stream:{shard_id}     {"delta": json} …  {"end": ""}
 """
@@ -23,21 +22,21 @@ log = logging.getLogger(__name__)
 STREAM_TTL_S: Final = 600  # after the last write
 STREAM_ENTRIES_MAX: Final = 10_000
 READ_BLOCK_MS: Final = 1000
-CONNECTIONS_MAX: Final = 1024  # requests streamed at once per API process
+CONNECTIONS_MAX: Final = 1024  # of streaming requests per API process
 
 
 def connection_url(redis_url: str) -> str:
-    """kombu writes `redis+socket:///path` where redis-py writes `unix:///path`."""
+    """redis-py's form of kombu's `redis+socket:///path`: `unix:///path`."""
     return redis_url.replace("redis+socket://", "unix://", 1)
 
 
 class BrokenStream(Exception):
-    """An entry that no worker wrote. The rest of the stream is not to be trusted; the answer is recorded."""
+    """An entry that no worker wrote. The rest is not trusted; the answer is in the database."""
 
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of an answer, in the form that the worker and the API agree on."""
+    """A piece of an answer, in a form that the worker and the API share."""
 
     shard_id: str
     data: JsonObject
@@ -45,13 +44,13 @@ class Delta:
 
 @dataclass(frozen=True)
 class End:
-    """The answer is in the database now."""
+    """The answer is in the database."""
 
     shard_id: str
 
 
 class StreamWriter:
-    """The worker's side: writes in pipelines. A Redis that is away costs one bounded attempt."""
+    """Writes in pipelines. An unreachable Redis costs one bounded attempt."""
 
     def __init__(self, settings: QueueSettings) -> None:
         self._redis = redis.Redis.from_url(
@@ -61,7 +60,7 @@ class StreamWriter:
         )
 
     def write(self, entries: Sequence[Delta | End]) -> bool:
-        """Append entries in order. False: Redis is away and they are dropped."""
+        """Append entries in order. False: Redis is away, and they are dropped."""
         pipeline = self._redis.pipeline(transaction=False)
         for entry in entries:
             key = _key(entry.shard_id)
@@ -83,8 +82,6 @@ class StreamWriter:
 
 
 class StreamReader:
-    """The API's side."""
-
     def __init__(self, settings: QueueSettings) -> None:
         self._redis = redis.asyncio.Redis.from_url(
             connection_url(settings.redis_url),
@@ -95,9 +92,10 @@ class StreamReader:
         )
 
     async def read(self, shard_id: str) -> AsyncIterator[Delta | End | None]:
-        """Entries from the first one on, ending with End. None every second without one:
-        the reader's chance to look into the database. Raises redis.RedisError when Redis is away, and
-        BrokenStream at an entry that no worker wrote.
+        """Entries from the first one to End, and None every second without one, when the reader can check the
+        database.
+
+        Raises redis.RedisError when Redis is away, and BrokenStream at an entry that no worker wrote.
         """
         last_id: bytes | str = "0"
         while True:

@@ -39,7 +39,7 @@ __all__ = [
 
 
 def open_store(url: str) -> ObjectStore:
-    """The store rooted at `file:///directory` (made if it is not there) or `s3://bucket/prefix`.
+    """The store at `file:///directory` (created if missing) or `s3://bucket/prefix`.
 
     Raises `InvalidRequest` for another kind of URL and `ConfigurationError` for a pattern.
     """

@@ -1,8 +1,7 @@
-"""Objects in a directory: one file each, under the key as its path.
+"""Objects as files in a directory, with their keys as paths.
 
-A file appears whole, under its final name, after its bytes are on the disk; a crash leaves at most a
-temporary file that no listing shows. A key never reaches outside the directories it was allowed, symbolic
-links included.
+A file gets its name once its bytes are on the disk; a crash leaves at most a temporary file that no listing
+shows. A key never leads outside the allowed directories, also not through symbolic links.
 """
 
 import errno
@@ -44,7 +43,7 @@ _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP}
 
 
 class DirectoryStore:
-    """An `ObjectStore` in a directory of this machine (or one mounted on it)."""
+    """An `ObjectStore` in a local or mounted directory."""
 
     supports_conditional_put = True  # link(2) refuses an existing name
 
@@ -63,7 +62,7 @@ class DirectoryStore:
             with _reading(key):
                 return _described(key, path) if path.is_file() else None
         except ObjectNotFound:
-            return None  # removed in between
+            return None  # deleted in between
 
     def read(self, key: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
         info = self.head(key)
@@ -95,7 +94,7 @@ class DirectoryStore:
         content_type: str | None = None,
         deadline_s: float | None = None,
     ) -> ObjectInfo:
-        del content_type  # a directory has nowhere to keep it
+        del content_type  # not stored
         path = self._path(key)
         measured = Measured(pieces_of(data))
         with _writing(key), within(deadline_s):
@@ -110,7 +109,7 @@ class DirectoryStore:
         base = self._contained(self._root / folder)
         for key in _keys_under(base, f"{folder}/" if folder else "", prefix, start_after or ""):
             info = self.head(key)
-            if info is not None:  # else removed since it was seen
+            if info is not None:  # else deleted in between
                 yield info
 
     def delete(self, key: str) -> None:
@@ -140,7 +139,7 @@ class DirectoryStore:
         return self._contained(self._root / checked_key(key))
 
     def _contained(self, path: Path) -> Path:
-        """The path with its links followed, refused if they lead out of what is allowed."""
+        """The path with links followed. Raises `LocationNotAllowed` if it leaves the allowed directories."""
         target = resolved(path)
         if not any(target.is_relative_to(allowed) for allowed in self._within):
             raise LocationNotAllowed(f"{path} lies outside the directories this store may use", param="key")
@@ -148,7 +147,7 @@ class DirectoryStore:
 
 
 def resolved(path: Path) -> Path:
-    """The path with its links followed. Raises `LocationNotAllowed` for links that lead in a circle."""
+    """The path with links followed. Raises `LocationNotAllowed` for a circle of links."""
     try:
         return path.resolve()
     except RuntimeError as error:
@@ -178,7 +177,7 @@ def _etag(status: os.stat_result) -> str:
 
 
 def _pieces_between(file: BinaryIO, start: int, end: int | None, chunk_bytes: int) -> Iterator[bytes]:
-    """The bytes [start, end). A file that shrinks under a reader is an error, not a short file."""
+    """The bytes [start, end). A file that shrinks during the read is an error."""
     size_bytes = os.fstat(file.fileno()).st_size
     end = size_bytes if end is None else min(end, size_bytes)
     file.seek(start)
@@ -191,7 +190,7 @@ def _pieces_between(file: BinaryIO, start: int, end: int | None, chunk_bytes: in
 
 
 def _write_whole(path: Path, pieces: Iterable[bytes], if_absent: bool) -> bool:
-    """Write a file that appears complete or not at all. False if it was to be new and the name was taken."""
+    """Write a file whole or not at all. False if it had to be new and the name was taken."""
     with _temporary_beside(path) as file:
         for piece in pieces:
             check_time()
@@ -206,7 +205,7 @@ def _write_whole(path: Path, pieces: Iterable[bytes], if_absent: bool) -> bool:
 
 @contextmanager
 def _temporary_beside(path: Path) -> Iterator[BinaryIO]:
-    """A new file on the same file system, gone afterwards unless it was renamed."""
+    """A new file on the same file system, deleted afterwards unless renamed."""
     file = _opened_beside(path)
     try:
         with file:
@@ -219,13 +218,13 @@ def _opened_beside(path: Path) -> BinaryIO:
     temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     for _ in range(_OPEN_TRIES_MAX):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # a delete pruned the directory just made
+        with suppress(FileNotFoundError):  # a delete pruned the new directory
             return temporary.open("xb")
     raise StorageUnavailable(f"{path.parent} disappears as often as it is made")
 
 
 def _publish(temporary: Path, path: Path, if_absent: bool) -> bool:
-    """Give the finished file its name. False if it was to be new and the name was taken."""
+    """Give the finished file its name. False if it had to be new and the name was taken."""
     if not if_absent:
         temporary.replace(path)
         return True
@@ -237,7 +236,7 @@ def _publish(temporary: Path, path: Path, if_absent: bool) -> bool:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make the new name itself survive a power cut."""
+    """Make the new name survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -246,7 +245,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _prune_empty(directory: Path, root: Path) -> None:
-    """Remove directories that held only what was deleted: in S3 they would never have existed."""
+    """Remove directories emptied by a delete."""
     while directory != root and directory.is_relative_to(root):
         try:
             directory.rmdir()
@@ -256,10 +255,10 @@ def _prune_empty(directory: Path, root: Path) -> None:
 
 
 def _keys_under(base: Path, base_key: str, prefix: str, start_after: str) -> Iterator[str]:
-    """Keys of the files under `base`, if they begin with `prefix`, in byte order, after `start_after`.
+    """Keys of files under `base` that begin with `prefix` and follow `start_after`, in byte order.
 
-    A directory sorts as its name with a slash, as its keys do: `a-b` comes before `a/b`. Linked directories
-    are not entered: a link to a parent would never end.
+    A directory sorts with its slash: `a-b` comes before `a/b`. Linked directories are not entered: a link to
+    a parent would never end.
     """
     with suppress(ObjectNotFound):
         for name in _names_in(base, base_key):
@@ -277,23 +276,23 @@ def _keys_under(base: Path, base_key: str, prefix: str, start_after: str) -> Ite
 def _names_in(directory: Path, key: str) -> list[str]:
     """Names of files, and of directories with a slash, in byte order."""
     with _reading(key), os.scandir(directory) as entries:
-        names = [_spelled(entry) for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]
+        names = [_entry_name(entry) for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]
     return sorted(filter(None, names), key=os.fsencode)
 
 
-def _spelled(entry: os.DirEntry[str]) -> str | None:
-    """A file's name, a directory's with its slash; None for what is neither."""
+def _entry_name(entry: os.DirEntry[str]) -> str | None:
+    """A file's name, or a directory's with a slash; None for anything else."""
     if entry.is_dir(follow_symlinks=False):
         return f"{entry.name}/"
     try:
         return entry.name if entry.is_file() else None
     except OSError:
-        return None  # a link in a circle
+        return None  # a circle of links
 
 
 @contextmanager
 def _reading(key: str) -> Iterator[None]:
-    """Raise our errors for the operating system's."""
+    """Translate the operating system's errors."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,7 @@
 """Fences: a process that has lost its right to change objects does not change them.
 
-A process can be paused between any two of its steps. So the right is checked at the last possible moment:
-when all bytes are written and the object is about to appear or disappear, and again before every retry. A
-request that was sent before the right was lost is not recalled.
+A process can be paused between any two steps, so the right is checked last, when the object is about to
+appear or disappear, and before every retry. A request already sent is not recalled.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-Check = Callable[[], None]  # raises when nothing may be changed any more
+Check = Callable[[], None]  # raises when no change is allowed
 
-_CHANGES: Final = ("PutObject", "CompleteMultipartUpload", "DeleteObject")  # requests that take effect
+_CHANGES: Final = ("PutObject", "CompleteMultipartUpload", "DeleteObject")  # the requests that take effect
 
 _check: ContextVar[Check | None] = ContextVar("check", default=None)
 
@@ -24,7 +23,7 @@ _check: ContextVar[Check | None] = ContextVar("check", default=None)
 def fenced(check: Check) -> Iterator[None]:
     """In this block, this thread changes a store only while `check` does not raise.
 
-    It is checked at once too, before anything is prepared. Raises what `check` raises.
+    Checks once on entry. Raises what `check` raises.
     """
     check()
     token = _check.set(check)
@@ -42,7 +41,7 @@ def check_fence() -> None:
 
 
 def guard(client: "S3Client") -> None:
-    """Check the fence before each of this client's requests that changes something."""
+    """Check the fence before each of this client's changing requests."""
     for operation in _CHANGES:
         client.meta.events.register(f"before-send.s3.{operation}", _before_send)
 

@@ -1,7 +1,6 @@
-"""The interface of object stores, and what all of them promise.
+"""The interface of object stores.
 
-Objects are immutable by convention: a key names what made the bytes, so writing a key twice writes the same
-bytes. This file knows no file system and no S3.
+Objects are immutable by convention: a key names what made the bytes, so a second write has the same bytes.
 """
 
 import hashlib
@@ -14,23 +13,21 @@ from nightshift.errors import LocationNotAllowed, StorageError
 
 MIB: Final = 1024 * 1024
 
-STREAM_CHUNK_BYTES: Final = 1 * MIB  # one piece of a stream: what a reader holds at a time
-READ_BYTES_MAX: Final = 64 * MIB  # `read` returns one bytes object; anything larger is to be streamed
-DAMAGED_TRIES_MAX: Final = 4  # an object may arrive with other bytes than were written, before it is given up
+STREAM_CHUNK_BYTES: Final = 1 * MIB  # one piece of a stream
+READ_BYTES_MAX: Final = 64 * MIB  # the largest object that `read` returns; stream larger ones
+DAMAGED_TRIES_MAX: Final = 4  # reads of an object that arrives with other bytes than were written
 KEY_BYTES_MAX: Final = 1024  # S3's own limit
 
-TEMPORARY_PREFIX: Final = ".nightshift-tmp-"  # names of unfinished files in a directory; never a key
+TEMPORARY_PREFIX: Final = ".nightshift-tmp-"  # unfinished files in a directory; never a key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectInfo:
-    """One object as the store describes it."""
-
     key: str
     size_bytes: int
-    etag: str  # changes when the bytes do; not comparable between stores
+    etag: str  # changes with the bytes; not comparable between stores
     modified_at: datetime  # aware, by the store's clock
-    sha256: str | None = None  # hex; known after a put, None otherwise
+    sha256: str | None = None  # hex; known after a put
 
 
 class ObjectTooLarge(StorageError):
@@ -52,29 +49,29 @@ class ObjectDamaged(StorageError):
 
 
 class ObjectStore(Protocol):
-    """Objects under one root. Keys are relative and cannot leave it; every method refuses one that would.
+    """Objects under one root. Every method refuses a key that leaves it.
 
-    Safe to share between threads. Every method may raise `StorageUnavailable` (try again later),
-    `StorageDenied` (do not) and `LocationNotAllowed` (the key leaves the root).
+    Thread-safe. Every method may raise `StorageUnavailable` (a retry may help), `StorageDenied` (it does not)
+    and `LocationNotAllowed` (the key leaves the root).
     """
 
     @property
     def url(self) -> str:
-        """The root, as it was given to `open_store`."""
+        """The root, as given to `open_store`."""
 
     @property
     def supports_conditional_put(self) -> bool:
-        """True if the server itself refuses to replace an object; found out by trying, once.
+        """Whether the server itself refuses to replace an object; probed once.
 
-        Where it is False, `put(if_absent=True)` looks before it writes: two writers at the same instant may
-        both win. Callers that need one winner use unique keys and let the database choose.
+        Where False, `put(if_absent=True)` looks before it writes, and two simultaneous writers may both
+        succeed. Callers that need one winner use unique keys and let the database choose.
         """
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Describe an object; None if there is none."""
+        """The object's description, or None."""
 
     def read(self, key: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
-        """All bytes of an object. Raises `ObjectNotFound`, `ObjectTooLarge`."""
+        """An object's bytes. Raises `ObjectNotFound`, `ObjectTooLarge`."""
 
     def stream(
         self,
@@ -85,11 +82,11 @@ class ObjectStore(Protocol):
         *,
         if_match: str | None = None,
     ) -> Iterator[bytes]:
-        """The bytes [start, end) in pieces of at most `chunk_bytes`; an end beyond the object's is the
-        object's. With `if_match`, an etag, of that object only: raises `ObjectChanged` for any other.
+        """The bytes [start, end), or to the object's end, in pieces of at most `chunk_bytes`.
 
-        A connection cut short is taken up again where it broke, and raises `StorageUnavailable` if that
-        does not help; it never looks like a short object. Raises `ObjectNotFound` when first advanced.
+        With `if_match`, an etag, raises `ObjectChanged` for any other object. A broken connection is resumed,
+        or raises `StorageUnavailable`; it never looks like a short object. Raises `ObjectNotFound` when first
+        advanced.
         """
 
     def put(
@@ -101,26 +98,25 @@ class ObjectStore(Protocol):
         content_type: str | None = None,
         deadline_s: float | None = None,
     ) -> ObjectInfo:
-        """Store an object, whole or not at all, and say its size and sha256. Iterables are not held in
-        memory.
+        """Store an object whole or not at all, and return its size and sha256. Iterables are streamed.
 
-        Raises `StorageUnavailable` when it takes longer than `deadline_s`, retries included; without one, a
-        transfer may take as long as it makes progress.
+        Raises `StorageUnavailable` past `deadline_s`, retries included; without one, a transfer may last as
+        long as it makes progress.
 
-        With `if_absent`, raises `ObjectExists` if other bytes lie under the key. The same bytes count as
-        written: a retry whose first answer was lost must not fail. (So it is no lock.)
+        With `if_absent`, raises `ObjectExists` if the key has other bytes. The same bytes count as written,
+        for retries whose first answer was lost, so this is no lock.
         """
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Objects whose key begins with `prefix`, in byte order of their keys, fetched page by page."""
 
     def delete(self, key: str) -> None:
-        """Remove an object. None there is no error."""
+        """Remove an object, if there is one."""
 
     def forget_unfinished(self, older_than: timedelta) -> int:
-        """Remove what writers that died have left of objects they had not finished. Returns how many.
+        """Remove unfinished objects that dead writers left. Returns how many.
 
-        Objects begun later than `older_than` ago, by the store's clock, may still be under way and stay.
+        Only those begun more than `older_than` ago by the store's clock; younger ones may be in progress.
         """
 
     def close(self) -> None:
@@ -128,7 +124,7 @@ class ObjectStore(Protocol):
 
 
 def checked_key(key: str) -> str:
-    """The key itself, if it names an object under any root. Raises `LocationNotAllowed` otherwise."""
+    """The key, if it stays under any root. Raises `LocationNotAllowed` otherwise."""
     segments = key.split("/")
     if not key or "" in segments or "." in segments or ".." in segments:
         raise LocationNotAllowed(
@@ -139,7 +135,7 @@ def checked_key(key: str) -> str:
 
 
 def checked_prefix(prefix: str) -> str:
-    """The prefix itself, if it stays under any root. Unlike a key it may be empty or end anywhere."""
+    """The prefix, if it stays under any root. It may be empty or end anywhere."""
     if prefix.startswith("/") or {".", ".."} & set(prefix.split("/")[:-1]) or prefix.endswith("/.."):
         raise LocationNotAllowed(
             f"{prefix!r} is no prefix: it must be relative, without '.' or '..' parts", param="prefix"
@@ -149,7 +145,7 @@ def checked_prefix(prefix: str) -> str:
 
 
 def _check_characters(key: str) -> None:
-    """Refuse what some store could not spell, or would take for something else."""
+    """Refuse what some store cannot represent or treats as special."""
     if "\x00" in key:
         raise LocationNotAllowed(f"{key!r} contains a NUL character", param="key")
     if any(segment.startswith(TEMPORARY_PREFIX) for segment in key.split("/")):
@@ -167,7 +163,7 @@ def _check_characters(key: str) -> None:
 
 
 class Measured:
-    """Bytes passing by: their number and their sha256."""
+    """Counts and hashes the bytes that pass through."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self.size_bytes = 0
@@ -176,7 +172,7 @@ class Measured:
 
     @property
     def sha256(self) -> str:
-        """Of what has passed so far, hex."""
+        """Of the bytes so far, hex."""
         return self._sha256.hexdigest()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -187,7 +183,7 @@ class Measured:
 
 
 def pieces_of(data: bytes | Iterable[bytes], piece_bytes: int = STREAM_CHUNK_BYTES) -> Iterator[bytes]:
-    """Any body as pieces of at most `piece_bytes`."""
+    """A body as pieces of at most `piece_bytes`."""
     whole = (data,) if isinstance(data, bytes | bytearray | memoryview) else data
     for piece in whole:
         view = memoryview(piece)
@@ -196,7 +192,7 @@ def pieces_of(data: bytes | Iterable[bytes], piece_bytes: int = STREAM_CHUNK_BYT
 
 
 def read_within(store: ObjectStore, info: ObjectInfo, size_bytes_max: int) -> bytes:
-    """All bytes of an object that has just been described, if it is small enough to hold."""
+    """An object's bytes. Raises `ObjectTooLarge` above the limit."""
     if info.size_bytes > size_bytes_max:
         raise ObjectTooLarge(
             f"{info.key} has {info.size_bytes} bytes, more than the {size_bytes_max} allowed here"
@@ -205,9 +201,9 @@ def read_within(store: ObjectStore, info: ObjectInfo, size_bytes_max: int) -> by
 
 
 def read_verified(store: ObjectStore, key: str, sha256: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
-    """All bytes of an object whose sha256 (hex) is known. Read again if they are not those.
+    """An object's bytes, read again while their sha256 (hex) differs.
 
-    Raises `ObjectDamaged` if that does not help, and what `read` raises.
+    Raises `ObjectDamaged` after `DAMAGED_TRIES_MAX` reads, and what `read` raises.
     """
     for _ in range(DAMAGED_TRIES_MAX):
         data = store.read(key, size_bytes_max)
@@ -217,7 +213,7 @@ def read_verified(store: ObjectStore, key: str, sha256: str, size_bytes_max: int
 
 
 def has_bytes(store: ObjectStore, info: ObjectInfo, measured: Measured) -> bool:
-    """Whether the object described holds exactly the bytes that were measured."""
+    """Whether the object has exactly the measured bytes."""
     if info.size_bytes != measured.size_bytes:
         return False
     stored = Measured(store.stream(info.key))

@@ -1,8 +1,7 @@
-"""Objects in S3, or in anything that speaks its protocol.
+"""Objects in S3 or a compatible server.
 
-Endpoint and credentials come from the standard AWS environment and nowhere else. Every request has a
-timeout and a bounded number of tries; a connection that breaks in the middle of a body is taken up again at
-the byte where it broke, for as long as the object is still the same one.
+Endpoint and credentials come from the standard AWS environment. Requests have timeouts and bounded retries; a
+broken body is resumed at the byte where it broke, while the object is the same.
 """
 
 import os
@@ -51,7 +50,7 @@ _UNKNOWN_TO_SERVER: Final = frozenset({"NotImplemented", "InvalidArgument", "Inv
 
 
 def s3_client() -> "S3Client":
-    """A client configured by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and the rest of their family."""
+    """A client configured by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and the other AWS variables."""
     session = boto3.session.Session()
     has_endpoint = bool(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
     config = Config(
@@ -61,7 +60,7 @@ def s3_client() -> "S3Client":
         max_pool_connections=CONNECTIONS_MAX,
         signature_version="s3v4",
         s3={"addressing_style": "path" if has_endpoint else "auto"},
-        # A server that sends the whole object's checksum along with a range would fail every range read.
+        # A server that sends the whole object's checksum with a range would fail every range read.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
@@ -75,7 +74,7 @@ class S3Store:
     """An `ObjectStore` in one bucket, under a prefix."""
 
     def __init__(self, client: "S3Client", bucket: str, prefix: str = "") -> None:
-        """`prefix` is a folder of the bucket, without slashes around it; empty means the whole bucket."""
+        """`prefix`: a folder of the bucket, without slashes around it; empty: the whole bucket."""
         self._client = client
         self._bucket = bucket
         self._prefix = f"{checked_key(prefix)}/" if prefix else ""
@@ -107,7 +106,7 @@ class S3Store:
         )
 
     def _head_object(self, full_key: str) -> "HeadObjectOutputTypeDef":
-        """S3's description. A refused HEAD has no body: only a GET returns the reason."""
+        """A refused HEAD has no body, so a GET fetches the reason."""
         try:
             return self._client.head_object(Bucket=self._bucket, Key=full_key)
         except ClientError as error:
@@ -195,7 +194,7 @@ class S3Store:
                 answer = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=self._prefix)
         except StorageError as error:
             if code_of(error.__cause__) in _UNKNOWN_TO_SERVER | {"NoSuchUpload"}:
-                return 0  # this server removes them by itself, or not at all
+                return 0  # this server removes them itself, or never
             raise
         latest = _server_time(answer) - older_than
         found = [upload for upload in answer.get("Uploads", []) if upload["Initiated"] <= latest]
@@ -221,8 +220,8 @@ class S3Store:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def _existing(self, key: str, measured: Measured) -> ObjectInfo:
-        """The object under the key, if it is what was to be written."""
-        for _ in measured:  # whatever of the body was not read yet
+        """The object under the key. Raises `ObjectExists` unless it has the measured bytes."""
+        for _ in measured:  # the unread rest of the body
             continue
         info = self.head(key)
         if info is None:
@@ -232,7 +231,7 @@ class S3Store:
         return replace(info, sha256=measured.sha256)
 
     def _probe_conditional_put(self) -> bool:
-        """Create the same object twice: only a server that knows conditions refuses the second."""
+        """Create an object twice: only a server that supports conditions refuses the second."""
         key = f"{self._prefix}{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         try:
             with storage_errors(f"s3://{self._bucket}/{key}"), within(REQUEST_S):
@@ -251,7 +250,7 @@ class S3Store:
 
 
 def _entries(pages: Iterator[Any]) -> Iterator[Any]:
-    """The entries of a listing's pages. Each page has the time of a request."""
+    """A listing's entries; each page has the time limit of a request."""
     while True:
         with within(REQUEST_S):
             page = next(pages, None)
@@ -261,11 +260,11 @@ def _entries(pages: Iterator[Any]) -> Iterator[Any]:
 
 
 def _is_marker(key: str) -> bool:
-    """Keys that are no data: what consoles create for a folder, and our own probe."""
+    """Whether a key is a console's folder marker or our own probe."""
     return not key or key.endswith("/") or key.rpartition("/")[2].startswith(TEMPORARY_PREFIX)
 
 
 def _server_time(answer: Mapping[str, Any]) -> datetime:
-    """When the server answered, by its own clock."""
+    """When the server answered, by its clock."""
     header = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
     return parsedate_to_datetime(header).astimezone(UTC) if header else datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""S3's errors as ours."""
+"""Translates S3's errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ _ABOUT_CREDENTIALS: Final = frozenset(
 
 @contextmanager
 def storage_errors(name: str) -> Iterator[None]:
-    """Raise our errors for S3's."""
+    """Translate S3's errors; `name` begins the message."""
     try:
         yield
     except OutOfTime as error:
@@ -64,7 +64,7 @@ def _translated(name: str, error: ClientError) -> StorageError:
     if status == 412:
         return ObjectExists(said)
     if code == "NoSuchUpload":
-        return StorageUnavailable(said)  # the upload was removed meanwhile: writing it again helps
+        return StorageUnavailable(said)  # the upload was removed; writing it again helps
     if status == 404:
         return ObjectNotFound(f"no such object: {name}")
     if status >= 500 or status in (408, 409, 429) or code in ("SlowDown", "RequestTimeout"):

@@ -1,4 +1,4 @@
-"""Bytes from S3 and to it: one object at a time, over as many requests as that takes."""
+"""Transfers of one object over several requests."""
 
 import itertools
 import time
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
-REQUEST_S: Final = 60.0  # for one request and all tries at it, before its body is counted
-RESUMES_MAX: Final = 5  # a stream may break off so often …
-BYTES_PER_RESUME: Final = 4 * MIB  # … and once more for each so many bytes received
-STEP_BYTES: Final = 64 * 1024  # read from a socket at a time: how often the rate is checked
-SLOW_GRACE_S: Final = 30.0  # a stream may be slower than the next line for so long
-SLOW_BYTES_PER_S: Final = 16 * 1024  # below it, a transfer counts as hanging
+REQUEST_S: Final = 60.0  # for one request with its retries, before time for its body is added
+RESUMES_MAX: Final = 5  # a stream may break this often …
+BYTES_PER_RESUME: Final = 4 * MIB  # … and once more per this many bytes received
+STEP_BYTES: Final = 64 * 1024  # per read from a socket, between checks of the rate
+SLOW_GRACE_S: Final = 30.0  # for which a stream may be slower than the next line
+SLOW_BYTES_PER_S: Final = 16 * 1024  # a slower transfer counts as hanging
 
-PART_BYTES: Final = 16 * MIB  # of a multipart upload, all but the last; a writer holds two
+PART_BYTES: Final = 16 * MIB  # of a multipart upload, except the last; a writer holds two
 PARTS_MAX: Final = 10_000  # S3's own limit
-CONFLICT_TRIES_MAX: Final = 5  # a conditional write may be told to try again …
-CONFLICT_RETRY: Final = Backoff(first_s=0.1, longest_s=2.0)  # … after so long
+CONFLICT_TRIES_MAX: Final = 5  # of a conditional write that the server asks to repeat
+CONFLICT_RETRY: Final = Backoff(first_s=0.1, longest_s=2.0)
 
 
 class Reader:
-    """One range of one object, read to its end over as many connections as that takes."""
+    """Reads one range of one object over as many connections as needed."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Reader:
         self._key = key
         self._position = start
         self._end = end  # the object's own end, once it is known to come first
-        # Of the one object that is wanted; else of the one the first answer came from.
+        # The wanted object's, else that of the first answer.
         self._etag = None if if_match is None else f'"{if_match}"'
         self._is_pinned = if_match is not None
         self._waited_s = 0.0
@@ -76,7 +76,7 @@ class Reader:
         return self._end is not None and self._position >= self._end
 
     def _opened(self) -> "StreamingBody | None":
-        """The rest of the range as a body; None if the object ends before it begins."""
+        """The rest of the range, or None if the object ends before it."""
         wanted: dict[str, Any] = {"Bucket": self._bucket, "Key": self._key}
         if self._position > 0 or self._end is not None:
             wanted["Range"] = f"bytes={self._position}-{'' if self._end is None else self._end - 1}"
@@ -91,7 +91,7 @@ class Reader:
             if status_of(error) == 412:
                 raise self._replaced() from error
             raise
-        if self._etag not in (None, answer["ETag"]):  # a server that does not know conditions
+        if self._etag not in (None, answer["ETag"]):  # the server ignores conditions
             answer["Body"].close()
             raise self._replaced()
         self._etag = answer["ETag"]
@@ -118,7 +118,7 @@ class Reader:
             yield piece
 
     def _check_rate(self) -> None:
-        """A slow trickle never triggers a socket timeout, so the average rate is checked too."""
+        """A trickle never triggers a socket timeout, so the average rate is checked."""
         if self._waited_s > SLOW_GRACE_S and self._received_bytes < self._waited_s * SLOW_BYTES_PER_S:
             raise StorageUnavailable(
                 f"{self._key} arrives at {self._received_bytes / self._waited_s:.0f} bytes/s: as good as not"
@@ -126,7 +126,7 @@ class Reader:
 
 
 class Writer:
-    """One object, written with one request if it is small and in parts if it is not."""
+    """Writes an object in one request, or in parts if it is large."""
 
     def __init__(
         self, client: "S3Client", bucket: str, key: str, content_type: str | None, must_be_new: bool
@@ -137,7 +137,7 @@ class Writer:
         self._condition: dict[str, Any] = {"IfNoneMatch": "*"} if must_be_new else {}
 
     def write(self, pieces: Iterable[bytes]) -> Mapping[str, Any]:
-        """S3's answer to the request that made the object exist."""
+        """Returns S3's answer to the request that created the object."""
         parts = _filled(pieces, PART_BYTES)
         first, second = next(parts, b""), next(parts, None)
         if second is None:
@@ -167,7 +167,7 @@ class Writer:
                     **self._target, **self._condition, UploadId=upload_id, MultipartUpload={"Parts": done}
                 )
         except BaseException:
-            with suppress(ClientError, BotoCoreError):  # the first error is the one to raise
+            with suppress(ClientError, BotoCoreError):  # the first error is raised
                 self._client.abort_multipart_upload(**self._target, UploadId=upload_id)
             raise
 
@@ -184,12 +184,12 @@ class Writer:
 
 
 def _time_for(body: bytes) -> AbstractContextManager[None]:
-    """What a request with this body may take in all: one that is slower counts as hanging."""
+    """A request's time limit for this body."""
     return within(REQUEST_S + len(body) / SLOW_BYTES_PER_S)
 
 
 def _filled(pieces: Iterable[bytes], size_bytes: int) -> Iterator[bytes]:
-    """The same bytes in pieces of exactly `size_bytes`, but for the last. Pieces coming in are no larger."""
+    """The same bytes in pieces of exactly `size_bytes`, except the last. Input pieces are no larger."""
     held = bytearray()
     for piece in pieces:
         held += piece
@@ -201,5 +201,5 @@ def _filled(pieces: Iterable[bytes], size_bytes: int) -> Iterator[bytes]:
 
 
 def _total_bytes(content_range: str | None, content_length: int) -> int:
-    """Size of the whole object: `bytes 0-9/200` says 200; without a range, all of it was sent."""
+    """The size of the whole object: 200 for `bytes 0-9/200`, or the length of an answer without a range."""
     return int(content_range.rpartition("/")[2]) if content_range else content_length

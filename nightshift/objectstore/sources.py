@@ -1,7 +1,4 @@
-"""Where the rows of a job are: an uploaded file in our own store, or an object at a user's location.
-
-The scheduler (planning, assembly) and the workers (running) find a shard's input by this rule.
-"""
+"""Where a job's rows are: an uploaded file in our store, or an object at a user's location."""
 
 from dataclasses import dataclass
 
@@ -11,22 +8,22 @@ from nightshift.objectstore import Locations, ObjectStore, ObjectUri
 
 @dataclass(frozen=True)
 class Source:
-    """An object with rows in it, and the store that has it."""
+    """An object with rows, and its store."""
 
     store: ObjectStore
     key: str
 
 
 class Sources:
-    """Opens what jobs name as their input."""
+    """Opens the inputs of jobs."""
 
     def __init__(self, objects: ObjectStore, locations: Locations) -> None:
-        """`objects` is the service's own store; `locations` are the places jobs may name."""
+        """`objects`: the service's own store. `locations`: the places that jobs may name."""
         self._objects = objects
         self._locations = locations
 
     def open(self, uri: str, tenant_id: str) -> Source:
-        """`file-…` is a file of the tenant's, anything else a location. Raises LocationNotAllowed."""
+        """The tenant's file `file-…`, or a location. Raises LocationNotAllowed."""
         if is_file_id(uri):
             return Source(self._objects, file_key(tenant_id, uri))
         location = ObjectUri.parse(uri)
@@ -34,5 +31,5 @@ class Sources:
 
 
 def is_file_id(uri: str) -> bool:
-    """Whether an input names an uploaded file rather than a location."""
+    """Whether an input names an uploaded file."""
     return uri.startswith("file-")

@@ -1,8 +1,8 @@
-"""A limit on an operation as a whole, its tries and their pauses included.
+"""A time limit on a whole operation, with its retries and pauses.
 
-A socket's timeouts begin again with every byte and every try: a server that takes a kilobyte a second never
-triggers them. So every operation has a limit in all, which each of its requests checks before it begins and
-while its body is sent. What is under way when time is up may last for one more timeout of its socket.
+A socket's timeout restarts with every byte and retry, so a slow trickle never triggers it. Each request
+checks the operation's limit before it begins and while its body is sent. A request in progress at the limit
+may last one more socket timeout.
 """
 
 import io
@@ -17,7 +17,7 @@ from nightshift.errors import StorageUnavailable
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-_ends_at_s: ContextVar[float | None] = ContextVar("ends_at_s", default=None)  # on the monotonic clock
+_ends_at_s: ContextVar[float | None] = ContextVar("ends_at_s", default=None)  # monotonic
 
 
 class OutOfTime(StorageUnavailable):
@@ -26,7 +26,7 @@ class OutOfTime(StorageUnavailable):
 
 @contextmanager
 def within(seconds: float | None) -> Iterator[None]:
-    """Limit all requests of this thread to a store in this block. None: the surrounding block's limit."""
+    """Limit this thread's requests in the block. None: the surrounding block's limit."""
     before = _ends_at_s.get()
     ends = [
         at_s for at_s in (before, None if seconds is None else time.monotonic() + seconds) if at_s is not None
@@ -39,14 +39,14 @@ def within(seconds: float | None) -> Iterator[None]:
 
 
 def check_time() -> None:
-    """Raises OutOfTime if the surrounding block's time is up."""
+    """Raises OutOfTime past the surrounding block's limit."""
     ends_at_s = _ends_at_s.get()
     if ends_at_s is not None and time.monotonic() >= ends_at_s:
         raise OutOfTime
 
 
 class TimedBody(io.BytesIO):
-    """A request's body that is not sent any further once time is up. Reading it raises OutOfTime then."""
+    """A request body that raises OutOfTime when it is read past the time limit."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         check_time()
@@ -54,12 +54,12 @@ class TimedBody(io.BytesIO):
 
 
 def watch(client: "S3Client") -> None:
-    """Check the time before each of this client's requests."""
+    """Check the time limit before each of this client's requests."""
     client.meta.events.register("before-send.s3", _before_send)
 
 
 def _before_send(request: Any, **others: Any) -> None:
     check_time()
-    # For every readable body, botocore would send `Expect: 100-continue` first. Servers that ignore it cost a
-    # second each time.
+    # botocore adds `Expect: 100-continue` to readable bodies; a server that ignores it costs a second per
+    # request.
     request.headers.pop("Expect", None)

@@ -1,8 +1,6 @@
-"""Locations as users name them, `s3://bucket/docs/*.parquet` or `file:///srv/in/`, and which of them jobs may
-name.
+"""Locations such as `s3://bucket/docs/*.parquet` or `file:///srv/in/`.
 
-Nothing may be named unless the operator allows it: buckets by name, directories with everything beneath
-them.
+Jobs may name only what the operator allows: buckets by name, and directories with everything below them.
 """
 
 import os
@@ -21,18 +19,18 @@ from nightshift.objectstore.objects import ObjectInfo, ObjectStore, checked_key,
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-OBJECTS_MAX: Final = 10_000  # one URI may stand for so many
-LISTED_MAX: Final = 1_000_000  # and so many may be looked at to find them
+OBJECTS_MAX: Final = 10_000  # that one URI may match
+LISTED_MAX: Final = 1_000_000  # that are listed to find them
 
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _WILDCARDS: Final = re.compile(r"[*?]")
-_ABOUT_DATA: Final = ("_", ".")  # `_SUCCESS`, `.crc`: by these names a folder keeps notes about its data
-_MANIFEST: Final = "manifest.json"  # ours, beside the part files of an output that becomes an input
+_ABOUT_DATA: Final = ("_", ".")  # `_SUCCESS`, `.crc`: not data
+_MANIFEST: Final = "manifest.json"  # ours, in an output that becomes an input
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectUri:
-    """An object, a pattern, or a prefix. For `file:` the bucket is empty and the key is the path without
+    """An object, a pattern or a prefix. With `file:`, the bucket is empty and the key is the path without
     its `/`.
     """
 
@@ -42,7 +40,7 @@ class ObjectUri:
 
     @classmethod
     def parse(cls, text: str) -> "ObjectUri":
-        """Raises `InvalidRequest` for what is no such URI."""
+        """Raises `InvalidRequest` for any other text."""
         scheme, separator, rest = text.partition("://")
         bucket, slash, key = rest.partition("/")
         if not separator or scheme not in ("s3", "file"):
@@ -74,31 +72,28 @@ class ObjectUri:
 
     @property
     def folder(self) -> str:
-        """The path of the directory that holds whatever this names; with its slash, or empty."""
+        """The path of the containing directory, with its slash, or empty."""
         return self.fixed_part[: self.fixed_part.rfind("/") + 1]
 
     def with_key(self, key: str) -> "ObjectUri":
-        """Another object in the same place."""
         return replace(self, key=key)
 
 
 class Locations:
-    """The buckets and directories jobs may name, and the stores behind them. Safe to share between threads.
+    """The allowed buckets and directories, and their stores. Thread-safe.
 
-    Keys of `open`'s stores and of `expand`'s results are `ObjectUri.key`: relative to the bucket, or to `/`.
+    Keys are `ObjectUri.key`: relative to the bucket, or to `/`.
     """
 
     def __init__(self, s3_buckets: tuple[str, ...] = (), file_roots: tuple[Path | str, ...] = ()) -> None:
         self._s3_buckets = frozenset(s3_buckets)
         self._file_roots = tuple(Path(root).resolve() for root in file_roots)
         self._stores: dict[str, ObjectStore] = {}  # by bucket; the file system is ""
-        self._client: S3Client | None = None  # one for all buckets
+        self._client: S3Client | None = None  # for all buckets
         self._lock = threading.Lock()
 
     def check(self, uri: ObjectUri) -> None:
-        """Raises `LocationNotAllowed` unless the operator allows this place. Symbolic links are followed
-        first.
-        """
+        """Follows links, then raises `LocationNotAllowed` unless the operator allows the place."""
         if uri.scheme == "s3" and uri.bucket not in self._s3_buckets:
             raise LocationNotAllowed(
                 f"jobs may not name the bucket {uri.bucket!r}: allowed are those in NIGHTSHIFT_S3_BUCKETS"
@@ -111,7 +106,7 @@ class Locations:
                 )
 
     def open(self, uri: ObjectUri) -> ObjectStore:
-        """The store that holds what the URI names. Raises `LocationNotAllowed`."""
+        """The store of the URI's object. Raises `LocationNotAllowed`."""
         self.check(uri)
         with self._lock:
             if uri.bucket not in self._stores:
@@ -119,11 +114,10 @@ class Locations:
             return self._stores[uri.bucket]
 
     def expand(self, uri: ObjectUri) -> list[ObjectInfo]:
-        """What the URI stands for, in byte order of the keys: one object, the matches of a pattern, or all
-        under a prefix but for notes about the data (`_SUCCESS`, `manifest.json`, dot files).
+        """The URI's object, a pattern's matches, or all data under a prefix (without `_SUCCESS`,
+        `manifest.json` and dot files), in byte order of the keys.
 
-        Raises `LocationNotAllowed`, `ObjectNotFound` if there is nothing, `InvalidRequest` if there is too
-        much.
+        Raises `LocationNotAllowed`, `ObjectNotFound` for no objects, `InvalidRequest` for too many.
         """
         store = self.open(uri)
         found = {
@@ -134,7 +128,6 @@ class Locations:
         return sorted(found.values(), key=lambda info: os.fsencode(info.key))
 
     def close(self) -> None:
-        """Close every store opened."""
         with self._lock:
             self._stores.clear()
             if self._client is not None:
@@ -169,7 +162,7 @@ def _found(store: ObjectStore, uri: ObjectUri) -> Iterator[ObjectInfo]:
 
 
 def _matcher(uri: ObjectUri) -> re.Pattern[str]:
-    """`*` and `?` stay within one folder, as in a shell; a prefix takes all data beneath it."""
+    """`*` and `?` match within one folder, as in a shell; a prefix matches all data below it."""
     if uri.is_prefix and not uri.is_pattern:
         hidden = "".join(map(re.escape, _ABOUT_DATA))
         return re.compile(

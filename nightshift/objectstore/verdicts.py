@@ -1,4 +1,4 @@
-"""What to do about an error of the object store: one rule for planning, running and assembly. Pure."""
+"""The reaction to an object store's error, for planning, running and assembly."""
 
 from typing import Literal
 
@@ -8,13 +8,11 @@ Verdict = Literal["retry", "pause", "fail"]
 
 
 def storage_verdict(error: NightshiftError, *, in_our_store: bool) -> Verdict:
-    """What happens to the work that met this error.
+    """`retry` with a growing delay, `pause` until the operator acts, or `fail` with the reason to the job's
+    owner.
 
-    `retry`: later, with a growing delay. `pause`: the work waits for the operator to correct it. `fail`: no
-    waiting helps, the job's owner gets the reason.
-
-    A refusal is the operator's to correct in the service's own store, and the job owner's at a location that
-    the job named. Refused credentials are always the operator's.
+    A refusal is the operator's to correct in the service's own store, and the owner's at a location that the
+    job named. Refused credentials are always the operator's.
     """
     if isinstance(error, StorageUnavailable):
         return "retry"
