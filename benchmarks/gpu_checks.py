@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_problems import ERROR_MAX, PROBLEMS
+from benchmarks.gpu_problems import (
+    ERROR_MAX,
+    PROBLEMS,
+    Inputs,
+    attend_reference,
+    random_inputs,
+    write_reference,
+)
 from benchmarks.models import QWENS, make_model
 from benchmarks.vocabularies import save_made_up_tokenizer
 from workers.engine import Completion, Engine, EngineConfig, Request, SamplingParams
@@ -27,7 +34,6 @@ from workers.engine.execution.attention.selection import (
 )
 from workers.engine.execution.kv_memory import KvMemory
 from workers.engine.execution.model_runner import ModelRunner
-from workers.engine.kernels.reference import Inputs, attend_reference, random_inputs, write_reference
 from workers.engine.loading import LoadedModel, prove_model
 from workers.engine.tokenizer import Tokenizer
 

@@ -16,7 +16,7 @@ from tests.unit.workers.engine.test_overlap import CRAMPED, random_request, told
 from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine, save_model
 from workers.engine import Engine, Request
 from workers.engine.execution.attention.selection import FP8_CAPABILITY_MIN
-from workers.engine.kernels.quantised import QUANTISED_DTYPES
+from workers.engine.execution.kv_memory import QUANTISED_DTYPES
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,8 +8,14 @@ import pytest
 import torch
 
 from benchmarks.gpu_checks import attend_chunks, attend_decodes, check_kernels
-from benchmarks.gpu_problems import ERROR_MAX, PROBLEMS
-from workers.engine.kernels.reference import Problem, attend_reference, random_inputs, write_reference
+from benchmarks.gpu_problems import (
+    ERROR_MAX,
+    PROBLEMS,
+    Problem,
+    attend_reference,
+    random_inputs,
+    write_reference,
+)
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,6 @@ from .config import EngineConfig
 from .errors import (
     ChatTemplateFailed,
     DuplicateRequest,
-    EngineDraining,
     EngineError,
     IncompatibleState,
     InvalidConfig,
@@ -21,11 +20,10 @@ from .errors import (
     InvalidTokenIds,
     ModelLoadFailed,
     PromptTooLong,
-    UnknownRequest,
     UnsupportedModel,
 )
+from .made_by import MadeBy
 from .request import Completion, FinishReason, Output, PriorityClass, Request, TokenLogprobs
-from .resume import MadeBy, ResumeState
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ __all__ = [
     "DuplicateRequest",
     "Engine",
     "EngineConfig",
-    "EngineDraining",
     "EngineError",
     "EngineStats",
     "FinishReason",
@@ -53,10 +50,8 @@ __all__ = [
     "PriorityClass",
     "PromptTooLong",
     "Request",
-    "ResumeState",
     "SamplingParams",
     "TokenLogprobs",
-    "UnknownRequest",
     "UnsupportedModel",
 ]
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -26,15 +26,14 @@ from .batching.sequence import Sequence
 from .batching.step_time import StepShape
 from .config import EngineConfig
 from .detokenizer import TextStream
-from .errors import DuplicateRequest, EngineDraining, InvalidConfig, UnknownRequest
+from .errors import DuplicateRequest, InvalidConfig
 from .execution.attention.selection import can_be_recorded, has_transposed_keys, make_attention
 from .execution.cuda_graphs import CudaCapture
 from .execution.kv_memory import KvMemory, num_blocks_for
-from .execution.model_runner import ModelRunner
-from .execution.out_of_memory import is_out_of_memory
+from .execution.model_runner import ModelRunner, is_out_of_memory
 from .loading import LoadedModel, load_model
+from .made_by import MadeBy
 from .request import FinishReason, Output, Request, TokenLogprobs
-from .resume import MadeBy, ResumeState
 from .sampling.sampler import Choice, Sampler
 from .tokenizer import Tokenizer
 
@@ -87,8 +86,6 @@ class _Live:
     text: TextStream
     logprobs: list[TokenLogprobs]
     """Of all output tokens, if the request asks for them."""
-    num_characters: int = 0
-    """Of text given out so far."""
     end_token_id: int | None = None
 
 
@@ -150,7 +147,6 @@ class Engine:
         self._inbox_lock = threading.Lock()
         self._inbox: deque[_Live | str] = deque()  # sequences to add, ids to abort, in order of arrival
         self._known_ids: set[str] = set()
-        self._is_draining = False
         self._arrivals = 0
         self._step_lock = threading.Lock()
         self._steps = self._tokens_computed = self._tokens_generated = self._out_of_memory = 0
@@ -219,14 +215,11 @@ class Engine:
     def add(self, request: Request) -> None:
         """Take a request in; it starts at the next step. Callable from any thread.
 
-        Raises `PromptTooLong`, `DuplicateRequest` or another `InvalidRequest` if it can never run here, and
-        `EngineDraining` after `drain`.
+        Raises `PromptTooLong`, `DuplicateRequest` or another `InvalidRequest` if it can never run here.
         """
         limit = self._token_limit(request)
         text = self.tokenizer.text_stream(request.prompt_token_ids, request.sampling.stop)
         with self._inbox_lock:
-            if self._is_draining:
-                raise EngineDraining
             if request.id in self._known_ids:
                 raise DuplicateRequest(request.id)
             sequence = Sequence(request, arrival=self._arrivals, num_tokens_max=limit)
@@ -259,42 +252,6 @@ class Engine:
             if launched and not (self._overlaps and launched.may_stay_in_flight):
                 self._settle()
             return self._take_outbox()
-
-    def export(self, request_id: str) -> ResumeState:
-        """An unfinished request as it is now, to be continued with `resume`, here or elsewhere.
-
-        It goes on running. Waits for a step in progress. Raises `UnknownRequest` if it is not in the engine.
-        """
-        with self._step_lock, self._inbox_lock:
-            arrived = {item.sequence.id: item for item in self._inbox if isinstance(item, _Live)}
-            live = self._live.get(request_id) or arrived.get(request_id)
-            if live is None:
-                raise UnknownRequest(request_id)
-            return self._state(live)
-
-    def resume(self, state: ResumeState) -> bool:
-        """Take in a request that `export` or `drain` gave out; it continues where it was.
-
-        Its first output repeats the tokens it has, with their text. True if everything that has a part in the
-        numbers is here as it was there; False if the continuation may differ in the last bits (another dtype,
-        instruction set or torch). Raises `IncompatibleState` naming what differs if the tokens are another
-        model's, or if anything differs and one of the two engines is deterministic; and what `add` raises.
-        """
-        is_exact = self.made_by.accepts(state.made_by)
-        self.add(state.request)
-        return is_exact
-
-    def drain(self) -> list[ResumeState]:
-        """Stop admission for good and give back all unfinished requests, each with its tokens so far.
-
-        `resume` continues one of them in another engine. Waits for a step in progress.
-        """
-        with self._inbox_lock:
-            self._is_draining = True
-        with self._step_lock:
-            unfinished = self._empty_out()
-        log.info("engine drained: %d requests unfinished", len(unfinished))
-        return unfinished
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -469,36 +426,10 @@ class Engine:
         output.end_token_id = live.end_token_id
         return output
 
-    def _state(self, live: _Live) -> ResumeState:
-        sequence = live.sequence
-        request = replace(
-            sequence.request,
-            sampling=replace(sequence.sampling, seed=sequence.seed),  # it may go on under another id
-            output_token_ids=tuple(sequence.output_token_ids),
-            output_logprobs=tuple(live.logprobs),
-        )
-        return ResumeState(request, live.num_characters, self.made_by)
-
-    def _empty_out(self) -> list[ResumeState]:
-        """Forget every request; those somebody has asked to abort are not given back.
-
-        A step in flight is forgotten too: whoever resumes its sequences samples the same tokens again.
-        """
-        self._in_flight = None
-        with self._inbox_lock:
-            items, self._inbox = self._inbox, deque()
-            self._known_ids.clear()
-        for live in self._live.values():
-            self._batcher.remove(live.sequence)
-        everything = [*self._live.values(), *(item for item in items if isinstance(item, _Live))]
-        self._live = {}
-        return [self._state(live) for live in everything if live.sequence.id not in items]
-
 
 def _output(live: _Live, text: str, token_ids: list[int]) -> Output:
     """What is new of a sequence: its newest tokens, and the text they made certain."""
     sequence = live.sequence
-    live.num_characters += len(text)
     num_output_tokens = sequence.num_output_tokens
     asked = sequence.sampling.logprobs is not None
     return Output(

@@ -4,13 +4,11 @@
     ├── InvalidConfig          the engine was asked to be something it cannot be
     ├── ModelLoadFailed        files are missing, broken or not safetensors
     ├── UnsupportedModel       the model loads, but we would compute it wrongly
-    ├── EngineDraining         no new work: this engine is on its way out
     └── InvalidRequest         one request is wrong; the engine is fine
         ├── InvalidSamplingParams
         ├── InvalidTokenIds
         ├── PromptTooLong
         ├── DuplicateRequest
-        ├── UnknownRequest
         ├── InvalidState
         ├── IncompatibleState
         └── ChatTemplateFailed
@@ -40,13 +38,6 @@ class UnsupportedModel(EngineError):
         super().__init__(f"model {model!r} is not supported: {reason}")
         self.model = model
         self.reason = reason
-
-
-class EngineDraining(EngineError):
-    """The engine has been drained and takes no new requests."""
-
-    def __init__(self) -> None:
-        super().__init__("the engine has been drained and takes no new requests")
 
 
 class InvalidRequest(EngineError):
@@ -86,13 +77,6 @@ class DuplicateRequest(InvalidRequest):
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"request {request_id!r} is already in the engine")
-
-
-class UnknownRequest(InvalidRequest):
-    """No request with this id is in the engine, or not any more."""
-
-    def __init__(self, request_id: str) -> None:
-        super().__init__(f"request {request_id!r} is not in the engine")
 
 
 class InvalidState(InvalidRequest):

@@ -72,10 +72,6 @@ class SamplingParams:
             raise InvalidSamplingParams(name, value, requirement) from error
 
     @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0.0
-
-    @property
     def has_penalties(self) -> bool:
         return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
 

@@ -8,13 +8,13 @@ validated: an invalid token id would become part of an answer, or end a worker.
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from nightshift.jobs import JsonObject
 from workers.engine import InvalidState, SamplingParams, TokenLogprobs
-from workers.engine.resume import logprobs_from_json, logprobs_to_json
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class ChoiceSoFar:
         logprobs = data.get("logprobs")
         if not isinstance(logprobs, list):
             raise InvalidState("logprobs", "is no list")
-        choice = cls(_token_ids(data.get("output_token_ids")), [*map(logprobs_from_json, logprobs)])
+        choice = cls(_token_ids(data.get("output_token_ids")), [*map(_logprobs_from_json, logprobs)])
         if choice.logprobs and len(choice.logprobs) != len(choice.token_ids):
             raise InvalidState("logprobs", f"has {len(logprobs)} entries for {len(choice.token_ids)} tokens")
         return choice
@@ -84,7 +84,7 @@ class CarryOver:
 
     def to_json(self, row: int) -> JsonObject:
         choices = [
-            {"output_token_ids": choice.token_ids, "logprobs": [*map(logprobs_to_json, choice.logprobs)]}
+            {"output_token_ids": choice.token_ids, "logprobs": [*map(_logprobs_to_json, choice.logprobs)]}
             for choice in self.choices
         ]
         return {"row": row, "choices": choices, "made_by": self.made_by}
@@ -143,3 +143,28 @@ def _token_ids(data: Any) -> list[int]:
     if not isinstance(data, list) or not all(type(id) is int and id >= 0 for id in data):
         raise InvalidState("output_token_ids", "is not made of token ids")
     return data
+
+
+def _logprobs_to_json(logprobs: TokenLogprobs) -> list[Any]:
+    """Minus infinity, which JSON lacks, becomes null."""
+    value, *top = (None if each == -math.inf else each for each in (logprobs.logprob, *logprobs.top_logprobs))
+    return [value, list(logprobs.top_ids), top]
+
+
+def _logprobs_from_json(data: Any) -> TokenLogprobs:
+    """Raises InvalidState."""
+    try:
+        value, ids, top = data
+        if not all(type(id) is int and id >= 0 for id in ids) or len(ids) != len(top):
+            raise ValueError(f"{ids!r} are no {len(top)} token ids")
+        return TokenLogprobs(_logprob(value), tuple(ids), tuple(map(_logprob, top)))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidState("logprobs", f"has an entry that is none: {error}") from error
+
+
+def _logprob(value: Any) -> float:
+    if value is None:
+        return -math.inf
+    if not math.isfinite(value):
+        raise ValueError(f"{value!r} is the logarithm of no probability")
+    return float(value)

@@ -30,7 +30,7 @@ STEPS_UNTIL_CANCELLED: Final = 2
 
 
 class Busy(Exception):
-    """The model takes no request now: its queue is full, or the worker drains."""
+    """The model takes no request now: its queue is full."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from nightshift.endpoints.generation import Conversation, GenerationRequest, Tex
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
-from workers.engine import EngineDraining, MadeBy
+from workers.engine import MadeBy
 from workers.engine import InvalidRequest as EngineRefusal
 from workers.engine import Request as EngineRequest
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
@@ -21,7 +21,7 @@ from workers.serving.inference import (
     choice_seed,
     sampling_params,
 )
-from workers.serving.model_server import Busy, Inference, ModelServer, OnFatal, engine_class, invalid
+from workers.serving.model_server import Inference, ModelServer, OnFatal, engine_class, invalid
 
 if TYPE_CHECKING:  # needs torch
     from workers.engine import Engine
@@ -64,9 +64,6 @@ class TextServer(ModelServer):
         self._choices |= {id: (inference.id, choice) for choice, id in enumerate(ids)}
         try:
             self._add(inference, self._sequences(inference, endpoint, request, ids))
-        except EngineDraining as error:
-            self._forget(inference.id)
-            raise Busy from error
         except (EngineRefusal, InvalidRequest) as error:
             self._forget(inference.id)
             raise invalid(error, endpoint.prompt_field) from error

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ..config import EngineConfig
 from ..errors import InvalidConfig
-from ..kernels.quantised import QUANTISED_DTYPES, as_indexable
 
 CPU_MEMORY_FRACTION = 0.25
 """Of the memory free at load. A worker shares its machine with the service and with other workers."""
@@ -29,6 +28,9 @@ CUDA_MEMORY_FRACTION = 0.85
 
 CACHE_LINE_BYTES = 64
 
+QUANTISED_DTYPES = (torch.int8, torch.float8_e4m3fn)
+"""Dtypes of KV memory with a float32 scale per token and head. Their largest number stands for the largest
+element of a row."""
 SCALE_DTYPE = torch.float32
 
 
@@ -104,6 +106,11 @@ class KvMemory:
             return _zeros((self.num_blocks, shape.num_heads, self.block_size, shape.key_dim), dtype, device)
         size = (self.num_blocks, shape.num_heads, shape.key_dim, self.block_size)
         return _zeros(size, dtype, device).transpose(2, 3)
+
+
+def as_indexable(memory: Tensor) -> Tensor:
+    """The same memory; fp8 as int8, because older releases of torch cannot index fp8."""
+    return memory.view(torch.int8) if memory.dtype == torch.float8_e4m3fn else memory
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

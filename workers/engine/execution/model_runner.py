@@ -19,6 +19,15 @@ from .forward_pass import ForwardPass
 from .kv_memory import KvMemory
 from .step_layout import lay_out
 
+_CPU_ALLOCATOR_SAYS = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a smaller step may succeed where this one failed."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _CPU_ALLOCATOR_SAYS)
+
 
 class ModelRunner:
     """A model, its KV memory, and the way from chunks to logits."""

@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .quantised import QUANTISED_DTYPES
 from .triton_launch import PagedKv
 from .triton_tile import kv_rows, load_rows, store_rows
 
@@ -31,6 +30,7 @@ def write_kv(
 
 def _write(source: Tensor, memory: Tensor, scales: Tensor | None, slots: Tensor) -> None:
     _, kv_heads, block_size, dim = memory.shape
+    is_integer = memory.dtype == torch.int8
     assert source.stride(2) == 1, "a token's values must be contiguous within a head"
     num_tokens = slots.shape[0]
     grid = (triton.cdiv(num_tokens, TOKENS_PER_PROGRAM), kv_heads)
@@ -47,8 +47,8 @@ def _write(source: Tensor, memory: Tensor, scales: Tensor | None, slots: Tensor)
         DIM=dim,
         DIM_PADDED=triton.next_power_of_2(dim),
         TOKENS=TOKENS_PER_PROGRAM,
-        IS_INTEGER=memory.dtype == torch.int8,
-        LARGEST=QUANTISED_DTYPES[memory.dtype] if scales is not None else 0.0,
+        IS_INTEGER=is_integer,
+        LARGEST=float((torch.iinfo if is_integer else torch.finfo)(memory.dtype).max),
         num_warps=4,
     )
 

@@ -19,13 +19,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.workers.engine.tiny_models import VOCAB_SIZE, save_model
+from tests.unit.workers.engine.carrying import resumed, save
+from tests.unit.workers.engine.tiny_models import VOCAB_SIZE, collect, run_to_end, save_model
 from workers.engine import (
+    Completion,
     Engine,
     EngineConfig,
     InvalidConfig,
     Request,
-    ResumeState,
     SamplingParams,
     UnsupportedModel,
 )
@@ -43,6 +44,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 NUM_REQUESTS = 12
 SCHEDULES = int(os.environ.get("SCHEDULES", "3"))
 
+Completions = dict[str, Completion]
 Bits = dict[str, list[bytes]]
 """Per request: the logits of each output token, in order."""
 
@@ -106,28 +108,27 @@ class Recorder:
         return getattr(self._runner, name)
 
 
-def alone(checkpoint: Path, wanted: list[Request]) -> tuple[dict[str, list[int]], Bits]:
+def alone(checkpoint: Path, wanted: list[Request]) -> tuple[Completions, Bits]:
     """Every request by itself, in one piece, on one thread."""
     torch.set_num_threads(1)
-    tokens: dict[str, list[int]] = {}
+    completions: Completions = {}
     bits: Bits = {}
     engine = load(checkpoint, enable_prefix_reuse=False)
     Recorder(engine, bits)
     for request in wanted:
         engine.add(request)
         while engine.has_work:
-            for output in engine.step():
-                tokens.setdefault(output.id, []).extend(output.token_ids)
-    return tokens, bits
+            collect(completions, engine.step())
+    return completions, bits
 
 
 def scheduled(
     checkpoint: Path, wanted: list[Request], chance: random.Random
-) -> tuple[dict[str, list[int]], Bits, int]:
+) -> tuple[Completions, Bits, int]:
     """All requests through one random schedule; the last number counts preemptions."""
     torch.set_num_threads(chance.choice([1, 2]))
     bits: Bits = {}
-    tokens: dict[str, list[int]] = {}
+    completions: Completions = {}
     preemptions = 0
 
     def engine_of_any_size() -> Engine:
@@ -142,76 +143,64 @@ def scheduled(
         Recorder(engine, bits)
         return engine
 
-    engine, unborn = engine_of_any_size(), chance.sample(wanted, len(wanted))
-    while unborn or engine.has_work:
-        if unborn and (not engine.has_work or chance.random() < 0.4):
-            engine.add(unborn.pop())
+    engine, arriving = engine_of_any_size(), chance.sample(wanted, len(wanted))
+    while arriving or engine.has_work:
+        if arriving and (not engine.has_work or chance.random() < 0.4):
+            engine.add(arriving.pop())
         if chance.random() < 0.02:  # the machine goes away
-            states = [ResumeState.from_json(json.loads(json.dumps(s.to_json()))) for s in engine.drain()]
+            inside = [request for request in wanted if request not in arriving]
+            saved = save(engine, inside, completions)
             preemptions += engine.stats().preemptions
             engine = engine_of_any_size()
-            for state in chance.sample(states, len(states)):
-                tokens.pop(state.request.id, None)  # its first output repeats them
-                assert engine.resume(state)
-        for output in engine.step():
-            tokens.setdefault(output.id, []).extend(output.token_ids)
-    return tokens, bits, preemptions + engine.stats().preemptions
+            moved = resumed(engine, inside, saved)
+            for request in chance.sample(moved, len(moved)):
+                completions.pop(request.id, None)  # its first output repeats them
+                engine.add(request)
+        collect(completions, engine.step())
+    return completions, bits, preemptions + engine.stats().preemptions
 
 
 def test_tokens_and_logits_are_bitwise_the_same_in_every_schedule(checkpoint: Path) -> None:
     seed = int(os.environ.get("SEED", "0"))
     wanted = requests(seed)
-    tokens, bits = alone(checkpoint, wanted)
+    expected, bits = alone(checkpoint, wanted)
     preemptions = 0
     for schedule in range(SCHEDULES):
         print(f"seed {seed}, schedule {schedule}")
-        got_tokens, got_bits, preempted = scheduled(checkpoint, wanted, random.Random(f"{seed} {schedule}"))
+        got, got_bits, preempted = scheduled(checkpoint, wanted, random.Random(f"{seed} {schedule}"))
         preemptions += preempted
         for request in wanted:
-            assert got_tokens[request.id] == tokens[request.id]
+            assert got[request.id].token_ids == expected[request.id].token_ids
             assert got_bits[request.id] == bits[request.id], f"logits of {request.id} differ"
     print(f"{preemptions} preemptions")
 
 
-RESUME_ELSEWHERE = """
-import json, sys
-import torch
-from workers.engine import Engine, EngineConfig, ResumeState
-
-torch.set_num_threads(2)
-config = EngineConfig(sys.argv[1], deterministic=True, device="cpu", num_kv_blocks=64, block_size=16)
-engine = Engine.load(config)
-for state in json.load(sys.stdin):
-    assert engine.resume(ResumeState.from_json(state))
-tokens = {}
-while engine.has_work:
-    for output in engine.step():
-        tokens.setdefault(output.id, []).extend(output.token_ids)
-print(json.dumps(tokens))
-"""
+def resume_and_tell(directory: str) -> None:
+    """In a process of its own: continue the carry-over that comes on standard input."""
+    torch.set_num_threads(2)
+    engine = load(Path(directory), block_size=16)
+    for request in resumed(engine, requests(7), sys.stdin.buffer.read()):
+        engine.add(request)
+    print(json.dumps({done.id: done.token_ids for done in run_to_end(engine).values()}))
 
 
 def test_what_another_process_continues_is_what_this_one_would_have_written(llama: Path) -> None:
     wanted = requests(7)
-    tokens, _ = alone(llama, wanted)
+    expected, _ = alone(llama, wanted)
     engine = load(llama)
     for request in wanted:
         engine.add(request)
-    finished: dict[str, list[int]] = {}
+    completions: Completions = {}
     for _ in range(12):
-        for output in engine.step():
-            finished.setdefault(output.id, []).extend(output.token_ids)
-    states = [state.to_json() for state in engine.drain()]
-    assert states, "everything finished before the move"
+        collect(completions, engine.step())
+    saved = save(engine, wanted, completions)
+    assert saved, "everything finished before the move"
+    code = f"from {__name__} import resume_and_tell; resume_and_tell({str(llama)!r})"
     moved = subprocess.run(
-        [sys.executable, "-c", RESUME_ELSEWHERE, str(llama)],
-        input=json.dumps(states),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
+        [sys.executable, "-c", code], input=saved, capture_output=True, check=True, timeout=120
     )
-    assert finished | json.loads(moved.stdout.splitlines()[-1]) == tokens
+    tokens = {id: done.token_ids for id, done in completions.items()} | json.loads(moved.stdout)
+    assert tokens == {id: done.token_ids for id, done in expected.items()}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from benchmarks.gpu_problems import quantise
 from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine
 from workers.engine import EngineConfig, InvalidConfig, Request
 from workers.engine.batching.batcher import Chunk
@@ -21,11 +22,9 @@ from workers.engine.execution.attention.selection import (
     resolve_attention_backend,
 )
 from workers.engine.execution.forward_pass import ModulePass
-from workers.engine.execution.kv_memory import KvMemory, KvShape
+from workers.engine.execution.kv_memory import QUANTISED_DTYPES, KvMemory, KvShape
 from workers.engine.execution.model_runner import ModelRunner
 from workers.engine.execution.step_layout import StepLayout
-from workers.engine.kernels.quantised import QUANTISED_DTYPES
-from workers.engine.kernels.reference import quantise
 from workers.engine.selftest import check_model
 
 CPU = torch.device("cpu")

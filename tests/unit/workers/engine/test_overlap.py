@@ -105,38 +105,6 @@ def test_an_aborted_id_can_be_used_again_while_its_step_is_in_flight(llama: Path
     assert told(run_to_end(engine)["a"]) == told(complete(load_engine(llama), second)[0])
 
 
-@pytest.mark.parametrize("steps_before", range(1, 8))
-def test_what_is_drained_with_a_step_in_flight_goes_on_elsewhere(llama: Path, steps_before: int) -> None:
-    requests = [
-        Request("a", [5, 6, 7], greedy(10)),
-        Request("b", [9] * 12, SamplingParams(temperature=1.0, seed=4, max_tokens=10, ignore_eos=True)),
-    ]
-    wanted = [told(completion) for completion in complete(load_engine(llama), *requests)]
-    engine = load_engine(llama, overlap_steps=True)
-    for request in requests:
-        engine.add(request)
-    for _ in range(steps_before):
-        engine.step()
-
-    other = load_engine(llama, overlap_steps=True)
-    for state in engine.drain():
-        other.resume(state)
-
-    resumed = run_to_end(other)
-    assert [told(resumed[request.id]) for request in requests] == wanted
-
-
-def test_an_export_holds_the_tokens_that_were_given_out(llama: Path) -> None:
-    engine = load_engine(llama, overlap_steps=True)
-    engine.add(Request("a", [5, 6, 7], greedy(20)))
-    given: list[int] = []
-    for _ in range(5):
-        given += [token for output in engine.step() for token in output.token_ids]
-
-    assert list(engine.export("a").request.output_token_ids) == given
-    assert len(given) == 4
-
-
 class WatchedRunner(ScriptedRunner):
     """Notes which passes were given tokens that nobody had read yet."""
 

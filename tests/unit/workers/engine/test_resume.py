@@ -1,4 +1,4 @@
-"""A request that stopped in the middle goes on elsewhere, as if nothing had happened, or is refused."""
+"""An interrupted request continues in another engine as if it had never stopped, or is refused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from typing import Any
 
 import pytest
 
+from tests.unit.workers.engine.carrying import continued, resumed, save
+from tests.unit.workers.engine.scripted_runner import scripted
 from tests.unit.workers.engine.tiny_models import (
+    EOS,
     collect,
     complete,
     greedy,
     load_engine,
+    random_prompts,
     run_to_end,
     save_model,
 )
@@ -29,11 +33,9 @@ from workers.engine import (
     InvalidState,
     MadeBy,
     Request,
-    ResumeState,
     SamplingParams,
-    TokenLogprobs,
-    UnknownRequest,
 )
+from workers.serving.carry_over import decode_carry_overs
 
 HERE = MadeBy(
     "demo",
@@ -62,30 +64,29 @@ def requests() -> list[Request]:
     ]
 
 
-def through_json(state: ResumeState) -> ResumeState:
-    return ResumeState.from_json(json.loads(json.dumps(state.to_json())))
-
-
-def exported_after(directory: Path, steps: int) -> list[ResumeState]:
-    engine = load_engine(directory)
-    for request in requests():
+def run_steps(engine: Engine, wanted: list[Request], steps: int) -> dict[str, Completion]:
+    completions: dict[str, Completion] = {}
+    for request in wanted:
         engine.add(request)
     for _ in range(steps):
-        engine.step()
-    return [engine.export(request.id) for request in requests()]
+        collect(completions, engine.step())
+    return completions
+
+
+def saved_after(engine: Engine, steps: int) -> bytes:
+    return save(engine, requests(), run_steps(engine, requests(), steps))
 
 
 @pytest.mark.parametrize("steps", [0, 1, 6, 19])
-def test_an_exported_request_continues_elsewhere_as_if_nothing_had_happened(llama: Path, steps: int) -> None:
+def test_an_unfinished_request_continues_elsewhere_as_if_nothing_had_happened(
+    llama: Path, steps: int
+) -> None:
     expected = complete(load_engine(llama), *requests())
     there = load_engine(llama, block_size=8)
 
-    for state in exported_after(llama, steps):
-        assert there.resume(through_json(state))
-    finished = run_to_end(there)
+    finished = complete(there, *resumed(there, requests(), saved_after(load_engine(llama), steps)))
 
-    for wanted in expected:
-        got = finished[wanted.id]
+    for wanted, got in zip(expected, finished, strict=True):
         assert (got.token_ids, got.text, got.finish_reason) == (
             wanted.token_ids,
             wanted.text,
@@ -95,64 +96,102 @@ def test_an_exported_request_continues_elsewhere_as_if_nothing_had_happened(llam
         assert [each.logprob for each in got.logprobs] == pytest.approx([e.logprob for e in wanted.logprobs])
 
 
-def test_exporting_disturbs_nothing_and_counts_the_characters_given_out(llama: Path) -> None:
-    engine, completions = load_engine(llama), dict[str, Completion]()
-    for request in requests():
-        engine.add(request)
-    while engine.has_work:
-        collect(completions, engine.step())
-        for id, completion in completions.items():
-            if not completion.is_finished:
-                state = engine.export(id)
-                assert state.num_characters == len(completion.text)
-                assert list(state.request.output_token_ids) == completion.token_ids
-                assert list(state.request.output_logprobs) == completion.logprobs
+@pytest.mark.parametrize(
+    "params", [greedy(18), SamplingParams(max_tokens=18, ignore_eos=True, repetition_penalty=1.3)]
+)
+@pytest.mark.parametrize("steps", [1, 2, 7, 17, 19])
+def test_requests_of_a_cramped_engine_continue_in_a_roomy_one(
+    llama: Path, params: SamplingParams, steps: int
+) -> None:
+    wanted = [Request(str(n), prompt, params) for n, prompt in enumerate(random_prompts(4))]
+    expected = complete(load_engine(llama), *wanted)
+    here, there = load_engine(llama, max_num_batched_tokens=20), load_engine(llama, block_size=8)
+    so_far = run_steps(here, wanted, steps)
 
-    undisturbed = complete(load_engine(llama), *requests())
-    assert [completions[done.id].token_ids for done in undisturbed] == [
-        done.token_ids for done in undisturbed
+    for request in resumed(there, wanted, save(here, wanted, so_far)):
+        there.add(request)
+    finished = so_far | run_to_end(there)
+
+    for done in expected:
+        assert finished[done.id].token_ids == done.token_ids
+        assert finished[done.id].text == done.text
+        assert finished[done.id].finish_reason == done.finish_reason
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+def test_a_token_in_flight_when_the_engine_is_lost_is_sampled_again(llama: Path, steps: int) -> None:
+    wanted = [
+        Request("a", [5, 6, 7], greedy(10)),
+        Request("b", [9] * 12, SamplingParams(temperature=1.0, seed=4, max_tokens=10, ignore_eos=True)),
+    ]
+    expected = complete(load_engine(llama), *wanted)
+    here, there = load_engine(llama, overlap_steps=True), load_engine(llama, overlap_steps=True)
+    saved = save(here, wanted, run_steps(here, wanted, steps))
+
+    finished = complete(there, *resumed(there, wanted, saved))
+
+    assert [(done.token_ids, done.text) for done in finished] == [
+        (done.token_ids, done.text) for done in expected
     ]
 
 
-def test_a_request_goes_on_under_another_id_with_the_seed_it_had(llama: Path) -> None:
-    (wanted,) = complete(load_engine(llama), Request("a", [1, 2], seeded(seed=None)))
-    engine = load_engine(llama)
-    engine.add(Request("a", [1, 2], seeded(seed=None)))
-    for _ in range(5):
-        engine.step()
-    state = engine.export("a")
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_a_resumed_request_gives_its_whole_text_once(llama: Path, cut: int) -> None:
+    """Cut anywhere, in the middle of an emoji or of a stop string too."""
+    params = greedy(30, stop=("END.",), ignore_eos=False)
+    script = "a🌙EN b END. c"
+    whole = complete(scripted(llama, script), Request("a", [1], params))[0]
+    again = complete(
+        scripted(llama, script), Request("a", [1], params, output_token_ids=whole.token_ids[:cut])
+    )[0]
 
-    there = load_engine(llama)
-    there.resume(replace(state, request=replace(state.request, id="b")))
-
-    assert run_to_end(there)["b"].token_ids == wanted.token_ids
+    assert whole.text == "a🌙EN b "
+    assert (again.text, again.token_ids) == (whole.text, whole.token_ids)
 
 
-def test_only_what_is_in_the_engine_can_be_exported(llama: Path) -> None:
-    engine = load_engine(llama)
-    complete(engine, Request("done", [1], greedy(2)))
+def test_a_resumed_request_that_was_already_done_ends_without_computing(llama: Path) -> None:
+    done = complete(scripted(llama, "hello END"), Request("a", [1], greedy(30, stop=("END",))))[0]
+    engine = scripted(llama, "hello END")
+    cases = {
+        "stop string": Request(
+            "stop string", [1], greedy(30, stop=("END",)), output_token_ids=done.token_ids
+        ),
+        "eos": Request("eos", [1], SamplingParams(), output_token_ids=[*done.token_ids, EOS]),
+        "length": Request("length", [1], greedy(3), output_token_ids=done.token_ids),
+    }
+    completions = {request.id: complete(engine, request)[0] for request in cases.values()}
 
-    for id in ("done", "never seen"):
-        with pytest.raises(UnknownRequest, match=id):
-            engine.export(id)
+    assert (completions["stop string"].text, completions["stop string"].finish_reason) == ("hello ", "stop")
+    assert (completions["eos"].text, completions["eos"].finish_reason) == ("hello END", "stop")
+    assert (completions["length"].text, completions["length"].finish_reason) == ("hel", "length")
+    assert engine.stats().tokens_computed == 0
+
+
+def test_tokens_without_the_logprobs_that_were_asked_for_are_refused(llama: Path) -> None:
+    with pytest.raises(InvalidRequest, match="output_logprobs has 0 entries for 2 output tokens"):
+        load_engine(llama).add(Request("a", [1], seeded(logprobs=0), output_token_ids=[1, 2]))
+
+
+# What made the tokens
 
 
 def test_another_models_tokens_are_refused_by_name(llama: Path, tmp_path: Path) -> None:
     """Same architecture, same file names, same sizes: other weights."""
-    state = exported_after(llama, 3)[0]
+    carry_over = decode_carry_overs(saved_after(load_engine(llama), 3))[0]
     other = load_engine(save_model(tmp_path / llama.name, seed=99))
 
     with pytest.raises(IncompatibleState, match="made with model") as refused:
-        other.resume(state)
+        continued(other, requests()[0], carry_over)
 
     assert refused.value.field == "model"
-    assert not other.has_work
 
 
 def test_a_copy_of_the_model_under_another_name_is_the_same_model(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(llama)
+    here, there = load_engine(llama), load_engine(tmp_path / "alias")
 
-    assert load_engine(tmp_path / "alias").resume(exported_after(llama, 3)[0])
+    assert there.made_by.accepts(here.made_by)
+    assert there.made_by.model_id != here.made_by.model_id
 
 
 @pytest.mark.parametrize(
@@ -187,73 +226,43 @@ def test_a_deterministic_engine_takes_no_tokens_that_were_not_made_deterministic
             replace(HERE, deterministic=ours).accepts(replace(HERE, deterministic=theirs))
 
 
-def a_state() -> ResumeState:
-    logprobs = (TokenLogprobs(-0.5, (1, 2), (-0.5, float("-inf"))), TokenLogprobs(float("-inf")))
-    request = Request(
-        "r", (1, 2), seeded(logprobs=2, logit_bias={3: -100}), "background", (7, 8), "job-1", logprobs
-    )
-    return ResumeState(request, 3, HERE)
-
-
-def test_a_state_survives_json_unchanged() -> None:
-    assert through_json(a_state()) == a_state()
+def test_what_made_the_tokens_survives_json() -> None:
+    assert MadeBy.from_json(json.loads(json.dumps(asdict(HERE)))) == HERE
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"),
+    ("data", "field"),
     [
-        ({"version": 2}, "version"),
-        ({"id": 7}, "id"),
-        ({"priority": "urgent"}, "priority"),
-        ({"group": 7}, "group"),
-        ({"output_token_ids": [1.5]}, "output_token_ids"),
-        ({"prompt_token_ids": None}, "prompt_token_ids"),
-        ({"output_logprobs": [[1]]}, "output_logprobs"),
-        ({"output_logprobs": None}, "output_logprobs"),
-        ({"output_logprobs": [[10**400, [], []]]}, "output_logprobs"),
-        ({"output_logprobs": [[float("nan"), [], []]]}, "output_logprobs"),
-        ({"output_logprobs": [[-1.0, [float("inf")], [-1.0]]]}, "output_logprobs"),
-        ({"sampling": {"temperature": 10**400, "logit_bias": []}}, "sampling"),
-        ({"sampling": {"temperature": -1, "logit_bias": []}}, "sampling"),
-        ({"sampling": {"heat": 1, "logit_bias": []}}, "sampling"),
-        ({"sampling": {}}, "sampling"),
-        ({"num_characters": "3"}, "num_characters"),
-        ({"num_characters": -1}, "num_characters"),
-        ({"made_by": {}}, "made_by.model_id"),
-        ({"made_by": asdict(HERE) | {"deterministic": 1}}, "made_by.deterministic"),
+        ([], "made_by"),
+        ({}, "made_by.model_id"),
+        (asdict(HERE) | {"isa": None}, "made_by.isa"),
+        (asdict(HERE) | {"deterministic": 1}, "made_by.deterministic"),
     ],
 )
-def test_what_is_no_state_is_refused_by_field(changes: dict[str, Any], field: str) -> None:
+def test_a_record_with_a_missing_or_wrong_field_is_refused_by_field(data: Any, field: str) -> None:
     with pytest.raises(InvalidState) as refused:
-        ResumeState.from_json(a_state().to_json() | changes)
+        MadeBy.from_json(data)
     assert refused.value.field == field
-
-
-def test_tokens_without_the_logprobs_that_were_asked_for_are_refused(llama: Path) -> None:
-    with pytest.raises(InvalidRequest, match="output_logprobs has 0 entries for 2 output tokens"):
-        load_engine(llama).add(Request("a", [1], seeded(logprobs=0), output_token_ids=[1, 2]))
 
 
 # Across processes
 
 
-def run_and_tell(directory: str) -> None:
-    """In a process of its own: run the requests, and after every step print each one's state."""
-    engine = load_engine(Path(directory))
+def run_and_save(directory: str) -> None:
+    """In a process of its own: run the requests, and after every step print the carry-over of all."""
+    engine, completions = load_engine(Path(directory)), dict[str, Completion]()
     for request in requests():
         engine.add(request)
-    unfinished = {request.id for request in requests()}
     while engine.has_work:
-        unfinished -= {output.id for output in engine.step() if output.finish_reason is not None}
-        print(json.dumps([engine.export(id).to_json() for id in sorted(unfinished)]), flush=True)
+        collect(completions, engine.step())
+        print(json.dumps(save(engine, requests(), completions).decode()), flush=True)
 
 
 def resume_and_tell(directory: str) -> None:
-    """In a process of its own: continue the states that come on standard input."""
-    engine: Engine = load_engine(Path(directory))
-    for state in json.loads(sys.stdin.read()):
-        engine.resume(ResumeState.from_json(state))
-    print(json.dumps({id: [done.text, done.token_ids] for id, done in run_to_end(engine).items()}))
+    """In a process of its own: continue the carry-over that comes on standard input."""
+    engine = load_engine(Path(directory))
+    finished = complete(engine, *resumed(engine, requests(), json.loads(sys.stdin.read()).encode()))
+    print(json.dumps({done.id: [done.text, done.token_ids] for done in finished}))
 
 
 def child(function: str, directory: Path, **streams: Any) -> subprocess.Popen[str]:
@@ -267,12 +276,12 @@ def test_what_a_killed_process_had_begun_another_one_finishes(llama: Path) -> No
     print(f"{seed=}")
     steps = random.Random(seed).randint(1, 18)
 
-    first = child("run_and_tell", llama)
+    first = child("run_and_save", llama)
     assert first.stdout is not None
-    states = [first.stdout.readline() for _ in range(steps)][-1]
+    saved = [first.stdout.readline() for _ in range(steps)][-1]
     first.send_signal(signal.SIGKILL)
     first.communicate()
     assert first.returncode == -signal.SIGKILL
-    said, _ = child("resume_and_tell", llama, stdin=subprocess.PIPE).communicate(states)
+    said, _ = child("resume_and_tell", llama, stdin=subprocess.PIPE).communicate(saved)
 
     assert json.loads(said) == {done.id: [done.text, done.token_ids] for done in expected}

@@ -72,7 +72,7 @@ def test_a_single_stop_string_is_one_stop_string() -> None:
 def test_defaults_are_plain_sampling_without_a_limit() -> None:
     params = SamplingParams()
 
-    assert not params.is_greedy
+    assert params.temperature > 0
     assert not params.has_penalties
     assert params.max_tokens is None
 

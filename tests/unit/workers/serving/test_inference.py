@@ -76,7 +76,9 @@ def test_where_a_request_is_silent_the_models_own_configuration_speaks() -> None
 
 
 def test_a_model_that_does_not_sample_is_greedy_by_default() -> None:
-    assert sampling(SamplingDefaults.from_generation_config({"do_sample": False, "top_k": 50})).is_greedy
+    assert (
+        sampling(SamplingDefaults.from_generation_config({"do_sample": False, "top_k": 50})).temperature == 0
+    )
 
 
 def test_a_field_the_engine_refuses_is_named() -> None:

@@ -17,9 +17,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from benchmarks.gpu_problems import PROBLEMS
+from benchmarks.gpu_problems import PROBLEMS, Inputs, Problem, random_inputs
 from workers.engine.kernels import triton_decode, triton_kv_write, triton_prefill
-from workers.engine.kernels.reference import Inputs, Problem, random_inputs
 from workers.engine.kernels.triton_launch import PagedKv
 
 TYPE_NAMES = {

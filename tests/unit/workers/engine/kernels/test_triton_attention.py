@@ -8,8 +8,16 @@ import pytest
 import torch
 
 from benchmarks.gpu_checks import attend_chunks, attend_decodes
-from benchmarks.gpu_problems import ERROR_MAX, MIXED, PROBLEMS
-from workers.engine.kernels.reference import Inputs, Problem, attend_reference, random_inputs, write_reference
+from benchmarks.gpu_problems import (
+    ERROR_MAX,
+    MIXED,
+    PROBLEMS,
+    Inputs,
+    Problem,
+    attend_reference,
+    random_inputs,
+    write_reference,
+)
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs the kernels on the device")
