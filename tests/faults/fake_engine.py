@@ -142,6 +142,9 @@ class FakeEngine:
             self._arrivals += 1
         self._stamp("added", request.id, len(request.output_token_ids))
 
+    def stats(self) -> None:
+        """It has no figures to show."""
+
     def abort(self, request_id: str) -> None:
         with self._lock:
             if request_id in self._inside:

@@ -25,14 +25,16 @@ from .errors import (
 from .made_by import MadeBy
 from .request import Completion, FinishReason, Output, PriorityClass, Request, TokenLogprobs
 from .sampling_params import SamplingParams
+from .stats import EncoderStats, EngineStats
 
 if TYPE_CHECKING:
-    from .engine import Engine, EngineStats
+    from .engine import Engine
 
 __all__ = [
     "ChatTemplateFailed",
     "Completion",
     "DuplicateRequest",
+    "EncoderStats",
     "Engine",
     "EngineConfig",
     "EngineError",
@@ -57,8 +59,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Engine", "EngineStats"):
-        from . import engine
+    if name == "Engine":
+        from .engine import Engine
 
-        return getattr(engine, name)
+        return Engine
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,6 +35,7 @@ from .loading import LoadedModel, load_model
 from .made_by import MadeBy
 from .request import FinishReason, Output, Request, TokenLogprobs
 from .sampling.sampler import Choice, Sampler
+from .stats import EngineStats
 from .tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -51,31 +52,6 @@ class Runner(Protocol):
 
     def forget_values(self, blocks: list[int]) -> None:
         """Wipe blocks whose content is not finite."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """Counts since the engine was loaded, and what is in it now."""
-
-    running: int
-    waiting: int
-    blocks_free: int
-    blocks_total: int
-    preemptions: int
-    steps: int
-    tokens_computed: int
-    """Tokens that went through the model, prompts and recomputation included."""
-    tokens_generated: int
-    tokens_reused: int
-    """Tokens whose KV was found in memory instead of being computed."""
-    tokens_recomputed: int
-    """Tokens computed a second time, because a preemption had taken their blocks."""
-    deferrals: int
-    """Times a sequence waited for a prefix that another was computing."""
-    out_of_memory: int
-    """Steps that ran out of memory, and were planned anew, smaller."""
-    max_num_batched_tokens: int
-    """Tokens a step may have now: fewer than configured for a while after it ran out of memory."""
 
 
 @dataclass(slots=True)
@@ -254,6 +230,7 @@ class Engine:
             return self._take_outbox()
 
     def stats(self) -> EngineStats:
+        """Call it on the engine's thread, or between steps: it takes no lock."""
         return EngineStats(
             running=self._batcher.num_running,
             waiting=len(self._known_ids) - self._batcher.num_running,

@@ -5,6 +5,7 @@ What became of the rows stands in the database, and `api/metrics.py` tells it fr
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
@@ -13,6 +14,77 @@ from prometheus_client.registry import Collector
 
 from nightshift.errors import ConfigurationError
 from workers.serving.model_server import ModelServer
+
+
+@dataclass(frozen=True)
+class EngineFigure:
+    """An attribute of `EngineStats`, or of `EncoderStats` where that has it, as a metric."""
+
+    attribute: str
+    family: type[CounterMetricFamily] | type[GaugeMetricFamily]
+    name: str
+    help: str
+
+
+ENGINE_FIGURES = (
+    EngineFigure(
+        "running", GaugeMetricFamily, "nightshift_engine_sequences_running", "Sequences with a slot"
+    ),
+    EngineFigure(
+        "waiting",
+        GaugeMetricFamily,
+        "nightshift_engine_sequences_waiting",
+        "Sequences or inputs without a slot",
+    ),
+    EngineFigure("blocks_used", GaugeMetricFamily, "nightshift_engine_kv_blocks_used", "KV blocks held"),
+    EngineFigure("blocks_total", GaugeMetricFamily, "nightshift_engine_kv_blocks", "KV blocks in all"),
+    EngineFigure(
+        "max_num_batched_tokens",
+        GaugeMetricFamily,
+        "nightshift_engine_step_tokens_max",
+        "Tokens a step may have now; fewer for a while after one ran out of memory",
+    ),
+    EngineFigure("steps", CounterMetricFamily, "nightshift_engine_steps", "Steps computed"),
+    EngineFigure(
+        "tokens_computed",
+        CounterMetricFamily,
+        "nightshift_engine_tokens_computed",
+        "Tokens that went through the model, prompts and recomputation included",
+    ),
+    EngineFigure(
+        "tokens_generated", CounterMetricFamily, "nightshift_engine_tokens_generated", "Tokens sampled"
+    ),
+    EngineFigure(
+        "tokens_reused",
+        CounterMetricFamily,
+        "nightshift_engine_tokens_reused",
+        "Prefix hits: tokens whose KV was found instead of computed",
+    ),
+    EngineFigure(
+        "tokens_recomputed",
+        CounterMetricFamily,
+        "nightshift_engine_tokens_recomputed",
+        "Tokens computed again after a preemption",
+    ),
+    EngineFigure(
+        "preemptions",
+        CounterMetricFamily,
+        "nightshift_engine_preemptions",
+        "Sequences that lost their slot or blocks to others",
+    ),
+    EngineFigure(
+        "deferrals",
+        CounterMetricFamily,
+        "nightshift_engine_prefix_deferrals",
+        "Sequences that waited for a prefix another was computing",
+    ),
+    EngineFigure(
+        "out_of_memory",
+        CounterMetricFamily,
+        "nightshift_engine_steps_out_of_memory",
+        "Steps that ran out of memory and were planned anew, smaller",
+    ),
+)
 
 
 class WorkerMetrics(Collector):
@@ -52,7 +124,18 @@ class WorkerMetrics(Collector):
             steps.add_metric(label, server.steps)
             seconds.add_metric(label, server.step_seconds)
             age.add_metric(label, 0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
-        return iter((held, draining, steps, seconds, age))
+        return iter((held, draining, steps, seconds, age, *self._engine_metrics()))
+
+    def _engine_metrics(self) -> Iterator[Metric]:
+        """The engines' figures as of the end of their last steps."""
+        snapshots = [(server.model.id, server.engine_stats) for server in self._servers()]
+        for figure in ENGINE_FIGURES:
+            metric = figure.family(figure.name, figure.help, labels=("model",))
+            for model_id, stats in snapshots:
+                value = getattr(stats, figure.attribute, None)
+                if value is not None:  # encoders have fewer figures
+                    metric.add_metric((model_id,), value)
+            yield metric
 
     def serve(self, port: int) -> None:
         """Answer `GET /metrics` on this port from now on. Raises ConfigurationError if it is taken."""

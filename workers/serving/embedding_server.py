@@ -7,6 +7,7 @@ from nightshift.endpoints.embeddings import EmbeddingRequest, Embeddings
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import Answer, Usage
+from workers.engine import EncoderStats
 from workers.engine import InvalidRequest as EngineRefusal
 from workers.engine.encoders.batcher import EncodeQueueFull, EncoderEngine, EncodeRequest
 from workers.serving.inference import Listener, Progress, check_length
@@ -78,3 +79,6 @@ class EmbeddingServer(ModelServer):
             vectors = [vector.astype("<f4", copy=False).tobytes() for vector in output.embeddings]
             body = running.endpoint.answer(running.request, vectors, output.num_prompt_tokens)
             running.listener(Progress(answer=Answer(200, body, Usage(output.num_prompt_tokens, 0, 0))))
+
+    def _read_stats(self) -> EncoderStats:
+        return self._engine.stats()

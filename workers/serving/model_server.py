@@ -17,7 +17,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
-from workers.engine import InvalidTokenIds, PromptTooLong
+from workers.engine import EncoderStats, EngineStats, InvalidTokenIds, PromptTooLong
 from workers.engine.encoders.batcher import EncodeInputTooLong
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Identity, Listener
@@ -59,9 +59,11 @@ class ModelServer(ABC):
         self.stepping_since_s: float | None = None  # monotonic; None: no step is under way
         self.steps = 0  # that have ended
         self.step_seconds = 0.0  # and how long they took together
+        self.engine_stats: EngineStats | EncoderStats | None = None  # as of the last step's end
         self._thread = threading.Thread(target=self._run, name=f"engine-{model.id}", daemon=True)
 
     def start(self) -> None:
+        self.engine_stats = self._read_stats()
         self._thread.start()
 
     def stop(self) -> None:
@@ -107,6 +109,10 @@ class ModelServer(ABC):
     @abstractmethod
     def _step(self) -> None: ...
 
+    def _read_stats(self) -> EngineStats | EncoderStats | None:
+        """Called between steps."""
+        return None
+
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify()
@@ -141,6 +147,7 @@ class ModelServer(ABC):
         self.stepping_since_s = None
         self.steps += 1
         self.step_seconds += time.monotonic() - began_s
+        self.engine_stats = self._read_stats()
 
 
 def engine_class(priority: PriorityClass) -> Literal["interactive", "standard", "background"]:

