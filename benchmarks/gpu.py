@@ -5,7 +5,7 @@
 Needs torch, triton, transformers, numpy, safetensors, tokenizers and this tree; nothing is downloaded. What
 is wrong is reported before anything is timed. Speeds are of random weights in the shapes of Qwen3-0.6B and
 Qwen3-8B, beside transformers' continuous batching on the same weights, and as a share of what the device's
-own copy and matrix product allow. `--device cpu --quick` tries the script and says nothing of any GPU.
+own copy and matrix product allow. `--device cpu --quick` tries the script; its figures are of no GPU.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def check_kernels(device: torch.device, names: list[str]) -> Iterator[Check]:
         written = max(
             _largest_difference(inputs.keys, wanted.keys), _largest_difference(inputs.values, wanted.values)
         )
-        # A quotient may round to the other neighbour; over fp8's range, that is 32 at the top.
+        # A quotient may round up or down; over fp8's range, that is 32 at the top.
         steps = {torch.int8: 1.0, torch.float8_e4m3fn: 32.0}
         yield Check(f"kernel, KV write, {name}", written, steps.get(inputs.keys.dtype, 0.0))
         expected, limit = attend_reference(wanted), ERROR_MAX[problem.dtype]

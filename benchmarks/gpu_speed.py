@@ -110,7 +110,7 @@ class PeerSpeed:
 
     tokens_per_second: float
     includes_setup: bool
-    """It made its memory and graphs anew within the time, as it cannot be told to keep them."""
+    """It makes its memory and graphs anew within the time: it has no setting to keep them."""
 
 
 def transformers_speed(model: Any, prompts: list[list[int]], max_tokens: int) -> PeerSpeed:

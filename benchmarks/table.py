@@ -57,7 +57,7 @@ def rows(runs: Sequence[Run], limits: Mapping[tuple[str, str], float]) -> list[R
 def ratios_to_ours(runs: Sequence[Run], workload: str, precision: str, engine: str) -> list[float]:
     """Our speed over the engine's, one per run of it; ours is the mean of our nearest runs before and after.
 
-    Speeds drift with the machine's neighbours and its temperature, so neighbours in time are compared.
+    Speeds drift with other load on the host and its temperature, so adjacent runs are compared.
     """
     alike = [run for run in runs if (run.workload, run.precision) == (workload, precision)]
     ratios = []

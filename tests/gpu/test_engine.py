@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from benchmarks.gpu_checks import check_bfloat16, check_greedy
-from tests.unit.workers.engine.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
-from tests.unit.workers.engine.test_overlap import CRAMPED, random_request, told
+from tests.unit.workers.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
+from tests.unit.workers.engine.running.test_overlap import CRAMPED, random_request, result
 from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine, save_model
 from workers.engine import Engine, Request
 from workers.engine.execution.attention.selection import FP8_CAPABILITY_MIN
@@ -52,11 +52,11 @@ def test_graphs_and_overlap_change_no_answer(
     print(f"{seed=}")
     requests = [random_request(n, random.Random(seed * 1000 + n)) for n in range(16)]
     plain = on_device(llama, attention_backend="torch", overlap_steps=False)
-    wanted = [told(completion) for completion in complete(plain, *requests)]
+    wanted = [result(completion) for completion in complete(plain, *requests)]
 
     engine = on_device(llama, cuda_graphs=cuda_graphs, overlap_steps=overlap_steps, **CRAMPED)
 
-    assert [told(completion) for completion in complete(engine, *requests)] == wanted
+    assert [result(completion) for completion in complete(engine, *requests)] == wanted
 
 
 @pytest.mark.parametrize("kv_dtype", QUANTISED_DTYPES)

@@ -49,7 +49,7 @@ def test_long_sequences_over_many_tiles_and_splits(problem: Problem) -> None:
     torch.testing.assert_close(attend_decodes(inputs, split_size=512).double(), wanted[newest], **limits)
 
 
-def test_a_decoded_row_is_bitwise_the_same_alone_and_whoever_shares_the_work() -> None:
+def test_a_decoded_row_is_bitwise_the_same_alone_and_beside_others() -> None:
     problem = Problem(LONG, heads=16, kv_heads=8, key_dim=128, dtype=torch.bfloat16)
     inputs = write_reference(random_inputs(problem, 3, torch.device("cuda")))
     together = attend_decodes(inputs, split_size=512)

@@ -50,8 +50,8 @@ class Runner(Protocol):
         `promised` are the tokens that the step before sampled; sequences with a promised token need them.
         """
 
-    def forget_values(self, blocks: list[int]) -> None:
-        """Wipe blocks whose content is not finite."""
+    def clear_blocks(self, blocks: list[int]) -> None:
+        """Zero blocks whose content is not finite."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class _Live:
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A step that the device has been told to compute."""
+    """A step that the device computes."""
 
     chunks: list[Chunk]
     starts: list[int]
@@ -124,7 +124,6 @@ class Engine:
         self._inbox: deque[_Live | str] = deque()  # sequences to add, ids to abort, in order of arrival
         self._known_ids: set[str] = set()
         self._arrivals = 0
-        self._step_lock = threading.Lock()
         self._steps = self._tokens_computed = self._tokens_generated = self._out_of_memory = 0
 
     @classmethod
@@ -219,15 +218,14 @@ class Engine:
         again. If it runs out of memory, the next steps are smaller; a sequence that even the smallest step
         has no memory for ends alone.
         """
-        with self._step_lock:
-            self._take_inbox()
-            chunks = self._batcher.plan()
-            launched = self._try_launch(chunks) if chunks else None
-            self._settle()  # the step before, if it is still in flight: it was computed in the meantime
-            self._in_flight = launched
-            if launched and not (self._overlaps and launched.may_stay_in_flight):
-                self._settle()
-            return self._take_outbox()
+        self._take_inbox()
+        chunks = self._batcher.plan()
+        launched = self._try_launch(chunks) if chunks else None
+        self._settle()  # the step before, if it is still in flight: it was computed in the meantime
+        self._in_flight = launched
+        if launched and not (self._overlaps and launched.may_stay_in_flight):
+            self._settle()
+        return self._take_outbox()
 
     def stats(self) -> EngineStats:
         """Call it on the engine's thread, or between steps: it takes no lock."""
@@ -248,18 +246,17 @@ class Engine:
         )
 
     def check_integrity(self) -> None:
-        """Assert that sequences, blocks and ids agree. For tests and for use between steps."""
-        with self._step_lock:
-            self._batcher.check_integrity()
-            inside = {sequence.id for sequence in [*self._batcher.running, *self._batcher.waiting]}
-            assert inside == set(self._live), "the batcher holds other sequences than the engine"
-            assert set(self._live) <= self._known_ids, "a live request is unknown"
+        """Assert that sequences, blocks and ids agree. Call it between steps."""
+        self._batcher.check_integrity()
+        inside = {sequence.id for sequence in [*self._batcher.running, *self._batcher.waiting]}
+        assert inside == set(self._live), "the batcher holds other sequences than the engine"
+        assert set(self._live) <= self._known_ids, "a live request is unknown"
 
     def _token_limit(self, request: Request) -> int:
         return token_limit(request, self._model, self._pool.num_blocks * self._pool.block_size)
 
     def _take_inbox(self) -> None:
-        """Carry out what other threads asked for since the last step."""
+        """Apply what other threads asked for since the last step."""
         with self._inbox_lock:
             items, self._inbox = self._inbox, deque()
         for item in items:
@@ -287,14 +284,14 @@ class Engine:
     def _shrink(self, chunks: Seq[Chunk], reason: str) -> None:
         """Plan smaller steps from now on; if they cannot be smaller, the sequence that does not fit ends."""
         self._out_of_memory += 1
-        culprit = self._batcher.out_of_memory(chunks)
+        too_large = self._batcher.out_of_memory(chunks)
         num_tokens = sum(chunk.num_tokens for chunk in chunks)
         log.warning("out of memory: %d sequences, %d tokens, %s", len(chunks), num_tokens, reason)
-        if culprit is not None:
-            self._outbox.append(self._give_up(self._live[culprit.id], f"out of memory: {reason}"))
+        if too_large is not None:
+            self._outbox.append(self._fail(self._live[too_large.id], f"out of memory: {reason}"))
 
     def _launch(self, chunks: list[Chunk]) -> _Launched:
-        """Set the device to compute a step and choose its tokens, which are promised from now on.
+        """Start a step on the device, its sampling included; its tokens are promised from now on.
 
         If it raises, nothing has changed.
         """
@@ -310,7 +307,7 @@ class Engine:
         return _Launched(chunks, starts, sampled, choice, shape, launched_s)
 
     def _settle(self) -> None:
-        """Make the step in flight count: what is in KV memory now, and what the new tokens say."""
+        """Read the tokens of the step in flight, publish its blocks, and report what is new."""
         step, self._in_flight = self._in_flight, None
         if step is None:
             return
@@ -326,7 +323,7 @@ class Engine:
         for row, (sequence, token) in enumerate(zip(step.sampled, result.tokens, strict=True)):
             sequence.num_promised -= 1
             live = self._live.get(sequence.id)
-            # One that ended or was aborted while this step was in flight has no use for another token.
+            # A sequence that ended or was aborted while this step was in flight needs no other token.
             if live is not None and live.sequence is sequence:
                 self._outbox.append(self._advance(live, token, result.logprobs.get(row)))
 
@@ -338,7 +335,7 @@ class Engine:
             self._outbox.append(self._replay(live))
 
     def _replay(self, live: _Live) -> Output:
-        """Give a resumed sequence's tokens to its text again, one by one, exactly as when they were new."""
+        """Turn a resumed sequence's tokens into text again, one by one, exactly as when they were new."""
         sequence, earlier, text = live.sequence, live.sequence.output_token_ids, ""
         del sequence.token_ids[sequence.num_prompt_tokens :]
         for token in earlier:
@@ -353,7 +350,7 @@ class Engine:
         """Append a sampled token, and see whether it ends the sequence. One that fails ends alone."""
         sequence = live.sequence
         if token is None:
-            return self._give_up(live, "the model's logits are not finite")
+            return self._fail(live, "the model's logits are not finite")
         try:
             sequence.append(token)
             if logprobs is not None:
@@ -362,7 +359,7 @@ class Engine:
             text, reason = self._read(live, token)
         except Exception as error:
             log.exception("sequence failed: id %s, token %d", sequence.id, token)
-            return self._give_up(live, f"{type(error).__name__}: {error}")
+            return self._fail(live, f"{type(error).__name__}: {error}")
         if reason is not None:
             return self._finish(live, reason, text, [token])
         return _output(live, text, [token])
@@ -383,11 +380,11 @@ class Engine:
             return text, "stop" if live.text.is_stopped else "length"
         return text, None
 
-    def _give_up(self, live: _Live, reason: str) -> Output:
-        """End one sequence the model failed on, and see that its values reach nobody else."""
+    def _fail(self, live: _Live, reason: str) -> Output:
+        """End one sequence the model failed on, and keep its values out of reach of the others."""
         sequence = live.sequence
         log.error("sequence given up: id %s, %d tokens, %s", sequence.id, sequence.num_tokens, reason)
-        self._runner.forget_values(self._pool.forget(sequence.blocks))
+        self._runner.clear_blocks(self._pool.forget(sequence.blocks))
         output = self._finish(live, "abort", "", [])
         output.error = reason
         return output

@@ -13,7 +13,7 @@
         ├── IncompatibleState
         └── ChatTemplateFailed
 
-Every message says what was wrong, with the numbers, so that it can be shown to whoever sent the request.
+Every message gives the reason with the numbers, fit to be shown to the client that sent the request.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What crosses the engine's boundary: requests in, outputs out, as tokens and text.
 
-Knows neither jobs nor rows nor HTTP, and no tensors: whoever holds a tokenizer's ids can speak this.
+Knows neither jobs nor rows nor HTTP, and no tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PRIORITY_RANKS: dict[str, int] = {"interactive": 0, "standard": 1, "background":
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """What the model itself thought of a sampled token, before temperature, filters, penalties and bias."""
+    """The model's own probabilities for a sampled token, before temperature, filters, penalties and bias."""
 
     logprob: float
     """Natural logarithm of the token's probability; -inf for one that only a bias made possible."""
@@ -44,8 +44,8 @@ class Request:
     priority: PriorityClass = "standard"
     output_token_ids: Sequence[int] = ()
     group: str | None = None
-    """The job this request is a row of; None is a request somebody waits for. Rows of a group may be taken in
-    another order than they came, and the lengths of those done tell how long the next will be."""
+    """The job this request is a row of; None for an online request. Rows of a group may be reordered, and the
+    lengths of finished ones predict those of the next."""
     output_logprobs: Sequence[TokenLogprobs] = ()
     """Of `output_token_ids`, one each, if `sampling.logprobs` asks for them."""
 

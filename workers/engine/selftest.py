@@ -1,4 +1,4 @@
-"""Refuses a model that we would compute wrongly, before it computes anything for anybody.
+"""Refuses, at load, a model that we would compute wrongly.
 
 Any Hugging Face decoder is accepted if it passes: all its layers must come to our attention, and its logits
 over two short prompts, cut into chunks, spread over blocks and packed into one row, must equal those of

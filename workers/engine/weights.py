@@ -196,7 +196,7 @@ def _own_context_length(text_config: Any) -> int | None:
     for rope in _rope_parameters(text_config):
         if rope.get("rope_type") == "longrope":
             # Beyond its original length such a model switches factors for the whole batch, so one long
-            # sequence would change its neighbours. We stay below.
+            # sequence would change the others. We stay below.
             original = rope.get("original_max_position_embeddings") or getattr(
                 text_config, "original_max_position_embeddings", None
             )

@@ -1,4 +1,4 @@
-"""Decides what each step computes: who is admitted, how many tokens each sequence gets, who has to go.
+"""Decides what each step computes: who is admitted, how many tokens each sequence gets, which are preempted.
 
 There is no prefill phase and no decode phase. Every sequence has tokens it knows and tokens it has computed,
 and a step lets sequences catch up, within a budget of tokens. Knows counts, and tokens only to compare
@@ -13,7 +13,7 @@ from .draft import Chunk, Draft
 from .forecast import Forecast
 from .kv_blocks import BlockPool
 from .output_lengths import OutputLengths
-from .preemption import cheapest_victim, give_up_tail
+from .preemption import cheapest_victim, release_tail
 from .prefixes import PrefixesInFlight
 from .queue import WaitingQueue
 from .running import RunningSet, urgency
@@ -79,7 +79,7 @@ class Batcher:
 
     @property
     def has_work(self) -> bool:
-        # Whoever is parked waits for somebody who runs.
+        # A parked sequence waits for a running one, so it need not be counted.
         return bool(self._running) or len(self._queue) > 0
 
     def add(self, sequence: Sequence) -> None:
@@ -115,14 +115,14 @@ class Batcher:
                 self._continue(sequence, draft)
             if not draft.is_short_of_blocks:
                 self._admit(rank, draft)
-        if not draft.token_counts:  # all who ran have stopped, in favour of somebody who waits
+        if not draft.token_counts:  # all were preempted for waiting sequences
             for rank in range(len(self._running.by_rank)):
                 self._admit(rank, draft)
         self._count_left_out(draft)
         return [Chunk(sequence, count) for sequence, count in draft.token_counts.items()]
 
     def advance(self, chunk: Chunk) -> None:
-        """Note that a chunk is being computed: whatever is launched after it finds its KV in memory."""
+        """Note that a chunk is being computed: steps launched after it find its KV in memory."""
         sequence = chunk.sequence
         before = sequence.num_computed_tokens
         now = sequence.num_computed_tokens = before + chunk.num_tokens
@@ -156,7 +156,7 @@ class Batcher:
         return chunks[0].sequence
 
     def check_integrity(self) -> None:
-        """Assert that the block pool and the sequences agree, and that everybody is in one place."""
+        """Assert that the block pool and the sequences agree, and that each sequence is in one place."""
         running, waiting = self.running, self.waiting
         assert len({*running, *waiting}) == len(running) + len(waiting), "a sequence is in two places"
         self._pool.check_integrity([sequence.blocks for sequence in [*running, *waiting]])
@@ -167,10 +167,10 @@ class Batcher:
         for sequence in [*running, *waiting]:
             assert sequence.num_computed_tokens <= len(sequence.blocks) * self._pool.block_size
 
-    # Those who run
+    # Running sequences
 
     def _continue(self, sequence: Sequence, draft: Draft) -> None:
-        """Give a running sequence its tokens, evicting less urgent ones if it has to grow."""
+        """Plan a running sequence's next tokens, evicting less urgent ones if it needs blocks."""
         if sequence in draft.preempted or sequence in draft.token_counts:
             return
         count = draft.tokens_for(sequence)
@@ -180,7 +180,7 @@ class Batcher:
             draft.put(sequence, count)
 
     def _grow(self, sequence: Sequence, draft: Draft) -> bool:
-        """Get a running sequence blocks for all it knows; if there are none, it stops, and False."""
+        """Allocate blocks for all a running sequence's tokens; without any it is preempted, and False."""
         missing = self._pool.blocks_for(sequence.num_tokens) - len(sequence.blocks)
         while missing > self._pool.num_free:
             others = [*self._holders, *self._running.unprotected(sequence)]
@@ -195,7 +195,7 @@ class Batcher:
         return True
 
     def _continue_left_out(self, draft: Draft) -> None:
-        """Let those advance who have been left out, in up to half the step."""
+        """Plan the classes that were left out first, in up to half the step."""
         draft.tokens_left, rest = max(1, draft.tokens_left // 2), draft.tokens_left // 2
         for members in reversed(self._running.by_rank[1:]):
             for sequence in list(members):
@@ -213,14 +213,14 @@ class Batcher:
         )
         self._steps_left_out = self._steps_left_out + 1 if is_left_out else 0
 
-    # Those who wait
+    # Admission
 
     def _admit(self, rank: int, draft: Draft) -> None:
-        """Admit waiting sequences of a class, first those that a turn puts before them."""
+        """Admit waiting sequences of a class, after any lower class that is overdue."""
         deferrals_left = self.limits.max_num_seqs
         while draft.tokens_left > 0 and deferrals_left > 0 and self._may_get_slot(rank):
-            turn = self._queue.turn(rank)
-            sequence = turn or self._queue.first(rank)
+            overdue = self._queue.overdue(rank)
+            sequence = overdue or self._queue.first(rank)
             if sequence is None or (sequence in draft.preempted and draft.token_counts):
                 return
             count = draft.tokens_for(sequence)
@@ -228,14 +228,14 @@ class Batcher:
                 return
             if self._defer(sequence):
                 deferrals_left -= 1
-            elif self._seat(sequence, draft):
-                self._start_running(sequence, has_turn=turn is not None)
+            elif self._allocate(sequence, draft):
+                self._start_running(sequence, is_overdue=overdue is not None)
                 draft.put(sequence, min(draft.tokens_for(sequence), sequence.num_uncomputed_tokens))
             else:
                 return
 
     def _defer(self, sequence: Sequence) -> bool:
-        """Let a sequence wait for a prefix that is being computed, rather than compute it a second time."""
+        """Park a sequence whose prefix is being computed, rather than compute it a second time."""
         if not self._reuse_prefixes or sequence.blocks:
             return False
         digests = self._reusable_digests(sequence)
@@ -245,8 +245,8 @@ class Batcher:
         self.num_deferrals += 1
         return True
 
-    def _seat(self, sequence: Sequence, draft: Draft) -> bool:
-        """Get a slot and blocks for everything the sequence knows; False leaves all as it was."""
+    def _allocate(self, sequence: Sequence, draft: Draft) -> bool:
+        """Allocate a slot and blocks for all the sequence's tokens; False changes nothing."""
         pool, size = self._pool, self._pool.block_size
         prefix: list[int] = []
         if self._reuse_prefixes and sequence.num_computed_tokens == len(sequence.blocks) * size:
@@ -263,40 +263,40 @@ class Batcher:
         return True
 
     def _make_room(self, sequence: Sequence, missing: int, draft: Draft) -> bool:
-        """See that a slot and `missing` blocks are free, evicting less urgent classes if that is enough."""
+        """Free a slot and `missing` blocks, evicting less urgent classes if that is enough."""
         pool, is_alone = self._pool, not self._running
-        yielding = [
+        evictable = [
             other
             for other in self._holders
             if other is not sequence and (is_alone or other.rank > sequence.rank)
         ]
-        reachable = pool.num_free + pool.num_freed_without([other.blocks for other in yielding])
+        reachable = pool.num_free + pool.num_freed_without([other.blocks for other in evictable])
         if (
             self._has_slot
             and missing <= reachable
             and (is_alone or missing + self._forecast.growth_blocks(self._running, sequence) <= reachable)
         ):
-            self._evict_until(missing, yielding, draft)
+            self._evict_until(missing, evictable, draft)
             return True
-        yielding += self._running.unprotected(sequence, from_rank=sequence.rank + 1)
-        reachable = pool.num_free + pool.num_freed_without([other.blocks for other in yielding])
-        running = [other for other in yielding if other not in self._holders]
+        evictable += self._running.unprotected(sequence, from_rank=sequence.rank + 1)
+        reachable = pool.num_free + pool.num_freed_without([other.blocks for other in evictable])
+        running = [other for other in evictable if other not in self._holders]
         if not running or missing > reachable:
             return False
         if not self._has_slot:
             needed = max(1, missing - pool.num_free)
             victim = cheapest_victim(running, needed, pool) or running[-1]
             self._evict(victim, missing, draft)
-        self._evict_until(missing, yielding, draft)
+        self._evict_until(missing, evictable, draft)
         return True
 
-    # Those who have to go
+    # Preemption
 
     def _evict_until(self, missing: int, candidates: list[Sequence], draft: Draft) -> None:
         """Take blocks from the candidates, which have enough, until `missing` are free."""
         while missing > self._pool.num_free:
             victim = cheapest_victim(candidates, missing - self._pool.num_free, self._pool)
-            if victim is None:  # what is left is shared among candidates: each has to go for one to come free
+            if victim is None:  # only blocks that candidates share are left: all of them must release
                 victim = next(other for other in candidates if other.blocks)
             self._evict(victim, missing, draft)
 
@@ -304,12 +304,12 @@ class Batcher:
         """Take tail blocks of a victim until `missing` are free, or it has no more."""
         if victim not in self._holders:
             self._preempt(victim, draft)
-        give_up_tail(victim, missing - self._pool.num_free, self._pool)
+        release_tail(victim, missing - self._pool.num_free, self._pool)
         if not victim.blocks:
             self._holders.discard(victim)
 
     def _preempt(self, victim: Sequence, draft: Draft) -> None:
-        """Send a sequence back to wait, with its blocks."""
+        """Move a running sequence to the waiting ones, with its blocks."""
         draft.drop(victim)
         self._stop_running(victim)
         self._queue.put_back(victim)
@@ -317,7 +317,7 @@ class Batcher:
             self._holders.add(victim)
         self.num_preemptions += 1
 
-    # Places
+    # Slots
 
     @property
     def _has_slot(self) -> bool:
@@ -327,14 +327,14 @@ class Batcher:
         return self._has_slot or any(self._running.by_rank[rank + 1 :])
 
     def _close_slots(self, draft: Draft) -> None:
-        """Stop the least urgent where there are fewer slots than there were."""
+        """Preempt the least urgent sequences beyond the present number of slots."""
         while len(self._running) > self.limits.max_num_seqs:
             self._preempt(self.running[-1], draft)
 
-    def _start_running(self, sequence: Sequence, *, has_turn: bool) -> None:
+    def _start_running(self, sequence: Sequence, *, is_overdue: bool) -> None:
         self._queue.take(sequence)
         self._holders.discard(sequence)
-        self._running.add(sequence, has_turn=has_turn)
+        self._running.add(sequence, is_overdue=is_overdue)
         if self._reuse_prefixes:
             first_own = sequence.num_computed_tokens // self._pool.block_size
             self._in_flight.start(sequence, self._reusable_digests(sequence)[first_own:])
@@ -350,7 +350,7 @@ class Batcher:
     def _reusable_digests(self, sequence: Sequence) -> list[bytes]:
         """Digests of the blocks a sequence may share with others."""
         size = self._pool.block_size
-        # The last known token is always computed again: its logits are what we are after.
+        # The last known token is always computed again, for its logits.
         return sequence.digests((sequence.num_tokens - 1) // size, size, self._pool.root_digest)
 
     def _start_budget(self) -> None:

@@ -1,7 +1,7 @@
 """How long answers will become, and how many blocks those running will need at most if they do.
 
-Everybody's final size is not needed at once: by the time the longest is at its end, the others have ended and
-given back theirs. The peak lies at the moment somebody ends (the "past-future" scheduler of LightLLM).
+The final sizes are not needed all at once: when the longest ends, the others have released theirs. The peak
+lies at the moment a sequence ends (the "past-future" scheduler of LightLLM).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Future:
 
     remaining_tokens: int
     held_tokens: int
-    """Room of the blocks that become free when it ends; those it shares do not."""
+    """Tokens in the blocks that become free when it ends; those it shares do not."""
     slack_tokens: int
-    """Room left in the blocks it has."""
+    """Tokens that the blocks it has can still take."""
 
 
 class Forecast:
@@ -50,11 +50,11 @@ class Forecast:
         return peak_growth_blocks(futures, self._block_size)
 
     def _future(self, sequence: Sequence, num_blocks: int) -> Future:
-        room = num_blocks * self._block_size
+        capacity = num_blocks * self._block_size
         return Future(
             remaining_tokens=self.remaining_tokens(sequence),
-            held_tokens=room - (sequence.num_cached_tokens or 0),
-            slack_tokens=room - sequence.num_tokens,
+            held_tokens=capacity - (sequence.num_cached_tokens or 0),
+            slack_tokens=capacity - sequence.num_tokens,
         )
 
 

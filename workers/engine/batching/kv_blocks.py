@@ -1,7 +1,7 @@
-"""Which block of KV memory belongs to whom, and which blocks hold tokens somebody may want again.
+"""Which blocks of KV memory are held, and which hold tokens that another sequence may reuse.
 
 Hands out block numbers, counts references, and finds blocks by the digest of everything up to their last
-token. Knows neither sequences nor tensors: where block 7 lies in memory is not its business.
+token. Knows neither sequences nor tensors: where block 7 lies in memory is known elsewhere.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class BlockPool:
         cached   no reference, full, findable by digest  taken least recently used first
         fresh    never used                              taken while few blocks are cached, or none is
 
-    A fresh block costs memory that the machine has not given us yet, and a cached one may never be asked for
-    again. So as many are kept as are held, and twice as many each time one was asked for after it was taken.
+    A fresh block costs memory not touched before; a cached one may never be asked for again. So as many are
+    cached as are held, and twice as many each time a block was asked for after it was taken.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class BlockPool:
 
     def publish(self, block: int, digest: bytes) -> None:
         """Make a held, full block findable. The first block published under a digest stays the one found."""
-        assert self._ref_counts[block] > 0, f"publishing block {block}, which nobody holds"
+        assert self._ref_counts[block] > 0, f"publishing block {block}, which has no holder"
         if digest not in self._block_by_digest and block not in self._digest_by_block:
             self._block_by_digest[digest] = block
             self._digest_by_block[block] = digest
@@ -110,7 +110,7 @@ class BlockPool:
     def release(self, blocks: Sequence[int]) -> None:
         """Give back one reference on each. A chain's tail becomes reusable before its head."""
         for block in reversed(blocks):
-            assert self._ref_counts[block] > 0, f"releasing block {block}, which nobody holds"
+            assert self._ref_counts[block] > 0, f"releasing block {block}, which has no holder"
             self._ref_counts[block] -= 1
             if self._ref_counts[block] == 0:
                 self._park(block)
@@ -119,7 +119,7 @@ class BlockPool:
         """Make held blocks unfindable, as what they hold is wrong; return those only the caller holds."""
         alone = []
         for block in blocks:
-            assert self._ref_counts[block] > 0, f"forgetting block {block}, which nobody holds"
+            assert self._ref_counts[block] > 0, f"forgetting block {block}, which has no holder"
             digest = self._digest_by_block.pop(block, None)
             if digest is not None:
                 del self._block_by_digest[digest]
@@ -166,12 +166,12 @@ class BlockPool:
 
     def _remember_taken(self, digest: bytes) -> None:
         self._taken[digest] = None
-        while len(self._taken) > self._num_fresh:  # what more memory could have kept
+        while len(self._taken) > self._num_fresh:  # more memory could not have kept them
             self._taken.popitem(last=False)
 
     def _note_miss(self, digest: bytes) -> None:
         if digest in self._taken:
-            self._taken.clear()  # one regret for a whole prefix, not one for each of its blocks
+            self._taken.clear()  # double once per prefix, not once per block
             self._kept_per_held *= 2
 
     def _park(self, block: int) -> None:

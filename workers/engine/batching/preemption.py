@@ -1,6 +1,6 @@
-"""What a sequence gives up when others need its blocks: the tail, and no more of it than is needed.
+"""Partial preemption: a sequence releases tail blocks, and no more than are needed.
 
-What is left stays with it while it waits, so going on costs only what was lost.
+It keeps the rest while it waits, so continuing costs only what was lost.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from .sequence import Sequence
 
 
 def tail_to_free(sequence: Sequence, needed: int, pool: BlockPool) -> tuple[int, int]:
-    """How many tail blocks to give up for `needed` to become free, and how many do.
+    """How many tail blocks to release for `needed` to become free, and how many do.
 
     Shared blocks do not become free, and less than `needed` may.
     """
-    given_up = freed = 0
+    num_released = freed = 0
     for block in reversed(sequence.blocks):
         if freed == needed:
             break
-        given_up += 1
+        num_released += 1
         freed += not pool.is_shared(block)
-    return given_up, freed
+    return num_released, freed
 
 
-def give_up_tail(sequence: Sequence, needed: int, pool: BlockPool) -> None:
+def release_tail(sequence: Sequence, needed: int, pool: BlockPool) -> None:
     """Release tail blocks until `needed` have become free, or none is left."""
-    given_up, _ = tail_to_free(sequence, needed, pool)
-    kept = len(sequence.blocks) - given_up
+    num_released, _ = tail_to_free(sequence, needed, pool)
+    kept = len(sequence.blocks) - num_released
     pool.release(sequence.blocks[kept:])
     del sequence.blocks[kept:]
     sequence.num_computed_tokens = min(sequence.num_computed_tokens, kept * pool.block_size)
 
 
 def cheapest_victim(candidates: Iterable[Sequence], needed: int, pool: BlockPool) -> Sequence | None:
-    """Whom to take blocks from: least urgent class, then least progress lost per block, then youngest.
+    """Which sequence releases blocks: least urgent class, then least progress lost per block, then youngest.
 
-    None if none of them has a block that would become free.
+    None if no candidate has a block that would become free.
     """
     best, best_cost = None, (0, 0.0, 0)
     for candidate in candidates:
-        given_up, freed = tail_to_free(candidate, needed, pool)
+        num_released, freed = tail_to_free(candidate, needed, pool)
         if freed == 0:
             continue
-        kept_tokens = (len(candidate.blocks) - given_up) * pool.block_size
+        kept_tokens = (len(candidate.blocks) - num_released) * pool.block_size
         lost = max(0, candidate.num_computed_tokens - kept_tokens)
         rank, arrival = candidate.urgency
         cost = (-rank, lost / freed, -arrival)

@@ -1,7 +1,7 @@
 """Prefixes being computed right now, and the sequences that wait for one instead of computing it too.
 
-Whoever waits is released when the block it waits for has been computed, or when whoever was computing it
-stopped, for whatever reason. So nobody waits for something that is not under way.
+A waiting sequence is released when its block has been computed, or when the sequence computing it stopped for
+any reason: none waits for a block that is not being computed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .sequence import Sequence
 
 
 class PrefixesInFlight:
-    """Which running sequence will publish which block digest, and who waits for that."""
+    """Which running sequence will publish which block digest, and which sequences wait for it."""
 
     def __init__(self) -> None:
         self._owner_by_digest: dict[bytes, Sequence] = {}
@@ -71,8 +71,8 @@ class PrefixesInFlight:
         return True
 
     def check_integrity(self, running: Seq[Sequence]) -> None:
-        """Assert that everybody waits for something a running sequence is computing."""
-        assert set(self._owner_by_digest.values()) <= set(running), "a block is computed by nobody running"
+        """Assert that each parked sequence waits for a block that a running one computes."""
+        assert set(self._owner_by_digest.values()) <= set(running), "the owner of a block does not run"
         assert set(self._digest_waited_for.values()) <= set(self._owner_by_digest), "waits for nothing"
 
     def _release(self, digest: bytes) -> list[Sequence]:

@@ -1,10 +1,10 @@
 """The order in which waiting sequences are admitted.
 
-Classes come in order, except that a class others have passed often enough gets a turn. Within a class:
+Classes come in order, except that one passed too often is overdue and admits one. Within a class:
 
-    1. those that were running and had to go, oldest first
-    2. rows of jobs that have let too many others pass
-    3. requests somebody waits for, oldest first
+    1. preempted sequences, oldest first
+    2. rows of jobs that too many others have passed
+    3. online requests, oldest first
     4. rows of jobs: along their tokens, so that equal beginnings come together (the depth-first order of the
        trie of all prompts is the lexicographic order of their tokens); of the next few the longest first, so
        that a job does not end with one long answer computed alone
@@ -29,10 +29,10 @@ LENGTH_WINDOW = 32
 """Rows next in prefix order among which the longest goes first. Wide enough for the end of a job, and narrow
 enough that those passed over still find their prefix in memory."""
 PASSES_MIN, PASSES_PER_WAITING = 64, 2
-"""A row lets so many others pass, at least and per sequence waiting when it came: its wait is at most about
+"""So many others may pass a row, at least and per sequence waiting when it came: its wait is at most about
 twice that of first come, first served."""
-PASSES_BEFORE_TURN = 64
-"""Admissions of more urgent classes after which a class gets one of its own, whatever else waits."""
+PASSES_BEFORE_OVERDUE = 64
+"""Admissions of more urgent classes after which a class admits one of its own, whatever else waits."""
 PREFIX_TOKENS = 1024
 """Tokens that are compared to find equal beginnings."""
 
@@ -78,7 +78,7 @@ class ClassQueue:
         self._first = None
 
     def put_back(self, sequence: Sequence) -> None:
-        """Take in a sequence that was running: it goes before those that never were."""
+        """Take back a preempted sequence: it precedes those that never ran."""
         self._places[sequence] = "returned"
         heappush(self._returned, (sequence.urgency[1], sequence))
         self._first = None
@@ -149,7 +149,7 @@ class WaitingQueue:
         self._classes[sequence.rank].add(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Take in a sequence that was running."""
+        """Take back a preempted sequence."""
         self._classes[sequence.rank].put_back(sequence)
 
     def discard(self, sequence: Sequence) -> None:
@@ -165,10 +165,10 @@ class WaitingQueue:
     def first(self, rank: int) -> Sequence | None:
         return self._classes[rank].first()
 
-    def turn(self, rank: int) -> Sequence | None:
-        """The first of a class less urgent than `rank` that has been passed often enough, if there is one."""
+    def overdue(self, rank: int) -> Sequence | None:
+        """The first of a class less urgent than `rank` that has been passed too often, if there is one."""
         for lower in range(rank + 1, len(self._classes)):
-            if self._passes[lower] >= PASSES_BEFORE_TURN and self._classes[lower]:
+            if self._passes[lower] >= PASSES_BEFORE_OVERDUE and self._classes[lower]:
                 return self._classes[lower].first()
         return None
 

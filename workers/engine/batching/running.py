@@ -1,4 +1,4 @@
-"""The sequences that run: most urgent first, and which of them must leave another its place."""
+"""The running sequences, most urgent first, and which of them may be preempted for which."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ..request import PRIORITY_RANKS
 from .sequence import Sequence
 
-TURN_TOKENS = 16
-"""New tokens for which a sequence whose turn has come keeps its blocks: what each turn achieves."""
+OVERDUE_TOKENS = 16
+"""New tokens that a sequence admitted as overdue computes before more urgent classes may preempt it."""
 
 
 class RunningSet:
@@ -31,11 +31,11 @@ class RunningSet:
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence in self.by_rank[sequence.rank]
 
-    def add(self, sequence: Sequence, *, has_turn: bool) -> None:
-        """`has_turn`: it goes before more urgent ones, and must get somewhere before they have it back."""
+    def add(self, sequence: Sequence, *, is_overdue: bool) -> None:
+        """`is_overdue`: admitted before more urgent classes, and protected from them for `OVERDUE_TOKENS`."""
         insort(self.by_rank[sequence.rank], sequence, key=urgency)
-        if has_turn:
-            sequence.turn_tokens = sequence.num_tokens + TURN_TOKENS
+        if is_overdue:
+            sequence.protected_until_tokens = sequence.num_tokens + OVERDUE_TOKENS
 
     def remove(self, sequence: Sequence) -> None:
         self.by_rank[sequence.rank].remove(sequence)
@@ -46,12 +46,12 @@ class RunningSet:
             yield from members
 
     def unprotected(self, sequence: Sequence, from_rank: int = 0) -> list[Sequence]:
-        """Most urgent first, but those whose turn keeps them from the more urgent class of `sequence`."""
+        """Sequences that `sequence` may preempt, most urgent first: not those protected from its class."""
         return [
             other
             for members in self.by_rank[from_rank:]
             for other in members
-            if other.rank == sequence.rank or other.num_tokens >= other.turn_tokens
+            if other.rank == sequence.rank or other.num_tokens >= other.protected_until_tokens
         ]
 
 

@@ -37,12 +37,12 @@ class Sequence:
         "num_prompt_tokens",
         "num_tokens_max",
         "promised_row",
+        "protected_until_tokens",
         "request",
         "sampling",
         "seed",
         "token_counts",  # kept only for sequences with penalties
         "token_ids",
-        "turn_tokens",
         "urgency",
     )
 
@@ -61,9 +61,9 @@ class Sequence:
         self.promised_row = 0  # of the last promised token, among those its step samples
         self.num_computed_tokens_max = 0  # the most there ever were; fewer now means computing again
         self.num_cached_tokens: int | None = None  # None until first admitted
-        self.num_expected_tokens = 0  # at its end, as far as one can tell; estimated anew when it is passed
-        self.admission_due: int | None = None  # how many admissions it will let pass, once it waits
-        self.turn_tokens = 0  # until it has so many tokens, more urgent classes leave it its blocks
+        self.num_expected_tokens = 0  # at its end; estimated anew when it has more
+        self.admission_due: int | None = None  # the admission at which it comes first, once it waits
+        self.protected_until_tokens = 0  # with fewer tokens, more urgent classes cannot preempt it
         self.blocks: list[int] = []
         self.block_digests: list[bytes] = []
         self.seed = request.sampling.seed if request.sampling.seed is not None else seed_from_id(request.id)

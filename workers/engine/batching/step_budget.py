@@ -1,4 +1,4 @@
-"""How many tokens of bulk a step may hold, so that whoever waits for an answer does not wait for the step.
+"""How many bulk tokens a step may hold, so that interactive requests do not wait long for it.
 
 In force while there is interactive traffic. Bulk is never kept out for good: its prompts always get a small
 chunk, or as much as lengthens the step by a quarter; its decoding rows are left out of steps with an

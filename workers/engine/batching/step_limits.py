@@ -1,13 +1,13 @@
-"""How much a step may hold, when the machine turns out to have less memory than was thought.
+"""How much a step may hold where memory turns out to be short.
 
 Running out of memory halves the step's tokens, then its sequences; steps that succeed double them again, and
-each time that was too early the next attempt comes later. Pure: who ran out of what is known elsewhere.
+each time that was too early the next attempt comes later. Pure: the engine reports what ran out.
 """
 
 from __future__ import annotations
 
 MIN_BATCHED_TOKENS = 16
-"""Tokens below which halving a step saves nothing worth having."""
+"""Tokens below which halving a step saves too little."""
 STEPS_BEFORE_GROWING = 64
 STEPS_BEFORE_GROWING_MAX = 8192
 

@@ -3,7 +3,7 @@
     seconds ≈ a + b · tokens + c · KV tokens read + d · sequences
 
 Fitted as steps are measured: least squares over all of them, older ones counting less and less, coefficients
-never negative (more work never takes less time). Knows no clock: whoever runs the step reads it.
+never negative (more work never takes less time). Knows no clock: the engine measures.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Dynamic batching for encoders: inputs wait here for a moment and leave in batches of like length.
+"""Dynamic batching for encoders: inputs leave the queue in batches of similar length.
 
 There is no KV and no next token: an input is encoded once, in one forward pass, and is done. So a step
 takes the most urgent inputs that fit its budget of padded tokens, in buckets of similar length, and runs
-one pass per bucket. Knows token ids and vectors; which model turns one into the other is behind `Encoder`.
-No torch.
+one pass per bucket. Knows token ids and vectors; the model is behind `Encoder`. No torch.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class EncoderConfig:
     max_queue_delay_us: int = 0
     """...with fewer, it waits this long for more, from the arrival of the oldest.
 
-    At 0, the next batch gathers while a step runs, which costs nobody any latency.
+    At 0, the next batch gathers while a step runs, which adds no latency.
     """
 
     max_queue_size: int = 100_000
@@ -162,7 +161,7 @@ def length_buckets(inputs: Sequence[Sized], max_num_batched_tokens: int) -> list
 
 
 def bucket_around(position: int, inputs: Sequence[Sized], max_num_batched_tokens: int) -> slice:
-    """Who shares a pass with the input at `position`: its nearest neighbours in length, while they fit.
+    """Inputs that share a pass with the one at `position`: the nearest in length, while they fit.
 
     `inputs` ascend in length. The slice always holds `position`, even where that alone exceeds the budget.
     """
@@ -185,7 +184,7 @@ class EncoderBatcher:
 
     Two promises, which the tests hold it to:
       - a step never exceeds its budget of padded tokens, as long as no single input does;
-      - the oldest input of the most urgent class is always in the next step, so no length waits for ever.
+      - the oldest input of the most urgent class is always in the next step, so no length starves.
     """
 
     def __init__(
@@ -223,7 +222,7 @@ class EncoderBatcher:
         """Choose the next step's forward passes, most urgent class first. Nothing leaves the queue.
 
         Each pass is the oldest input not yet chosen and those of its class that are most like it in length.
-        When that oldest input no longer fits the budget, the plan ends: nobody younger overtakes it.
+        When that oldest input no longer fits the budget, the plan ends: no younger one overtakes it.
         """
         passes: list[list[WaitingInput]] = []
         tokens_left = self._max_num_batched_tokens

@@ -1,7 +1,7 @@
 """A Hugging Face encoder as a function from token ids to vectors.
 
 Any model AutoModel knows whose output depends on its input alone, whatever it is batched with; loading
-tries that and refuses the others. Knows nothing of requests and queues: `encoder_batcher.py` decides what
+tries that and refuses the others. Knows nothing of requests and queues: `batcher.py` decides what
 runs when.
 """
 
@@ -36,7 +36,7 @@ GPU_NUM_BATCHED_TOKENS = 16_384
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 HUB_FILES_IGNORED = ["onnx/*", "openvino/*"]
 
-# Embeddings agree to about 1e-6 in float32; a model that sees padding, or its neighbours, differs visibly.
+# Embeddings agree to about 1e-6 in float32; a model that sees padding, or other inputs, differs visibly.
 _BATCHING_TOLERANCE = {torch.float32: 1e-4}
 _BATCHING_TOLERANCE_HALF = 5e-2
 
@@ -101,7 +101,7 @@ class EncoderModel:
         return self.pooling(hidden, mask)
 
     def _refuse_if_batching_changes_results(self, directory: Path) -> None:
-        """Raise UnsupportedModel where padding or neighbours leak into an input's vector (FNet's do)."""
+        """Raise UnsupportedModel where padding or other inputs change an input's vector (FNet's do)."""
         text = self.tokenize("a short text")[: self.max_length]
         long = (text * 8)[: self.max_length]
         alone = self._forward([text])[0]
@@ -172,7 +172,7 @@ def _max_length(model: Any, tokenizer: Tokenizer, pooling: Pooling, wanted: int 
 
 
 def _num_positions(model: Any) -> int | None:
-    """Positions the model can tell apart. RoBERTa and its kin count them from behind the padding id."""
+    """Positions the model can tell apart. RoBERTa-like models count them from after the padding id."""
     declared = getattr(model.config, "max_position_embeddings", None)
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:

@@ -2,7 +2,7 @@
 
 A graph reads and writes fixed addresses, so a step's inputs are copied into buffers that never move, and a
 batch is filled up to the next recorded size with dummy rows: one token of its own in a reserved block, which
-nobody reads. Block tables are as wide as the longest context. What does the recording is passed in, so all
+is never read. Block tables are as wide as the longest context. What does the recording is passed in, so all
 but that is the same on a CPU.
 
 Sizes: 1, 2, 4, multiples of 8 to 256, then of 16, as in vLLM and mini-sglang.

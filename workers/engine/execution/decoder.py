@@ -163,7 +163,7 @@ class Decoder:
             layer.qkv.store(self._normed(residual, layer.input_norm), qkv)
             kernels.rotate_heads(qkv, step.positions, step.cosine, step.sine, shape, layer)
             attended = self._attend(attention, index, layer, qkv)
-            if index + 1 == len(self._layers) and not keeps_all_rows:  # nobody will look at the others again
+            if index + 1 == len(self._layers) and not keeps_all_rows:  # the others are not read again
                 residual, attended = residual[step.logits_rows], attended[step.logits_rows]
             layer.output.add_to(attended, residual)
             gated = self._buffer("gated", len(residual), shape.intermediate, self._dtype)

@@ -1,7 +1,7 @@
 """Gives back the memory of weights that are mapped from their file and have been packed elsewhere.
 
 A checkpoint is one mapping; while any tensor of it lives, every page that was read stays in memory. Only
-pages of mapped files are given up, which the kernel can read again: nothing is lost should someone look.
+pages of mapped files are dropped; the kernel reads them again if they are needed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Runs the model over a step's chunks: token counts in, logits out.
 
 Lays the tokens of all chunks end to end in one row, tells the attention where each one's KV lies, and asks
-the model for logits of those rows only that will be sampled. Decides nothing: which chunks, and what becomes
-of the logits, is settled elsewhere.
+the model for logits of the sampled rows only. Decides neither the chunks nor what becomes of the logits.
 """
 
 from __future__ import annotations
@@ -71,6 +70,6 @@ class ModelRunner:
             logits = self._forward_pass(inputs, self._attention.step(inputs.layout))
         return logits
 
-    def forget_values(self, blocks: list[int]) -> None:
-        """Wipe blocks whose content is not finite, before others are given them."""
+    def clear_blocks(self, blocks: list[int]) -> None:
+        """Zero blocks whose content is not finite, before other sequences get them."""
         self.kv.clear(blocks)

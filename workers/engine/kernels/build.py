@@ -2,7 +2,7 @@
 
 The library lies in a cache under a name that says what it was made of: source, flags, compiler and CPU. It is
 written under another name and then renamed, so two processes at once do no harm, and it ends with a digest of
-itself, so half a file or somebody else's is built again rather than loaded.
+itself, so half a file, or one from another source, is built again rather than loaded.
 
 Where nothing can be built, one line is logged and the caller gets None: every kernel has a fallback in torch.
 """

@@ -78,8 +78,8 @@ class Sampler:
 
     @torch.inference_mode()
     def choose(self, logits: Tensor, sequences: Seq[Sequence]) -> Choice:
-        """As `sample`, without waiting for the device: whoever reads the choice waits."""
-        if self._batch.sequences != sequences:  # the columns of parameters hold until somebody comes or goes
+        """As `sample`, without waiting for the device: `Choice.read` waits."""
+        if self._batch.sequences != sequences:  # the parameter columns hold while the batch stays the same
             self._batch = _Batch(list(sequences), self._eos_token_ids)
         batch = self._batch
         raw = RawLogprobs(logits, batch.logprob_rows, batch.logprob_counts) if batch.logprob_rows else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.workers.engine.tiny_models import load_engine, save_model
+from tests.unit.workers.engine.tiny_models import make_engine, save_model
 from workers.engine import Engine
 
 
@@ -18,4 +18,4 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def engine(llama: Path) -> Engine:
     """Fresh and roomy."""
-    return load_engine(llama)
+    return make_engine(llama)

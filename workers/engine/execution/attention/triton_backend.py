@@ -57,7 +57,7 @@ class TritonAttention:
         )
 
     def _parts_for(self, sequences: int, max_seq_len: int, out: Tensor) -> SplitParts:
-        """Room for the parts of a step, kept for the next; one per shape of heads, as layers may differ."""
+        """Buffers for the parts of a step, kept for the next; one per head shape, as layers may differ."""
         _, heads, value_dim = out.shape
         splits = -(-max_seq_len // self._split_size)
         kept = self._parts.get((heads, value_dim))

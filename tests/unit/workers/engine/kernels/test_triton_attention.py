@@ -61,7 +61,7 @@ def test_decoding_gives_the_reference_whatever_the_splits(name: str, split_size:
 
 
 @pytest.mark.parametrize("name", ["plain", "window, softcap and sinks"])
-def test_a_decoded_row_is_bitwise_the_same_alone_and_whoever_shares_the_work(name: str) -> None:
+def test_a_decoded_row_is_bitwise_the_same_alone_and_beside_others(name: str) -> None:
     inputs = write_reference(random_inputs(PROBLEMS[name], 4, CPU))
     together = attend_decodes(inputs, split_size=16)
 

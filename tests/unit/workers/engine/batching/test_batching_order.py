@@ -1,0 +1,178 @@
+"""The order of admission: shared prefixes, long rows, and that no sequence starves."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+
+from tests.unit.workers.engine.batching.test_batcher import FakeModel, ids
+from workers.engine.batching.queue import PASSES_BEFORE_OVERDUE, PASSES_MIN
+from workers.engine.batching.sequence import Sequence
+from workers.engine.request import PriorityClass, Request
+
+
+def add(
+    model: FakeModel,
+    id: str,
+    tokens: list[int],
+    *,
+    new: int = 4,
+    group: str | None = None,
+    priority: PriorityClass = "standard",
+) -> Sequence:
+    sequence = Sequence(
+        Request(id, tokens, priority=priority, group=group),
+        arrival=model.arrivals,
+        num_tokens_max=len(tokens) + new,
+    )
+    model.arrivals += 1
+    model.batcher.add(sequence)
+    return sequence
+
+
+def num_tokens_computed(model: FakeModel) -> int:
+    total = 0
+    while model.batcher.has_work:
+        total += sum(chunk.num_tokens for chunk in model.step())
+    return total
+
+
+def test_requests_with_one_prefix_that_arrive_together_compute_it_once() -> None:
+    model = FakeModel(blocks=200, slots=8, budget=16)
+    for number in range(8):
+        add(model, str(number), [*range(40), 100 + number], new=3)
+
+    # The prefix once; of each its own last prompt token, and two of the three tokens generated.
+    assert num_tokens_computed(model) == 40 + 8 * (1 + 2)
+    assert model.batcher.num_deferrals == 7
+
+
+def test_a_sequence_waiting_for_a_prefix_goes_on_when_its_computation_is_aborted() -> None:
+    model = FakeModel(blocks=200, budget=8)
+    first = add(model, "first", [*range(40), 100])
+    add(model, "second", [*range(40), 200])
+    model.step()
+    assert [sequence.id for sequence in model.batcher.waiting] == ["second"]
+    model.batcher.remove(first)
+
+    assert ids(model.step()) == ["second"]
+    model.run()
+
+
+def test_a_sequence_waiting_for_a_prefix_can_be_aborted() -> None:
+    model = FakeModel(blocks=200, budget=8)
+    add(model, "first", [*range(40), 100])
+    second = add(model, "second", [*range(40), 200])
+    model.step()
+    model.batcher.remove(second)
+    model.run()
+
+    assert model.finished == ["first"]
+    assert model.pool.num_free == 200
+
+
+def test_an_urgent_request_does_not_wait_for_a_prefix_that_bulk_is_computing() -> None:
+    model = FakeModel(blocks=200, budget=8)
+    add(model, "bulk", [*range(40), 100], priority="background")
+    model.step()
+    add(model, "urgent", [*range(40), 200], priority="interactive")
+
+    assert ids(model.step()) == ["urgent"]
+    model.run()
+
+
+def test_rows_of_a_job_with_a_common_prefix_follow_one_another() -> None:
+    model = FakeModel(blocks=200, slots=1, budget=64)
+    for number in range(12):  # three documents, asked four questions each, in turn
+        add(model, f"{number % 3}-{number // 3}", [*[number % 3] * 20, 100 + number], group="job")
+    model.run()
+
+    assert [id[0] for id in model.finished] == ["0"] * 4 + ["1"] * 4 + ["2"] * 4
+    assert model.batcher.num_tokens_reused == 3 * 3 * 20
+
+
+def test_the_longest_of_the_rows_next_in_line_goes_first() -> None:
+    model = FakeModel(blocks=200, slots=1, budget=64)
+    for name, new in (("short", 2), ("long", 30), ("middle", 9)):
+        add(model, name, [len(name), 1], new=new, group="job")
+    model.run()
+
+    assert model.finished == ["long", "middle", "short"]
+
+
+def test_online_requests_are_taken_in_order_and_before_rows_of_jobs() -> None:
+    model = FakeModel(blocks=200, slots=1)
+    add(model, "row", [1, 2], group="job")
+    add(model, "b", [9, 9])
+    add(model, "a", [1, 1], new=20)
+    model.run()
+
+    assert model.finished == ["b", "a", "row"]
+
+
+def test_a_short_row_is_admitted_however_many_long_ones_keep_coming() -> None:
+    model = FakeModel(blocks=200, slots=2, budget=64)
+    add(model, "short", [99], new=1, group="job")
+    for number in count():
+        if "short" in model.finished:
+            break
+        add(model, f"long-{number}", [1, 2], new=5, group="job")
+        add(model, f"longer-{number}", [1, 3], new=5, group="job")
+        model.step()
+        assert len(model.finished) < 4 * PASSES_MIN, "passed without end"
+
+
+def test_a_long_row_is_admitted_however_many_short_ones_keep_coming() -> None:
+    model = FakeModel(blocks=12, slots=4, budget=64)
+    for number in range(4):
+        add(model, f"early-{number}", [5, number], new=4, group="job")
+    model.step()
+    add(model, "long", [99] * 30, new=10, group="job")
+    for number in count():
+        if "long" in model.finished:
+            break
+        add(model, f"short-{number}", [5, 100 + number], new=4, group="job")
+        model.step()
+        assert len(model.finished) < 4 * PASSES_MIN, "passed without end"
+
+
+def test_bulk_advances_however_many_interactive_requests_keep_coming() -> None:
+    """More interactive requests than there are slots for, so that by class alone bulk would never run."""
+    model = FakeModel(blocks=40, slots=2, budget=16)
+    bulk = add(model, "bulk", [1, 2, 3], new=40, priority="background")
+    standard = add(model, "standard", [1, 2, 4], new=40, group="job")
+    for number in count():
+        if {"bulk", "standard"} <= set(model.finished):
+            break
+        for twin in "ab":
+            add(model, f"{number}{twin}", [7, number], new=3, priority="interactive")
+        model.step()
+        assert len(model.finished) < 20 * PASSES_BEFORE_OVERDUE, (bulk.num_tokens, standard.num_tokens)
+
+
+def test_running_bulk_advances_beside_endless_interactive_prompts() -> None:
+    model = FakeModel(blocks=100, slots=8, budget=16)
+    add(model, "bulk", [1, 2, 3], new=10, priority="background")
+    model.step()
+    for number in range(60):  # each fills a step
+        add(model, str(number), [number] * 16, new=1, priority="interactive")
+        model.step()
+
+    assert "bulk" in model.finished
+
+
+def test_the_order_of_ten_thousand_waiting_rows_costs_no_pass_over_them() -> None:
+    """Counted, not timed: one step looks at a few of those waiting only."""
+    model = FakeModel(blocks=64, slots=4, budget=64)
+    rng = random.Random(7)
+    for number in range(10_000):
+        add(model, str(number), [rng.randrange(50) for _ in range(8)], new=50, group="job")
+    looked_at: list[str] = []
+    expect = model.batcher._forecast._lengths.expect
+    model.batcher._forecast._lengths.expect = lambda group, n: looked_at.append("") or expect(group, n)  # type: ignore
+
+    for _ in range(3):
+        for chunk in model.batcher.plan():
+            model.batcher.advance(chunk)
+
+    assert 0 < len(looked_at) < 500

@@ -1,0 +1,137 @@
+"""Step times are learned, and keep bulk out of the way of interactive requests. All times are modelled."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from statistics import quantiles
+
+import pytest
+
+from workers.engine.batching.batcher import Batcher
+from workers.engine.batching.draft import step_shape
+from workers.engine.batching.kv_blocks import BlockPool
+from workers.engine.batching.sequence import Sequence
+from workers.engine.batching.step_time import StepShape, StepTimeModel
+from workers.engine.request import PriorityClass, Request
+
+
+def seconds_of(shape: StepShape) -> float:
+    """A machine: 4 ms per step, 20 µs per token, 20 ns per token of KV read."""
+    return 0.004 + 20e-6 * shape.tokens + 20e-9 * shape.kv_tokens
+
+
+def some_shape(rng: random.Random) -> StepShape:
+    rows, chunk = rng.randint(1, 64), rng.choice([0, 0, 0, 256, 900])
+    return StepShape(rows + chunk, rows * rng.randint(100, 900) + chunk, rows + bool(chunk))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_times_are_learned_despite_noise_and_outliers(seed: int) -> None:
+    rng, model = random.Random(seed), StepTimeModel()
+    for _ in range(300):
+        shape = some_shape(rng)
+        noise = 20.0 if rng.random() < 0.02 else rng.uniform(0.95, 1.05)
+        model.observe(shape, seconds_of(shape) * noise)
+    for _ in range(20):
+        shape = some_shape(rng)
+        assert model.predict_s(shape) == pytest.approx(seconds_of(shape), rel=0.15), f"{seed=}"
+    assert min(model.coefficients) >= 0
+
+
+def test_a_machine_that_slows_down_is_followed() -> None:
+    rng, model = random.Random(1), StepTimeModel()
+    for factor in (1, 3):
+        for _ in range(600):
+            shape = some_shape(rng)
+            model.observe(shape, factor * seconds_of(shape))
+    shape = some_shape(rng)
+    assert model.predict_s(shape) == pytest.approx(3 * seconds_of(shape), rel=0.15)
+
+
+def test_nothing_is_predicted_from_a_few_steps() -> None:
+    model = StepTimeModel()
+    model.observe(StepShape(10, 100, 1), 5.0)
+
+    assert model.predict_s(StepShape(10, 100, 1)) == 0
+    assert model.tokens_within(StepShape(), 0, 0.01) is None
+
+
+@dataclass
+class Machine:
+    """Runs a batcher in modelled time: bulk to saturation, interactive requests at given times."""
+
+    budget_ms: float | None
+    with_bulk: bool = True
+    now_s: float = 0.0
+    bulk_tokens: int = 0
+    first_token_s: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.batcher = Batcher(
+            BlockPool(4000, 32), max_num_seqs=64, max_num_batched_tokens=1024, step_budget_ms=self.budget_ms
+        )
+        self.arrivals = 0
+        self.rng = random.Random(3)
+
+    def add(self, id: str, prompt: int, new: int, priority: PriorityClass) -> None:
+        tokens = [self.rng.randrange(50_000) for _ in range(prompt)]
+        group = "job" if priority == "background" else None
+        request = Request(id, tokens, priority=priority, group=group)
+        self.batcher.add(Sequence(request, arrival=self.arrivals, num_tokens_max=prompt + new))
+        self.arrivals += 1
+
+    def run(self, arrivals_s: list[float], seconds: float) -> None:
+        due = sorted(arrivals_s)
+        while self.now_s < seconds:
+            while due and due[0] <= self.now_s:
+                self.add(f"online-{due.pop(0)}", 1000, 24, "interactive")
+            while self.with_bulk and len(self.batcher.waiting) < 20:
+                self.add(f"bulk-{self.arrivals}", 600, 200, "background")
+            chunks = self.batcher.plan()
+            if not chunks:
+                self.now_s = due[0] if due else seconds
+                continue
+            starts = [chunk.sequence.num_computed_tokens for chunk in chunks]
+            shape, sampled = step_shape(chunks), [chunk.sequence for chunk in chunks if chunk.is_last]
+            self.now_s += seconds_of(shape)
+            self.batcher.observe(shape, seconds_of(shape))
+            for chunk, start in zip(chunks, starts, strict=True):
+                self.batcher.advance(chunk)
+                self.batcher.publish(chunk, start)
+            for sequence in sampled:
+                self.sample(sequence)
+
+    def sample(self, sequence: Sequence) -> None:
+        sequence.append(1)
+        self.bulk_tokens += sequence.group is not None
+        if sequence.group is None:
+            self.first_token_s.setdefault(sequence.id, self.now_s - float(sequence.id.split("-")[1]))
+        if sequence.num_tokens >= sequence.num_tokens_max:
+            self.batcher.finish(sequence)
+
+    @property
+    def ttft_p95_s(self) -> float:
+        return quantiles(self.first_token_s.values(), n=20)[-1]
+
+
+def test_interactive_requests_wait_little_longer_beside_bulk_which_keeps_most_of_its_throughput() -> None:
+    """One interactive request per second. Aims: at most 1.5 times the time alone, 90 % of bulk."""
+    rng = random.Random(11)
+    arrivals_s = [second + rng.random() for second in range(2, 50)]
+    alone, beside = Machine(10.0, with_bulk=False), Machine(10.0)
+    bulk_only, unbounded = Machine(10.0), Machine(None)
+    alone.run(arrivals_s, 50)
+    beside.run(arrivals_s, 50)
+    unbounded.run(arrivals_s, 50)
+    bulk_only.run([], 50)
+    figures = (
+        f"p95 alone {alone.ttft_p95_s:.4f} beside {beside.ttft_p95_s:.4f} "
+        f"unbounded {unbounded.ttft_p95_s:.4f} bulk {beside.bulk_tokens / bulk_only.bulk_tokens:.3f}"
+    )
+    print(figures)
+
+    assert len(beside.first_token_s) == len(arrivals_s)
+    assert beside.ttft_p95_s <= 1.5 * alone.ttft_p95_s, figures
+    assert beside.bulk_tokens >= 0.9 * bulk_only.bulk_tokens, figures
+    assert beside.ttft_p95_s < 0.9 * unbounded.ttft_p95_s, figures

@@ -1,0 +1,60 @@
+"""The encoder engine with a formula for a model, whose vectors follow from the tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.engine.encoders.batcher import EncodeOutput, EncoderConfig, EncoderEngine, EncodeRequest
+from workers.engine.request import PriorityClass
+
+TEN_MINUTES_US = 600_000_000
+
+
+def vector_of(token_ids: Sequence[int]) -> NDArray[np.float32]:
+    """An embedding that only these tokens, in this order, can have made."""
+    return np.array([len(token_ids), sum((i + 1) * t for i, t in enumerate(token_ids))], dtype=np.float32)
+
+
+@dataclass
+class FormulaEncoder:
+    """Encodes by `vector_of`, and remembers the lengths of each forward pass."""
+
+    max_length: int = 100
+    max_num_batched_tokens: int = 1_000
+    vocab_size: int = 1_000
+    passes: list[list[int]] = field(default_factory=list)
+    failures_left: int = 0
+
+    def encode(self, inputs: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        if self.failures_left:
+            self.failures_left -= 1
+            raise RuntimeError("out of memory")
+        self.passes.append([len(token_ids) for token_ids in inputs])
+        return np.stack([vector_of(token_ids) for token_ids in inputs])
+
+
+def engine_of(model: FormulaEncoder | None = None, **config: int) -> EncoderEngine:
+    return EncoderEngine(model or FormulaEncoder(), EncoderConfig(**config))
+
+
+def request(id: str, *lengths: int, priority: PriorityClass = "standard") -> EncodeRequest:
+    """A request whose inputs have these lengths; no two inputs are the same."""
+    tokens = Random(id)
+    return EncodeRequest(id, [[tokens.randrange(1_000) for _ in range(n)] for n in lengths], priority)
+
+
+def run_to_end(engine: EncoderEngine) -> list[EncodeOutput]:
+    outputs: list[EncodeOutput] = []
+    while engine.has_work:
+        outputs += engine.step()
+        engine.check_integrity()
+    return outputs
+
+
+def assert_answers(output: EncodeOutput, asked: EncodeRequest) -> None:
+    assert output.id == asked.id
+    assert output.num_prompt_tokens == sum(map(len, asked.inputs))
+    np.testing.assert_array_equal(output.embeddings, [vector_of(token_ids) for token_ids in asked.inputs])

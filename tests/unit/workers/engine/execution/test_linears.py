@@ -1,0 +1,241 @@
+"""Linear layers: what they compute, in which precision, and that a row never depends on other rows."""
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.unit.workers.engine.pairwise import pairwise
+from workers.engine.execution import linears
+from workers.engine.execution.linears import (
+    NativeLinear,
+    OneDnnLinear,
+    fastest_pack,
+    native_pack,
+    onednn_pack,
+    quantize_rows,
+)
+
+SHAPES = [(1, 1), (31, 7), (32, 16), (33, 24), (100, 64), (256, 384), (70, 1000)]
+"""(outputs, inputs): below, at and beyond a panel of 32 columns, odd numbers of inputs, long sums."""
+PACKS = {"native": native_pack, "onednn": onednn_pack}
+UNITS = [
+    "vectors",
+    pytest.param(
+        "tiles",
+        marks=pytest.mark.skipif(
+            not NativeLinear.can_pack("bfloat16", 64, "tiles"), reason="this processor has no AMX"
+        ),
+    ),
+]
+"""Layers below are as wide as tiles need, so that the unit named is the one that computes them."""
+
+needs_native = pytest.mark.skipif(
+    not NativeLinear.can_pack("float32", 1), reason="no compiler, so no native kernels"
+)
+needs_native_bfloat16 = pytest.mark.skipif(
+    not NativeLinear.can_pack("bfloat16", 2), reason="this processor has no AVX512_BF16"
+)
+needs_native_int8 = pytest.mark.skipif(
+    not NativeLinear.can_pack("int8", 4), reason="this processor has no AVX512_VNNI"
+)
+
+
+@pytest.fixture
+def two_threads():
+    """Both sides of every comparison of threads start from two, and leave the setting as it was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def weights(outputs: int, inputs: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(outputs, inputs, generator=generator), torch.randn(outputs, generator=generator)
+
+
+def rows_of(count: int, inputs: int, *, seed: int = 1) -> Tensor:
+    return torch.randn(count, inputs, generator=torch.Generator().manual_seed(seed))
+
+
+def stored(linear, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    out = torch.full((len(x), linear.out_features), float("nan"), dtype=dtype)
+    linear.store(x, out)
+    return out
+
+
+def error(got: Tensor, wanted: Tensor) -> float:
+    """Largest difference relative to the spread of what was wanted."""
+    return ((got.double() - wanted).abs().max() / wanted.abs().max()).item()
+
+
+@needs_native
+@pytest.mark.parametrize(("way", "shape", "rows"), pairwise(tuple(PACKS), SHAPES, [1, 2, 13, 14, 15, 29, 64]))
+def test_float32_equals_the_product_in_float64(way, shape, rows):
+    """Every shape meets every number of rows, and both meet both kernels."""
+    outputs, inputs = shape
+    weight, bias = weights(outputs, inputs)
+    x = rows_of(rows, inputs)
+    linear = PACKS[way]("float32")(weight, bias)
+    assert error(stored(linear, x), F.linear(x.double(), weight.double(), bias.double())) < 2e-6
+
+
+@needs_native_bfloat16
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(33, 32), (256, 384), (70, 992)])
+@pytest.mark.parametrize("rows", [1, 16, 17, 32, 33, 64])
+def test_bfloat16_rounds_the_inputs_and_sums_in_float32(unit, outputs, inputs, rows):
+    weight, bias = (tensor.bfloat16() for tensor in weights(outputs, inputs))
+    x = rows_of(rows, inputs).bfloat16()
+    linear = native_pack("bfloat16", unit)(weight, bias)
+    wanted = F.linear(x.double(), weight.double(), bias.double())
+    assert error(stored(linear, x), wanted) < 5e-6
+    rounded = stored(linear, x, torch.bfloat16)
+    assert torch.equal(rounded, stored(linear, x).bfloat16()), "bfloat16 output is the float32 one, rounded"
+
+
+@needs_native_int8
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_int8_is_exact_on_what_it_rounded_to(dtype, unit):
+    """All error is in the rounding of weights and activations: the sums are integers."""
+    weight, bias = weights(100, 384)
+    x = rows_of(9, 384).to(dtype)
+    linear = native_pack("int8", unit)(weight, bias)
+    rounded_weight, weight_scale = quantize_rows(weight)
+    x_scale = x.float().abs().amax(dim=1, keepdim=True) / 127
+    rounded_x = (x.float() / x_scale).round()
+    exact = (rounded_x.double() @ rounded_weight.double().T) * x_scale * weight_scale + bias
+    assert error(stored(linear, x), exact) < 2e-3  # a tie may be rounded to the other side
+    assert error(stored(linear, x), F.linear(x.double(), weight.double(), bias.double())) < 2e-2
+
+
+@needs_native_int8
+def test_a_row_of_zeros_is_quantised_without_dividing_by_zero():
+    weight, _ = weights(32, 64)
+    assert torch.equal(stored(native_pack("int8")(weight), torch.zeros(2, 64)), torch.zeros(2, 32))
+
+
+@needs_native
+@pytest.mark.parametrize("way", PACKS)
+@pytest.mark.parametrize(("gate", "act"), [("silu", F.silu), ("gelu_tanh", None)])
+@pytest.mark.parametrize("half", [16, 40, 176])
+def test_a_gated_layer_returns_the_activated_gate_times_up(way, gate, act, half):
+    act = act or (lambda x: F.gelu(x, approximate="tanh"))
+    weight, bias = weights(2 * half, 48)
+    x = rows_of(19, 48)
+    linear = PACKS[way]("float32")(weight, bias, gate=gate)
+    gates, ups = F.linear(x.double(), weight.double(), bias.double()).chunk(2, dim=-1)
+    assert linear.out_features == half
+    assert error(stored(linear, x), act(gates) * ups) < 2e-6
+
+
+@needs_native
+def test_extreme_gates_saturate_instead_of_overflowing():
+    weight = torch.cat([torch.full((16, 1), 1.0), torch.full((16, 1), 1.0)])
+    x = torch.tensor([[-1e4], [-90.0], [0.0], [90.0], [1e4]])
+    out = stored(native_pack("float32")(weight, gate="silu"), x)[:, 0]
+    assert torch.allclose(out, F.silu(x[:, 0]) * x[:, 0], rtol=1e-5, atol=1e-30)
+
+
+@needs_native
+@pytest.mark.parametrize("way", PACKS)
+def test_add_to_adds_to_what_is_there(way):
+    weight, bias = weights(70, 48)
+    x, out = rows_of(5, 48), rows_of(5, 70, seed=2)
+    wanted = out.double() + F.linear(x.double(), weight.double(), bias.double())
+    PACKS[way]("float32")(weight, bias).add_to(x, out)
+    assert error(out, wanted) < 2e-6
+
+
+@needs_native
+def test_rows_and_results_may_lie_in_wider_memory():
+    weight, _ = weights(40, 24)
+    x = rows_of(6, 60)[:, 10:34]
+    out = torch.zeros(6, 100)[:, 30:70]
+    native_pack("float32")(weight).store(x, out)
+    assert error(out, F.linear(x.double(), weight.double())) < 2e-6
+
+
+@needs_native_bfloat16
+def test_inputs_of_another_dtype_are_not_read_as_if_they_were_of_ours():
+    with pytest.raises(AssertionError, match=r"float32 inputs for weights in torch\.bfloat16"):
+        stored(native_pack("bfloat16")(weights(32, 16)[0]), rows_of(1, 16))
+
+
+@needs_native
+@pytest.mark.parametrize("way", PACKS)
+def test_no_rows_are_no_work(way):
+    """A step in which no sequence reaches its last token samples nothing."""
+    weight, _ = weights(40, 24)
+    assert stored(PACKS[way]("float32")(weight), torch.empty(0, 24)).shape == (0, 40)
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_row_is_bitwise_the_same_in_any_batch_at_any_number_of_threads(dtype, unit, seed, two_threads):
+    chance = random.Random(seed)
+    inputs = (64 if unit == "tiles" else 4) * chance.randrange(1, 20)
+    outputs = chance.randrange(1, 400)
+    if not NativeLinear.can_pack(dtype, inputs, unit):
+        pytest.skip(f"this processor has no kernel for {dtype} in {unit}")
+    print(f"seed {seed}: {inputs} inputs, {outputs} outputs")
+    weight, bias = weights(outputs, inputs, seed=seed)
+    linear = native_pack(dtype, unit)(weight, bias)
+    x = rows_of(64, inputs, seed=seed)
+    x = x if dtype == "float32" else x.bfloat16()
+    alone = torch.cat([stored(linear, row[None]) for row in x])
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for _ in range(6):
+            chosen = chance.sample(range(64), chance.randrange(1, 65))
+            assert torch.equal(stored(linear, x[chosen]), alone[chosen])
+
+
+def test_the_faster_way_is_chosen_by_measurement(monkeypatch):
+    """Whichever is made slow is not chosen."""
+    slow = []
+    monkeypatch.setattr(linears, "_seconds", lambda pack, *_: 2.0 if pack in slow else 1.0)
+    ways = {name: lambda *_, name=name: name for name in ("vectors", "tiles", "onednn")}
+    monkeypatch.setattr(linears, "native_pack", lambda _, unit: ways[unit])
+    monkeypatch.setattr(linears, "onednn_pack", lambda _: ways["onednn"])
+    monkeypatch.setattr(NativeLinear, "can_pack", staticmethod(lambda *_: True))
+    for name in ways:
+        slow[:] = [way for way in ways.values() if way is not ways[name]]
+        assert fastest_pack("float32", 64, 64) == (ways[name], 1.0)
+
+
+@needs_native_bfloat16
+@pytest.mark.parametrize("unit", UNITS)
+def test_bfloat16_layers_gate_and_add_as_float32_ones_do(unit):
+    weight, bias = weights(96, 64)
+    x, before = rows_of(21, 64).bfloat16(), rows_of(21, 96, seed=2)
+    exact = F.linear(x.double(), weight.bfloat16().double(), bias.double())
+    gates, ups = exact.chunk(2, dim=-1)
+    gated = stored(native_pack("bfloat16", unit)(weight, bias, "silu"), x)
+    assert error(gated, F.silu(gates) * ups) < 5e-6
+    added = before.clone()
+    native_pack("bfloat16", unit)(weight, bias).add_to(x, added)
+    assert error(added, before.double() + exact) < 5e-6
+
+
+@needs_native_bfloat16
+def test_layers_too_narrow_for_tiles_are_computed_in_vectors():
+    weight, bias = weights(40, 24)
+    x = rows_of(5, 24).bfloat16()
+    vectors, tiles = (native_pack("bfloat16", unit)(weight, bias) for unit in ("vectors", "tiles"))
+    assert torch.equal(stored(tiles, x), stored(vectors, x))
+
+
+def test_without_native_kernels_onednn_is_used_and_int8_refused(monkeypatch):
+    monkeypatch.setattr(NativeLinear, "can_pack", staticmethod(lambda *_: False))
+    pack, seconds = fastest_pack("float32", 64, 64)
+    assert isinstance(pack(torch.ones(32, 64)), OneDnnLinear)
+    assert seconds > 0
+    with pytest.raises(LookupError, match="int8"):
+        fastest_pack("int8", 64, 64)

@@ -1,0 +1,119 @@
+"""Greedy output equals that of `generate`, family by family, however cramped the engine is.
+
+Random weights prove wiring (positions, masks, windows, heads), not quality. Each family runs roomy, and then
+with a token budget and a KV memory so small that prompts are cut and sequences preempted.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.workers.engine.tiny_models import (
+    complete,
+    greedy,
+    make_cramped_engine,
+    make_engine,
+    reference_greedy,
+    save_model,
+)
+from workers.engine import Request
+
+NEW_TOKENS = 20
+PROMPT_LENGTHS = (9, 12, 30, 5)
+SEED = 5
+
+WINDOW: dict[str, Any] = {"sliding_window": 8}  # shorter than most prompts
+ALTERNATING: dict[str, Any] = WINDOW | {"layer_types": ["sliding_attention", "full_attention"]}
+GEMMA: dict[str, Any] = {"head_dim": 8, "query_pre_attn_scalar": 8}
+MIXTURE: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN_MIXTURE: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 24,
+    "mlp_only_layers": [],
+}
+LATENT: dict[str, Any] = {  # keys and values of different width
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_key_value_heads": 4,
+}
+GPT2_NAMES = ("intermediate_size", "num_key_value_heads")
+
+CASES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama, one KV head": {"num_key_value_heads": 1},
+    "llama, as many KV heads": {"num_key_value_heads": 4},
+    "llama, tied embeddings": {"tie_word_embeddings": True},
+    "llama, odd head dim": {"head_dim": 10},
+    "llama, three heads of 14": {"hidden_size": 42, "num_attention_heads": 3, "num_key_value_heads": 3},
+    "llama, scaled rope": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
+    "mistral": WINDOW,
+    "mistral, window of two": {"sliding_window": 2},
+    "qwen2": {},
+    "qwen3": {"head_dim": 12},
+    "gemma": {"head_dim": 8},
+    "gemma2": GEMMA | WINDOW,
+    "gemma3_text": GEMMA | ALTERNATING,
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "gpt_neox": {},
+    "phi": {},
+    "phi3": WINDOW,
+    "granite": {},
+    "olmo2": {},
+    "olmo3": ALTERNATING,
+    "smollm3": {},
+    "stablelm": {},
+    "starcoder2": WINDOW,
+    "cohere": {},
+    "cohere2": ALTERNATING,
+    "glm4": {"head_dim": 8},
+    "nemotron": {},
+    "exaone4": ALTERNATING,
+    "mixtral": MIXTURE,
+    "qwen2_moe": QWEN_MIXTURE,
+    "qwen3_moe": QWEN_MIXTURE | {"head_dim": 8},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "gpt_oss": MIXTURE | ALTERNATING | {"head_dim": 8},
+    "deepseek_v3": LATENT,
+}
+
+
+@pytest.fixture(params=list(CASES))
+def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    name: str = request.param
+    without = GPT2_NAMES if name == "gpt2" else ()
+    return save_model(tmp_path / "model", name.split(",")[0], without=without, **CASES[name])
+
+
+def test_greedy_output_equals_generate(checkpoint: Path) -> None:
+    print(f"{SEED=}")
+    rng = random.Random(SEED)
+    prompts = [[rng.randrange(256) for _ in range(length)] for length in PROMPT_LENGTHS]
+    requests = [Request(str(n), prompt, greedy(NEW_TOKENS)) for n, prompt in enumerate(prompts)]
+    expected = reference_greedy(checkpoint, prompts, NEW_TOKENS)
+
+    roomy = make_engine(checkpoint)
+    alone = [complete(roomy, request)[0].token_ids for request in requests[:2]]
+    batched = [completion.token_ids for completion in complete(roomy, *requests)]
+    cramped = make_cramped_engine(checkpoint, num_kv_blocks=13, max_num_batched_tokens=7, max_num_seqs=3)
+    squeezed = [completion.token_ids for completion in complete(cramped, *requests)]
+
+    assert alone == expected[:2]
+    assert batched == expected
+    assert squeezed == expected
+    assert cramped.stats().preemptions > 0, "the cramped engine was not cramped"
