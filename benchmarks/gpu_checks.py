@@ -34,8 +34,8 @@ from workers.engine.execution.attention.selection import (
 )
 from workers.engine.execution.kv_memory import KvMemory
 from workers.engine.execution.model_runner import ModelRunner
-from workers.engine.loading import LoadedModel, prove_model
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.loading.model import LoadedModel, prove_model
+from workers.engine.text.tokenizer import Tokenizer
 
 CONTEXT_LENGTH = 512
 SPLIT_SIZE = 32

@@ -24,7 +24,7 @@ from .errors import (
 )
 from .made_by import MadeBy
 from .request import Completion, FinishReason, Output, PriorityClass, Request, TokenLogprobs
-from .sampling_params import SamplingParams
+from .sampling.params import SamplingParams
 from .stats import EncoderStats, EngineStats
 
 if TYPE_CHECKING:

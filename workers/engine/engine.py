@@ -17,7 +17,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from . import weights
 from .admission import ModelFacts, token_limit
 from .batching.batcher import Batcher, Chunk
 from .batching.draft import step_shape
@@ -25,18 +24,19 @@ from .batching.kv_blocks import BlockPool
 from .batching.sequence import Sequence
 from .batching.step_time import StepShape
 from .config import EngineConfig
-from .detokenizer import TextStream
 from .errors import DuplicateRequest, InvalidConfig
 from .execution.attention.selection import can_be_recorded, has_transposed_keys, make_attention
 from .execution.cuda_graphs import CudaCapture
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import ModelRunner, is_out_of_memory
-from .loading import LoadedModel, load_model
+from .loading.model import LoadedModel, load_model
+from .loading.weights import instruction_set
 from .made_by import MadeBy
 from .request import FinishReason, Output, Request, TokenLogprobs
 from .sampling.sampler import Choice, Sampler
 from .stats import EngineStats
-from .tokenizer import Tokenizer
+from .text.detokenizer import TextStream
+from .text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Engine:
             dtype=model.dtype,
             weight_dtype=config.weight_dtype,
             device=model.device,
-            isa=weights.instruction_set(model.device),
+            isa=instruction_set(model.device),
             torch_version=torch.__version__,
             attention_backend=model.attention_backend,
             kv_cache_dtype=model.kv_cache_dtype,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .sampling_params import SamplingParams
+from .sampling.params import SamplingParams
 
 PriorityClass = Literal["interactive", "standard", "background"]
 FinishReason = Literal["stop", "length", "abort"]

@@ -21,8 +21,8 @@ from transformers import AutoConfig, AutoModel
 
 from ..config import DTypeName
 from ..errors import InvalidConfig, ModelLoadFailed, UnsupportedModel
-from ..tokenizer import Tokenizer
-from ..weights import checkpoint_dtype, resolve_device, resolve_dtype
+from ..loading.weights import checkpoint_dtype, resolve_device, resolve_dtype
+from ..text.tokenizer import Tokenizer
 from .batcher import length_buckets
 from .pooling import Pooling
 

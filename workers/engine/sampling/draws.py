@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..sampling_params import SamplingParams
+from .params import SamplingParams
 
 TOP_P_CANDIDATES = (64, 1024)
 """How many likeliest tokens top_p looks at, one after the other; only if none suffices is all sorted."""

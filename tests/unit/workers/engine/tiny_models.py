@@ -18,8 +18,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from workers.engine import Completion, Engine, EngineConfig, Output, Request, SamplingParams
-from workers.engine.loading import LoadedModel, load_model
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.loading.model import LoadedModel, load_model
+from workers.engine.text.tokenizer import Tokenizer
 
 VOCAB_SIZE = 258
 EOS, BOS = 256, 257

@@ -3,7 +3,7 @@
 A model loaded with `attn_implementation=ATTENTION_NAME` calls `paged_attention` in every attention layer,
 after the rotary embedding. The tokens of many sequences come as one row `[1, heads, tokens, dim]`; which of
 them belong together, and where their earlier keys and values lie, is known to the `AttentionStep` that the
-runner put up for this thread. Back ends make such steps: `attention_backends.py` chooses one.
+runner set for this thread. Back ends make such steps: `selection.py` chooses one.
 
 Why a module-level context, the only one in the engine: some models drop unknown keyword arguments on the way
 down, so the state cannot travel through the call. Knows no sequences, no sampling.

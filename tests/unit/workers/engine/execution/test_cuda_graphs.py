@@ -21,8 +21,8 @@ from workers.engine.execution.attention.selection import make_attention
 from workers.engine.execution.cuda_graphs import graph_sizes
 from workers.engine.execution.kv_memory import KvMemory
 from workers.engine.execution.model_runner import ModelRunner
-from workers.engine.loading import load_model
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.loading.model import load_model
+from workers.engine.text.tokenizer import Tokenizer
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 64
 CPU = torch.device("cpu")

@@ -25,7 +25,7 @@ from workers.engine.execution.forward_pass import ModulePass
 from workers.engine.execution.kv_memory import QUANTISED_DTYPES, KvMemory, KvShape
 from workers.engine.execution.model_runner import ModelRunner
 from workers.engine.execution.step_layout import StepLayout
-from workers.engine.selftest import check_model
+from workers.engine.loading.selftest import check_model
 
 CPU = torch.device("cpu")
 PROMPT = list(range(40, 100))

@@ -14,11 +14,12 @@ from transformers import AutoModelForCausalLM
 from transformers.models.mistral import modeling_mistral
 
 from tests.unit.workers.engine.tiny_models import load_engine, save_model
-from workers.engine import UnsupportedModel, selftest
+from workers.engine import UnsupportedModel
 from workers.engine.execution.attention.interface import ATTENTION_NAME, AttentionStep
 from workers.engine.execution.kv_memory import KvShape
 from workers.engine.execution.step_layout import StepInputs
-from workers.engine.selftest import check_model
+from workers.engine.loading import selftest
+from workers.engine.loading.selftest import check_model
 
 Checkpoint = Callable[..., Path]
 

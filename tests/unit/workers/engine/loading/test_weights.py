@@ -12,8 +12,14 @@ from transformers import AutoConfig
 
 from tests.unit.workers.engine.tiny_models import BASE, byte_tokenizer
 from workers.engine import InvalidConfig
-from workers.engine.tokenizer import Tokenizer
-from workers.engine.weights import context_length, eos_token_ids, model_id, resolve_device, resolve_dtype
+from workers.engine.loading.weights import (
+    context_length,
+    eos_token_ids,
+    model_id,
+    resolve_device,
+    resolve_dtype,
+)
+from workers.engine.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer(byte_tokenizer())
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -15,7 +15,7 @@ from workers.engine.admission import ModelFacts
 from workers.engine.batching.batcher import Chunk
 from workers.engine.batching.kv_blocks import BlockPool
 from workers.engine.engine import Runner
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.text.tokenizer import Tokenizer
 
 
 class ScriptedRunner:

@@ -21,8 +21,8 @@ from tests.unit.workers.engine.tiny_models import (
 )
 from workers.engine import Request, SamplingParams
 from workers.engine.batching.batcher import Chunk
-from workers.engine.detokenizer import TextStream
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.text.detokenizer import TextStream
+from workers.engine.text.tokenizer import Tokenizer
 
 
 def test_a_pass_that_fails_is_tried_again_and_loses_nothing(llama: Path) -> None:

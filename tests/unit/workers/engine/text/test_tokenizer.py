@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.unit.workers.engine.tiny_models import BOS, EOS, byte_tokenizer
 from workers.engine import ChatTemplateFailed, InvalidRequest
-from workers.engine.detokenizer import ByteTextDecoder, StopMatcher, TextStream, WindowTextDecoder
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.text.detokenizer import ByteTextDecoder, StopMatcher, TextStream, WindowTextDecoder
+from workers.engine.text.tokenizer import Tokenizer
 
 CORPUS = [
     "Grüße aus der Nacht 🌙✨",

@@ -13,19 +13,19 @@ from typing import Any
 
 import torch
 
+from ..admission import ModelFacts
+from ..config import EngineConfig
+from ..errors import InvalidConfig, UnsupportedModel
+from ..execution.attention.native_backend import native_kernels
+from ..execution.attention.selection import resolve_attention_backend
+from ..execution.decoder import NotPlain, read_decoder
+from ..execution.forward_pass import ForwardPass, ModulePass, pack_linears
+from ..execution.kv_memory import KvShape, largest_step_bytes
+from ..execution.linears import LinearDType, NativeLinear, Packing, fastest_packing, native_packing
+from ..execution.mapped_files import return_free_memory
+from ..text.tokenizer import Tokenizer
 from . import weights
-from .admission import ModelFacts
-from .config import EngineConfig
-from .errors import InvalidConfig, UnsupportedModel
-from .execution.attention.native_backend import native_kernels
-from .execution.attention.selection import resolve_attention_backend
-from .execution.decoder import NotPlain, read_decoder
-from .execution.forward_pass import ForwardPass, ModulePass, pack_linears
-from .execution.kv_memory import KvShape, largest_step_bytes
-from .execution.linears import LinearDType, NativeLinear, Packing, fastest_packing, native_packing
-from .execution.mapped_files import return_free_memory
 from .selftest import CheckedModel, check_forward_pass, check_invariance, check_model
-from .tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import InvalidSamplingParams
+from ..errors import InvalidSamplingParams
 
 STOP_STRINGS_MAX = 64
 STOP_STRING_CHARACTERS_MAX = 1024

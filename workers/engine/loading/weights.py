@@ -18,10 +18,10 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.hub import cached_file
 
-from .config import EngineConfig
-from .errors import InvalidConfig, ModelLoadFailed
-from .execution.linears import fastest_dtype
-from .tokenizer import Tokenizer
+from ..config import EngineConfig
+from ..errors import InvalidConfig, ModelLoadFailed
+from ..execution.linears import fastest_dtype
+from ..text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
+from ..errors import ChatTemplateFailed, InvalidRequest, ModelLoadFailed
 from .detokenizer import ByteTextDecoder, TextDecoder, TextStream, WindowTextDecoder
-from .errors import ChatTemplateFailed, InvalidRequest, ModelLoadFailed
 
 PROMPT_TAIL_TOKENS = 6
 """Prompt tokens that the first new token is decoded with: enough for the space it may join."""

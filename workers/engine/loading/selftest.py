@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batching.batcher import Chunk
-from .batching.sequence import Sequence
-from .errors import UnsupportedModel
-from .execution.attention.interface import ATTENTION_NAME, LayerCall, UnsupportedAttention, paged_step
-from .execution.attention.selection import block_size_multiple, has_transposed_keys, make_attention
-from .execution.forward_pass import ForwardPass, ModulePass
-from .execution.kv_memory import KvMemory, KvShape
-from .execution.model_runner import ModelRunner
-from .request import Request
+from ..batching.batcher import Chunk
+from ..batching.sequence import Sequence
+from ..errors import UnsupportedModel
+from ..execution.attention.interface import ATTENTION_NAME, LayerCall, UnsupportedAttention, paged_step
+from ..execution.attention.selection import block_size_multiple, has_transposed_keys, make_attention
+from ..execution.forward_pass import ForwardPass, ModulePass
+from ..execution.kv_memory import KvMemory, KvShape
+from ..execution.model_runner import ModelRunner
+from ..request import Request
 
 BLOCK_SIZE = 4
 PROMPT_LENGTHS = (11, 7)
