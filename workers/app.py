@@ -1,7 +1,6 @@
-"""The Celery application of a worker: what `celery -A workers.app worker -P custom` imports.
+"""What `celery -A workers.app worker -P custom` imports.
 
-The two tasks are declared so that Celery accepts their messages; their bodies never run, since the pool
-(`workers/intake/pool.py`) reads the messages and claims.
+The tasks' bodies never run: Celery needs them to accept their messages, which the pool reads.
 """
 
 import faulthandler
@@ -24,11 +23,11 @@ _WRONG_POOL = (
 
 
 def _log_as_the_operator_wants(**_: Any) -> None:
-    """With a receiver for this signal, Celery leaves the root logger and its level as they are."""
+    """With a receiver, Celery leaves the root logger as it is."""
     set_up_logging("worker")
 
 
-# Celery's warning to root is about pickle; this worker accepts JSON alone.
+# It warns root about pickle; this worker accepts JSON only.
 warnings.filterwarnings("ignore", category=SecurityWarning)
 
 if sys.__stderr__ is not None:

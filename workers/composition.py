@@ -1,4 +1,4 @@
-"""The worker's composition root: the one place where real parts are chosen for it."""
+"""The worker's composition root."""
 
 import os
 
@@ -15,12 +15,12 @@ from workers.runtime import Connections, Runtime
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LoadModel
 
-# Given by the supervisor, which must know whose leases to release.
+# Set by the supervisor, which releases this worker's leases after a crash.
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
 
 
 def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
-    """A model in our own engine. torch is imported now: nothing before this needs it."""
+    """A model in our own engine. Imports torch, which nothing before this needs."""
     from workers.serving.loading import load_model
 
     adopt_libraries()
@@ -28,10 +28,7 @@ def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fata
 
 
 def compose(load: LoadModel = load_model) -> Runtime:
-    """A runtime on the real parts the settings name. `load` is a seam: what computes may be something else.
-
-    Raises ConfigurationError.
-    """
+    """A runtime on the parts that the settings name. Raises ConfigurationError."""
     settings = WorkerSettings()
     if not settings.models:
         raise ConfigurationError("This worker has no model: set NIGHTSHIFT_MODELS.", param="MODELS")

@@ -150,7 +150,7 @@ class Runtime:
             lambda: self._models, self._count_leases, lambda: self._shutdown.is_draining
         )
 
-    # -- leaving ---------------------------------------------------------------------------------------
+    # -- leaving
 
     def told_to_stop(self) -> None:
         """SIGTERM has come; called from its handler."""
@@ -213,7 +213,7 @@ class Runtime:
         end.daemon = True
         end.start()
 
-    # -- watchdog --------------------------------------------------------------------------------------
+    # -- watchdog
 
     def _make_watchdog(self) -> Watchdog:
         threads = {
@@ -242,7 +242,7 @@ class Runtime:
         else:
             self._shutdown.exit(finding.exit_code)
 
-    # -- places, for the intake ------------------------------------------------------------------------
+    # -- places, for the intake
 
     def online_free(self) -> int:
         return 0 if self._isolation.is_held else self._settings.online_slots - self._online.count

@@ -34,7 +34,7 @@ class Shutdown:
         self._exit_code = 0
         self._is_drain_requested = False  # by the operator, before or while it left for another reason
 
-    # -- reasons to leave ------------------------------------------------------------------------------
+    # -- reasons to leave
 
     def told_to_stop(self) -> None:
         """SIGTERM has come; called from its handler. Before there is work, and when it comes a second time a
@@ -69,7 +69,7 @@ class Shutdown:
         else:
             self.exit(self.exit_code)
 
-    # -- what follows ----------------------------------------------------------------------------------
+    # -- what follows
 
     def work_begins(self) -> None:
         self._holds_work.set()

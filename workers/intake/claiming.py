@@ -2,12 +2,8 @@
 
     Celery ──► MessageHeap (online before bulk, better class first) ──► claim ──► runner, acknowledge
 
-A message is acknowledged once its claim has committed: from then on the lease keeps the work, not Redis. With
-all bulk places taken, bulk tokens are paused and those fetched ahead given back, to wake other workers. The
-database is polled too: Redis may have lost any message.
-
-An online ring names its request. With fewer places than rings, one tenant may have filled the queue, so the
-database says which are next; several at once, since that query costs more than a claim.
+A message is acknowledged once its claim has committed: from then on the lease keeps the work. The database is
+polled too, since Redis may lose any message.
 """
 
 import logging
@@ -36,16 +32,14 @@ from workers.intake.messages import (
 log = logging.getLogger(__name__)
 
 CLAIM_MAX: Final = 64  # online requests claimed in one transaction
-NEXT_KEPT_S: Final = 0.25  # the database is asked which are next so often, or when all of those are claimed
-POLL_S: Final = 5.0  # between two queries without a message: what a lost ring costs at most
+NEXT_KEPT_S: Final = 0.25  # an answer of the database which requests are next is used so long
+POLL_S: Final = 5.0  # between queries without a message: what a lost ring costs at most
 DATABASE_RETRY_S: Final = 1.0
 
 DROPPED_COUNTER: Final = "messages_dropped"
 
 
 class Places(Protocol):
-    """The worker, as far as it runs what is claimed."""
-
     def online_free(self) -> int: ...
 
     def bulk_free(self) -> int: ...
@@ -56,7 +50,7 @@ class Places(Protocol):
 
 
 class Intake:
-    """Turns rings into claims, on a thread of its own."""
+    """Turns rings into claims, on its own thread."""
 
     def __init__(
         self,
@@ -79,11 +73,11 @@ class Intake:
         self._bulk_subscription = BulkSubscription()
         self._changed = threading.Condition()
         self.messages_received = 0
-        self.online_without_message = 0  # requests that only asking the database has found
-        self._next: deque[str] = deque()  # online requests that the database said are next …
-        self._next_until_s = 0.0  # … and until when that is recent enough
+        self.online_without_message = 0  # requests found by asking the database alone
+        self._next: deque[str] = deque()  # online requests that are next, by the database …
+        self._next_until_s = 0.0  # … until this time
         self._online_may_wait = False  # online work whose ring may have gone to another request
-        self._bulk_may_wait = True  # bulk work that may wait in the database without a ring
+        self._bulk_may_wait = True  # bulk work that has not rung
         self._dropped = 0  # unreadable messages, not counted in the database yet
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
@@ -92,7 +86,7 @@ class Intake:
         self._thread.start()
 
     def stop(self) -> None:
-        """Claim nothing more. Messages not yet claimed stay unacknowledged and go back to the queue."""
+        """Messages not claimed stay unacknowledged and go back to the queue."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
@@ -101,7 +95,6 @@ class Intake:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs that claims."""
         return self._thread.is_alive()
 
     def attach(self, subscription: Subscription) -> None:
@@ -115,18 +108,17 @@ class Intake:
         self._put(BULK_RANK, priority, None, receipt)
 
     def message_dropped(self) -> None:
-        """A message was unreadable and acknowledged. The next poll adds it to the database's count."""
+        """The next poll adds it to the database's count."""
         with self._changed:
             self.messages_received += 1
             self._dropped += 1
 
     def online_place_freed(self) -> None:
-        """An online request has ended; a message may be waiting for its place."""
         with self._changed:
             self._changed.notify()
 
     def bulk_place_freed(self) -> None:
-        """A shard has ended; look for another without waiting for a ring."""
+        """Claims without waiting for a ring."""
         with self._changed:
             self._bulk_may_wait = True
             self._changed.notify()
@@ -137,7 +129,7 @@ class Intake:
             self._heap.push(rank, priority, shard_id, receipt)
             self._changed.notify()
 
-    # -- the thread ------------------------------------------------------------------------------------
+    # -- the thread
 
     def _run(self) -> None:
         polled_at_s = time.monotonic()
@@ -174,7 +166,9 @@ class Intake:
             self._changed.wait_for(lambda: self._is_stopping, timeout=seconds)
 
     def _take_online(self, *, poll: bool) -> None:
-        """Claim the online requests that have rung; or, without places for all, those that are next."""
+        """Claim the requests that have rung. With fewer places, one tenant may have filled the queue: then
+        claim those that are next by the database.
+        """
         count = min(CLAIM_MAX, self._places.online_free())
         messages = self._heap.pop(ONLINE_RANK, count)
         asks = count > 0 and (poll or self._online_may_wait or self._heap.has(ONLINE_RANK))
@@ -187,7 +181,7 @@ class Intake:
         except DatabaseUnavailable:
             self._heap.put_back(messages)
             raise
-        # A worker that claimed the request of a message we have may have had the message of another one.
+        # Another worker may have claimed a request named here, and hold another's message.
         self._online_may_wait = bool(wanted) if asks else len(claims) < len(messages)
         if claims:
             failpoints.hit("worker.claimed")
@@ -199,7 +193,7 @@ class Intake:
             message.receipt.acknowledge()
 
     def _next_online(self, count: int, *, poll: bool) -> Sequence[str]:
-        """At most so many online requests, the best first, as of a moment ago."""
+        """The best first, as of up to NEXT_KEPT_S ago."""
         if poll or not self._next or time.monotonic() >= self._next_until_s:
             with self._store.snapshot() as tx:
                 self._next = deque(tx.claims.next_online(self._models, tx.now(), CLAIM_MAX, self._capacity))
@@ -207,8 +201,8 @@ class Intake:
         return [self._next.popleft() for _ in range(min(count, len(self._next)))]
 
     def _claim_online(self, shard_ids: Sequence[str]) -> Sequence[OnlineClaim]:
-        """Without waiting for the disk: a power failure takes this worker with its database, the requests are
-        queued again, and nothing is left that knows their terms (`docs/leases.md`).
+        """Not durable: a power failure takes this worker with its database, and the requests are queued again
+        (`docs/leases.md`).
         """
         if not shard_ids:
             return []
@@ -225,8 +219,8 @@ class Intake:
         )
 
     def _take_bulk(self, *, poll: bool) -> None:
-        """Claim one bulk shard per free place, as long as there are any. Tokens without a place are given
-        back once the subscription is paused; others are acknowledged, even if there was nothing to claim.
+        """Claim one bulk shard per free place. Tokens without a place are given back once the subscription is
+        paused; others are acknowledged, even if there was nothing to claim.
         """
         tokens = self._heap.pop(BULK_RANK)
         claims = 0
@@ -236,7 +230,7 @@ class Intake:
                     self._bulk_may_wait = False
                     break
                 claims += 1
-        except Exception:  # any: a token names nothing that could be the reason
+        except Exception:  # a token names nothing that could be the reason
             self._heap.put_back(tokens)
             raise
         has_room = self._places.bulk_free() > 0
@@ -272,5 +266,4 @@ class Intake:
 
 
 def _named(messages: Sequence[Message]) -> Sequence[str]:
-    """The requests that the messages name, each once."""
     return list(dict.fromkeys(message.shard_id for message in messages if message.shard_id is not None))

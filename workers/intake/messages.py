@@ -1,4 +1,4 @@
-"""Messages from Redis that wait for their claim, and the subscription that more bulk tokens come through."""
+"""Messages from Redis that wait for their claim, and the subscription to bulk tokens."""
 
 import heapq
 import itertools
@@ -12,17 +12,17 @@ BULK_RANK: Final = 1
 
 
 class Receipt(Protocol):
-    """What becomes of a message in Redis. Both calls come from the intake's thread and return at once."""
+    """Called from the intake's thread; returns at once."""
 
     def acknowledge(self) -> None: ...
 
     def give_back(self) -> None:
-        """Put it into the queue again, for another worker."""
+        """Queue it again, for another worker."""
 
 
 @dataclass(order=True, frozen=True)
 class Message:
-    """One ring. Sorts by kind, then by class, then by arrival."""
+    """Sorts by kind, then by class, then by arrival."""
 
     kind_rank: int
     priority: int
@@ -32,7 +32,7 @@ class Message:
 
 
 class MessageHeap:
-    """Messages not acknowledged yet. Thread-safe."""
+    """Not acknowledged yet. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class MessageHeap:
             return any(message.kind_rank == kind_rank for message in self._heap)
 
     def pop(self, kind_rank: int, count: int | None = None) -> list[Message]:
-        """Take the best messages of one kind, all of them without a count."""
+        """The best of one kind; without a count, all of them."""
         with self._lock:
             wanted = sorted(message for message in self._heap if message.kind_rank == kind_rank)[:count]
             taken = {message.arrival for message in wanted}
@@ -63,7 +63,7 @@ class MessageHeap:
 
 
 class Subscription(Protocol):
-    """The consumer's subscription to bulk tokens, for one connection. Both calls return at once."""
+    """To bulk tokens, for one connection. Both calls return at once."""
 
     def pause(self) -> None: ...
 
@@ -71,7 +71,7 @@ class Subscription(Protocol):
 
 
 class BulkSubscription:
-    """Whether this worker fetches bulk tokens, across connections to Redis. Thread-safe."""
+    """Lasts across connections to Redis. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,7 +86,7 @@ class BulkSubscription:
                 subscription.pause()
 
     def want(self, is_wanted: bool) -> None:
-        """Nothing happens before the first connection, nor when nothing changes."""
+        """Ignored before the first connection."""
         with self._lock:
             if self._subscription is None or is_wanted == self._is_wanted:
                 return

@@ -1,8 +1,7 @@
-"""Our pool for Celery: a message becomes an entry in the intake's heap. No process, no thread per request.
+"""A pool for Celery without a process or thread per message: each becomes an entry in the intake's heap.
 
-Named by `-P custom` and CELERY_CUSTOM_WORKER_POOL=workers.intake.pool:EnginePool. Celery imports this module
-before it has put anything on its path, so the package must be installed. With `acks_late`, it acknowledges a
-message when told of success, and requeues it when told of a rejection.
+Celery imports it before it has put anything on its path, so the package must be installed. With `acks_late`,
+Celery acknowledges a message on success and requeues it on a rejection.
 """
 
 import logging
@@ -33,18 +32,16 @@ log = logging.getLogger(__name__)
 
 _ACCEPTED = frozenset({"application/json"})
 
-# One per process: the consumer's bootstep, which Celery makes by itself, finds it here.
+# One per process, for the bootstep that Celery creates itself.
 _runtimes: list[Runtime] = []
 
 
 class EnginePool(BasePool):  # type: ignore[misc]
-    """Receives tasks and hands them to the runtime."""
-
-    signal_safe = False  # draining waits for threads and must not happen inside a signal handler
+    signal_safe = False  # a drain waits for threads, which no signal handler may
     body_can_be_buffer = False
 
     def on_start(self) -> None:
-        """Load the models. Celery connects to Redis after this, so no message waits for a model."""
+        """Load the models before Celery connects, so that no message waits for a model."""
         with starting():
             self._runtime = self.compose()
         try:
@@ -57,22 +54,22 @@ class EnginePool(BasePool):  # type: ignore[misc]
             log.critical("cannot start yet: %s", error, extra={"action": "start_postponed"})
             raise SystemExit(UNAVAILABLE_EXIT) from error
         _runtimes.append(self._runtime)
-        for refusal in (task_rejected, task_unknown):  # these never come to `on_apply`
+        for refusal in (task_rejected, task_unknown):  # these never reach `on_apply`
             refusal.connect(self._refused)
 
     def compose(self) -> Runtime:
-        """The runtime this pool hands its messages to. Raises ConfigurationError."""
+        """Raises ConfigurationError."""
         return compose()
 
     def _shutting_down(self, **about: Any) -> None:
-        """On SIGTERM, before Celery closes its connections to the broker, which may take a while."""
+        """On SIGTERM, before Celery closes its connections."""
         self._runtime.told_to_stop()
 
     def _refused(self, **about: Any) -> None:
         self._runtime.intake.message_dropped()
 
     def on_stop(self) -> None:
-        """Celery was told an exit code as the drain began; it may have changed since."""
+        """The exit code may have changed since Celery was told one."""
         self._runtime.drain()
         if self._runtime.exit_code != (state.should_stop or 0):
             raise SystemExit(self._runtime.exit_code)
@@ -87,7 +84,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         error_callback: Callable[[ExceptionInfo], None],
         **options: Any,
     ) -> None:
-        """Take one message. `args` is (task, id, headers, body, content type, content encoding)."""
+        """`args` is (task, id, headers, body, content type, content encoding)."""
         task, _, headers, body, content_type, content_encoding = args
         failpoints.hit("worker.received")
         receipt = CeleryReceipt(callback, error_callback)
@@ -110,8 +107,6 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class CeleryReceipt:
-    """One message, as far as Celery is concerned."""
-
     succeeded: Callable[[tuple[int, None, float]], None]
     failed: Callable[[ExceptionInfo], None]
 
@@ -121,13 +116,11 @@ class CeleryReceipt:
     def give_back(self) -> None:
         try:
             raise Reject("no place is free here", requeue=True)
-        except Reject:  # Celery takes an exception with its traceback
+        except Reject:  # Celery wants a traceback
             self.failed(ExceptionInfo())
 
 
 class CelerySubscription:
-    """Celery's consumer, as far as it fetches bulk tokens."""
-
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
 
@@ -139,7 +132,7 @@ class CelerySubscription:
 
 
 class SubscriptionStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Gives the intake its subscription, anew at every connection to the broker."""
+    """Runs at every connection to the broker."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -148,28 +141,26 @@ class SubscriptionStep(bootsteps.StartStopStep):  # type: ignore[misc]
             runtime.intake.attach(CelerySubscription(consumer))
 
     def stop(self, consumer: Any) -> None:
-        """Nothing to undo: the subscription ends with the connection."""
+        """The subscription ends with the connection."""
 
 
 def _stop_celery(exit_code: int) -> None:
-    """Let Celery's main loop end as after SIGTERM: it gives unacknowledged messages back to the queue."""
+    """As after SIGTERM: unacknowledged messages go back to the queue."""
     state.should_stop = exit_code
 
 
-# Any client of Redis can write a message: nothing in it is trusted.
+# Any client of Redis can write a message, so nothing in it is trusted.
 
 
 def _priority(headers: dict[str, Any]) -> int:
-    """0, Celery's most urgent, unless a number says otherwise. Messages are sorted by it."""
+    """0, Celery's most urgent, unless there is a number."""
     delivery_info = headers.get("delivery_info")
     priority = delivery_info.get("priority") if isinstance(delivery_info, dict) else None
     return priority if isinstance(priority, int) else 0
 
 
 def _shard_id(body: Any, content_type: str, content_encoding: str) -> str | None:
-    """The first argument of an online message. None if it is not an id in JSON. Arguments that a later
-    version adds are ignored.
-    """
+    """The first argument; later versions may add others. None if it is no id in JSON."""
     try:
         arguments, *_ = serialization.loads(body, content_type, content_encoding, accept=_ACCEPTED)
     except (DecodeError, ContentDisallowed, LookupError, TypeError, ValueError):

@@ -100,7 +100,7 @@ class OnlineRunner:
         self._hand_back_all(left)
         self._publisher.stop()
 
-    # -- the beginning ----------------------------------------------------------------------------------
+    # -- the beginning
 
     def _prepare(self, request: OnlineRequest) -> None:
         """Begin it on another thread. Raises RuntimeError when there is none: then it is handed back."""
@@ -187,7 +187,7 @@ class OnlineRunner:
         if answer is not None:
             self._answer(request, answer)
 
-    # -- the end ----------------------------------------------------------------------------------------
+    # -- the end
 
     def _is_open(self, request: OnlineRequest) -> bool:
         return request.inference_id in self._open

@@ -1,4 +1,4 @@
-"""How one lease of a shard may end, each as a transaction under its term. False: the lease was lost."""
+"""How a lease of a shard may end, each as a transaction under its term. False: the lease was lost."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,11 +15,11 @@ from nightshift.processes import failpoints
 from nightshift.rows.outputs import CorruptSegment
 from nightshift.store import Store, Transaction
 
-BROKEN_MAX: Final = 5  # leases of a shard that end in an unforeseen exception; then the shard fails
+BROKEN_MAX: Final = 5  # leases that end in an unforeseen exception; then the shard fails
 
 
 class Endings:
-    """The ends of one lease. `tokens_lost` are generated and in no checkpoint."""
+    """`tokens_lost` are generated and in no checkpoint."""
 
     def __init__(self, claim: BulkClaim, store: Store) -> None:
         self._lease = claim.lease
@@ -27,7 +27,6 @@ class Endings:
         self._store = store
 
     def complete(self, rows_total: int) -> bool:
-        """Every row is listed."""
         return self._end(lambda tx: tx.shards.complete(self._lease, rows_total=rows_total))
 
     def stop(self) -> bool:
@@ -42,9 +41,9 @@ class Endings:
         return handed_back
 
     def after(self, error: NightshiftError, tokens_lost: int) -> str:
-        """End the lease as this error demands. Returns what became of the shard, for the log."""
+        """Returns what became of the shard, for the log."""
         if isinstance(error, ObjectDamaged | CorruptSegment | ObjectNotFound):
-            return self._fail(error)  # listed results are lost: no other worker would find them either
+            return self._fail(error)  # listed results are lost, for any worker
         if isinstance(error, StorageError):
             return self._postpone(error, tokens_lost)
         return self._fail(error)
@@ -56,7 +55,7 @@ class Endings:
         return self._postpone(error, tokens_lost)
 
     def break_off(self, error: Exception, tokens_lost: int) -> str:
-        """An unforeseen exception: another worker may try, but not for ever."""
+        """After an unforeseen exception another worker may try, up to a limit."""
         attempts = self._shard.attempts_in_a_row
         if attempts >= BROKEN_MAX:
             self._end(lambda tx: tx.shards.fail_held(self._lease))
@@ -66,13 +65,13 @@ class Endings:
         return f"broke: {type(error).__name__}: {error}"
 
     def _postpone(self, error: StorageError, tokens_lost: int) -> str:
-        """Something outside the shard is in the way: it is left alone for a while, longer each time."""
+        """Delay the next lease of the shard, longer each time."""
         delay = timedelta(seconds=retry_delay_s(self._shard.faults + 1, self._shard.id))
         self._end(lambda tx: tx.leases.delay(self._lease, tx.now() + delay), tokens_lost)
         return f"postponed: {error.message}"
 
     def _fail(self, error: NightshiftError) -> str:
-        """No retry can mend this: the input's location is not allowed, or it cannot be read at all."""
+        """No retry can succeed."""
         self._end(lambda tx: tx.shards.fail_held(self._lease))
         return f"failed: {error.message}"
 

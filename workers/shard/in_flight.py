@@ -1,4 +1,4 @@
-"""One row inside the engine, and what has been generated of it so far."""
+"""One row inside the engine, and what was generated of it so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,21 +11,19 @@ from workers.serving.model_server import ModelServer
 
 @dataclass(frozen=True)
 class AdmittedRow:
-    """A row that the engine has taken."""
-
     inference_id: str
     row: int
     request: RowRequest
     server: ModelServer
     num_choices: int
-    tries: int = 1  # this one included
+    tries: int = 1  # with this one
 
 
 class InFlight:
-    """The tokens of an admitted row. Changed by its shard's ledger alone."""
+    """Only its shard's ledger changes it."""
 
     def __init__(self, admitted: AdmittedRow, so_far: CarryOver | None, since_s: float) -> None:
-        """`so_far` is what an earlier attempt left; the engine was asked to continue it."""
+        """`so_far`: what the engine was asked to continue."""
         self.admitted = admitted
         self.since_s = since_s
         self.saved = 0 if so_far is None else so_far.num_tokens  # tokens that a listed carry-over has
@@ -34,13 +32,13 @@ class InFlight:
 
     @property
     def num_tokens(self) -> int:
-        """What would be lost if nothing of this row were saved."""
+        """Earlier tokens included."""
         return sum(len(self._choice(index).token_ids) for index in range(self.admitted.num_choices))
 
     def add(self, choice: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> int:
         """Add tokens to a choice. An engine that continues earlier tokens repeats them first.
 
-        Returns how many earlier tokens it turns out not to continue: they are generated again.
+        Returns how many earlier tokens are not continued, and so generated again.
         """
         is_first = not self._added
         self._added.setdefault(choice, ChoiceSoFar()).add(token_ids, logprobs)
@@ -51,7 +49,7 @@ class InFlight:
 
     @property
     def carry_over(self) -> CarryOver:
-        """A copy of the row as it stands, for a later lease to continue."""
+        """A copy of the row as it stands, for a later lease."""
         if not self._added and self._so_far is not None:
             return self._so_far
         choices = [self._choice(index).copy() for index in range(self.admitted.num_choices)]
@@ -64,7 +62,7 @@ class InFlight:
         return earlier[index] if index < len(earlier) else ChoiceSoFar()
 
     def _continues(self, choice: int) -> bool:
-        """Whether the first tokens are the earlier ones. The engine continues all choices or none."""
+        """The engine continues all choices or none."""
         assert self._so_far is not None
         if len(self._so_far.choices) != self.admitted.num_choices:
             return False

@@ -1,4 +1,4 @@
-"""Messages to a shard's runner: from the engine, its uploads, the heartbeat and the worker."""
+"""Messages to a shard's runner."""
 
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -10,8 +10,6 @@ from workers.shard.segments import Checkpoint
 
 @dataclass(frozen=True)
 class RowProgress:
-    """The engine has more of a row, or has ended it."""
-
     row: int
     inference_id: str
     progress: Progress
@@ -19,21 +17,19 @@ class RowProgress:
 
 @dataclass(frozen=True)
 class CheckpointListed:
-    """A checkpoint is in the database."""
-
     checkpoint: Checkpoint
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The shard cannot continue: its lease is lost, or waiting does not mend what a checkpoint failed on."""
+    """The shard cannot continue: its lease is lost, or no retry can write a checkpoint."""
 
     error: Exception
 
 
 @dataclass(frozen=True)
 class Drain:
-    """Hand the shard back, with the results of finished rows and the tokens of unfinished ones."""
+    """Hand the shard back, with finished rows and the tokens of unfinished ones."""
 
 
 Message = RowProgress | CheckpointListed | Failure | Drain | StopReason
@@ -49,7 +45,7 @@ class Inbox:
         self._messages.put(message)
 
     def get(self, timeout_s: float) -> Message | None:
-        """The next message; None if there is none within this time, which may be infinite."""
+        """None after this time, which may be infinite."""
         try:
             return self._messages.get(timeout=None if timeout_s == float("inf") else max(0.0, timeout_s))
         except Empty:

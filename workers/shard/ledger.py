@@ -1,12 +1,10 @@
 """What one lease of a shard has made, and how much of that the database has.
 
-    begin ──► in flight ──────── finish ──► result ── take_checkpoint ──► unlisted ── listed ──► done
-                │   ▲ progress                ▲
-                │   └───────                  │
-                ├── interrupt: it begins again│
-                └── give_up                   └── finish, of a row that the engine never had
-
-The runner's thread alone changes it. A change out of order is a bug, and asserts.
+begin ──► in flight ──────── finish ──► result ── take_checkpoint ──► unlisted ── listed ──► done
+            │   ▲ progress                ▲
+            │   └───────                  │
+            ├── interrupt: it begins again│
+            └── give_up                   └── finish, of a row that the engine never had
 """
 
 import time
@@ -23,38 +21,37 @@ from workers.shard.segments import Checkpoint
 
 
 class Ledger:
-    """The rows, results and tokens of one lease. Not thread-safe, but for `tokens_at_risk`."""
+    """Only the runner's thread changes it, in order; any thread may ask for `tokens_at_risk`."""
 
     def __init__(self, config: ShardConfig, *, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._clock_s = clock_s
         self._is_open = True
         self._in_flight: dict[int, InFlight] = {}  # by row
-        self._earlier: dict[int, CarryOver] = {}  # of rows that earlier leases began, and this one has not
+        self._earlier: dict[int, CarryOver] = {}  # of rows that this lease has not begun
         self._results: list[RowResult] = []  # in no checkpoint
         self._unlisted: deque[Checkpoint] = deque()
         self._oldest_result_s = 0.0
         self._carry_over_due_s = clock_s() + config.carry_over_interval_s
         self._generated = 0  # tokens
-        self._covered = 0  # of them, those that a listed checkpoint has
-        self._redone = 0  # earlier tokens that turned out to be of no use, in no checkpoint
+        self._covered = 0  # of them, in listed checkpoints
+        self._redone = 0  # earlier tokens not continued, in no checkpoint yet
 
-    # -- changes ---------------------------------------------------------------------------------------
+    # -- changes
 
     def resume(self, carry_overs: Mapping[int, CarryOver]) -> None:
-        """Take up what earlier leases left of rows that have no result."""
+        """What earlier leases left of rows that have no result."""
         assert not self._in_flight, "rows have begun without what was left of them"
         self._earlier = dict(carry_overs)
 
     def begin(self, admitted: AdmittedRow) -> None:
-        """A row is in the engine, which continues what an earlier lease left of it."""
+        """The engine continues what an earlier lease left of the row."""
         assert self._is_open, "a row has begun after the last checkpoint"
         assert admitted.row not in self._in_flight, f"row {admitted.row} is in flight already"
         earlier = self._earlier.pop(admitted.row, None)
         self._in_flight[admitted.row] = InFlight(admitted, earlier, self._clock_s())
 
     def progress(self, row: int, progress: Progress) -> None:
-        """The engine has generated more of a row in flight."""
         assert row in self._in_flight, f"row {row} is not in flight"
         flight = self._in_flight[row]
         had = flight.num_tokens
@@ -63,12 +60,12 @@ class Ledger:
         self._generated += flight.num_tokens - (had - dropped)
 
     def interrupt(self, row: int) -> None:
-        """The engine has broken a row off without a result; it may begin again."""
+        """The engine broke the row off; it may begin again."""
         assert row in self._in_flight, f"row {row} is not in flight"
         del self._in_flight[row]
 
     def finish(self, result: RowResult) -> None:
-        """A row has its result, in flight or refused before."""
+        """Of a row in flight, or refused before."""
         assert self._is_open, "a row has finished after the last checkpoint"
         self._in_flight.pop(result.row, None)
         if not self._results:
@@ -76,8 +73,8 @@ class Ledger:
         self._results.append(result)
 
     def take_checkpoint(self, rows_total: int | None, *, of_everything: bool = False) -> Checkpoint | None:
-        """The next checkpoint to write: new results and, when they are due, the rows in flight. None: there
-        is nothing new. Rows in flight for less than the interval are left out, unless it is of everything.
+        """New results and, when they are due, the rows in flight for at least the interval; or,
+        `of_everything`, all of them. None: there is nothing new.
         """
         assert self._is_open, "the last checkpoint has been taken"
         unfinished = None
@@ -100,41 +97,41 @@ class Ledger:
         return checkpoint
 
     def listed(self, checkpoint: Checkpoint) -> None:
-        """The database has a checkpoint. They are listed in the order in which they were taken."""
+        """In the order in which they were taken."""
         assert self._unlisted, "no checkpoint was taken"
         oldest = self._unlisted.popleft()
         assert oldest is checkpoint, "another checkpoint is to be listed first"
         self._covered = checkpoint.tokens_covered
 
     def give_up(self) -> None:
-        """This lease runs no further row: those in flight are cancelled, as the last checkpoint has them."""
+        """Forget the rows in flight: the last checkpoint is taken."""
         assert self._is_open, "the rows in flight have been given up"
         self._is_open = False
         self._in_flight.clear()
 
-    # -- questions -------------------------------------------------------------------------------------
+    # -- questions
 
     @property
     def in_flight(self) -> Mapping[int, InFlight]:
-        """The rows in the engine, by row: a view, not to be changed."""
+        """By row; not to be changed."""
         return MappingProxyType(self._in_flight)
 
     @property
     def unlisted(self) -> int:
-        """Checkpoints taken that the database does not have yet."""
+        """How many checkpoints the database does not have yet."""
         return len(self._unlisted)
 
     def earlier(self, row: int) -> CarryOver | None:
-        """What an earlier lease left of a row that has not begun."""
+        """What an earlier lease left of it."""
         return self._earlier.get(row)
 
     def tokens_at_risk(self) -> int:
-        """How many tokens would be generated again if this process died now. From any thread."""
+        """Tokens generated again if this process died now."""
         return self._generated - self._covered
 
     @property
     def is_due(self) -> bool:
-        """Whether a checkpoint is: for the number of results, their age, or that of rows in flight."""
+        """Whether a checkpoint is, for the number or age of results, or the age of rows in flight."""
         if self._carry_over_is_due:
             return True
         if not self._results:
@@ -144,7 +141,7 @@ class Ledger:
 
     @property
     def due_in_s(self) -> float | None:
-        """When one will be, if no further row finishes. None: never."""
+        """If no further row finishes. None: never."""
         at_s = [self._oldest_result_s + self._config.segment_interval_s] if self._results else []
         if self._config.carry_over_interval_s and self._in_flight:
             at_s.append(self._carry_over_due_s)
@@ -156,7 +153,7 @@ class Ledger:
         return is_wanted and self._clock_s() >= self._carry_over_due_s
 
     def _unfinished(self, older_than_s: float) -> dict[int, CarryOver] | None:
-        """All rows begun and not finished, as they stand. None: a listed carry-over has these tokens."""
+        """None: a listed carry-over has all tokens."""
         since_s = self._clock_s() - older_than_s
         begun = [flight for flight in self._in_flight.values() if flight.since_s <= since_s or flight.saved]
         if all(flight.num_tokens <= flight.saved for flight in begun):

@@ -1,4 +1,4 @@
-"""What a shard was ordered to do, and how long it may stay for that."""
+"""The orders to a shard, and the time that each leaves it."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from workers.shard.config import ShardConfig
 
 
 class Orders:
-    """Nothing, at first: the shard runs until every row has a result.
+    """Without an order, the shard runs until every row has a result.
 
     drain   begin nothing more, hand the shard back within `flush_s`
     stop    begin nothing more; rows in flight may finish within `stop_grace_s`
@@ -18,21 +18,21 @@ class Orders:
         self._flush_s = config.flush_s
         self._clock_s = clock_s
         self.is_draining = False
-        self._stop_at_s: float | None = None  # when rows still in flight are given up
-        self._leave_by_s = float("inf")  # when checkpoints still unwritten are given up
+        self._stop_at_s: float | None = None  # then rows in flight are given up
+        self._leave_by_s = float("inf")  # then unwritten checkpoints are given up
 
     def drain(self) -> None:
         self.is_draining = True
         self._leave_by_s = self._clock_s() + self._flush_s
 
     def stop(self) -> None:
-        """Repeated with every heartbeat; the first one counts."""
+        """The first call counts; every heartbeat repeats it."""
         if self._stop_at_s is None:
             self._stop_at_s = self._clock_s() + self._stop_grace_s
             self._leave_by_s = min(self._leave_by_s, self._stop_at_s + self._flush_s)
 
     def leave(self) -> None:
-        """The shard cannot continue: what is finished may still be written."""
+        """Finished rows may still be written."""
         self._leave_by_s = min(self._leave_by_s, self._clock_s() + self._flush_s)
 
     @property
@@ -41,7 +41,6 @@ class Orders:
 
     @property
     def may_begin(self) -> bool:
-        """Whether further rows may be given to the engine."""
         return not self.is_draining and not self.is_stopping
 
     def must_leave(self, *, has_rows_in_flight: bool) -> bool:
@@ -49,10 +48,8 @@ class Orders:
 
     @property
     def stop_in_s(self) -> float:
-        """Until rows in flight are given up."""
         return float("inf") if self._stop_at_s is None else self._stop_at_s - self._clock_s()
 
     @property
     def left_s(self) -> float:
-        """Until the shard has to be gone."""
         return self._leave_by_s - self._clock_s()

@@ -33,7 +33,7 @@ class InputUnreadable(Exception):
 
 
 class ShardRows:
-    """Returns what becomes of each row. Not thread-safe; `on_progress` is called from the engine's thread."""
+    """Not thread-safe; `on_progress` is called from the engine's thread."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class ShardRows:
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
         self._unread: Iterator[Row | BadRow] = iter(())
         self._next: Row | BadRow | None = None  # read, and not admitted
-        self._again: deque[AdmittedRow] = deque()  # broken off by the engine, to be admitted once more
+        self._again: deque[AdmittedRow] = deque()  # broken off by the engine
         self._cancelled_in: ModelServer | None = None  # which may still have rows
 
-    # -- to the engine ---------------------------------------------------------------------------------
+    # -- to the engine
 
     def open(self, done: Collection[int]) -> None:
         """Read the input, but for the rows that are done. Raises InputUnreadable."""
@@ -73,9 +73,9 @@ class ShardRows:
         return self._next is not None or bool(self._again)
 
     def admit_next(self) -> AdmittedRow | RowResult | None:
-        """Give one row to the engine, or say why it cannot be run. None: not now.
+        """Give one row to the engine, or return its result if it cannot be run. None: not now.
 
-        Raises LeaseLost. Once the caller has noted what it got, it calls `advance`.
+        Raises LeaseLost. The caller notes what it got, then calls `advance`.
         """
         if self._again:
             again = self._again[0]
@@ -95,13 +95,12 @@ class ShardRows:
             self._next = next(self._unread, None)
 
     def on_admission_blocked(self) -> None:
-        """No row can be begun for now."""
         self._watch.on_admission_blocked()
 
-    # -- back from the engine --------------------------------------------------------------------------
+    # -- back from the engine
 
     def ended(self, admitted: AdmittedRow, progress: Progress) -> RowResult | None:
-        """The engine has ended a row. None: it broke the row off, which is admitted once more."""
+        """The engine has ended a row. None: it broke the row off, which is admitted again."""
         self._watch.finished(admitted.row)
         custom_id = admitted.request.custom_id
         if progress.answer is not None:
@@ -117,18 +116,18 @@ class ShardRows:
         admitted.server.cancel(admitted.inference_id)
 
     def close(self) -> None:
-        """Every row that was admitted has ended or is cancelled. Only once the engine has taken these out may
-        a suspected row be alone in it.
+        """Every admitted row has ended or is cancelled. A suspected row may be alone in the engine only once
+        that has taken the cancelled ones out.
         """
         if self._cancelled_in is None:
             self._watch.close()
         else:
             self._cancelled_in.after_cancelled(self._watch.close)
 
-    # -- one row ---------------------------------------------------------------------------------------
+    # -- one row
 
     def _read(self, done: Collection[int]) -> Iterator[Row | BadRow]:
-        """The shard's rows that no listed segment has. At the end, the number of all rows is known."""
+        """The rows that are not done. At the end, `total` is known."""
         shard = self._claim.shard
         count = 0
         try:

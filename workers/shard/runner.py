@@ -4,11 +4,9 @@
                                          ▲                     │
                                          └── checkpoint listed ┘
 
-One thread a shard; it alone changes the ledger. Rows are read as fast as the engine takes them and results
-leave the memory with every segment, so memory use does not depend on the number of rows.
-
-Trouble with the database or our own store is waited for under the lease. Trouble with the input, or a bug,
-ends the lease: what is finished is written, and the shard goes back to the queue.
+One thread per shard; only it changes the ledger. Results leave the memory with every segment, so that memory
+use does not depend on the number of rows. Trouble with the database or our own store is waited for under the
+lease. Trouble with the input, or a bug, ends the lease once finished rows are written.
 """
 
 import logging
@@ -34,13 +32,13 @@ from workers.shard.uploads import UPLOADS_MAX, Uploads, may_pass
 
 log = logging.getLogger(__name__)
 
-BUSY_RETRY_S: Final = 0.2  # until a row is offered again to a model that took none
+BUSY_RETRY_S: Final = 0.2  # before a busy model is offered a row again
 
 T = TypeVar("T")
 
 
 class ShardRunner:
-    """One lease of one shard, from claim to its end. Start it once."""
+    """One lease of one shard. Start it once."""
 
     def __init__(
         self,
@@ -77,10 +75,10 @@ class ShardRunner:
         self._endings = Endings(claim, dependencies.store)
         self._thread = threading.Thread(target=self._run, name=f"shard-{claim.shard.shard_no}", daemon=True)
 
-    # -- orders, from any thread -----------------------------------------------------------------------
+    # -- orders, from any thread
 
     def start(self) -> None:
-        """Raises RuntimeError when there is no thread for it; then nothing has begun, and it never ends."""
+        """Raises RuntimeError if no thread can be started; then nothing has begun, and it never ends."""
         self._uploads.start()
         try:
             self._thread.start()
@@ -102,15 +100,14 @@ class ShardRunner:
         self._inbox.put(reason)
 
     def tokens_at_risk(self) -> int:
-        """How many tokens would be generated again if this process died now."""
         return self._ledger.tokens_at_risk()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end. False: it is still running."""
+        """False: it is still running."""
         self._thread.join(timeout_s)
         return not self.is_alive
 
-    # -- the thread ------------------------------------------------------------------------------------
+    # -- the thread
 
     def _run(self) -> None:
         lease = self.claim.lease
@@ -136,7 +133,7 @@ class ShardRunner:
         log.info("shard ended", extra={"action": "shard_ended"} | about | ended)
 
     def _outcome(self) -> str:
-        """Run the shard, and end the lease as what came of that demands."""
+        """Run the shard, and end the lease as its outcome demands."""
         try:
             self._work()
             return self._end()
@@ -144,7 +141,7 @@ class ShardRunner:
             raise
         except InputUnreadable as unreadable:
             self._orders.leave()
-            self._flush()  # what is finished is not lost with the rows that cannot be read
+            self._flush()  # finished rows are not lost with unreadable ones
             return self._endings.after_input(unreadable.error, self.tokens_at_risk())
         except NightshiftError as error:
             return self._endings.after(error, self.tokens_at_risk())
@@ -153,9 +150,9 @@ class ShardRunner:
             return self._endings.break_off(error, self.tokens_at_risk())
 
     def _work(self) -> None:
-        """Run every row that has no result yet, or as many as the orders allow."""
-        done = self._insist(self._checkpoints.rows_done)
-        carry_overs = self._insist(self._checkpoints.carry_over)
+        """Run every row that has no result yet, as far as the orders allow."""
+        done = self._retry(self._checkpoints.rows_done)
+        carry_overs = self._retry(self._checkpoints.carry_over)
         self._ledger.resume({row: carry_over for row, carry_over in carry_overs.items() if row not in done})
         self._rows.open(done)
         while self._rows.has_waiting or self._ledger.in_flight:
@@ -169,7 +166,7 @@ class ShardRunner:
                 self._checkpoint()
         self._flush()
 
-    # -- rows ------------------------------------------------------------------------------------------
+    # -- rows
 
     @property
     def _may_admit(self) -> bool:
@@ -177,7 +174,6 @@ class ShardRunner:
         return has_room and not self._uploads_are_full and self._orders.may_begin
 
     def _admit_rows(self) -> None:
-        """Give the engine what it takes, and note the rows that are refused."""
         while self._rows.has_waiting and self._may_admit:
             admitted = self._rows.admit_next()
             if admitted is None:
@@ -207,7 +203,7 @@ class ShardRunner:
         for flight in self._ledger.in_flight.values():
             self._rows.cancel(flight.admitted)
 
-    # -- checkpoints -----------------------------------------------------------------------------------
+    # -- checkpoints
 
     @property
     def _uploads_are_full(self) -> bool:
@@ -223,7 +219,7 @@ class ShardRunner:
             self._uploads.put(checkpoint)
 
     def _flush(self) -> None:
-        """Write all there is, rows in flight included, and wait until that is done or it is time to leave."""
+        """Write all there is, rows in flight included, until that is done or it is time to leave."""
         self._cancel_rows()
         self._checkpoint(of_everything=not self._orders.is_stopping)
         self._ledger.give_up()
@@ -232,28 +228,28 @@ class ShardRunner:
             if message is not None:
                 self._handle(message)
 
-    # -- the end ---------------------------------------------------------------------------------------
+    # -- the end
 
     def _end(self) -> str:
         if self._orders.is_draining:
-            ended = self._insist(lambda: self._endings.hand_back(self.tokens_at_risk()))
+            ended = self._retry(lambda: self._endings.hand_back(self.tokens_at_risk()))
             outcome = "handed back"
         elif self._orders.is_stopping:
-            ended, outcome = self._insist(self._endings.stop), "stopped"
+            ended, outcome = self._retry(self._endings.stop), "stopped"
         else:
             rows_total = self._rows.total
             assert rows_total is not None, "the input was read to its end"
-            ended, outcome = self._insist(lambda: self._endings.complete(rows_total)), "done"
+            ended, outcome = self._retry(lambda: self._endings.complete(rows_total)), "done"
         if not ended:
             raise LeaseLost
         if not self._orders.is_draining:
             self._checkpoints.forget_carry_over()
         return outcome
 
-    # -- messages --------------------------------------------------------------------------------------
+    # -- messages
 
     def _wait(self) -> None:
-        """Wait for a message, but not past the next thing that is due; then take all there are."""
+        """Wait for a message, at most until the next thing is due; then take all there are."""
         wait_s = self._orders.stop_in_s
         if self._may_admit and self._rows.has_waiting:
             wait_s = min(wait_s, BUSY_RETRY_S)
@@ -276,10 +272,10 @@ class ShardRunner:
         else:
             self._orders.stop()
 
-    def _insist(self, act: Callable[[], T]) -> T:
-        """Do what the database or our own store must do for us, however often it takes under this lease.
+    def _retry(self, act: Callable[[], T]) -> T:
+        """Retry what the database or our own store fails on; messages are handled meanwhile.
 
-        Messages are handled meanwhile. Raises what waiting does not mend, or anything if it is time to leave.
+        Raises what waiting does not mend, or anything once it is time to leave.
         """
         faults = 0
         while True:

@@ -1,4 +1,4 @@
-"""The bulk shards that one worker runs: started with their claim, all handed back when the worker drains."""
+"""The bulk shards that one worker runs."""
 
 import logging
 import threading
@@ -15,32 +15,32 @@ log = logging.getLogger(__name__)
 
 
 class Shards:
-    """The running shards. For any thread."""
+    """For any thread."""
 
     def __init__(
         self, dependencies: ShardDependencies, config: ShardConfig, on_end: Callable[[], None]
     ) -> None:
-        """`on_end` is called, from a shard's thread, whenever a place has become free."""
+        """`on_end` is called from a shard's thread when its place is free."""
         self._dependencies = dependencies
         self._config = config
         self._on_end = on_end
         self._lock = threading.Lock()
-        self._running: set[ShardRunner] = set()  # each until its thread says that it has ended
+        self._running: set[ShardRunner] = set()  # until their threads report their end
 
     def __len__(self) -> int:
         return len(self._running)
 
     @property
     def are_alive(self) -> bool:
-        """Whether every place that is taken has a thread that will give it back."""
+        """Whether every taken place has a thread that will free it."""
         with self._lock:
             return all(runner.is_alive for runner in self._running)
 
     def run(self, claim: BulkClaim, claimed_at_s: float) -> ShardRunner:
-        """Start a claimed shard. Raises RuntimeError when there is no thread for it: it is handed back."""
+        """Start a claimed shard. Raises RuntimeError if no thread can be started: it is handed back."""
         runner = ShardRunner(claim, self._dependencies, self._config, self._ended)
         try:
-            with self._lock:  # it cannot end before it is in the set, nor be joined before it has started
+            with self._lock:  # it ends only once it is in the set, and is joined only once started
                 self._dependencies.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
                 runner.start()
                 self._running.add(runner)
@@ -50,9 +50,8 @@ class Shards:
         return runner
 
     def drain(self, until_s: float) -> None:
-        """Hand every shard back: its own thread does, with its results, or this one when time is up.
-
-        `until_s` is on the monotonic clock.
+        """Hand every shard back: its own thread does, with its results, or this one once `until_s`, on the
+        monotonic clock, has come.
         """
         with self._lock:
             runners = list(self._running)
@@ -67,9 +66,7 @@ class Shards:
                 self._hand_back(runner)
 
     def _hand_back(self, runner: ShardRunner) -> None:
-        """For a shard without a thread, or whose thread waits, most likely for an upload: what that would
-        still write is refused.
-        """
+        """For a shard without a thread, or whose thread still waits: what it would write is refused."""
         self._dependencies.heartbeat.release(runner.claim.lease)
         try:
             Endings(runner.claim, self._dependencies.store).hand_back(runner.tokens_at_risk())

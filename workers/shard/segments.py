@@ -5,8 +5,8 @@
     rows in flight ───► carry-over t3-c000002.jsonl ┘
                         stored, never read               exist
 
-What a worker stored and did not list is collected later. A carry-over replaces the one before; continuing it
-costs one prefill instead of the whole row. Both are checked against their sha256 when read.
+Objects stored and not listed are collected later. A carry-over replaces the one before; continuing it costs
+one prefill. Both are checked against their sha256 when read.
 """
 
 import hashlib
@@ -27,28 +27,28 @@ from workers.serving.carry_over import CarryOver, decode_carry_overs, encode_car
 
 log = logging.getLogger(__name__)
 
-CARRY_OVER_BYTES_MAX = 256 * 1024 * 1024  # what a reader of one is prepared to hold; no more is written
+CARRY_OVER_BYTES_MAX = 256 * 1024 * 1024  # that a reader holds; no more is written
 
 
 class LeaseLost(Exception):
-    """Another worker may have the shard by now. Nothing more may be written for it."""
+    """Another worker may have the shard: nothing more may be written for it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Where a shard stands: listed whole or not at all."""
+    """Listed whole or not at all."""
 
-    results: Sequence[RowResult] = ()  # rows finished since the one before
+    results: Sequence[RowResult] = ()  # since the one before
     unfinished: Mapping[int, CarryOver] | None = None  # rows begun; None: the carry-over before stays
-    rows_total: int | None = None  # known once the input has been read to its end
-    tokens_left_out: int = 0  # generated for rows in flight, and not in it
-    tokens_covered: int = 0  # generated under this lease, and in it or the ones before
-    tokens_redone: int = 0  # of earlier leases, found since the one before not to be continued
+    rows_total: int | None = None  # known at the end of the input
+    tokens_left_out: int = 0  # of rows in flight
+    tokens_covered: int = 0  # of this lease, in it or those before
+    tokens_redone: int = 0  # of earlier leases, not continued; since the one before
 
 
 @dataclass
 class _Stored:
-    """The objects of a checkpoint that are stored and not listed yet."""
+    """Stored and not listed yet."""
 
     checkpoint: Checkpoint
     segment: Segment | None = None
@@ -56,7 +56,7 @@ class _Stored:
 
 
 class Checkpoints:
-    """Reads what earlier leases of a shard left, and writes for this one. One thread at a time."""
+    """Reads what earlier leases left, and writes for this one. One thread at a time."""
 
     def __init__(self, claim: BulkClaim, store: Store, objects: ObjectStore) -> None:
         self._claim = claim
@@ -68,7 +68,7 @@ class Checkpoints:
         self._stored: _Stored | None = None
 
     def rows_done(self) -> set[int]:
-        """The rows that earlier leases have finished: those in listed segments, and no others."""
+        """The rows in listed segments."""
         with self._store.snapshot() as tx:
             segments = tx.shards.segments(self._claim.shard.id)
         done: set[int] = set()

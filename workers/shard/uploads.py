@@ -1,8 +1,7 @@
-"""Writes the checkpoints of one shard, in order, on a thread of its own: a slow object store does not stop
-the rows, a dead one stops them after a few checkpoints.
+"""Writes the checkpoints of one shard, in order, on its own thread: a slow object store stops no row.
 
-There is no spool on a local disk: an object is stored before it is listed, and a listing that comes after the
-lease is refused.
+Nothing is spooled to a local disk: an object is stored before it is listed, and a listing after the lease is
+refused.
 """
 
 import logging
@@ -19,7 +18,7 @@ from workers.shard.segments import Checkpoint
 log = logging.getLogger(__name__)
 
 LISTING_RETRY_S: Final = 1.0  # while the database is away, or the lease is not trusted
-UPLOADS_MAX: Final = 4  # checkpoints taken and not listed; with so many, no further row is admitted
+UPLOADS_MAX: Final = 4  # unlisted checkpoints; with so many, no row is admitted
 
 
 class Uploads:
@@ -34,8 +33,8 @@ class Uploads:
         on_failed: Callable[[Exception], None],
         name: str,
     ) -> None:
-        """`commit` is called again with a checkpoint it failed to write, and not while the lease is not
-        trusted. The last two are called from the thread here.
+        """`commit` is called again with a checkpoint it failed on, and only while the lease is trusted. The
+        last two are called from this thread.
         """
         self._commit = commit
         self._is_trusted = is_trusted
@@ -53,7 +52,7 @@ class Uploads:
         self._waiting.put(checkpoint)
 
     def abandon(self) -> None:
-        """Write nothing more. A checkpoint being written may still be listed, if the term holds."""
+        """A checkpoint being written may still be listed, if the term holds."""
         self._abandoned.set()
         self._waiting.put(None)
 
@@ -68,7 +67,7 @@ class Uploads:
             self._on_listed(checkpoint)
 
     def _write(self, checkpoint: Checkpoint) -> bool:
-        """Try until it is listed. False: abandoned. Raises what waiting does not mend."""
+        """False: abandoned. Raises what waiting does not mend."""
         faults = 0
         while not self._abandoned.is_set():
             wait_s = LISTING_RETRY_S
@@ -94,5 +93,5 @@ class Uploads:
 
 
 def may_pass(error: DatabaseUnavailable | StorageError) -> bool:
-    """Whether the database or our own store may be back later, by itself or by the operator's doing."""
+    """Whether the database or our own store may be back later."""
     return isinstance(error, DatabaseUnavailable) or storage_verdict(error, in_our_store=True) != "fail"
