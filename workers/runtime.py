@@ -54,8 +54,6 @@ CELERY_STOP_S: Final = 5.0  # for Celery to end, once there is nothing left to h
 
 @dataclass(frozen=True)
 class Connections:
-    """What a worker is connected to."""
-
     store: Store
     objects: ObjectStore
     sources: Sources
@@ -104,7 +102,7 @@ class Runtime:
         self._registration.register()
         self._heartbeat.start()
         self._hints.start()
-        self._notices.wait_out()
+        self._notices.wait_until_withdrawn()
         check_distinct(self._settings.models)
         self._models = self._load_models()
         self._make_parts()
@@ -117,7 +115,7 @@ class Runtime:
         self._shutdown.work_begins()
         self.intake.start()
         self._watchdog.start()
-        self._open_for_work()
+        self._report_ready()
 
     def _load_models(self) -> Models:
         paths = enumerate(self._settings.models)
@@ -230,9 +228,9 @@ class Runtime:
             limit_s=self._settings.deaf_after_s,
         )
         steps = StuckStep({s.model.id: s for s in self._models}, self._settings.step_timeout_s)
-        return Watchdog([steps, DeadThread(threads), silent], self._found)
+        return Watchdog([steps, DeadThread(threads), silent], self._on_finding)
 
-    def _found(self, finding: Finding) -> None:
+    def _on_finding(self, finding: Finding) -> None:
         if self._shutdown.is_draining:
             return  # parts are being stopped
         log.critical("stuck: %s", finding.reason, extra={"action": "stuck", "exit_code": finding.exit_code})
@@ -283,7 +281,7 @@ class Runtime:
             line_bytes_max=settings.line_bytes_max,
         )
 
-    def _open_for_work(self) -> None:
+    def _report_ready(self) -> None:
         self._registration.open(server.model for server in self._models)
         if not self._shutdown.is_draining:
             self._heartbeat.state = WorkerState.READY

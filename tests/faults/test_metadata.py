@@ -19,7 +19,7 @@ from nightshift.outbound.cloud_metadata import (
 from tests.faults import metadata
 from tests.faults.metadata import EVENT_ID, MACHINE, Metadata, Trouble
 from tests.unit.workers.scripted import ManualClock
-from workers.health.spot import NOTICE_STANDS_S, SpotWatcher
+from workers.health.spot import NOTICE_VALID_S, SpotWatcher
 
 AT = datetime(2026, 11, 21, 18, tzinfo=UTC)
 CLOUDS = ["aws", "gcp", "azure"]
@@ -164,7 +164,7 @@ def test_a_notice_that_no_answer_confirms_comes_to_nothing_in_the_end(cloud):
     watcher.look()
     cloud.trouble = Trouble.FAILS
 
-    clock.advance(NOTICE_STANDS_S - 1)
+    clock.advance(NOTICE_VALID_S - 1)
     assert watcher.look() is not None
     clock.advance(1)
     assert watcher.look() is None

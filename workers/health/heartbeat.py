@@ -1,8 +1,7 @@
 """Renews this worker's leases, and tells their holders when one is lost or its job is to stop.
 
-One statement renews everything held. A lease that its answer lacks is another worker's by now: the holder is
-told at once and must write nothing more. A beat may wait for the database; a second thread, the fence, gives
-up leases that can no longer be trusted by the clock alone.
+One statement renews all of them; a lease that its answer lacks may be another worker's. A beat may wait for
+the database: a second thread, the fence, gives up untrusted leases by the clock alone.
 """
 
 import logging
@@ -22,19 +21,19 @@ from nightshift.store.shards.leases import HeldLease
 log = logging.getLogger(__name__)
 
 FENCE_LOOKS_PER_BEAT: Final = 5
-RETRY_S: Final = 1.0  # after a beat that failed, so that a database that is back renews leases in time
+RETRY_S: Final = 1.0  # after a failed beat, so that leases are renewed in time once the database is back
 
 
 class Holder(Protocol):
-    """What runs under a lease. Both calls come from the heartbeat's threads, the first one also from the
-    thread that claims, and must return at once.
+    """What runs under a lease. Called from the heartbeat's threads, `lease_lost` also from the one that
+    claims; both must return at once.
     """
 
     def lease_lost(self) -> None:
         """Write nothing more."""
 
     def stop_requested(self, reason: StopReason) -> None:
-        """Start nothing more; what is running may finish within the grace period. Called repeatedly."""
+        """Start nothing more; what runs may finish within the grace period. Called repeatedly."""
 
 
 @dataclass
@@ -46,7 +45,7 @@ class _Held:
 
 
 class Heartbeat:
-    """The leases of this worker. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class Heartbeat:
         clock_s: Callable[[], float] = time.monotonic,
         on_drain_request: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_drain_request` is called, with every beat, while the operator wants this worker to drain."""
+        """`on_drain_request` is called with every beat while the operator wants this worker to drain."""
         self._store = store
         self._worker_id = worker_id
         self._config = config
@@ -86,15 +85,14 @@ class Heartbeat:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the threads run that renew and give up."""
         return all(thread.is_alive() for thread in self._threads)
 
     def beat_now(self) -> None:
-        """Beat without waiting for the interval: orders may have changed. Returns at once."""
+        """Beat without waiting for the interval. Returns at once."""
         self._wake.set()
 
     def clock_s(self) -> float:
-        """The clock that trust is measured on: this process's monotonic one."""
+        """The monotonic clock that trust is measured on."""
         return self._clock_s()
 
     def hold(
@@ -107,8 +105,8 @@ class Heartbeat:
         """Keep a lease from now on. `claimed_at_s` is this clock *before* the claim was asked for.
 
         `tokens_at_risk`, called from the heartbeat's thread, returns how many tokens would be generated again
-        if this process died now. The holder of an earlier term of this shard is told, from this thread, that
-        its lease is lost: it expired by the database's clock and not by ours.
+        if this process died. The holder of an earlier term of this shard is told that its lease is lost: it
+        expired by the database's clock and not by ours.
         """
         trust = Trust(self._config)
         trust.renewed(claimed_at_s)
@@ -132,7 +130,7 @@ class Heartbeat:
             return held is not None and held.lease.term == lease.term and held.trust.holds(self._clock_s())
 
     def beat(self) -> bool:
-        """Renew everything once, and pass the answer on. False: the database is away."""
+        """Renew everything once. False: the database is away."""
         with self._lock:
             asked = list(self._held.values())
         at_risk = {held.lease.shard_id: held.tokens_at_risk() for held in asked}
@@ -155,7 +153,7 @@ class Heartbeat:
         return True
 
     def drop_untrusted(self) -> None:
-        """Give up the leases that another worker may have by now: not renewed for so long."""
+        """Give up leases not renewed for so long that another worker may have them."""
         with self._lock:
             now_s = self._clock_s()
             lost = [held for held in self._held.values() if held.trust.is_lost(now_s)]
@@ -176,7 +174,7 @@ class Heartbeat:
         with self._lock:
             current = self._held.get(held.lease.shard_id)
             if current is not held:
-                return  # released meanwhile; or replaced, and its holder told
+                return  # released meanwhile, or replaced
             del self._held[held.lease.shard_id]
         self._tell_lost(held)
 

@@ -1,6 +1,5 @@
-"""Numbers of one worker process for Prometheus: what it holds, what its engines do, what it weighs.
-
-What became of the rows stands in the database, and `api/metrics.py` tells it from there.
+"""One worker process for Prometheus: its leases, its engines' steps, its memory. Results are in the
+database.
 """
 
 import time
@@ -88,7 +87,7 @@ ENGINE_FIGURES = (
 
 
 class WorkerMetrics(Collector):
-    """Asked at every scrape; nothing is counted twice for it."""
+    """Collected at every scrape."""
 
     def __init__(
         self,
@@ -138,7 +137,7 @@ class WorkerMetrics(Collector):
             yield metric
 
     def serve(self, port: int) -> None:
-        """Answer `GET /metrics` on this port from now on. Raises ConfigurationError if it is taken."""
+        """Answer `GET /metrics` on this port. Raises ConfigurationError if it is taken."""
         try:
             self._http, _ = start_http_server(port, registry=self.registry)
         except OSError as error:

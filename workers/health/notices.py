@@ -3,7 +3,7 @@
     rebalance      leave, if this is a spot machine and a worker on another one is ready to replace this one
     interruption   leave
 
-Restarted under a notice by its supervisor, it loads no model and waits until the notice is withdrawn.
+Restarted under a notice, it loads no model before the notice is withdrawn.
 """
 
 import logging
@@ -21,12 +21,12 @@ from workers.health.spot import SpotWatcher
 
 log = logging.getLogger(__name__)
 
-FIRST_LOOK_S: Final = 3.0  # a start waits so long for the first answer
+FIRST_LOOK_S: Final = 3.0  # for the first answer, at a start
 LOOK_MAX_S: Final = 10.0  # a look may hang; the last notice expires meanwhile
 
 
 class Notices:
-    """The notices about this machine. Without a provider there are none."""
+    """Without a provider there are none."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class Notices:
         self._registration = registration
         self._heartbeat = heartbeat
         self._on_leave = on_leave
-        self._watcher = SpotWatcher(provider, self._noticed) if provider is not None else None
+        self._watcher = SpotWatcher(provider, self._on_notice) if provider is not None else None
         self._is_waiting = False
-        self._followed: NoticeKind | None = None
+        self._reported: NoticeKind | None = None
         self._acknowledged: str | None = None
 
-    def wait_out(self) -> None:
+    def wait_until_withdrawn(self) -> None:
         """Begin to watch. Returns once there is no notice that this worker would leave for."""
         if self._watcher is None:
             return
@@ -54,7 +54,7 @@ class Notices:
         self._watcher.start()
         self._watcher.has_looked.wait(FIRST_LOOK_S)
         began_s = time.monotonic()
-        while (notice := self._watcher.standing) is not None and self._must_go(notice):
+        while (notice := self._watcher.current) is not None and self._must_leave(notice):
             if self._heartbeat.state is not WorkerState.DRAINING:
                 self._heartbeat.state = WorkerState.DRAINING
                 log.warning(
@@ -72,26 +72,26 @@ class Notices:
         self._is_waiting = False
 
     def _acknowledge(self, watcher: SpotWatcher, event_id: str | None) -> None:
-        """Tell the cloud that it need not wait: no worker here has work. The other workers of this machine
-        had the same notice, and the time that a drain may take.
+        """Tell the cloud that it need not wait: no worker here has work. The machine's other workers had the
+        same notice, and the time that a drain may take.
         """
         if event_id is None or event_id == self._acknowledged or not watcher.acknowledge(event_id):
             return
         self._acknowledged = event_id
         log.warning("interruption acknowledged", extra={"action": "acknowledged", "event": event_id})
 
-    def _noticed(self, notice: Notice) -> None:
-        if self._is_waiting or not self._must_go(notice):
+    def _on_notice(self, notice: Notice) -> None:
+        if self._is_waiting or not self._must_leave(notice):
             return
-        if self._followed is not notice.kind:
-            self._followed = notice.kind
+        if self._reported is not notice.kind:
+            self._reported = notice.kind
             log.warning(
                 "this machine is about to be taken away",
                 extra={"action": "spot_notice", "provider": notice.provider, "kind": notice.kind},
             )
         self._on_leave()
 
-    def _must_go(self, notice: Notice) -> bool:
+    def _must_leave(self, notice: Notice) -> bool:
         if notice.kind is NoticeKind.INTERRUPTION:
             return True
         is_spot = Capacity(self._settings.capacity) is Capacity.SPOT

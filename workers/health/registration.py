@@ -1,4 +1,4 @@
-"""This worker's row in the database, which is all that the rest of the service sees of it."""
+"""This worker's row in the database."""
 
 import logging
 import os
@@ -20,8 +20,6 @@ ALIVE_WITHIN: Final = timedelta(seconds=30)  # of their last heartbeat: six of t
 
 
 class Registration:
-    """One worker's row."""
-
     def __init__(self, store: Store, worker_id: str, capacity: Capacity) -> None:
         self._store = store
         self._worker_id = worker_id
@@ -29,17 +27,15 @@ class Registration:
 
     def register(self) -> None:
         """Record that the worker exists, and loads its models."""
-        self._insist(self._insert)
+        self._retry(self._insert)
 
     def open(self, models: Iterable[Model]) -> None:
         """Record that it has loaded these and is ready."""
         served = list(models)
-        self._insist(lambda: self._serve(served))
+        self._retry(lambda: self._serve(served))
 
-    def _insist(self, act: Callable[[], None]) -> None:
-        """Wait for a database that is away: a worker that ended for that would be restarted in vain, until
-        its supervisor gave up.
-        """
+    def _retry(self, act: Callable[[], None]) -> None:
+        """Wait for the database: a worker that ended would be restarted until its supervisor gave up."""
         while True:
             try:
                 act()
@@ -75,7 +71,7 @@ class Registration:
             tx.workers.serves(self._worker_id, [model.id for model in models], now)
 
     def mark(self, state: WorkerState) -> None:
-        """Without a database nothing is recorded: recovery then finds that the heartbeats have ended."""
+        """Without a database nothing is recorded: recovery then sees the heartbeats end."""
         try:
             with self._store.transaction() as tx:
                 tx.workers.mark(self._worker_id, state, tx.now())
@@ -83,9 +79,7 @@ class Registration:
             log.warning("state not recorded", extra={"action": "mark_failed", "reason": error.message})
 
     def is_replaceable(self, models: Iterable[str]) -> bool:
-        """Whether another ready worker has all these models and the same capacity, which some jobs require.
-        False if the database is away.
-        """
+        """Whether another ready worker has these models and this capacity. False if the database is away."""
         needed = set(models)
         try:
             with self._store.snapshot() as tx:

@@ -1,7 +1,4 @@
-"""Whether a worker process is to end, with which exit code, and how it ends itself.
-
-A process that holds work drains first; before that there is nothing to hand back, and it ends at once.
-"""
+"""Whether a worker process is to end, with which exit code. One that holds work drains first."""
 
 import faulthandler
 import logging
@@ -18,27 +15,27 @@ from nightshift.processes.supervisor import HURRY_AFTER_S
 
 log = logging.getLogger(__name__)
 
-# With these Celery ends the process, and gives messages back; with others its connection may be the reason.
+# Celery ends the process with these; with others, its connection may be the reason to leave.
 IN_ORDER: Final = (0, NO_RESTART_EXIT)
 
 
 class Shutdown:
-    """The reasons to leave, and what became of them. For any thread."""
+    """For any thread."""
 
     def __init__(self, exit: Callable[[int], None]) -> None:
         """`exit` ends the process, and does not return."""
         self.exit = exit
-        self._holds_work = threading.Event()  # from now on leaving means draining
+        self._holds_work = threading.Event()  # once set, leaving means draining
         self._draining = threading.Event()
         self._told_at_s: float | None = None
         self._exit_code = 0
-        self._is_drain_requested = False  # by the operator, before or while it left for another reason
+        self._is_drain_requested = False  # by the operator
 
     # -- reasons to leave
 
     def told_to_stop(self) -> None:
-        """SIGTERM has come; called from its handler. Before there is work, and when it comes a second time a
-        while later, the process ends at once.
+        """For SIGTERM's handler. Without work, or at a second signal HURRY_AFTER_S later, the process ends at
+        once.
         """
         now_s = time.monotonic()
         if not self._holds_work.is_set():
@@ -57,7 +54,7 @@ class Shutdown:
         self.leave_once()
 
     def leave_once(self) -> None:
-        """For a reason that is repeated while the worker leaves."""
+        """For a reason that is repeated."""
         if not self.is_draining:
             self.leave()
 
@@ -75,7 +72,7 @@ class Shutdown:
         self._holds_work.set()
 
     def begin_drain(self) -> bool:
-        """False: there is no work, and nothing to drain."""
+        """False: there is no work."""
         if not self._holds_work.is_set():
             return False
         self._draining.set()
@@ -90,7 +87,7 @@ class Shutdown:
 
     @property
     def exit_code(self) -> int:
-        """What this process ends with once it has drained."""
+        """After the drain."""
         return self._exit_code or (NO_RESTART_EXIT if self._is_drain_requested else 0)
 
     @property
@@ -99,7 +96,7 @@ class Shutdown:
         return self.exit_code in IN_ORDER
 
     def drain_too_slow(self) -> None:
-        """End the process with what it still holds: its leases expire."""
+        """End the process; the leases it holds expire."""
         log.critical("drain took too long", extra={"action": "drain_too_slow"})
         self.exit(self._exit_code_too_slow)
 
@@ -109,18 +106,18 @@ class Shutdown:
 
 
 def exit_process(exit_code: int) -> None:
-    """End now, whatever other threads are doing. Never returns."""
+    """End now, whatever other threads are doing."""
     logging.shutdown()
     os._exit(exit_code)
 
 
 def engine_died(error: BaseException) -> None:
-    """End the process: without its engine it would hold its leases and do nothing."""
+    """End the process, which would hold its leases and do nothing."""
     log.critical("engine died", exc_info=error, extra={"action": "engine_died"})
     exit_process(EXIT_ENGINE_DIED)
 
 
 def dump_stacks() -> None:
-    """Write where every thread is. Celery replaces sys.stderr by an object without a file."""
+    """Celery replaces sys.stderr by an object without a file."""
     if sys.__stderr__ is not None:
         faulthandler.dump_traceback(sys.__stderr__, all_threads=True)

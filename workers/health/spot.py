@@ -1,7 +1,6 @@
-"""Learns that this machine is about to be taken away: a thread asks the cloud's metadata server.
+"""Asks the cloud's metadata server whether this machine is about to be taken away.
 
-Nothing depends on a notice: without one, the machine loses the same as one that is killed. Whatever the
-server does costs this thread alone.
+A machine that got no notice loses what a killed one loses. The server's faults stay in this thread.
 """
 
 import logging
@@ -14,12 +13,10 @@ from nightshift.outbound.cloud_metadata import Notice, Provider
 
 log = logging.getLogger(__name__)
 
-NOTICE_STANDS_S: Final = 300.0  # without an answer; a server that is gone cannot withdraw its notice
+NOTICE_VALID_S: Final = 300.0  # without an answer: a server that is gone cannot withdraw its notice
 
 
 class SpotWatcher:
-    """Asks a provider again and again, on a thread of its own."""
-
     def __init__(
         self,
         provider: Provider,
@@ -27,7 +24,7 @@ class SpotWatcher:
         *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_notice` is called after every look that finds a notice, so repeatedly for each."""
+        """`on_notice` is called after every look that finds a notice."""
         self._provider = provider
         self._on_notice = on_notice
         self._clock_s = clock_s
@@ -42,21 +39,21 @@ class SpotWatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more, without waiting for a look under way."""
+        """Does not wait for a look under way."""
         self._stopping.set()
 
     @property
-    def standing(self) -> Notice | None:
-        """The notice in the last answer, for a while; a look that does not end is no answer."""
-        is_old = self._clock_s() >= self._answered_at_s + NOTICE_STANDS_S
+    def current(self) -> Notice | None:
+        """The notice in the last answer, for NOTICE_VALID_S; a look that does not end is no answer."""
+        is_old = self._clock_s() >= self._answered_at_s + NOTICE_VALID_S
         return None if is_old else self._last
 
     def look(self) -> Notice | None:
-        """Ask once. Without an answer, the last one stands for a while."""
+        """Ask once."""
         if self._try(self._poll):
             self._answered_at_s = self._clock_s()
         self.has_looked.set()
-        return self.standing
+        return self.current
 
     def acknowledge(self, event_id: str) -> bool:
         """Say that it may happen now. False: the server did not take it."""
@@ -66,7 +63,7 @@ class SpotWatcher:
         self._last = self._provider.poll()
 
     def _try(self, ask: Callable[[], None]) -> bool:
-        """Whether there was an answer. Failures in a row are logged once."""
+        """False: no answer. Failures in a row are logged once."""
         try:
             ask()
         except Exception as error:  # noqa: BLE001 anything may answer at that address

@@ -1,8 +1,8 @@
-"""Notices that this process lives and does nothing: an engine step that does not end, a consumer that
-receives no messages, a thread that has ended.
+"""Finds that this process lives and does nothing: an engine step that does not end, a consumer that receives
+no messages, a thread that has ended.
 
-No look, one a second, counts for more than two: in a process that was stopped as a whole (SIGSTOP, a frozen
-machine), nothing has lasted too long.
+A look counts for two seconds at most: in a process that was stopped (SIGSTOP, a frozen machine), nothing has
+lasted too long.
 """
 
 import logging
@@ -24,19 +24,17 @@ QUEUE_LOOK_S: Final = 5.0  # the queue's length costs a connection
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong, and the exit code that says so."""
-
     exit_code: int
     reason: str
 
 
 class Check(Protocol):
     def look(self, passed_s: float) -> Finding | None:
-        """What is wrong; None if nothing is. `passed_s`: time since the last look."""
+        """`passed_s`: time since the last look."""
 
 
 class Watchdog:
-    """Looks every second, on a thread of its own, until it has found something or is stopped."""
+    """Looks every second, until it has found something or is stopped."""
 
     def __init__(
         self,
@@ -60,7 +58,6 @@ class Watchdog:
         self._stopping.set()
 
     def look(self) -> Finding | None:
-        """One round of all checks."""
         now_s = self._clock_s()
         passed_s = min(now_s - self._looked_at_s, 2 * LOOK_S)
         self._looked_at_s = now_s
@@ -80,21 +77,19 @@ class Watchdog:
 
 
 class Stepping(Protocol):
-    """What is known of an engine's steps."""
-
     @property
     def stepping_since_s(self) -> float | None:
         """When the step under way began; None: none is."""
 
 
 class StuckStep:
-    """An engine step that lasts too long."""
-
     def __init__(self, servers: Mapping[str, Stepping], limit_s: float) -> None:
         """`limit_s` 0: no step is stuck."""
         self._servers = servers
         self._limit_s = limit_s
-        self._watched: dict[str, tuple[float, float]] = {}  # by model: its step's begin, how long it was seen
+        self._watched: dict[
+            str, tuple[float, float]
+        ] = {}  # by model: its step's beginning, how long it was seen
 
     def look(self, passed_s: float) -> Finding | None:
         for model, server in self._servers.items():
@@ -111,7 +106,7 @@ class StuckStep:
 
 
 class DeadThread:
-    """A thread of the worker that has ended with an exception it does not catch."""
+    """A thread that ended with an exception."""
 
     def __init__(self, alive: Mapping[str, Callable[[], bool]]) -> None:
         self._alive = alive
@@ -129,11 +124,11 @@ class QueueLength(Protocol):
 
 
 class SilentConsumer:
-    """Work waits that there are places for, and Celery's consumer has received no message for too long, while
-    Redis answers.
+    """Finds a consumer that has received no message for too long, while Redis answers and work waits that
+    there are places for.
 
-    Consumers that stay connected and consume nothing have been reported of Celery for years. Polling the
-    database finds the work meanwhile, but online requests wait seconds for that.
+    Consumers that stay connected and consume nothing have long been reported of Celery. Polling finds the
+    work meanwhile, seconds later.
     """
 
     def __init__(
@@ -144,8 +139,8 @@ class SilentConsumer:
         subscribed_to: Callable[[], Iterable[str]],
         limit_s: float,
     ) -> None:
-        """`received`: how many messages so far; `without_message`: how many online requests were found by
-        polling. `subscribed_to`: the queues there are free places for. `limit_s` 0: no consumer is silent.
+        """`received`: messages so far; `without_message`: online requests found by polling; `subscribed_to`:
+        the queues there are free places for. `limit_s` 0: no consumer is silent.
         """
         self._queue = queue
         self._received = received
@@ -181,11 +176,10 @@ class SilentConsumer:
         try:
             waiting = [self._queue.length(queue) for queue in self._subscribed_to()]
         except QueueUnavailable:
-            return False  # no consumer could have received anything
+            return False  # nothing could be received
         return without_message > before or any(waiting)
 
 
 def queues_with_places(online_free: int, bulk_free: int) -> tuple[str, ...]:
-    """The queues that a worker with so many free places takes messages from."""
     online = (ONLINE_QUEUE,) if online_free > 0 else ()
     return online + ((BULK_QUEUE,) if bulk_free > 0 else ())

@@ -1,6 +1,6 @@
 """Sends on what online requests produce, in batches: live text to the stream, answers to the database.
 
-An answer is committed before it is announced, so a client that is told of it finds it.
+An answer is committed before it is announced, so that a client told of it finds it.
 """
 
 import logging
@@ -27,18 +27,16 @@ DATABASE_RETRY_S: Final = 0.5
 
 @dataclass(frozen=True)
 class Text:
-    """A piece of an answer."""
-
     shard_id: str
     choice: int
-    offset: int  # where in the answer it begins, in characters
+    offset: int  # in the answer, in characters
     text: str
-    token_offset: int  # where its log-probabilities begin, in tokens
+    token_offset: int  # of its log-probabilities, in tokens
     logprobs: JsonObject | None
 
     @property
     def delta(self) -> Delta:
-        """With where it begins, so that a reader can tell a lost delta and a repeated one."""
+        """The offset tells a reader of a lost or repeated delta."""
         data: JsonObject = {"index": self.choice, "offset": self.offset, "text": self.text}
         if self.logprobs is not None:
             data |= {"token_offset": self.token_offset, "logprobs": self.logprobs}
@@ -49,18 +47,18 @@ class Text:
 class _Ended:
     claim: OnlineClaim
     answer: Answer | None  # None: its job was told to stop
-    settled: Callable[[], None]
+    on_settled: Callable[[], None]
 
 
 class _Close:
-    """No more entries will come."""
+    """The last entry."""
 
 
 _Entry = Text | _Ended | _Close
 
 
 class Publisher:
-    """One thread for all requests of a worker; the threads that call it do not wait."""
+    """One thread for all requests of a worker; its callers do not wait."""
 
     def __init__(self, store: Store, streams: StreamWriter, heartbeat: Heartbeat) -> None:
         self._store = store
@@ -82,14 +80,14 @@ class Publisher:
         if self._thread.is_alive():
             self._thread.join()
 
-    def say(self, text: Text) -> None:
+    def put(self, text: Text) -> None:
         self._outbox.put(text)
 
-    def end(self, claim: OnlineClaim, answer: Answer | None, settled: Callable[[], None]) -> None:
-        """A request has its answer; without one, its job was told to stop. `settled` is called on the
-        publisher's thread once that is recorded, or cannot be any more.
+    def end(self, claim: OnlineClaim, answer: Answer | None, on_settled: Callable[[], None]) -> None:
+        """Without an answer, the job was told to stop. `on_settled` is called on the publisher's thread once
+        the end is recorded, or cannot be any more.
         """
-        self._outbox.put(_Ended(claim, answer, settled))
+        self._outbox.put(_Ended(claim, answer, on_settled))
 
     def _run(self) -> None:
         while True:
@@ -106,12 +104,12 @@ class Publisher:
         ended = [entry for entry in entries if isinstance(entry, _Ended)]
         recorded = self._record(ended)
         for entry in ended:
-            self._heartbeat.release(entry.claim.lease)  # one not recorded runs out and is run again
-            entry.settled()
+            self._heartbeat.release(entry.claim.lease)  # unrecorded, it is run again
+            entry.on_settled()
         self._write([End(entry.claim.lease.shard_id) for entry in recorded])
 
     def _record(self, ended: Sequence[_Ended]) -> Sequence[_Ended]:
-        """Commit what has ended, for as long as its lease is trusted. Returns what was committed.
+        """Commit what has ended while its lease is trusted. Returns what was committed.
 
         In one transaction, which waits for the disk once; in smaller ones while that fails: the database may
         refuse one answer, and a large transaction meets more conflicts.
@@ -137,7 +135,7 @@ class Publisher:
         return recorded
 
     def _commit(self, ended: Sequence[_Ended]) -> None:
-        """In one transaction. An answer whose lease is lost changes nothing."""
+        """An answer whose lease is lost changes nothing."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()

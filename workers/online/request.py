@@ -12,7 +12,7 @@ from workers.serving.model_server import ModelServer
 
 @dataclass
 class _Published:
-    """How much of a choice was published so far."""
+    """Of one choice."""
 
     characters: int = 0
     tokens: int = 0
@@ -20,22 +20,21 @@ class _Published:
 
 @dataclass(eq=False)
 class OnlineRequest:
-    """A claimed request, and the holder of its lease. The flags are its runner's, under its lock."""
+    """The holder of a claim's lease. Its flags are the runner's, under its lock."""
 
     claim: OnlineClaim
     on_lease_lost: Callable[["OnlineRequest"], None]
     on_stop: Callable[["OnlineRequest"], None]
-    tokens: int = 0  # generated; counted on the engine's thread alone
-    is_inside: bool = False  # it counts as being in an engine
-    is_beginning: bool = False  # a thread tokenizes it and submits it to the engine
-    is_cancelled: bool = False  # it was closed; the engine may have it all the same
-    has_ended: bool = False  # its end is recorded, and it is to leave the engine
-    server: ModelServer | None = None  # whose engine has it, or is about to
-    _published: dict[int, _Published] = field(default_factory=dict)  # by choice; likewise
+    tokens: int = 0  # generated; counted on the engine's thread only
+    is_inside: bool = False  # counts as in an engine
+    is_beginning: bool = False  # a thread tokenizes and submits it
+    is_cancelled: bool = False  # closed; the engine may still have it
+    has_ended: bool = False  # recorded; it is to leave the engine
+    server: ModelServer | None = None  # has it, or is about to
+    _published: dict[int, _Published] = field(default_factory=dict)  # by choice; on the engine's thread only
 
     @property
     def waits(self) -> bool:
-        """Nothing of it has begun."""
         return not self.is_beginning and self.server is None
 
     @property
@@ -49,7 +48,6 @@ class OnlineRequest:
         self.on_stop(self)
 
     def next_text(self, progress: Progress) -> Text:
-        """What is new of a choice, with where in the answer that begins."""
         so_far = self._published.setdefault(progress.choice, _Published())
         text = Text(
             self.claim.lease.shard_id,

@@ -1,8 +1,7 @@
 """Runs online requests under their leases: tokens to the stream as they come, the answer to the database.
 
-A request is open from its claim until it is answered, stopped, handed back or its lease is lost. Several
-threads may want to end it: the one that closes it decides how. There is no thread per request: the engine's
-thread puts what it has into one outbox, and one publisher sends it on.
+A request is open from its claim until it is answered, stopped, handed back or its lease is lost. Of several
+threads that end it, the first to close it decides how.
 """
 
 import logging
@@ -29,14 +28,12 @@ from workers.shard.isolation import Isolation
 
 log = logging.getLogger(__name__)
 
-# Tokenizing a long text takes a while, which the thread that claims must not wait for.
+# The thread that claims must not wait for the tokenizing of a long text.
 PREPARED_ASIDE_CHARS: Final = 20_000
 PREPARING_MAX: Final = 2
 
 
 class OnlineRunner:
-    """All online requests of this worker."""
-
     def __init__(
         self,
         store: Store,
@@ -46,7 +43,7 @@ class OnlineRunner:
         on_end: Callable[[], None] = lambda: None,
         isolation: Isolation | None = None,
     ) -> None:
-        """`on_end` is called, from any thread, whenever a request is closed."""
+        """`on_end` is called, from any thread, when a request is closed."""
         self._isolation = isolation or Isolation()
         self._suspects = SuspectQueue(self._isolation, self._begin, self._is_open)
         self._on_end = on_end
@@ -60,7 +57,6 @@ class OnlineRunner:
 
     @property
     def count(self) -> int:
-        """Open requests."""
         return len(self._open)
 
     def start(self) -> None:
@@ -69,11 +65,10 @@ class OnlineRunner:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the threads run that publish answers and begin suspected requests."""
         return self._publisher.is_alive and self._suspects.is_alive
 
     def run(self, claim: OnlineClaim, claimed_at_s: float) -> None:
-        """Take a claimed request on. It ends with an answer, an error answer, or back in the queue."""
+        """Take a claimed request. It ends with an answer, an error answer, or back in the queue."""
         request = OnlineRequest(claim, on_lease_lost=self._drop, on_stop=self._stop)
         with self._lock:
             self._open[request.inference_id] = request
@@ -88,7 +83,7 @@ class OnlineRunner:
             self._begin(request)
 
     def drain(self, wait_s: float) -> None:
-        """Hand back what has not begun, let what can still finish do so, hand the rest back, and stop."""
+        """Hand back what has not begun, wait `wait_s` for the rest, hand back what is left, and stop."""
         self._preparing.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             waiting = [request for request in self._open.values() if request.waits]
@@ -103,7 +98,7 @@ class OnlineRunner:
     # -- the beginning
 
     def _prepare(self, request: OnlineRequest) -> None:
-        """Begin it on another thread. Raises RuntimeError when there is none: then it is handed back."""
+        """Begin it on another thread. Raises RuntimeError if there is none: it is handed back."""
         try:
             self._preparing.submit(self._begin, request)
         except RuntimeError:
@@ -111,7 +106,7 @@ class OnlineRunner:
             raise
 
     def _begin(self, request: OnlineRequest) -> bool:
-        """Submit a request to the engine. False: it is closed already, and nothing was done."""
+        """Submit it to the engine. False: it was closed already."""
         with self._lock:
             if not self._is_open(request):
                 return False
@@ -124,7 +119,7 @@ class OnlineRunner:
         except Busy:
             if self._close(request):
                 self._hand_back(request)
-        except Exception as error:  # an unforeseen one ends this request, which would stay open for ever
+        except Exception as error:  # else the request would stay open
             log.exception("request broke", extra={"action": "request_broke", "job": request.claim.job.id})
             self._answer(request, breakdown(f"{type(error).__name__}: {error}"))
         finally:
@@ -152,9 +147,7 @@ class OnlineRunner:
             raise Busy
 
     def _journal(self, request: OnlineRequest) -> None:
-        """Record that a suspected request runs, so that a crash is put down to it. Raises Busy if it cannot
-        be recorded.
-        """
+        """Record that a suspected request runs, to attribute a crash to it. Raises Busy if that fails."""
         try:
             with self._store.transaction() as tx:
                 is_recorded = tx.dead_letters.journal(request.claim.lease, [ONLINE_ROW])
@@ -173,16 +166,16 @@ class OnlineRunner:
             request=endpoint.parse(claim.body),
             identity=Identity(claim.job.id, int(claim.job.created_at.timestamp())),
             priority=claim.job.priority,
-            listener=lambda progress: self._hear(request, progress),
+            listener=lambda progress: self._on_progress(request, progress),
         )
         request.server = self._models.get(inference.request.model)
         self._models.submit(inference)
 
-    def _hear(self, request: OnlineRequest, progress: Progress) -> None:
-        """On the engine's thread: note it and return."""
+    def _on_progress(self, request: OnlineRequest, progress: Progress) -> None:
+        """On the engine's thread: must return at once."""
         request.tokens += len(progress.token_ids)
         if progress.text or progress.logprobs is not None:
-            self._publisher.say(request.next_text(progress))
+            self._publisher.put(request.next_text(progress))
         answer = breakdown(progress.failed) if progress.failed is not None else progress.answer
         if answer is not None:
             self._answer(request, answer)
@@ -193,7 +186,7 @@ class OnlineRunner:
         return request.inference_id in self._open
 
     def _close(self, request: OnlineRequest, *, is_cancelled: bool = False) -> bool:
-        """True for one caller, which decides how the request ends; False for any later one."""
+        """True for one caller, which decides how the request ends."""
         with self._lock:
             was_open = self._open.pop(request.inference_id, None) is not None
             request.is_cancelled |= was_open and is_cancelled
@@ -203,7 +196,7 @@ class OnlineRunner:
         return was_open
 
     def _cancel(self, request: OnlineRequest) -> bool:
-        """Close a request and take it out of the engine. False: it was closed already."""
+        """Close it and take it out of the engine. False: it was closed already."""
         was_open = self._close(request, is_cancelled=True)
         if was_open and request.server is not None:
             request.server.cancel(request.inference_id)
@@ -224,7 +217,6 @@ class OnlineRunner:
         self._leave(request)
 
     def _publish_end(self, request: OnlineRequest, answer: Answer | None) -> None:
-        """Without an answer, its job was told to stop."""
         self._publisher.end(request.claim, answer, lambda: self._leave(request))
 
     def _hand_back_all(self, requests: Sequence[OnlineRequest]) -> None:
@@ -243,18 +235,18 @@ class OnlineRunner:
             self._store.run(hand_back)
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
-        except Exception:  # its lease runs out; its place in the isolation would not
+        except Exception:  # its lease runs out, its place in the isolation does not
             log.exception("hand back failed", extra={"action": "hand_back_failed"})
         self._leave(request)
 
     def _leave(self, request: OnlineRequest) -> None:
-        """Leave the isolation: not before the end is recorded, nor while the engine may have the request. A
-        request that is journalled as running alone must have been alone.
+        """Leave the isolation, once the end is recorded and the engine cannot have the request: one
+        journalled as running alone must have been alone.
         """
         with self._lock:
             request.has_ended = True
             if request.is_beginning:
-                return  # it may yet come into the engine; `_has_begun` has it leave
+                return  # it may yet enter the engine; `_has_begun` then calls this again
         if request.is_cancelled and request.server is not None:
             request.server.after_cancelled(lambda: self._left(request))
         else:

@@ -103,9 +103,7 @@ class CarryOver:
 
 
 def encode_carry_overs(unfinished: Mapping[int, CarryOver], size_bytes_max: int) -> bytes:
-    """Unfinished rows, by their number in the shard, as one object; without those that would make it larger
-    than that. The same rows make the same bytes.
-    """
+    """One line per row, leaving out rows that exceed the size. The same rows make the same bytes."""
     lines: list[bytes] = []
     left_bytes = size_bytes_max
     for row, carry_over in unfinished.items():

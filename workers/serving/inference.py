@@ -1,7 +1,4 @@
-"""Requests to engine parameters, engine outputs to answers.
-
-Online requests and rows of bulk jobs share this code. It knows no jobs, leases or database.
-"""
+"""Requests to engine parameters, engine outputs to answers: for online requests and rows of bulk jobs."""
 
 import codecs
 import hashlib
@@ -60,7 +57,7 @@ class Identity:
     created_s: int  # shown as `created`: when the job was
 
     def id(self, prefix: str) -> str:
-        """An id for this answer, such as `chatcmpl-…`, that does not change from one attempt to the next."""
+        """An id for this answer, such as `chatcmpl-…`, the same at every attempt."""
         return prefix + hashlib.sha256(f"{prefix}{self.name}".encode()).hexdigest()[:24]
 
     @property
@@ -155,7 +152,7 @@ class TextAnswer:
         self._choices = [_Choice(endpoint, request, tokenizer) for _ in range(request.num_choices)]
 
     def take(self, choice: int, output: Output) -> Progress:
-        """One output of the engine's, as progress. The last choice to finish brings the answer."""
+        """The last choice to finish brings the answer."""
         progress = self._choices[choice].take(choice, output)
         if output.finish_reason == "abort":
             return replace(progress, failed=output.error or "aborted")
@@ -181,7 +178,7 @@ class TextAnswer:
 
 
 class _Choice:
-    """One choice of a request: its completion, and its tokens as the answer shows them."""
+    """Its completion, and its tokens as the answer shows them."""
 
     def __init__(self, endpoint: TextEndpoint, request: GenerationRequest, tokenizer: Tokenizer) -> None:
         self.completion = Completion(id="")
@@ -207,7 +204,7 @@ class _Choice:
     def _show(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], end_token_id: int | None
     ) -> JsonObject | None:
-        """New tokens in the shape of the endpoint. The one that ended the answer is no part of it."""
+        """The token that ended the answer is no part of it."""
         new = [*zip(token_ids, logprobs, strict=True)]
         new = new[:-1] if end_token_id is not None else new
         chosen = [self._chosen_token(token, each) for token, each in new]
@@ -218,7 +215,7 @@ class _Choice:
         spelled = self._tokenizer.token_bytes
         visible = b"" if self._tokenizer.is_special(token_id) else spelled(token_id)
         if visible and not _continues_character(visible):
-            self._read(b"", is_last=True)  # an incomplete character stays incomplete
+            self._read(b"", is_last=True)  # it stays incomplete
         offset = self._num_characters
         self._read(visible)
         return Chosen(

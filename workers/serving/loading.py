@@ -1,7 +1,6 @@
 """From a path or a hub id to a model server.
 
-The only module of the worker outside the engine that needs torch: imported when models are loaded, so that a
-worker starts quickly and tests can replace it.
+Needs torch, and so is imported only when models are loaded: a worker starts quickly, and tests replace it.
 """
 
 import hashlib

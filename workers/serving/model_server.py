@@ -1,7 +1,7 @@
 """One loaded model and the thread that runs it: requests in from any thread, progress out to listeners.
 
 Listeners are called on the engine thread, between steps, and must return at once. An exception that escapes a
-step ends the process: a worker without an engine would keep its leases for ever.
+step ends the process, which would otherwise keep its leases and run nothing.
 """
 
 import threading
@@ -24,8 +24,8 @@ from workers.serving.inference import Identity, Listener
 
 OnFatal = Callable[[BaseException], None]
 
-# Ends of steps after which nothing cancelled before is in the engine: the step under way may have it, and the
-# next one takes it out.
+# Steps after which nothing cancelled is in the engine: the one under way may have it, the next takes it
+# out.
 STEPS_UNTIL_CANCELLED: Final = 2
 
 
@@ -35,9 +35,7 @@ class Busy(Exception):
 
 @dataclass(frozen=True)
 class Inference:
-    """One request to a model."""
-
-    id: str  # unique among what is in the engine at the same time
+    id: str  # unique in the engine at a time
     endpoint: Endpoint
     request: ModelRequest
     identity: Identity
@@ -76,18 +74,17 @@ class ModelServer(ABC):
 
     @abstractmethod
     def submit(self, inference: Inference) -> None:
-        """Take a request in.
-
-        Raises InvalidRequest when it can never run, Busy when it cannot be taken now.
-        """
+        """Raises InvalidRequest when it can never run, Busy when it cannot be taken now."""
 
     @abstractmethod
     def cancel(self, inference_id: str) -> None:
-        """Forget a request; its listener may still hear what was under way. Unknown ids are ignored."""
+        """Forget a request; its listener may still be called for what was under way. Unknown ids are
+        ignored.
+        """
 
     def after_cancelled(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once nothing that was cancelled before this is in the engine: a cancel only asks
-        for that, and a stuck step does not end. On the engine's thread; at once where that does not run.
+        """Call `callback` once nothing cancelled before this is in the engine, which a stuck step may never
+        reach. On the engine's thread; at once where that does not run.
         """
         with self._changed:
             runs = self._thread.is_alive()

@@ -27,7 +27,7 @@ INTERRUPTION = Notice("cloud", NoticeKind.INTERRUPTION, None, event_id="event-1"
 class Cloud:
     """Stands for a provider."""
 
-    standing: Notice | None = None
+    notice: Notice | None = None
     name: str = "cloud"
     interval_s: float = 0.01
     acknowledged: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Cloud:
         with self.looked:
             self.looks += 1
             self.looked.notify_all()
-        return self.standing
+        return self.notice
 
     def acknowledge(self, event_id: str) -> None:
         self.acknowledged.append(event_id)
@@ -81,15 +81,15 @@ def aside(act: Callable[[], None]) -> threading.Thread:
 
 
 def test_an_interruption_is_followed_by_whatever_machine(machine: Machine) -> None:
-    machine.notices(capacity="on_demand").wait_out()
-    machine.cloud.standing = INTERRUPTION
+    machine.notices(capacity="on_demand").wait_until_withdrawn()
+    machine.cloud.notice = INTERRUPTION
 
     assert machine.has_left.wait(PATIENCE_S)
 
 
 def test_a_recommendation_is_followed_once_another_worker_can_replace_this_one(machine: Machine) -> None:
-    machine.notices(capacity="spot").wait_out()
-    machine.cloud.standing = REBALANCE
+    machine.notices(capacity="spot").wait_until_withdrawn()
+    machine.cloud.notice = REBALANCE
     machine.has_beside_it(id="wrk_2", models=("another-model",), capacity=Capacity.SPOT)
     machine.has_beside_it(id="wrk_3", models=("demo",), capacity=Capacity.SPOT, state=WorkerState.STARTING)
     machine.cloud.wait_for_looks(3)
@@ -102,8 +102,8 @@ def test_a_recommendation_is_followed_once_another_worker_can_replace_this_one(m
 def test_the_last_machine_of_its_kind_stays_for_the_jobs_that_want_no_other(machine: Machine) -> None:
     """A recommendation is never withdrawn on AWS: a worker that left for it would never come back."""
     machine.has_beside_it(id="wrk_2", models=("demo",), capacity=Capacity.ON_DEMAND)
-    machine.notices(capacity="spot").wait_out()
-    machine.cloud.standing = REBALANCE
+    machine.notices(capacity="spot").wait_until_withdrawn()
+    machine.cloud.notice = REBALANCE
     machine.cloud.wait_for_looks(3)
 
     assert not machine.has_left.is_set()
@@ -111,8 +111,8 @@ def test_the_last_machine_of_its_kind_stays_for_the_jobs_that_want_no_other(mach
 
 def test_a_recommendation_is_not_for_a_machine_that_is_there_to_stay(machine: Machine) -> None:
     machine.has_beside_it(id="wrk_4", models=("demo",), capacity=Capacity.ON_DEMAND)
-    machine.notices(capacity="on_demand").wait_out()
-    machine.cloud.standing = REBALANCE
+    machine.notices(capacity="on_demand").wait_until_withdrawn()
+    machine.cloud.notice = REBALANCE
     machine.cloud.wait_for_looks(3)
 
     assert not machine.has_left.is_set()
@@ -122,15 +122,15 @@ def test_a_worker_started_under_a_notice_waits_until_it_is_withdrawn(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "workers.health.notices")
-    machine.cloud.standing = INTERRUPTION
-    waiting = aside(machine.notices().wait_out)
+    machine.cloud.notice = INTERRUPTION
+    waiting = aside(machine.notices().wait_until_withdrawn)
     machine.cloud.wait_for_looks(3)
 
     assert waiting.is_alive()
     assert machine.heartbeat.state is WorkerState.DRAINING
     assert not machine.has_left.is_set(), "it has nothing to leave with"
 
-    machine.cloud.standing = None
+    machine.cloud.notice = None
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     assert machine.heartbeat.state is WorkerState.STARTING
@@ -143,9 +143,9 @@ def test_a_worker_does_not_wait_for_ever_for_a_look_that_does_not_end(
 ) -> None:
     """A metadata server whose answers drip can hold a look for as long as it likes."""
     monkeypatch.setattr(notices, "LOOK_MAX_S", 0.05)
-    monkeypatch.setattr(spot, "NOTICE_STANDS_S", 1.0)
-    machine.cloud.standing = INTERRUPTION
-    waiting = aside(machine.notices().wait_out)
+    monkeypatch.setattr(spot, "NOTICE_VALID_S", 1.0)
+    machine.cloud.notice = INTERRUPTION
+    waiting = aside(machine.notices().wait_until_withdrawn)
     machine.cloud.wait_for_looks(2)
 
     with machine.cloud.looked:  # no look ends from here on
@@ -154,10 +154,10 @@ def test_a_worker_does_not_wait_for_ever_for_a_look_that_does_not_end(
 
 
 def test_an_event_that_waits_for_it_is_acknowledged_once(machine: Machine) -> None:
-    machine.cloud.standing = INTERRUPTION
-    waiting = aside(machine.notices().wait_out)
+    machine.cloud.notice = INTERRUPTION
+    waiting = aside(machine.notices().wait_until_withdrawn)
     machine.cloud.wait_for_looks(5)
-    machine.cloud.standing = None
+    machine.cloud.notice = None
     waiting.join(PATIENCE_S)
 
     assert machine.cloud.acknowledged == ["event-1"]
@@ -167,4 +167,4 @@ def test_without_a_provider_a_start_does_not_wait(store: Store, heartbeat: Heart
     settings = WorkerSettings(models=("demo",))
     registration = Registration(store, "wrk_1", Capacity.ON_DEMAND)
 
-    Notices(None, settings, registration, heartbeat, on_leave=lambda: None).wait_out()
+    Notices(None, settings, registration, heartbeat, on_leave=lambda: None).wait_until_withdrawn()
