@@ -1,9 +1,8 @@
-"""How much work may wait: more is refused before anything is written, with the time after which to try again.
+"""Limits on how much work may wait; beyond them a submission is refused with a Retry-After.
 
-Limits hold for each tenant, so that one cannot take all the capacity, and for all together, so that what is
-accepted is also done. Where all together have reached theirs, a tenant below its equal share is still
-admitted: frequent callers do not keep out those that come back when told to. Requests that arrive at the same
-instant may exceed a limit by their number, and no further.
+There are limits per tenant and for all tenants. When the common limit is reached, a tenant below its equal
+share is still admitted, so frequent callers do not keep out the others. Simultaneous requests may exceed a
+limit by their number.
 """
 
 import math
@@ -16,11 +15,11 @@ from nightshift.store import Transaction
 from nightshift.store.jobs.load import BulkLoad
 from nightshift.tenants.fairness import fair_share
 
-RETRY_AFTER_MAX_S: Final = 60  # estimates beyond a minute are too uncertain to be given
+RETRY_AFTER_MAX_S: Final = 60  # longer estimates are too uncertain
 
 
 def admit_online(tx: Transaction, tenant_id: str, settings: SubmissionSettings, now: datetime) -> None:
-    """Raises TooManyRequests when as many online requests wait for an answer as may."""
+    """Raises TooManyRequests at a limit of waiting online requests."""
     load = tx.load.online(tenant_id)
     if load.own >= settings.online_queue_max:
         limit, whose = settings.online_queue_max, "yours"
@@ -39,9 +38,9 @@ def admit_online(tx: Transaction, tenant_id: str, settings: SubmissionSettings, 
 
 
 def admit_bulk(tx: Transaction, tenant_id: str, settings: SubmissionSettings, now: datetime) -> None:
-    """Raises TooManyRequests when a tenant has as many unfinished jobs as it may, or as many rows wait.
+    """Raises TooManyRequests at a limit of unfinished jobs or waiting rows.
 
-    A job is admitted whole, however long it is: its rows are not known before its input has been read.
+    A job is admitted whole: its rows are unknown until its input is read.
     """
     load = tx.load.bulk(tenant_id)
     exceeded = _exceeded(load, settings)
@@ -56,7 +55,7 @@ def admit_bulk(tx: Transaction, tenant_id: str, settings: SubmissionSettings, no
 
 
 def _exceeded(load: BulkLoad, settings: SubmissionSettings) -> tuple[str, int] | None:
-    """The limit that is reached, in words, and how many rows must be done before it is not."""
+    """The limit reached, in words, and how many rows must end before it is not."""
     if load.jobs >= settings.bulk_jobs_max:
         return f"{load.jobs} of your bulk jobs are unfinished.", load.rows // max(1, load.jobs)
     if load.rows >= settings.bulk_rows_max:
@@ -69,10 +68,9 @@ def _exceeded(load: BulkLoad, settings: SubmissionSettings) -> tuple[str, int] |
 
 
 def per_second_of(count: int, seconds: float) -> float:
-    """The rate that processed so many in so long. Pure.
+    """The rate of a queue, by Little's law.
 
-    Of a full queue: its oldest entry has waited while all behind it arrived, and as many leave as arrive
-    (Little's law).
+    `seconds`: how long its oldest entry has waited. As many entries leave a full queue as arrive.
     """
     if count <= 0:
         return 0.0
@@ -80,7 +78,7 @@ def per_second_of(count: int, seconds: float) -> float:
 
 
 def estimated_drain_s(waiting: int, per_second: float) -> int:
-    """Whole seconds until so many are done at this rate, from 1 to 60. Pure."""
+    """Whole seconds, from 1 to 60, until this many are done at this rate."""
     if per_second <= 0:
         return RETRY_AFTER_MAX_S
     return max(1, min(RETRY_AFTER_MAX_S, math.ceil(waiting / per_second)))

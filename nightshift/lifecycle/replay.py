@@ -1,7 +1,6 @@
-"""A dead letter's row is submitted again as an online job of its own, whatever it came from.
+"""Submits a dead letter's row again as an online job.
 
-The new job has its job's wishes except for the webhook: that job's end has been delivered, and the receiver
-could not relate a second one. The caller is told the new job's id.
+The new job copies its job's spec without the webhook: its receiver has had that job's end.
 """
 
 from nightshift.errors import Conflict, LocationNotAllowed, ObjectNotFound
@@ -18,9 +17,7 @@ from nightshift.store import Store
 
 
 def replay(row: DeadLetter, store: Store, submitter: Submitter, sources: Sources) -> Submitted:
-    """Raises Conflict when there is nothing to run or it was decided meanwhile; TooManyRequests;
-    StorageError.
-    """
+    """Raises Conflict for a row that cannot be read or was decided; TooManyRequests; StorageError."""
     job, body = _request(row, store, sources, submitter.settings.line_bytes_max)
     new = submitter.check(_job_like(job, row))
     with store.transaction() as tx:
@@ -32,7 +29,7 @@ def replay(row: DeadLetter, store: Store, submitter: Submitter, sources: Sources
 
 
 def _job_like(job: Job, row: DeadLetter) -> JobRequest:
-    """One request with the wishes of the row's job."""
+    """A request with the options of the row's job."""
     return JobRequest(
         tenant_id=row.tenant_id,
         face=Face.NATIVE,
@@ -51,7 +48,7 @@ def _job_like(job: Job, row: DeadLetter) -> JobRequest:
 
 
 def _request(row: DeadLetter, store: Store, sources: Sources, line_bytes_max: int) -> tuple[Job, JsonObject]:
-    """The row's job, and the body that was sent with it or that its input line stands for."""
+    """The row's job, and its body: as sent online, or from its input line."""
     with store.snapshot() as tx:
         job = tx.jobs.fetch(row.job_id)
         shard = tx.shards.get(row.tenant_id, row.shard_id)
@@ -61,7 +58,7 @@ def _request(row: DeadLetter, store: Store, sources: Sources, line_bytes_max: in
 
 
 def _read(row: DeadLetter, job: Job, shard: Shard, sources: Sources, line_bytes_max: int) -> JsonObject:
-    """From the job's input, which must be unchanged since it was planned."""
+    """From the job's input, which must be as it was planned."""
     try:
         source = sources.open(shard.uri, row.tenant_id)
         rows = iter_rows(source.store, source.key, shard, line_bytes_max=line_bytes_max)

@@ -1,8 +1,7 @@
-"""Submitting a job, for the API, the scheduler and the replay of dead letters: what may be named, what must
-exist, how much may wait.
+"""Checks and accepts jobs, for the API, the scheduler and replays.
 
-A `JobRequest` is checked outside of any transaction and becomes a `NewJob`; the transaction that accepts it
-does the checks that read the database.
+A `JobRequest` is checked outside of any transaction and becomes a `NewJob`; the accepting transaction makes
+the checks that read the database.
 """
 
 from dataclasses import dataclass
@@ -28,12 +27,12 @@ from nightshift.tenants.vault import Vault
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A job as it is asked for. Without an input in its `spec` it is online."""
+    """A requested job. It is online if its `spec` has no input."""
 
     tenant_id: str
     face: Face
     spec: JobSpec
-    fingerprint: str  # see `nightshift/jobs/fingerprints.py`
+    fingerprint: str  # of the route and body
     priority: PriorityClass = PriorityClass.STANDARD
     model: str | None = None  # of an online job; a bulk job's template or rows name theirs
     webhook_secret: str | None = None  # None: the tenant's own signs
@@ -45,15 +44,13 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class Submitter:
-    """Checks jobs and accepts them."""
-
     locations: Locations
     vault: Vault
     catalogue: CachedCatalogue
     settings: SubmissionSettings
 
     def check(self, asked: JobRequest) -> NewJob:
-        """The job, if everything it says is well-formed and allowed. Raises InvalidRequest."""
+        """The checked job. Raises InvalidRequest."""
         _check_locations(asked, self.locations)
         if asked.spec.webhook is not None:
             _check_webhook_url(asked.spec.webhook.url, self.settings)
@@ -115,7 +112,7 @@ def _check_location(text: str, param: str, locations: Locations) -> ObjectUri:
 
 
 def _check_apart(source: ObjectUri, output: ObjectUri) -> None:
-    """Raises InvalidRequest if a job would write over its input, or, run again, read what it wrote."""
+    """Raises InvalidRequest if a job would overwrite its input, or read its own output when run again."""
     reads_many = source.is_pattern or source.is_prefix
     prefix = output.key if output.is_prefix else f"{output.key}/"
     is_inside = output.key == source.key or (reads_many and prefix.startswith(source.folder))
@@ -154,12 +151,12 @@ def _check_file(tx: Transaction, new: NewJob, file_id: str, now: datetime) -> No
 
 
 def _input_param(face: Face) -> str:
-    """What this face calls a bulk job's input."""
+    """This face's name for a bulk job's input."""
     return "input_file_id" if face is Face.OPENAI else "input"
 
 
 def _model_of(template: JsonObject | None) -> str | None:
-    """The model a template names for every row; None if the rows do."""
+    """The model that a template names; None if the rows name it."""
     model = template.get("model") if template else None
     if model is not None and not isinstance(model, str):
         raise InvalidRequest(

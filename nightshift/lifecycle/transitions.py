@@ -1,7 +1,6 @@
-"""Everything that can happen to a job: each function is one change, to be committed as a whole.
+"""Every change of a job's state, shared by the API, the scheduler and the workers.
 
-The API, the scheduler and the workers share these changes, composed of the store's statements. Every function
-takes an open transaction and commits nothing itself.
+Each function is one change in the caller's open transaction.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from nightshift.outbound.webhooks import Delivery, DeliveryState, event_body, ev
 from nightshift.store import Transaction
 from nightshift.store.shards.outbox import Ring
 
-BULK_RINGS_MAX: Final = 64  # per planned job: enough to wake a fleet, which then claims without rings
+BULK_RINGS_MAX: Final = 64  # per planned job: they wake the workers, which then claim without rings
 
 # A job that was asked to stop and yet ended otherwise was asked too late.
 CANCELLED_IN_TIME: Final = (JobState.RUNNING, JobState.QUEUED, JobState.FINALIZING, JobState.CANCELLED)
@@ -37,7 +36,7 @@ CANCELLED_IN_TIME: Final = (JobState.RUNNING, JobState.QUEUED, JobState.FINALIZI
 
 @dataclass(frozen=True)
 class Submitted:
-    """An accepted job, and the rings to send once the transaction has committed."""
+    """An accepted job, and the rings to send after the commit."""
 
     job: Job
     shard_id: str | None  # of an online job
@@ -45,14 +44,14 @@ class Submitted:
 
 
 def submit_bulk(tx: Transaction, new: NewJob, now: datetime) -> Submitted:
-    """Accept a bulk job. It waits for the scheduler to read its input."""
+    """Accept a bulk job; the scheduler reads its input next."""
     job = tx.jobs.insert(new, now)
     tx.events.begin(job.id, *_accepted_event(job), now)
     return Submitted(job, None, ())
 
 
 def submit_online(tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> Submitted:
-    """Accept an online request. It can be claimed at once."""
+    """Accept an online request, claimable at once."""
     assert new.model is not None, "an online request names its model"
     job = new.accepted(now)
     ring = tx.online.insert(new, body, _accepted_event(job), now)
@@ -69,7 +68,7 @@ def plan(
     rows_total: int | None = None,
     rows_estimated: int | None = None,
 ) -> tuple[Ring, ...]:
-    """A bulk job's input is cut into shards, which may be claimed from now on. Empty: it was too late."""
+    """Record a bulk job's shards, claimable from now on. Empty: too late."""
     if not tx.jobs.mark_planned(
         job.id, model=model, rows_total=rows_total, rows_estimated=rows_estimated, now=now
     ):
@@ -90,13 +89,12 @@ def commit_segment(
     carry_over_key: str | None = None,
     tokens_in_flight: int = 0,
 ) -> bool:
-    """A stored segment comes into existence and its rows are counted; a stored carry-over replaces the one
-    before. Either may be missing. False: the lease was lost.
+    """List a stored segment and count its rows, and replace the stored carry-over; either may be None.
 
-    `tokens_in_flight` are generated and in neither. Raises AlreadyListed.
+    `tokens_in_flight`: generated and in neither. False: the lease was lost. Raises AlreadyListed.
     """
     if segment is not None:
-        tx.jobs.lock(lease.job_id)  # of two segments the one that commits first has the smaller number
+        tx.jobs.lock(lease.job_id)  # segments are numbered in the order of commits
     if not tx.shards.list_segment(
         lease,
         segment,
@@ -113,14 +111,14 @@ def commit_segment(
 
 
 def count_redone(tx: Transaction, job_id: str, tokens: int) -> None:
-    """Tokens were generated and lost: the next attempt at their rows generates them again."""
+    """Count generated tokens that were lost; the next attempt generates them again."""
     if tokens > 0:
         tx.jobs.add_tokens_redone(job_id, tokens)
         tx.counters.add("tokens_redone", tokens)
 
 
 def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: datetime) -> bool:
-    """An online request has its answer and its job ends. False: the lease was lost."""
+    """Record an online request's answer and end its job. False: the lease was lost."""
     if not tx.shards.record_result(claim.lease, answer):
         return False
     counts = Counts(1, int(answer.succeeded), int(not answer.succeeded))
@@ -136,7 +134,7 @@ def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: date
 
 
 def request_stop(tx: Transaction, job: Job, reason: StopReason, now: datetime) -> bool:
-    """Start no more rows of a job. Unclaimed shards end at once. False: it was too late.
+    """Start no more rows, and stop unclaimed shards. False: too late.
 
     A bulk job is then assembled with what it has; an unclaimed online job ends here.
     """
@@ -150,14 +148,14 @@ def request_stop(tx: Transaction, job: Job, reason: StopReason, now: datetime) -
 
 
 def cancel(tx: Transaction, job: Job, now: datetime) -> bool:
-    """A client asks for a job to be cancelled; a second request changes nothing. False: it was too late."""
+    """Cancel a job for a client; a repeat changes nothing. False: too late."""
     if job.stop_reason is StopReason.CANCELLED and job.state in CANCELLED_IN_TIME:
         return True
     return request_stop(tx, job, StopReason.CANCELLED, now)
 
 
 def end_stopped_online(tx: Transaction, job: Job, now: datetime) -> bool:
-    """An online job whose worker followed a stop order ends without an answer."""
+    """End an online job whose worker followed a stop order."""
     assert job.stop_reason is not None, "only a job that was told to stop ends like this"
     return finish(tx, job, job.stop_reason.final_state, now, counts=Counts(1, 0, 1))
 
@@ -173,7 +171,7 @@ def finish(
     output_file_id: str | None = None,
     error_file_id: str | None = None,
 ) -> bool:
-    """A job ends, once: its state, its event and the webhook owed for it. False: it had ended before."""
+    """End a job once, with its event and its owed webhook. False: it had ended before."""
     if not tx.jobs.finish(
         job.id,
         state,
@@ -191,12 +189,12 @@ def finish(
 
 
 def counts_json(job: Job) -> JsonObject:
-    """Counts as the API and the events show them."""
+    """Counts as in the API and events."""
     return {"total": job.counts.total, "succeeded": job.counts.succeeded, "failed": job.counts.failed}
 
 
 def _accepted_event(job: Job) -> tuple[str, JsonObject]:
-    """The first event of a job."""
+    """A job's first event."""
     return f"job.{job.state}", _state_data(job, job.state)
 
 

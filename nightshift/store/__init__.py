@@ -1,12 +1,12 @@
-"""The only place with SQL: one function per statement, named by what happens, its guards in the WHERE.
+"""The only SQL: a function per statement, its guards in the WHERE.
 
     with store.transaction() as tx:
         now = tx.now()
         job = tx.jobs.get(tenant_id, job_id)
         tx.shards.complete(lease, rows_total=500, now=now)
 
-A transaction commits when its block ends and rolls back when it raises. A tenant id is part of every query
-made for a tenant; the service's own duties, which act for all tenants, stand under a heading of their own.
+A tenant's queries all contain its tenant id; statements for the service's own duties, over all tenants, are
+under a heading of their own.
 """
 
 import random
@@ -47,7 +47,7 @@ __all__ = ["Store", "Transaction", "open_database", "open_existing_database"]
 Clock = Callable[[], datetime]
 T = TypeVar("T")
 
-TRIES_MAX: Final = 4  # of a transaction the database keeps choosing others over
+TRIES_MAX: Final = 4  # of a transaction that loses against others
 CONFLICT_RETRY: Final = Backoff(
     first_s=0.02, longest_s=0.1
 )  # at most: two that met once are to miss each other
@@ -62,7 +62,7 @@ class Transaction:
         self._clock = clock
 
     def now(self) -> datetime:
-        """The database's time, aware, UTC. Tests may put a clock of their own in its place."""
+        """The database's time, aware, UTC, unless tests replace the clock."""
         return self._clock() if self._clock else self._database.now(self._connection)
 
     @cached_property
@@ -135,24 +135,24 @@ class Transaction:
 
 
 class Store:
-    """Transactions on one database."""
-
     def __init__(self, database: Database, *, clock: Clock | None = None) -> None:
         self.database = database
         self._clock = clock
 
     @contextmanager
     def transaction(self, *, durable: bool = True) -> Iterator[Transaction]:
-        """May write; commits at the end. Raises DatabaseUnavailable; also Conflicted, see `run`.
+        """A transaction that may write. Commits at its end, rolls back on an exception.
 
-        What nothing outside of the database will remember need not be `durable` (`Database.write`).
+        Raises DatabaseUnavailable, also Conflicted (see `run`). `durable`: see `Database.write`.
         """
         with self.database.write(durable=durable) as connection:
             yield Transaction(connection, self.database, self._clock)
 
     def run(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
-        """Do `work` in a transaction of its own, again from the start if the database chose another over it.
-        What it does besides must bear repeating. Raises DatabaseUnavailable.
+        """Do `work` in a transaction, again from the start after a conflict; its other effects must be
+        repeatable.
+
+        Raises DatabaseUnavailable.
         """
         for conflicts in range(1, TRIES_MAX):
             try:
@@ -165,7 +165,7 @@ class Store:
 
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
-        """Only reads. Raises DatabaseUnavailable."""
+        """A transaction that only reads. Raises DatabaseUnavailable."""
         with self.database.read() as connection:
             yield Transaction(connection, self.database, self._clock)
 
@@ -174,7 +174,7 @@ class Store:
             return tx.now()
 
     def changes(self) -> Changes:
-        """Tells whether anything was committed; the caller closes it."""
+        """Detects commits; the caller closes it."""
         return Changes(self.database)
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class Store:
 
 
 def open_database(settings: DataSettings) -> Database:
-    """The database the settings name; makes the directory of an SQLite file."""
+    """The settings' database; creates the directory of an SQLite file."""
     url = settings.resolved_database_url
     if url.startswith("sqlite:///") and not settings.database_url:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def open_database(settings: DataSettings) -> Database:
 
 
 def open_existing_database(settings: DataSettings) -> Database:
-    """As `open_database`, and makes nothing. Raises ConfigurationError where there is none."""
+    """As `open_database`, but creates nothing. Raises ConfigurationError if there is none."""
     database = _database(settings)
     if not database.is_missing:
         return database

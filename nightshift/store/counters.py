@@ -1,4 +1,4 @@
-"""Statements about counters: sums over the whole service, which no process's death sets back."""
+"""Statements about counters: sums over the whole service that survive its processes."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ class Counters:
         self._connection = connection
 
     def add(self, name: str, amount: int) -> None:
-        """Count on. The first to use a name creates it."""
+        """Add to a counter, created on first use."""
         if amount == 0 or self._count_on(name, amount):
             return
         try:
@@ -25,7 +25,7 @@ class Counters:
             self._count_on(name, amount)
 
     def values(self) -> Mapping[str, int]:
-        """All there are, by name."""
+        """All counters by name."""
         rows = self._connection.execute(select(counter).order_by(counter.c.name))
         return {row.name: row.value for row in rows}
 

@@ -1,4 +1,4 @@
-"""Statements about deliveries: events owed to webhook endpoints, and every attempt to deliver them."""
+"""Statements about webhook deliveries and their attempts."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -21,7 +21,7 @@ class Deliveries:
         self._connection = connection
 
     def insert(self, new: Delivery) -> None:
-        """Owe an event. Belongs in the transaction that makes the event true."""
+        """Record an owed event, in the transaction that makes the event true."""
         self._connection.execute(
             insert(delivery).values(
                 id=new.id,
@@ -39,8 +39,8 @@ class Deliveries:
         )
 
     def due(self, now: datetime, limit: int, *, except_tenants: Collection[str] = ()) -> Sequence[Delivery]:
-        """Deliveries of all tenants but these whose next attempt is due: of each tenant the longest waiting,
-        then of each the second, and so on. However many one has, it hides no other tenant's.
+        """Due deliveries of all but these tenants: each tenant's longest waiting, then each one's second,
+        and so on, so that no tenant hides another's.
         """
         longest_waiting = (delivery.c.next_at, delivery.c.id)
         turn = func.row_number().over(partition_by=delivery.c.tenant_id, order_by=longest_waiting)
@@ -62,7 +62,9 @@ class Deliveries:
         return [_to_delivery(row) for row in rows]
 
     def reserve(self, found: Delivery, until: datetime) -> bool:
-        """Take a due delivery for one attempt. False: another sender did. If we die, it is due at `until`."""
+        """Reserve a due delivery for one attempt. False: another sender has it. After a crash it is due at
+        `until`.
+        """
         return (
             self._connection.execute(
                 update(delivery)
@@ -78,7 +80,7 @@ class Deliveries:
         )
 
     def record(self, of: Delivery, made: DeliveryAttempt, state: DeliveryState, next_at: datetime) -> bool:
-        """Record how an attempt went and what follows from it. False: it was recorded already."""
+        """Record an attempt and its consequence. False: already recorded."""
         recorded = self._connection.execute(
             update(delivery)
             .where(
@@ -110,7 +112,7 @@ class Deliveries:
         return True
 
     def disable_endpoint(self, of: Delivery, now: datetime) -> None:
-        """Its receiver has said that it wants no more of these."""
+        """Record that the receiver wants no more events."""
         named = (gone.c.tenant_id == of.tenant_id, gone.c.url_sha256 == _digest(of.url))
         if self._connection.execute(update(gone).where(*named).values(gone_at=now)).rowcount:
             return
@@ -121,12 +123,12 @@ class Deliveries:
                         tenant_id=of.tenant_id, url_sha256=_digest(of.url), url=of.url, gone_at=now
                     )
                 )
-        except IntegrityError:  # another delivery was told the same at this moment
+        except IntegrityError:  # recorded by another delivery at the same time
             return
 
     def is_disabled(self, of: Delivery) -> bool:
-        """Whether its receiver has said so since its job was submitted. A job that names the same URL later
-        means it, and is told again.
+        """Whether its receiver has refused events since the job was submitted. A later job with the same
+        URL is sent again.
         """
         found = self._connection.execute(
             select(gone.c.url_sha256)
@@ -154,7 +156,7 @@ class Deliveries:
         job_id: str | None = None,
         state: DeliveryState | None = None,
     ) -> Sequence[Delivery]:
-        """Newest first. `after` is the last delivery of the page before."""
+        """Newest first. `after`: the last delivery of the previous page."""
         wanted = select(delivery).where(delivery.c.tenant_id == tenant_id)
         if job_id is not None:
             wanted = wanted.where(delivery.c.job_id == job_id)
@@ -174,7 +176,7 @@ class Deliveries:
         return [_to_delivery(row) for row in rows]
 
     def attempts(self, tenant_id: str, delivery_id: str) -> Sequence[DeliveryAttempt]:
-        """Every attempt of a tenant's delivery, in order."""
+        """A tenant's delivery's attempts, in order."""
         rows = self._connection.execute(
             select(attempt)
             .join(delivery, delivery.c.id == attempt.c.delivery_id)
@@ -195,13 +197,13 @@ class Deliveries:
         ]
 
     def counts(self) -> dict[DeliveryState, int]:
-        """How many there are in each state, over all tenants. For metrics."""
+        """Deliveries per state over all tenants, for metrics."""
         rows = self._connection.execute(select(delivery.c.state, func.count()).group_by(delivery.c.state))
         return {DeliveryState(state): count for state, count in rows}
 
 
 def _digest(url: str) -> str:
-    """A URL may be longer than a key of every database."""
+    """A URL may be too long for a key."""
     return hashlib.sha256(url.encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """Statements about files. An expired or deleted file is not found.
 
-Who submits a job over a file and who deletes the file take turns at the file's row: of two that look at the
-same moment, one sees what the other did. SQLite's writers take turns anyway, and leave the locks out.
+Submitting a job over a file and deleting the file lock the file's row, so the later one sees the earlier.
+SQLite's writers take turns anyway, without locks.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Files:
         self._connection = connection
 
     def insert(self, new: File) -> None:
-        """Record a file whose bytes are in the object store."""
+        """Record a file whose bytes are stored."""
         self._connection.execute(
             insert(file).values(
                 id=new.id,
@@ -50,16 +50,16 @@ class Files:
         return self._one(_of(tenant_id, file_id).where(_is_alive(now)))
 
     def get_to_read(self, tenant_id: str, file_id: str, now: datetime) -> File | None:
-        """As `get`, for a job that is to read it: until this transaction ends it cannot be deleted."""
+        """As `get`, and the file cannot be deleted until this transaction ends."""
         alive = _of(tenant_id, file_id).where(_is_alive(now))
         return self._one(alive.with_for_update(read=True, key_share=True))
 
     def get_to_delete(self, tenant_id: str, file_id: str, now: datetime) -> File | None:
-        """As `get`: until this transaction ends no job is submitted that reads it."""
+        """As `get`, and no job over the file is submitted until this transaction ends."""
         return self._one(_of(tenant_id, file_id).where(_is_alive(now)).with_for_update())
 
     def input(self, tenant_id: str, file_id: str) -> File | None:
-        """The file that a job was submitted over: it may have expired since, and is read all the same."""
+        """The file of a submitted job, also if it has expired since."""
         return self._one(_of(tenant_id, file_id))
 
     def list(
@@ -72,7 +72,7 @@ class Files:
         purpose: FilePurpose | None = None,
         newest_first: bool = True,
     ) -> Sequence[File]:
-        """In order of creation. `after` is the last file of the page before."""
+        """In order of creation. `after`: the last file of the previous page."""
         wanted = select(file).where(file.c.tenant_id == tenant_id, _is_alive(now))
         if purpose is not None:
             wanted = wanted.where(file.c.purpose == purpose)
@@ -88,7 +88,7 @@ class Files:
         return [_to_file(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
 
     def delete(self, tenant_id: str, file_id: str) -> bool:
-        """Forget a file; its bytes are the caller's to delete afterwards. False: there is no such file."""
+        """Delete the record; the caller deletes the bytes afterwards. False: no such file."""
         return (
             self._connection.execute(
                 delete(file).where(file.c.id == file_id, file.c.tenant_id == tenant_id)

@@ -32,19 +32,19 @@ class Keys:
         )
 
     def find(self, key_id: str) -> ApiKey | None:
-        """By public id; whether the key itself matches is the caller's to check (`ApiKey.admits`)."""
+        """By public id; the caller verifies the key (`ApiKey.admits`)."""
         row = self._connection.execute(select(api_key).where(api_key.c.id == key_id)).one_or_none()
         return _to_key(row) if row else None
 
     def list(self, tenant_id: str | None = None) -> Sequence[ApiKey]:
-        """For the operator: one tenant's keys, or all, oldest first."""
+        """One tenant's keys, or all, oldest first."""
         wanted = select(api_key).order_by(api_key.c.created_at, api_key.c.id)
         if tenant_id is not None:
             wanted = wanted.where(api_key.c.tenant_id == tenant_id)
         return [_to_key(row) for row in self._connection.execute(wanted)]
 
     def revoke(self, key_id: str, now: datetime) -> bool:
-        """The key is not accepted any more. False: there is no such key, or it was revoked before."""
+        """Revoke a key. False: unknown, or revoked before."""
         return (
             self._connection.execute(
                 update(api_key)
@@ -61,7 +61,7 @@ class Keys:
         ).scalar_one_or_none()
 
     def keep_webhook_secret(self, tenant_id: str, encrypted: bytes, now: datetime) -> bool:
-        """Give a tenant its webhook secret. False: it has one already, which stays."""
+        """Set a tenant's webhook secret. False: it has one, which stays."""
         try:
             with self._connection.begin_nested():
                 self._connection.execute(

@@ -1,6 +1,6 @@
-"""Statements about leadership: one active scheduler at a time, by a row that must be renewed.
+"""Statements about leadership: one active scheduler, whose row must be renewed.
 
-Scoped to the exact term: a scheduler that slept through its time cannot renew what another has taken.
+Guarded by the term: a scheduler that slept past its time cannot renew what another has taken.
 """
 
 from datetime import datetime
@@ -19,7 +19,7 @@ class Leadership:
         self._connection = connection
 
     def acquire(self, duty: str, leader_id: str, now: datetime, expires_at: datetime) -> Term | None:
-        """Take a duty that has no holder, or whose holder is late. None: it is held."""
+        """Take a duty that is free or expired. None: it is held."""
         taken = self._connection.execute(
             update(leadership)
             .where(leadership.c.duty == duty, leadership.c.expires_at <= now)
@@ -31,15 +31,15 @@ class Leadership:
         return self._found(duty, leader_id, expires_at)
 
     def renew(self, duty: str, leader_id: str, term: Term, expires_at: datetime) -> bool:
-        """Keep a duty. False: it was lost."""
+        """Extend the lead. False: it was lost."""
         return self._update_held(duty, leader_id, term, expires_at)
 
     def resign(self, duty: str, leader_id: str, term: Term, now: datetime) -> bool:
-        """Give a duty up so that another may have it at once."""
+        """Give up a duty at once."""
         return self._update_held(duty, leader_id, term, now)
 
     def _found(self, duty: str, leader_id: str, expires_at: datetime) -> Term | None:
-        """The very first leader of a duty makes its row."""
+        """The first leader of a duty creates its row."""
         known = select(leadership.c.term).where(leadership.c.duty == duty)
         if self._connection.execute(known).one_or_none() is not None:
             return None

@@ -1,12 +1,9 @@
-"""The tables. Migrations create exactly these (`tests/integration` compares the two).
+"""The tables, as the migrations create them.
 
-Times are milliseconds since the epoch in a BIGINT: the same arithmetic and the same comparisons on SQLite and
-PostgreSQL, and no time zone to lose. They become aware datetimes at the edge (`UtcTimestamp`).
-
-The rows that are written all the time (`shard`) are narrow and apart from payload (`request`, `result`).
-
-A column that came after the first release may be null or has a default of the database's, so that processes
-of the release before go on inserting while a fleet is upgraded.
+Times are milliseconds since the epoch in a BIGINT, so both databases compare and calculate alike, without
+time zones; `UtcTimestamp` makes them aware datetimes. Frequently written rows (`shard`) are apart from
+payload (`request`, `result`). A column added after the first release is nullable or has a server default:
+processes of the previous release insert during an upgrade.
 """
 
 from datetime import UTC, datetime
@@ -43,7 +40,7 @@ metadata = MetaData(
 
 
 class UtcTimestamp(TypeDecorator[datetime]):
-    """An aware datetime, kept as milliseconds since the epoch."""
+    """An aware datetime, stored as milliseconds since the epoch."""
 
     impl = BigInteger
     cache_ok = True
@@ -56,7 +53,7 @@ class UtcTimestamp(TypeDecorator[datetime]):
 
 
 def to_ms(at: datetime) -> int:
-    """Milliseconds since the epoch. Refuses a datetime that does not say its time zone."""
+    """Milliseconds since the epoch of an aware datetime."""
     assert at.tzinfo is not None, f"a naive datetime reached the store: {at!r}"
     return round(at.timestamp() * 1000)
 
@@ -65,10 +62,10 @@ def from_ms(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-# SQLite counts up only an INTEGER primary key.
+# SQLite increments only an INTEGER primary key.
 _Serial = BigInteger().with_variant(Integer, "sqlite")
 _Id = String(40)
-_Rows = JSON(none_as_null=True)  # numbers of rows in the shard
+_Rows = JSON(none_as_null=True)  # row numbers in the shard
 
 api_key = Table(
     "api_key",
@@ -119,7 +116,7 @@ job = Table(
     Column("priority_rank", Integer, nullable=False),
     Column("model", Text),
     Column("spec", JSON, nullable=False),
-    Column("fingerprint", String(64), nullable=False),  # of the request, to tell a repeat from another one
+    Column("fingerprint", String(64), nullable=False),  # of the request, to recognise a repeat
     Column("rows_total", BigInteger),
     Column("rows_estimated", BigInteger),
     Column("rows_succeeded", BigInteger, nullable=False, default=0),
@@ -141,7 +138,7 @@ job = Table(
     Column("error_file_id", _Id),
     Column("webhook_secret", LargeBinary),  # encrypted; None: the tenant's own signs
     Column("event_seq", Integer, nullable=False, default=0),  # the last event's number
-    Column("capacity", String(12), nullable=False, server_default="any"),  # which workers may run it
+    Column("capacity", String(12), nullable=False, server_default="any"),  # of the workers that may run it
     Column(
         "tokens_redone", BigInteger, nullable=False, server_default=text("0")
     ),  # generated, lost, and again
@@ -165,11 +162,11 @@ shard = Table(
     Column("lease_until", UtcTimestamp),
     Column("not_before", UtcTimestamp),
     Column("attempts", Integer, nullable=False, default=0),
-    # Of these, those that had ended when the one that made progress last began.
+    # Attempts that had ended when the last one to make progress began.
     Column("attempts_before", Integer, nullable=False, server_default=text("0")),
     Column("crash_count", Integer, nullable=False, default=0),
     Column("enqueued_at", UtcTimestamp, nullable=False),
-    Column("signalled_at", UtcTimestamp),  # when a message was last sent about it
+    Column("signalled_at", UtcTimestamp),  # when a ring was last sent for it
     Column("rows_done", BigInteger, nullable=False, default=0),
     Column("rows_total", BigInteger),
     Column("rows_estimated", BigInteger),
@@ -180,11 +177,11 @@ shard = Table(
     Column("end", BigInteger),
     Column("carry_over_key", Text),
     Column("capacity", String(12), nullable=False, server_default="any"),  # the job's, for the claim to see
-    Column("source_etag", Text),  # of the object the rows are in, when it was planned
-    Column("tokens_in_flight", BigInteger, nullable=False, server_default=text("0")),  # told with a renewal
-    Column("faults", Integer, nullable=False, server_default=text("0")),  # outside it, since the last segment
+    Column("source_etag", Text),  # of the input object when planned
+    Column("tokens_in_flight", BigInteger, nullable=False, server_default=text("0")),  # from the last renewal
+    Column("faults", Integer, nullable=False, server_default=text("0")),  # external, since the last segment
     Column("suspects", _Rows),  # rows in flight in this term, journalled before they began
-    Column("is_isolating", Boolean, nullable=False, server_default=false()),  # its rows run one by one, alone
+    Column("is_isolating", Boolean, nullable=False, server_default=false()),  # its rows run alone, one by one
     UniqueConstraint("job_id", "shard_no"),
     Index("ix_shard_claim", "job_id", "state", "shard_no"),
     Index("ix_shard_state", "state", "kind", "tenant_id"),
@@ -307,7 +304,7 @@ worker = Table(
     Column("drain_requested_at", UtcTimestamp),
     Column("ended_at", UtcTimestamp),
     Column("ended_cause", String(24)),
-    Column("lost_at", UtcTimestamp),  # its loss has been counted, and it was not heard of since
+    Column("lost_at", UtcTimestamp),  # when its loss was counted
 )
 
 model = Table(
@@ -330,19 +327,19 @@ leadership = Table(
     Column("expires_at", UtcTimestamp, nullable=False),
 )
 
-# Rows that were in flight when their worker was lost, and how often. A row that finishes has none.
+# Rows in flight at a worker's loss, and how often. A finished row has none.
 row_crash = Table(
     "row_crash",
     metadata,
     Column("shard_id", _Id, ForeignKey("shard.id"), primary_key=True),
     Column("row", BigInteger, primary_key=True, autoincrement=False),
     Column("crashes", Integer, nullable=False),
-    Column("explained", Integer, nullable=False),  # of them, those where the worker itself failed
+    Column("explained", Integer, nullable=False),  # those in which the worker itself failed
     Column("last_cause", String(24), nullable=False),
     Column("lost_before", BigInteger, nullable=True),  # unused; processes of the release before insert it
 )
 
-# Rows that are not run again, because they crash their workers.
+# Rows that crash their workers and are not run again.
 dead_row = Table(
     "dead_row",
     metadata,
@@ -363,7 +360,7 @@ dead_row = Table(
     Index("ix_dead_row_listing", "tenant_id", "state", "died_at", "id"),
 )
 
-# Receivers that answered 410: nothing is sent there any more.
+# Receivers that answered 410 and get no more events.
 gone_endpoint = Table(
     "gone_endpoint",
     metadata,
@@ -373,7 +370,7 @@ gone_endpoint = Table(
     Column("gone_at", UtcTimestamp, nullable=False),
 )
 
-# Sums over the whole service, kept where no process's death loses them. For metrics.
+# Sums over the whole service, for metrics.
 counter = Table(
     "counter",
     metadata,

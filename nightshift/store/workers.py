@@ -21,7 +21,7 @@ class Workers:
         self._connection = connection
 
     def register(self, new: Worker) -> None:
-        """Nothing, if it is there: the answer to a first try was lost. No id is drawn twice."""
+        """Insert a worker. Does nothing on a retry whose first answer was lost."""
         known = {
             "id": new.id,
             "host": new.host,
@@ -36,7 +36,7 @@ class Workers:
             self._connection.execute(insert(worker).values(**known))
 
     def heard(self, worker_id: str, state: WorkerState, now: datetime) -> bool:
-        """The worker is alive and in this state. True: it is to drain."""
+        """Record a heartbeat. True: the worker is to drain."""
         wanted = self._connection.execute(
             update(worker)
             .where(worker.c.id == worker_id)
@@ -46,16 +46,17 @@ class Workers:
         return wanted is not None
 
     def mark(self, worker_id: str, state: WorkerState, now: datetime) -> bool:
-        """The worker is alive and in this state. False: it is not registered."""
+        """Record a state and a heartbeat. False: not registered."""
         return self._update(worker_id, state=state, heartbeat_at=now)
 
     def ended(self, worker_id: str, cause: ExitCause, now: datetime) -> bool:
-        """Its process was seen to end. Its last heartbeat stays."""
+        """Record the end of its process; its last heartbeat stays."""
         return self._update(worker_id, state=WorkerState.STOPPED, ended_at=now, ended_cause=cause)
 
     def mark_loss_counted(self, worker_id: str, now: datetime) -> bool:
-        """The worker is lost. False: that was counted already, when another of its leases expired or
-        before it came back from a standstill. An unregistered worker counts each time.
+        """Record a loss. False: already counted, for another of its leases or before it woke up.
+
+        An unregistered worker counts each time.
         """
         counted = (
             update(worker).where(worker.c.id == worker_id, worker.c.lost_at.is_(None)).values(lost_at=now)
@@ -63,8 +64,9 @@ class Workers:
         return self._connection.execute(counted).rowcount == 1 or self.state(worker_id) is None
 
     def request_drain(self, worker_id: str, now: datetime) -> bool:
-        """This worker is to drain, which its next heartbeat tells it. Asked again, the first time stands.
-        False: there is no such worker, or it has stopped.
+        """Ask a worker to drain at its next heartbeat; the first request's time stays.
+
+        False: no such worker, or it has stopped.
         """
         asked_at = worker.c.drain_requested_at
         return (
@@ -81,13 +83,13 @@ class Workers:
         return self._connection.execute(wanted).one_or_none() is not None
 
     def state(self, worker_id: str) -> WorkerState | None:
-        """As it was last told. None: there is no such worker."""
+        """Its last reported state. None: no such worker."""
         found = select(worker.c.state).where(worker.c.id == worker_id)
         state = self._connection.execute(found).scalar_one_or_none()
         return None if state is None else WorkerState(state)
 
     def mark_lost(self, heard_before: datetime) -> tuple[str, ...]:
-        """Workers without a heartbeat since then are stopped. Returns which."""
+        """Stop workers without a heartbeat since then. Returns their ids."""
         stopped = self._connection.execute(
             update(worker)
             .where(worker.c.state != WorkerState.STOPPED, worker.c.heartbeat_at < heard_before)
@@ -97,11 +99,11 @@ class Workers:
         return tuple(stopped.scalars())
 
     def serves(self, worker_id: str, models: Sequence[str], now: datetime) -> bool:
-        """The worker has its models loaded and is ready."""
+        """Record that the worker has loaded these models and is ready."""
         return self._update(worker_id, models=list(models), state=WorkerState.READY, heartbeat_at=now)
 
     def ready_since(self, heartbeat_since: datetime) -> int:
-        """How many workers are ready and have been heard of since then."""
+        """The number of ready workers with a heartbeat since then."""
         return len(self.list(heartbeat_since=heartbeat_since, state=WorkerState.READY))
 
     def list(
@@ -116,7 +118,7 @@ class Workers:
         return [_to_worker(row) for row in self._connection.execute(wanted)]
 
     def register_model(self, new: Model, now: datetime) -> None:
-        """Some worker serves this model from now on; a second registration updates what is known of it."""
+        """Register a served model, or update it."""
         values = {
             "kind": new.kind,
             "context_length": new.context_length,
@@ -128,11 +130,11 @@ class Workers:
         try:
             with self._connection.begin_nested():
                 self._connection.execute(insert(model).values(id=new.id, created_at=now, **values))
-        except IntegrityError:  # another worker, started at the same moment, was first
+        except IntegrityError:  # another worker was first
             self._update_model(new.id, **values)
 
     def models(self) -> Sequence[Model]:
-        """Every model a worker has registered, in the order the workers list them."""
+        """Every registered model, in the workers' order."""
         rows = self._connection.execute(select(model).order_by(model.c.position, model.c.id))
         return [_to_model(row) for row in rows]
 

@@ -1,8 +1,7 @@
-"""Whether anything was committed to a database since the last look, without a query of its tables.
+"""Detects commits without a query of the tables.
 
-SQLite counts the commits of other connections (`PRAGMA data_version`), which costs microseconds. PostgreSQL
-names the transactions that a snapshot sees: two snapshots of the same name see the same data. That is true of
-the whole server, so work in another database of it counts as a change; no change is ever missed.
+SQLite counts other connections' commits (`PRAGMA data_version`). PostgreSQL names the transactions that a
+snapshot sees, for the whole server: another database's commits count as changes, and no change is missed.
 """
 
 import sqlite3
@@ -21,7 +20,7 @@ _VERSION: Final = {
 
 
 class Changes:
-    """Holds one connection, on which nothing is written. Not thread-safe."""
+    """Holds one connection that only reads. Not thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -30,8 +29,8 @@ class Changes:
         self._version: object = None
 
     def seen(self) -> bool:
-        """Whether there may have been commits since the last call: True for the first one, and for the first
-        one after the database was away. Raises DatabaseUnavailable.
+        """Whether there may be commits since the last call; True at first and after an outage. Raises
+        DatabaseUnavailable.
         """
         try:
             version = self._read_version()

@@ -1,8 +1,7 @@
-"""Fewer round trips to a PostgreSQL server.
+"""Fewer round trips to PostgreSQL.
 
-A pooled connection whose server answered a moment ago, and has sent nothing since, is used without a ping:
-a server that ends a connection says so. And a transaction gets the time with its BEGIN, since nearly all of
-them need it first.
+A pooled connection that answered recently and has received nothing since is used without a ping: a server
+that ends a connection says so. BEGIN also fetches the time, which nearly every transaction needs first.
 """
 
 import select
@@ -16,14 +15,14 @@ from nightshift.store.databases.statement_timeouts import TimedConnection
 
 T = TypeVar("T")
 
-HEARD_LATELY_S: Final = 10.0  # less than any firewall or proxy keeps an idle connection
+HEARD_LATELY_S: Final = 10.0  # shorter than any firewall or proxy keeps an idle connection
 
-# clock_timestamp moves within a transaction; now() would be frozen at its start.
+# now() is frozen at the transaction's start.
 NOW_MS: Final = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 
 class ReusedConnection(TimedConnection):
-    """Remembers when the server last answered, and the time of its latest BEGIN."""
+    """Remembers its last answer's time and its latest BEGIN's."""
 
     _heard_at_s: float = float("-inf")
     _began_at_ms: int | None = None
@@ -35,18 +34,17 @@ class ReusedConnection(TimedConnection):
         return answer
 
     def begin(self) -> None:
-        """Begin a transaction."""
         answers = self.execute(f"BEGIN; {NOW_MS}", prepare=False)  # two statements cannot be prepared
         answers.nextset()
         (self._began_at_ms,) = answers.fetchone() or (None,)
 
     def take_time_of_begin_ms(self) -> int | None:
-        """The server's time at BEGIN; given once, and only if no other statement ran since."""
+        """The server's time at BEGIN, once, and only if no other statement ran since."""
         taken, self._began_at_ms = self._began_at_ms, None
         return taken
 
     def was_heard_lately(self) -> bool:
-        """Whether the server answered a moment ago and has not ended the session since."""
+        """Whether the server answered recently and has not ended the session."""
         if self.closed or monotonic() - self._heard_at_s > HEARD_LATELY_S:
             return False
         unasked = select.poll()
@@ -55,7 +53,7 @@ class ReusedConnection(TimedConnection):
 
 
 def install(engine: Engine) -> None:
-    """Make this engine, whose connections are `ReusedConnection`s, ping and begin as described above."""
+    """Make this engine of `ReusedConnection`s ping and begin as above."""
     ask_server = engine.dialect.do_ping
 
     def begin_ourselves(dbapi_connection: Any, record: Any) -> None:

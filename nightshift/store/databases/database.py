@@ -1,8 +1,7 @@
-"""Connections and transactions on SQLite or PostgreSQL, and the only clock that counts: the database's.
+"""Connections and transactions on SQLite or PostgreSQL, and the database's clock.
 
-SQLite runs in WAL mode with `synchronous=FULL` (accepted work survives a power cut), but where a transaction
-says that it need not. Every writing transaction begins IMMEDIATE: a reader that upgrades to a writer fails at
-once whatever the busy timeout.
+SQLite runs in WAL mode with `synchronous=FULL`, except in transactions that need not be durable. Writing
+transactions begin IMMEDIATE: a reader that upgrades to a writer fails at once, whatever the busy timeout.
 """
 
 import logging
@@ -29,25 +28,24 @@ _DRIVERS: Final = frozenset({"sqlite", "sqlite+pysqlite", "postgresql+psycopg"})
 
 # SQLSTATEs of PostgreSQL.
 _CONFLICTS: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock
-_READ_ONLY: Final = "25006"  # this server is a standby by now, or is kept from writing
+_READ_ONLY: Final = "25006"  # the server is a standby or kept from writing
 
 _NOW_MS = {
-    # julianday is a double: good to about 0.05 ms at this epoch.
+    # julianday is a double, good to about 0.05 ms at this epoch.
     "sqlite": text("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"),
     "postgresql": text(connection_reuse.NOW_MS),
 }
 
 
 class Database:
-    """One database by URL. Thread-safe; every transaction uses a connection of its own."""
+    """One database by URL. Thread-safe; every transaction has its own connection."""
 
     def __init__(
         self, url: str, *, pool_size: int = 10, busy_timeout_s: float = 15.0, timeout_s: float = 10.0
     ) -> None:
-        """Connects lazily. Raises ConfigurationError if the URL is not one of a supported database.
+        """Connects lazily. Raises ConfigurationError for an unsupported URL.
 
-        SQLite is waited for while it is locked, `busy_timeout_s`; PostgreSQL until it has carried a statement
-        out, `timeout_s`.
+        `busy_timeout_s`: for SQLite's lock. `timeout_s`: per PostgreSQL statement.
         """
         parsed = _parse(url)
         self.dialect = parsed.get_backend_name()
@@ -63,19 +61,19 @@ class Database:
 
     @property
     def is_missing(self) -> bool:
-        """Whether it is an SQLite file that is not there yet; the first connection makes it."""
+        """Whether it is an SQLite file that the first connection would create."""
         path = self._engine.url.database
         return self.is_sqlite and path is not None and not Path(path).exists()
 
     @contextmanager
     def write(self, *, durable: bool = True) -> Iterator[Connection]:
-        """A transaction that may write. Commits at the end, rolls back on an exception.
+        """A transaction that may write. Commits at its end, rolls back on an exception.
 
-        One that is not `durable` does not wait for SQLite's disk: a power cut, and nothing less, may take it
-        back together with all that came after it and is not durable either. PostgreSQL's always are: those
-        who go on while its machine is gone would remember what it forgets.
+        Without `durable`, SQLite does not wait for the disk: a power failure may undo the transaction,
+        together with later ones that are not durable either. PostgreSQL's are always durable: other machines
+        would remember what it forgets.
 
-        Raises DatabaseUnavailable when the database cannot be reached, stays locked or does not answer; and
+        Raises DatabaseUnavailable when the database is unreachable, locked or silent for too long, and
         Conflicted when it chose another transaction over this one.
         """
         with self._mapped(), self._engine.connect() as connection:
@@ -84,21 +82,21 @@ class Database:
 
     @contextmanager
     def write_at_leisure(self) -> Iterator[Connection]:
-        """As `write`, however long a statement takes: for changes to the schema."""
+        """As `write`, without a limit on statements, for schema changes."""
         with self.write() as connection:
             with nullcontext() if self.is_sqlite else statement_timeouts.suspended(connection):
                 yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that only reads. On SQLite it never waits for a writer."""
+        """A transaction that only reads; on SQLite it never waits for a writer."""
         with self._mapped(), self._engine.connect() as connection:
             with connection.execution_options(nightshift_reads_only=True).begin():
                 yield connection
 
     def connect(self) -> PoolProxiedConnection:
-        """A connection in autocommit mode, whose errors are the driver's own; it belongs to the caller until
-        it is closed. Raises DatabaseUnavailable.
+        """A connection in autocommit mode with the driver's own errors; the caller closes it. Raises
+        DatabaseUnavailable.
         """
         with self._mapped():
             return self._engine.raw_connection()
@@ -130,13 +128,13 @@ class Database:
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except (exc.ArgumentError, ValueError) as error:  # ValueError: of its port
+    except (exc.ArgumentError, ValueError) as error:  # an invalid port
         raise ConfigurationError(
             "NIGHTSHIFT_DATABASE_URL is not a database URL", param="DATABASE_URL"
         ) from error
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
-    # What SQLAlchemy takes for the host of an SQLite file is a path with two slashes too few.
+    # SQLAlchemy takes a path with two slashes too few for a host.
     if parsed.drivername not in _DRIVERS or (parsed.get_backend_name() == "sqlite" and parsed.host):
         raise ConfigurationError(
             f"NIGHTSHIFT_DATABASE_URL names {parsed.drivername!r}; use sqlite:/// or postgresql://",
@@ -152,7 +150,7 @@ def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
         max_overflow=pool_size,
         pool_timeout=timeout_s,
         pool_pre_ping=True,
-        pool_use_lifo=True,  # the one just used is the quickest
+        pool_use_lifo=True,  # the most recently used is the quickest
         connect_args={
             "connect_timeout": url.query.get("connect_timeout", statement_timeouts.CONNECT_TIMEOUT_S),
             "options": statement_timeouts.server_options(url, timeout_s),
@@ -160,15 +158,15 @@ def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
     )
     statement_timeouts.use_timed_connections(engine, timeout_s, connection_reuse.ReusedConnection)
     connection_reuse.install(engine)
-    # Many rows in one statement. psycopg would send one for each, and a sync message at the end: before that,
-    # none of the server's time limits holds, and a client that vanishes keeps its locks.
+    # One statement for many rows. psycopg would send one each with a single sync at the end; until then the
+    # server's time limits do not apply, and a vanished client keeps its locks.
     engine.dialect.use_insertmanyvalues_wo_returning = True
     event.listen(engine, "handle_error", _leave_a_server_that_cannot_write)
     return engine
 
 
 def _leave_a_server_that_cannot_write(context: ExceptionContext) -> None:
-    """After a failover, a connection to what has become the standby is good for nothing."""
+    """After a failover, connections to the new standby are useless."""
     if _sqlstate(context.sqlalchemy_exception) == _READ_ONLY:
         context.is_disconnect = True
 
@@ -182,7 +180,7 @@ def _sqlite(url: URL, pool_size: int, busy_timeout_s: float) -> Engine:
         url,
         pool_size=pool_size,
         max_overflow=pool_size,
-        pool_use_lifo=True,  # the one just used remembers its statements and pages
+        pool_use_lifo=True,  # the most recently used has warm caches
         connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
     )
     event.listen(engine, "connect", partial(_prepare_sqlite, busy_timeout_s))
@@ -191,14 +189,14 @@ def _sqlite(url: URL, pool_size: int, busy_timeout_s: float) -> Engine:
 
 
 def _prepare_sqlite(busy_timeout_s: float, connection: Any, record: Any) -> None:
-    connection.isolation_level = None  # we say BEGIN ourselves
+    connection.isolation_level = None  # BEGIN is sent explicitly
     _write_ahead(connection, busy_timeout_s)
     connection.execute("PRAGMA foreign_keys=ON")
 
 
 def _write_ahead(connection: Any, busy_timeout_s: float) -> None:
-    """Put the file into WAL mode, in which it then stays. While another process writes to a new file this
-    fails at once: SQLite's own busy timeout does not cover it.
+    """Set WAL mode, which the file keeps. Retried: SQLite's busy timeout does not cover another process
+    that is writing to a new file.
     """
     ends_s = monotonic() + busy_timeout_s
     while True:

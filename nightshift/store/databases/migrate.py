@@ -1,7 +1,7 @@
-"""Bring a database to the schema this code expects, or back: `python -m nightshift.store.databases.migrate`.
+"""Migrates a database's schema: `python -m nightshift.store.databases.migrate`.
 
-The migrations lie beside the code: in `nightshift/_migrations` in an installed wheel, in `migrations/` in a
-checkout. Two processes that upgrade the same database at once take turns.
+The migrations are in `nightshift/_migrations` of a wheel, or `migrations/` of a checkout. Concurrent upgrades
+of one database take turns.
 """
 
 import logging
@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 _PACKAGE = Path(__file__).resolve().parents[2]
 _PLACES: Final = (_PACKAGE / "_migrations", _PACKAGE.parent / "migrations")
 TRIES_MAX: Final = 10
-RETRY_S: Final = 0.5  # at most, between two tries
-_ADVISORY_LOCK: Final = 0x6E736869667401  # any number of our own
+RETRY_S: Final = 0.5  # the longest delay between tries
+_ADVISORY_LOCK: Final = 0x6E736869667401  # an arbitrary number
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
-    """Apply every migration up to `revision`, in one transaction. Raises ConfigurationError for a database
-    that a later release has been at.
+    """Apply the migrations up to `revision` in one transaction. Raises ConfigurationError for a later
+    release's schema.
     """
     try:
         change_schema(database, lambda connection: command.upgrade(_config(connection), revision))
@@ -45,15 +45,15 @@ def upgrade(database: Database, revision: str = "head") -> None:
 
 
 def downgrade(database: Database, revision: str) -> None:
-    """Take migrations back down to `revision` (`base`: all of them), in one transaction."""
+    """Revert migrations down to `revision` (`base`: all) in one transaction."""
     change_schema(database, lambda connection: command.downgrade(_config(connection), revision))
 
 
 def change_schema(database: Database, change: Callable[[Connection], None]) -> None:
-    """Carry a change out in one transaction, beside a service that works with the tables.
+    """Change the schema in one transaction while the service runs.
 
-    Each table it changes is locked until it ends, so a transaction that holds one table and wants another can
-    deadlock with it: if PostgreSQL breaks this one off, it begins anew.
+    Changed tables stay locked until the end, so a transaction that holds one and wants another can deadlock
+    with this one: if PostgreSQL aborts it, it starts again.
     """
     for tries_left in reversed(range(TRIES_MAX)):
         try:
@@ -69,14 +69,14 @@ def change_schema(database: Database, change: Callable[[Connection], None]) -> N
 
 
 def is_current(database: Database) -> bool:
-    """Whether the database has exactly the schema this code expects."""
+    """Whether the schema is exactly this code's."""
     with database.read() as connection:
         return _revision(connection) == _scripts().get_current_head()
 
 
 def serves(database: Database) -> bool:
-    """Whether this code can work with the schema there is: its own, or a later one that still has everything
-    this code knows. So processes of two releases run side by side while a fleet is upgraded.
+    """Whether the schema has all that this code needs: its own, or a compatible later one during a fleet's
+    upgrade.
     """
     with database.read() as connection:
         found = _revision(connection)
@@ -120,7 +120,7 @@ def _migrations() -> Path:
 
 
 def _wait_for_turn(connection: Connection) -> None:
-    # SQLite's write transactions take turns by themselves.
+    # SQLite's writers take turns anyway.
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
 

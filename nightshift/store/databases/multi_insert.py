@@ -1,9 +1,8 @@
-"""Rows for several tables in one round trip.
+"""Inserts into several tables in one round trip.
 
     insert_rows(connection, (job, {...}), (shard, {...}), (outbox, {...}))
 
-PostgreSQL takes them as one statement: each one more would be a round trip while a client waits. SQLite has
-no such statement and no round trips, and takes them one by one.
+PostgreSQL gets one statement. SQLite has no such statement and no round trips, and gets one per row.
 """
 
 from collections.abc import Mapping
@@ -16,9 +15,7 @@ Row = tuple[Table, Mapping[str, Any]]
 
 
 def insert_rows(connection: Connection, *rows: Row) -> int:
-    """One row for each of these tables, in an order in which they may refer to those before them. Returns the
-    serial number that the last one is given.
-    """
+    """Insert one row per table, referenced tables first. Returns the last row's serial number."""
     if connection.dialect.name == "postgresql":
         statement = _as_one(*((table, tuple(values)) for table, values in rows))
         named = {_name(table, column): value for table, values in rows for column, value in values.items()}
@@ -41,15 +38,15 @@ def _numbered(table: Table) -> Any:
 
 @cache
 def _as_one(*shapes: tuple[Table, tuple[str, ...]]) -> Any:
-    """Of shapes (table, the columns that are given)."""
+    """Of (table, given columns) pairs."""
     *before, last = (_named(table, columns) for table, columns in shapes)
     steps = [one.cte(f"with_{number}") for number, one in enumerate(before)]
     return last.add_cte(*steps).returning(*last.table.primary_key)
 
 
 def _named(table: Table, columns: tuple[str, ...]) -> Insert:
-    """An INSERT that shares a statement with others: its parameters carry the table's name, and the defaults,
-    which SQLAlchemy fills in for a statement alone, are part of it.
+    """An INSERT for use beside others: its parameters carry the table's name, and it includes the column
+    defaults, which SQLAlchemy adds only to a statement on its own.
     """
     given = {name: bindparam(_name(table, name), type_=table.c[name].type) for name in columns}
     rest = {

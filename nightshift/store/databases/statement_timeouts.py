@@ -1,9 +1,8 @@
-"""PostgreSQL connections whose wait for an answer is limited on the client's side too.
+"""PostgreSQL connections that limit the wait for an answer on the client's side too.
 
-The server ends statements that run for too long (`statement_timeout`). A server or network that is silent
-ends none: TCP notices after a quarter of an hour, and never where a proxy between the two goes on
-acknowledging. So the wait ends here, by our own clock, and the connection with it: what became of the
-statement is not known.
+The server's `statement_timeout` does not help against a silent server or network: TCP notices after a quarter
+of an hour, or never behind a proxy that acknowledges. So the client closes the connection; the statement's
+outcome is then unknown.
 """
 
 from collections.abc import Generator, Iterator
@@ -25,7 +24,7 @@ _LIMITS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_sess
 
 
 class TimedConnection(psycopg.Connection[Any]):
-    """Raises OperationalError, and is closed, when an answer takes longer than `answer_timeout_s`."""
+    """Raises OperationalError and closes when an answer takes longer than `answer_timeout_s`."""
 
     answer_timeout_s: float = float("inf")
 
@@ -40,12 +39,12 @@ class TimedConnection(psycopg.Connection[Any]):
 
 
 class _Silence(Exception):
-    """The server has sent nothing for too long."""
+    """The server was silent for too long."""
 
 
 def _until(ends_at_s: float, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-    """The same wait, ended past its time only if nothing has arrived: a process that was frozen itself finds
-    the answer there.
+    """The same wait, ended past its time only if nothing has arrived: after a freeze of this process the
+    answer may be there.
     """
     try:
         wanted = next(gen)
@@ -59,17 +58,17 @@ def _until(ends_at_s: float, gen: Generator[Any, Any, T]) -> Generator[Any, Any,
 
 
 def server_options(url: URL, timeout_s: float) -> str:
-    """Limits for the server to enforce, so that it releases the locks of a client that has gone."""
+    """The server's own limits, so that it releases a vanished client's locks."""
     limit_ms = round(timeout_s * 1000)
     asked_for = url.query.get("options", ())
     own = (asked_for,) if isinstance(asked_for, str) else asked_for
-    return " ".join([*(f"-c {limit}={limit_ms}" for limit in _LIMITS), *own])  # the last one counts
+    return " ".join([*(f"-c {limit}={limit_ms}" for limit in _LIMITS), *own])  # the last one wins
 
 
 def use_timed_connections(
     engine: Engine, timeout_s: float, kind: type[TimedConnection] = TimedConnection
 ) -> None:
-    """Have this engine make connections of this kind."""
+    """Make this engine's connections of this kind."""
 
     def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> TimedConnection:
         connection = kind.connect(*arguments, **options)

@@ -1,4 +1,4 @@
-"""Statements about events: what happened to a job, numbered without gaps, for streams that resume."""
+"""Statements about a job's events, numbered without gaps so that streams can resume."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ FIRST_SEQ: Final = 1
 
 @dataclass(frozen=True)
 class Event:
-    """`seq` is the event's number in its job: 1, 2, 3 …"""
+    """`seq`: the event's number in its job, from 1."""
 
     seq: int
     type: str
@@ -33,14 +33,14 @@ class Events:
         self._connection = connection
 
     def begin(self, job_id: str, type: str, data: JsonObject, now: datetime) -> None:
-        """Add the first event of a job that this transaction has inserted, which has its number already."""
+        """Add the first event of a job inserted by this transaction; the job's row counts it already."""
         self._connection.execute(_INSERT, first_row(job_id, type, data, now))
 
     def append(self, job_id: str, type: str, data: JsonObject, now: datetime) -> int:
-        """Add an event to a job's history and return its number.
+        """Add an event and return its number.
 
-        The number comes from the job's row, whose lock is held until the commit: a reader that has seen
-        number 7 cannot see number 6 appear later.
+        The number comes from the job's row, locked until the commit, so no reader sees number 6 appear after
+        7.
         """
         seq: int = self._connection.execute(
             update(job)
@@ -52,13 +52,13 @@ class Events:
         return seq
 
     def last_seq(self, job_id: str) -> int:
-        """The number of a job's newest event."""
+        """The newest event's number."""
         wanted = select(job.c.event_seq).where(job.c.id == job_id)
         seq: int = self._connection.execute(wanted).scalar_one()
         return seq
 
     def after(self, tenant_id: str, job_id: str, seq: int, limit: int) -> Sequence[Event]:
-        """A tenant's job's events after this number, in order."""
+        """Events of a tenant's job after this number, in order."""
         rows = self._connection.execute(
             select(event)
             .join(job, job.c.id == event.c.job_id)
@@ -70,7 +70,7 @@ class Events:
 
 
 def first_row(job_id: str, type: str, data: JsonObject, now: datetime) -> dict[str, Any]:
-    """The first event of a job, as a row of the event table."""
+    """A job's first event as a row."""
     return _row(job_id, FIRST_SEQ, type, data, now)
 
 

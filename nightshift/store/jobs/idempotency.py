@@ -1,4 +1,4 @@
-"""Statements about idempotency keys: the first answer to a key is kept and given again."""
+"""Statements about idempotency keys, which keep the first answer to a request."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,7 @@ idempotency = tables.idempotency
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """What a key was first answered, and the fingerprint of the request that got it."""
+    """The first answer to a key, and its request's fingerprint."""
 
     fingerprint: str
     job_id: str
@@ -37,9 +37,9 @@ class Idempotency:
         return KeptAnswer(row.fingerprint, row.job_id, row.status_code, row.body) if row else None
 
     def keep(self, tenant_id: str, key: str, answer: KeptAnswer, now: datetime, expires_at: datetime) -> bool:
-        """Keep the first answer, in the transaction that made it true. False: another was first.
+        """Keep the first answer, in the transaction that makes it true. False: another was first.
 
-        On False the caller must roll back: its job is the second one.
+        On False the caller must roll back: its job is a second one.
         """
         self._connection.execute(
             delete(idempotency).where(
@@ -66,5 +66,5 @@ class Idempotency:
         return True
 
     def purge(self, now: datetime) -> int:
-        """Forget keys that have had their time. Returns how many."""
+        """Delete expired keys. Returns how many."""
         return self._connection.execute(delete(idempotency).where(idempotency.c.expires_at <= now)).rowcount

@@ -45,7 +45,7 @@ shard = tables.shard
 ACTIVE_STATES = tuple(state for state in JobState if not state.is_terminal)
 RUNNABLE_STATES = (JobState.QUEUED, JobState.RUNNING)
 
-# Made once: a request is under way while SQLAlchemy makes statements.
+# Built once: a request waits while SQLAlchemy builds a statement.
 
 _INSERT = insert(job)
 
@@ -68,7 +68,7 @@ _START = (
 
 
 def new_row(new: NewJob, now: datetime) -> dict[str, Any]:
-    """A new job as a row of its table. Its first event is counted already (`events.first_row`)."""
+    """A new job as a row, which counts its first event (`events.first_row`)."""
     accepted = new.accepted(now)
     return {
         "id": new.id,
@@ -91,7 +91,7 @@ def new_row(new: NewJob, now: datetime) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Backlog:
-    """How many jobs of one kind and state there are, over all tenants. For metrics and admission."""
+    """Jobs of one kind and state over all tenants."""
 
     kind: JobKind
     state: JobState
@@ -105,7 +105,7 @@ class Jobs:
     # -- creation and look-up, on behalf of a tenant ---------------------------------------------------
 
     def insert(self, new: NewJob, now: datetime) -> Job:
-        """Record an accepted bulk job. It is queued and not planned yet."""
+        """Record an accepted bulk job, not planned yet."""
         self._connection.execute(_INSERT, new_row(new, now))
         return new.accepted(now)
 
@@ -126,7 +126,7 @@ class Jobs:
         state: JobState | None = None,
         priority: PriorityClass | None = None,
     ) -> Sequence[Job]:
-        """Newest first, in a total order. `after` is the last job of the page before."""
+        """Newest first, in a total order. `after`: the last job of the previous page."""
         wanted = select(job).where(job.c.tenant_id == tenant_id)
         for column, value in (
             (job.c.kind, kind), (job.c.face, face), (job.c.state, state), (job.c.priority, priority)
@@ -140,7 +140,7 @@ class Jobs:
         return [to_job(row) for row in self._connection.execute(ordered)]
 
     def find_repeat(self, tenant_id: str, fingerprint: str, created_since: datetime) -> Job | None:
-        """The newest job made of the same request since then: what a client that retried means."""
+        """The newest job with this fingerprint since then, for a client's retry."""
         row = self._connection.execute(
             select(job)
             .where(
@@ -154,7 +154,7 @@ class Jobs:
         return to_job(row) if row else None
 
     def reading(self, tenant_id: str, file_id: str) -> Job | None:
-        """A tenant's unfinished job that has this file as its input, the oldest; None if there is none."""
+        """The oldest unfinished job of the tenant that reads this file."""
         row = self._connection.execute(
             select(job)
             .where(
@@ -169,32 +169,30 @@ class Jobs:
         return to_job(row) if row else None
 
     def queue_position(self, of: Job) -> int:
-        """How many runnable jobs of the same kind sort before this one, over all tenants, plus one."""
+        """One plus the runnable jobs of this kind that sort before this one, over all tenants."""
         ahead: int = self._connection.execute(
             _AHEAD, {"of_kind": of.kind, "rank": of.priority.rank, "since": of.created_at}
         ).scalar_one()
         return ahead + 1
 
     def request_stop(self, tenant_id: str, job_id: str, reason: StopReason, now: datetime) -> bool:
-        """Start no more rows of this job. False: it was stopping, finalizing or over already."""
+        """Start no more rows of this job. False: it was stopping, finalizing or over."""
         return self._stop(reason, now, job.c.id == job_id, job.c.tenant_id == tenant_id)
 
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
     def fetch(self, job_id: str) -> Job:
-        """A job by id alone, for a duty or worker that was given the id by the database."""
+        """A job by an id that came from the database."""
         return to_job(self._connection.execute(select(job).where(job.c.id == job_id)).one())
 
     def webhook_secret(self, job_id: str) -> bytes | None:
-        """The job's own webhook secret, encrypted; None if it has none."""
+        """The job's own webhook secret, encrypted."""
         return self._connection.execute(
             select(job.c.webhook_secret).where(job.c.id == job_id)
         ).scalar_one_or_none()
 
     def to_plan(self, limit: int, after: Job | None = None) -> Sequence[Job]:
-        """Bulk jobs whose input has not been read yet, most urgent first. `after` is the last one of the page
-        before.
-        """
+        """Unplanned bulk jobs, most urgent first. `after`: the last of the previous page."""
         order = (job.c.priority_rank, job.c.created_at, job.c.id)
         wanted = select(job).where(
             job.c.state == JobState.QUEUED,
@@ -210,7 +208,7 @@ class Jobs:
     def mark_planned(
         self, job_id: str, *, model: str, rows_total: int | None, rows_estimated: int | None, now: datetime
     ) -> bool:
-        """The input is cut into shards. False: the job was planned, stopped or over meanwhile."""
+        """Record that the input is cut into shards. False: the job was planned, stopped or over."""
         return self._update(
             job.c.id == job_id,
             job.c.state == JobState.QUEUED,
@@ -223,21 +221,21 @@ class Jobs:
         )
 
     def mark_started(self, job_id: str, now: datetime, max_runtime_s: int | None) -> bool:
-        """A shard of the job has been claimed for the first time. False: not the first time."""
+        """Record the job's first claim. False: not the first."""
         ends = None if max_runtime_s is None else now + timedelta(seconds=max_runtime_s)
         found = self._connection.execute(_START, {"of": job_id, "since": now, "until": ends})
         return found.rowcount == 1
 
     def lock(self, job_id: str) -> None:
-        """Until this transaction ends no other changes the job.
+        """Lock the job's row until this transaction ends.
 
-        A transaction that changes a job and a shard of it (a first claim, a listed segment, a stop) locks the
-        job first: opposite orders would deadlock. SQLite's writers take turns, and leave the lock out.
+        A transaction that changes a job and its shard (a first claim, a listed segment, a stop) locks the job
+        first: opposite orders would deadlock. SQLite's writers take turns, without locks.
         """
         self._connection.execute(_LOCK, {"of": job_id})
 
     def add_progress(self, job_id: str, counts: Counts, usage: Usage) -> None:
-        """Count rows that a listed segment or a recorded result has just added."""
+        """Add the rows of a newly listed segment or recorded result."""
         self._update(
             job.c.id == job_id,
             rows_succeeded=job.c.rows_succeeded + counts.succeeded,
@@ -248,11 +246,11 @@ class Jobs:
         )
 
     def add_tokens_redone(self, job_id: str, tokens: int) -> None:
-        """Count tokens that were lost with a worker, or could not be gone on from."""
+        """Count tokens that were lost with a worker or cannot be continued."""
         self._update(job.c.id == job_id, tokens_redone=job.c.tokens_redone + tokens)
 
     def overdue(self, now: datetime, limit: int) -> Sequence[Job]:
-        """Jobs past their window or their run time that have not been told to stop."""
+        """Jobs past their window or run time that were not told to stop."""
         rows = self._connection.execute(
             select(job)
             .where(
@@ -265,8 +263,8 @@ class Jobs:
         return [to_job(row) for row in rows]
 
     def too_many_errors(self, limit: int) -> Sequence[Job]:
-        """Running jobs past their `max_error_rate` so far, those with the most failed rows first."""
-        rate = job.c.spec["max_error_rate"].as_float()  # NULL, and so never exceeded, when there is none
+        """Running jobs above their `max_error_rate`, most failed rows first."""
+        rate = job.c.spec["max_error_rate"].as_float()  # NULL, so never exceeded, if unset
         rows = self._connection.execute(
             select(job)
             .where(
@@ -285,7 +283,7 @@ class Jobs:
         return self._stop(reason, now, job.c.id == job_id)
 
     def stopping(self, limit: int) -> Sequence[Job]:
-        """Jobs that were told to stop and have not ended, the longest told first."""
+        """Jobs told to stop that have not ended, the longest waiting first."""
         rows = self._connection.execute(
             select(job)
             .where(job.c.state.in_(RUNNABLE_STATES), job.c.stop_reason.is_not(None))
@@ -295,7 +293,7 @@ class Jobs:
         return [to_job(row) for row in rows]
 
     def to_finalize(self, limit: int) -> Sequence[Job]:
-        """Bulk jobs of which no row will run any more: all shards ended, or stopped before planning."""
+        """Bulk jobs whose rows will run no more: all shards ended, or stopped before planning."""
         open_shards = select(shard.c.id).where(
             shard.c.job_id == job.c.id, shard.c.state.in_(OPEN_SHARD_STATES)
         )
@@ -321,9 +319,7 @@ class Jobs:
         )
 
     def to_assemble(self, limit: int, after: Job | None = None) -> Sequence[Job]:
-        """Jobs whose output is to be put together, the longest waiting first. `after` is the last one of the
-        page before.
-        """
+        """Jobs to assemble, the longest waiting first. `after`: the last of the previous page."""
         order = (job.c.finalizing_at, job.c.id)
         wanted = select(job).where(job.c.state == JobState.FINALIZING)
         if after is not None:
@@ -341,7 +337,7 @@ class Jobs:
         output_file_id: str | None = None,
         error_file_id: str | None = None,
     ) -> bool:
-        """Enter a terminal state, once. False: the job has one already. `counts` are the final ones."""
+        """Enter a terminal state once, with the final `counts`. False: the job had one."""
         values: dict[str, Any] = {"state": state, "finished_at": now}
         if counts is not None:
             values |= {
@@ -379,7 +375,7 @@ class Jobs:
 def claim_order(
     now: datetime, deadline_ramp: timedelta, ageing: timedelta, in_flight: ColumnElement[int]
 ) -> tuple[ColumnElement[int], ...]:
-    """`priorities.claim_key` in SQL, over all jobs that could be claimed."""
+    """`priorities.claim_key` in SQL, over all claimable jobs."""
     is_urgent = or_(job.c.deadline_at <= now + deadline_ramp, job.c.created_at <= now - ageing)
     is_lifted = and_(is_urgent, job.c.priority_rank > 0)
     fewest_lifted = func.min(case((is_lifted, in_flight))).over(partition_by=job.c.priority_rank)
@@ -392,13 +388,12 @@ def claim_order(
 
 
 def _place(order: Sequence[Column[Any]], values: Sequence[Any]) -> ColumnElement[Any]:
-    """A row's place in an order, bound with the columns' own types: a bare tuple would bind times as text."""
+    """A row's place in an order, with the columns' types: a bare tuple binds times as text."""
     bound = zip(order, values, strict=True)
     return tuple_(*(bindparam(None, value, type_=column.type) for column, value in bound))
 
 
 def to_job(row: Row[Any]) -> Job:
-    """A row of the job table as the domain's Job."""
     return Job(
         id=row.id,
         tenant_id=row.tenant_id,

@@ -1,6 +1,4 @@
-"""Statements about how much waits: what admission asks before more is accepted, and an idle scheduler before
-it looks any closer.
-"""
+"""Statements about waiting work, for admission and for an idle scheduler."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,13 +14,13 @@ shard = tables.shard
 
 _UNFINISHED = tuple(state for state in JobState if not state.is_terminal)
 
-_ONLINE = select(  # made once: a request is under way while SQLAlchemy makes statements
+_ONLINE = select(  # built once: a request waits while SQLAlchemy builds it
     func.count().filter(shard.c.tenant_id == bindparam("tenant")),
     func.count(),
     func.count(shard.c.tenant_id.distinct()),
 ).where(shard.c.state.in_((ShardState.QUEUED, ShardState.LEASED)), shard.c.kind == JobKind.ONLINE)
 
-# Nothing but these gives the scheduler's duties work.
+# Only these give the scheduler's duties work.
 _IN_HAND = select(
     or_(
         exists().where(job.c.state.in_(_UNFINISHED)),
@@ -36,25 +34,25 @@ _IN_HAND = select(
 
 @dataclass(frozen=True)
 class OnlineLoad:
-    """Online requests that have no answer yet."""
+    """Unanswered online requests."""
 
     own: int  # the tenant's
     total: int  # all tenants'
-    tenants: int  # that have any
+    tenants: int  # with any
 
 
 @dataclass(frozen=True)
 class BulkLoad:
-    """Bulk jobs that have not ended, and the rows of them that have no result yet, as far as they are known:
-    a job's rows are counted once its input has been looked at.
+    """Unfinished bulk jobs and their rows without a result; a job's rows count once its input has been
+    read.
     """
 
     jobs: int  # the tenant's
     rows: int
     rows_total: int  # all tenants'
-    tenants: int  # that have any such job
+    tenants: int  # with any such job
     rows_done: int  # all tenants', of the same jobs
-    running_since: datetime | None  # when the first of these jobs was started; None: none is running
+    running_since: datetime | None  # when the first of these jobs started; None: none runs
 
 
 class Load:
@@ -62,12 +60,12 @@ class Load:
         self._connection = connection
 
     def online(self, tenant_id: str) -> OnlineLoad:
-        """Counted in an index alone, however many there are."""
+        """Reads an index alone."""
         own, total, tenants = self._connection.execute(_ONLINE, {"tenant": tenant_id}).one()
         return OnlineLoad(own, total, tenants)
 
     def oldest_online(self) -> datetime | None:
-        """When the request was made that has waited the longest for a worker; None if none waits."""
+        """When the longest waiting online request was made."""
         oldest: datetime | None = self._connection.execute(
             select(func.min(shard.c.enqueued_at)).where(
                 shard.c.state == ShardState.QUEUED, shard.c.kind == JobKind.ONLINE
@@ -76,8 +74,8 @@ class Load:
         return oldest
 
     def due_at(self, now: datetime) -> datetime | None:
-        """When there is next something for the service to do: at once while a job has not ended or a ring is
-        owed, else with the next attempt of a delivery; None if nothing is owed at all.
+        """`now` while a job is unfinished or a ring is owed, else the next delivery attempt; None if
+        nothing is owed.
         """
         is_at_work, delivery_at = self._connection.execute(_IN_HAND).one()
         return now if is_at_work else delivery_at

@@ -1,4 +1,4 @@
-"""The statement that accepts an online request. Claims are in `claims.py`, answers in `shards.py`."""
+"""The statement that accepts an online request."""
 
 from datetime import datetime
 from typing import Any
@@ -19,9 +19,7 @@ class Online:
         self._connection = connection
 
     def insert(self, new: NewJob, body: JsonObject, event: tuple[str, JsonObject], now: datetime) -> Ring:
-        """Record an online job, its first event (type and data), its one shard, what was asked, and the ring
-        that is owed for it, which names the shard.
-        """
+        """Insert an online job, its first event (type and data), its shard, its body, and its ring."""
         job, shard_id = new.accepted(now), new_id("shard")
         rank = new.priority.rank
         ring_id = insert_rows(

@@ -1,6 +1,4 @@
-"""Statements about what refers to objects, asked before one is collected. Over all tenants; they change
-nothing.
-"""
+"""Statements that find references to objects, before the objects are collected. Over all tenants."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -17,12 +15,12 @@ shard = tables.shard
 
 @dataclass(frozen=True)
 class ShardReferences:
-    """What a shard is up to, and the objects it knows."""
+    """A shard's state and the objects it refers to."""
 
     state: ShardState
     term: Term
     carry_over_key: str | None
-    listed: frozenset[str]  # of the keys that were asked about
+    listed: frozenset[str]  # of the keys asked about
 
 
 class References:
@@ -32,7 +30,7 @@ class References:
     def of_shards(
         self, places: Collection[tuple[str, int]], keys: Collection[str]
     ) -> Mapping[tuple[str, int], ShardReferences]:
-        """By (job id, shard number), as far as there are such shards. Segments are looked up among `keys`."""
+        """By (job id, shard number), for existing shards. Looks for `keys` among the segments."""
         rows = self._connection.execute(
             select(
                 shard.c.id,
@@ -62,14 +60,14 @@ class References:
         }
 
     def unfinished_jobs(self, job_ids: Collection[str]) -> set[str]:
-        """Those of these jobs that have not ended."""
+        """The unfinished ones among these jobs."""
         rows = self._connection.execute(
             select(tables.job.c.id).where(tables.job.c.id.in_(job_ids), tables.job.c.state.in_(ACTIVE_STATES))
         )
         return set(rows.scalars())
 
     def unfinished_batches(self) -> set[str]:
-        """The ids of all jobs that have yet to end and whose output will be files."""
+        """All unfinished jobs whose output will be files."""
         job = tables.job
         rows = self._connection.execute(
             select(job.c.id).where(
@@ -79,6 +77,6 @@ class References:
         return set(rows.scalars())
 
     def files(self, file_ids: Collection[str]) -> set[str]:
-        """Those of these files that are on record, expired ones too."""
+        """The recorded ones among these files, also if expired."""
         rows = self._connection.execute(select(tables.file.c.id).where(tables.file.c.id.in_(file_ids)))
         return set(rows.scalars())

@@ -1,7 +1,7 @@
-"""Statements that claim: who gets a shard. Who keeps one is in `leases.py`.
+"""Statements that claim shards.
 
-A claim raises the term in the same UPDATE that takes the shard, so the terms of one shard never repeat. On
-PostgreSQL, claimers step over each other's rows (SKIP LOCKED); on SQLite, writers take turns.
+The UPDATE that takes a shard raises its term, so a shard's terms never repeat. On PostgreSQL, claimers skip
+each other's rows (SKIP LOCKED); on SQLite, writers take turns.
 """
 
 from collections.abc import Sequence
@@ -43,8 +43,8 @@ job = tables.job
 shard = tables.shard
 request = tables.request
 
-ANY_CAPACITY = "any"  # of a job that takes whatever machine there is
-JOBS_LOOKED_AT_MAX = 8  # the best jobs; another claimer may have just taken the last shard of the first ones
+ANY_CAPACITY = "any"  # of a job that runs on any machine
+JOBS_LOOKED_AT_MAX = 8  # another claimer may have just taken the first ones' last shard
 
 
 class Claims:
@@ -61,11 +61,8 @@ class Claims:
         *,
         capacity: Capacity = Capacity.ON_DEMAND,
     ) -> BulkClaim | None:
-        """Lease the best bulk shard for a worker with these models, on such a machine. None: there is nothing
-        to do.
-
-        Best is decided now, not when the message was sent: class, then fairness between tenants, then
-        deadline (`nightshift/jobs/priorities.py`).
+        """Lease the best bulk shard for these models on such a machine, ordered as in
+        `nightshift/jobs/priorities.py`.
         """
         for candidate in self._best_jobs(models, now, priorities, capacity):
             if candidate.state is JobState.QUEUED:  # the claim will change it
@@ -88,7 +85,7 @@ class Claims:
         *,
         capacity: Capacity = Capacity.ON_DEMAND,
     ) -> Sequence[OnlineClaim]:
-        """Lease those of these online shards that are still to be had. At most 64 a call keeps it short."""
+        """Lease those of these online shards that are still queued; at most 64 per call keep it short."""
         found = self._lock_jobs_of(shard_ids)
         if not found:
             return []
@@ -114,8 +111,8 @@ class Claims:
         limit: int,
         capacity: Capacity = Capacity.ON_DEMAND,
     ) -> Sequence[str]:
-        """The online shards that are to be claimed next, the best first (`jobs/priorities.py` orders them):
-        what a worker asks for when more have rung than it has places for, or when Redis does not ring.
+        """The best claimable online shards (`jobs/priorities.py`), when more have rung than there are
+        slots, or Redis is silent.
         """
         in_flight = self._in_flight(JobKind.ONLINE)
         is_best = (job.c.priority_rank, shard.c.enqueued_at, shard.c.id)
@@ -124,7 +121,7 @@ class Claims:
                 shard.c.id,
                 job.c.priority_rank,
                 shard.c.enqueued_at,
-                # How many its tenant would have in flight once this one is claimed too.
+                # The tenant's shards in flight once this one is claimed.
                 (
                     func.row_number().over(partition_by=shard.c.tenant_id, order_by=is_best)
                     + func.coalesce(in_flight.c.shards, 0)
@@ -153,7 +150,7 @@ class Claims:
         in_flight = self._in_flight(JobKind.BULK)
         of_tenant = func.coalesce(in_flight.c.shards, 0)
         order = claim_order(now, priorities.deadline_ramp, priorities.ageing, of_tenant)
-        # By their keys alone: to compare jobs with one another, SQLite copies all that is asked for of each.
+        # Keys only: to sort jobs, SQLite copies every selected column.
         best = (
             select(job.c.id, *(key.label(f"key_{place}") for place, key in enumerate(order)))
             .outerjoin(in_flight, in_flight.c.tenant_id == job.c.tenant_id)
@@ -179,7 +176,7 @@ class Claims:
         return [to_job(row) for row in rows]
 
     def _in_flight(self, kind: JobKind) -> Subquery:
-        """How many shards of each tenant are leased right now."""
+        """Leased shards per tenant."""
         return (
             select(shard.c.tenant_id, func.count().label("shards"))
             .where(shard.c.state == ShardState.LEASED, shard.c.kind == kind)
@@ -193,17 +190,17 @@ class Claims:
         ).one_or_none()
 
     def _lock_jobs_of(self, shard_ids: Sequence[str]) -> dict[str, tuple[Job, JsonObject]]:
-        """The online jobs of those that wait, and what was asked: one look less than asking for it later."""
+        """The queued online jobs among these, locked, with their bodies."""
         rows = self._connection.execute(_LOCK_JOBS, {"shards": shard_ids})
         return {row.id: (to_job(row), row.body) for row in rows}
 
     def _crash_history(self, claimed: Row[Any]) -> CrashHistory:
-        """Shards that lost no worker, which are nearly all, cost no look."""
+        """Queries only for a shard that lost a worker, which is rare."""
         return DeadLetters(self._connection).crash_history(claimed.id, claimed.crash_count)
 
     def _start(self, claimed: Job, now: datetime) -> None:
         if claimed.state is not JobState.QUEUED:
-            return  # another shard was claimed before, or this one
+            return  # already started by another claim
         Jobs(self._connection).mark_started(claimed.id, now, claimed.spec.max_runtime_s)
 
 
@@ -214,7 +211,7 @@ def _claimable(now: datetime | BindParameter[datetime]) -> tuple[ColumnElement[b
     )
 
 
-# Made once: a client waits while SQLAlchemy makes a statement.
+# Built once: a request waits while SQLAlchemy builds a statement.
 
 _LOCK_JOBS = (
     select(job, request.c.body)
@@ -256,7 +253,7 @@ _TAKE_NEXT = _TAKE.where(
     .where(shard.c.job_id == bindparam("of"), *_claimable(bindparam("moment")))
     .order_by(shard.c.shard_no)
     .limit(1)
-    .with_for_update(skip_locked=True)  # SQLite, which has one writer at a time, leaves it out
+    .with_for_update(skip_locked=True)  # SQLite, with one writer at a time, omits it
     .scalar_subquery(),
     shard.c.state == ShardState.QUEUED,
 ).returning(shard)

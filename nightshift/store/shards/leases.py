@@ -1,4 +1,4 @@
-"""Statements about leases: who keeps a shard, who gave it up. Who gets one is in `claims.py`."""
+"""Statements that renew, release and end leases."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ shard = tables.shard
 
 @dataclass(frozen=True)
 class HeldLease:
-    """A lease that was renewed, and whether its job wants no more rows."""
+    """A renewed lease, and whether its job is stopping."""
 
     shard_id: str
     term: Term
@@ -49,7 +49,7 @@ class ExpiredLease:
     worker_id: str
     expired_at: datetime  # by the database's clock; in the future where the worker is known to be dead
     attempts: int
-    attempts_in_a_row: int  # of these, those since a segment was last listed; the one that did counts
+    attempts_in_a_row: int  # those since a segment was last listed, including the one that listed it
     crash_count: int  # workers lost with it since it was last cleared, this one not counted
     stop_reason: StopReason | None
     retry_on_interrupt: bool
@@ -65,10 +65,10 @@ class Leases:
     def renew(
         self, held: Sequence[Lease], now: datetime, ttl_s: float, in_flight: Mapping[str, int] = {}
     ) -> Sequence[HeldLease]:
-        """Extend the leases that are still ours. One missing from the answer is lost.
+        """Extend the held leases; one missing from the answer is lost.
 
-        Only what the worker knows it holds: a claim whose commit it never heard of must run out. `in_flight`
-        is how many tokens of which shard, by id, are generated and in no checkpoint.
+        Only those the worker knows of: a claim whose commit it never saw must expire. `in_flight`: by shard
+        id, tokens generated and in no checkpoint.
         """
         if not held:
             return []
@@ -87,9 +87,9 @@ class Leases:
         return [HeldLease(row.id, Term(row.term), *stops.get(row.job_id, (None, None))) for row in kept]
 
     def hand_back(self, lease: Lease, carry_over_key: str | None = None) -> bool:
-        """Return an unfinished shard to the queue, without charging an attempt. False: it was not ours.
+        """Return an unfinished shard to the queue without charging an attempt. False: the lease was lost.
 
-        Without a key, what the shard has as its carry-over stays.
+        Without a key the shard keeps its carry-over.
         """
         kept = {} if carry_over_key is None else {"carry_over_key": carry_over_key}
         return self._release(
@@ -102,9 +102,8 @@ class Leases:
         )
 
     def delay(self, lease: Lease, not_before: datetime) -> bool:
-        """Return a shard to the queue after a fault outside it, to be claimed from `not_before` on.
-
-        No attempt is charged; the fault is counted.
+        """Return a shard to the queue until `not_before` after an external fault, which is counted; no
+        attempt is.
         """
         return self._release(
             lease.shard_id,
@@ -117,9 +116,7 @@ class Leases:
         )
 
     def return_broken(self, lease: Lease, not_before: datetime) -> bool:
-        """Return a shard to the queue that could not be run for an unforeseen reason: an attempt is charged,
-        no crash.
-        """
+        """Return a shard to the queue after an unforeseen error, charging an attempt but no crash."""
         return self._release(
             lease.shard_id, lease.term, state=ShardState.QUEUED, not_before=not_before, signalled_at=None
         )
@@ -127,15 +124,15 @@ class Leases:
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
     def expired(self, now: datetime, limit: int) -> Sequence[ExpiredLease]:
-        """Leases that have run out, the longest gone first."""
+        """Expired leases, the longest expired first."""
         return self._abandoned(shard.c.lease_until <= now, limit)
 
     def of_worker(self, worker_id: str, limit: int) -> Sequence[ExpiredLease]:
-        """Leases of a worker that is known to be dead."""
+        """The leases of a dead worker."""
         return self._abandoned(shard.c.worker_id == worker_id, limit)
 
     def beside(self, abandoned: Sequence[ExpiredLease], limit: int) -> Sequence[ExpiredLease]:
-        """What else the workers of these hold. Looked at only: they may be alive and renew it."""
+        """Other leases of these leases' workers, not locked: the workers may be alive and renew them."""
         if not abandoned:
             return []
         workers = {one.worker_id for one in abandoned}
@@ -143,7 +140,7 @@ class Leases:
         return self._abandoned(shard.c.worker_id.in_(workers) & others, limit, is_locked=False)
 
     def of_job(self, job_id: str, limit: int) -> Sequence[ExpiredLease]:
-        """Leases of a job that was told to stop and is not waited for any longer."""
+        """The leases of a stopping job that is no longer waited for."""
         return self._abandoned(shard.c.job_id == job_id, limit)
 
     def requeue(
@@ -154,10 +151,10 @@ class Leases:
         isolate: bool = False,
         not_before: datetime | None = None,
     ) -> bool:
-        """Return it to the queue, to be claimed from `not_before` on. False: the term has moved on.
+        """Return it to the queue until `not_before`. False: the term has moved on.
 
-        Without `charge`, the lost worker counts neither as an attempt nor as a crash of this shard. With
-        `isolate`, its suspects run alone from now on.
+        Without `charge`, the loss counts neither as an attempt nor as a crash. With `isolate`, its suspects
+        run alone.
         """
         charged = {"crash_count": shard.c.crash_count + 1} if charge else {"attempts": shard.c.attempts - 1}
         return self._release(
@@ -171,7 +168,7 @@ class Leases:
         )
 
     def end(self, expired: ExpiredLease, state: ShardState) -> bool:
-        """Stop or fail an abandoned shard for good."""
+        """End an abandoned shard as stopped or failed."""
         return self._release(expired.shard_id, expired.term, state=state)
 
     def _abandoned(
@@ -185,7 +182,7 @@ class Leases:
             .limit(limit)
         )
         if is_locked:
-            # A worker that renews at this very moment keeps its shard. SQLite's writers take turns anyway.
+            # A worker that renews at this moment keeps its shard. SQLite's writers take turns anyway.
             found = found.with_for_update(of=shard, skip_locked=True)
         return [_to_expired(row) for row in self._connection.execute(found)]
 

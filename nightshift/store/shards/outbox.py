@@ -1,6 +1,6 @@
-"""Statements about the outbox: rings owed to Redis, written in the transaction that made the work.
+"""Statements about the outbox: rings owed to Redis, written with the work they announce.
 
-A ring is idempotent. Its sender deletes it afterwards; a crash between the two rings twice.
+The sender deletes a ring afterwards; a crash in between sends it twice, which is harmless.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _INSERT = insert(outbox).returning(outbox.c.id)
 
 @dataclass(frozen=True)
 class Ring:
-    """A message to be sent: about one online shard, or that there is bulk work."""
+    """A message to send, for one online shard or for bulk work."""
 
     id: int
     kind: JobKind
@@ -39,14 +39,14 @@ class Outbox:
         return Ring(ring_id, kind, shard_id, priority_rank)
 
     def waiting(self, created_before: datetime, limit: int) -> Sequence[Ring]:
-        """Rings not sent yet, in order. `created_before` leaves the creator a moment to send them itself."""
+        """Unsent rings, in order. `created_before` leaves the creator time to send its own."""
         rows = self._connection.execute(
             select(outbox).where(outbox.c.created_at <= created_before).order_by(outbox.c.id).limit(limit)
         )
         return [Ring(row.id, JobKind(row.kind), row.shard_id, row.priority_rank) for row in rows]
 
     def delete(self, ring_ids: Sequence[int]) -> None:
-        """These have been sent."""
+        """Delete sent rings."""
         self._connection.execute(delete(outbox).where(outbox.c.id.in_(ring_ids)))
 
     def length(self) -> int:
@@ -54,5 +54,5 @@ class Outbox:
 
 
 def ring_row(kind: JobKind, shard_id: str | None, priority_rank: int, now: datetime) -> dict[str, Any]:
-    """A ring that is owed, as a row of the outbox."""
+    """An owed ring as a row."""
     return {"kind": kind, "shard_id": shard_id, "priority_rank": priority_rank, "created_at": now}

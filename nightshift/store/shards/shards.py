@@ -1,7 +1,7 @@
-"""Statements about shards: planning them, listing what a worker has produced, ending them.
+"""Statements that plan shards, list what workers produced, and end shards.
 
-Everything a worker writes is guarded by its lease's term. `False` means the lease is not its own any more,
-and whatever it wanted to write must be thrown away.
+Every worker's write is guarded by its lease's term; `False` means that the lease is lost and the write is
+void.
 """
 
 from collections import Counter
@@ -34,16 +34,16 @@ request = tables.request
 result = tables.result
 
 OPEN_SHARD_STATES = tuple(state for state in ShardState if not state.is_terminal)
-INSERT_ROWS_MAX = 500  # rows per INSERT: SQLite allows 32,766 bound values in a statement
+INSERT_ROWS_MAX = 500  # SQLite allows 32,766 bound values per statement
 
 
 class AlreadyListed(Exception):
-    """This segment is listed: the transaction that listed it had succeeded, and its answer was lost."""
+    """The segment is listed: an earlier commit succeeded, and its answer was lost."""
 
 
 @dataclass(frozen=True)
 class ListedSegment:
-    """A segment with its place in the job's order of commits: a cursor for readers of partial results."""
+    """A segment and its place in the job's order of commits, a cursor for partial results."""
 
     id: int
     shard_no: int
@@ -57,7 +57,7 @@ class Shards:
     # -- planning --------------------------------------------------------------------------------------
 
     def insert_bulk(self, job: Job, model: str, planned: Sequence[NewShard], now: datetime) -> None:
-        """Record a bulk job's shards, ready to be claimed."""
+        """Record a bulk job's claimable shards."""
         rows = [
             {
                 "id": new_id("shard"),
@@ -93,17 +93,17 @@ class Shards:
         carry_over_key: str | None = None,
         tokens_in_flight: int = 0,
     ) -> bool:
-        """Make a stored segment exist, a stored carry-over the shard's, or both at once. False: the lease is
-        gone, the objects are garbage.
+        """List a stored segment, set a stored carry-over, or both. False: the lease is lost, and the objects
+        are garbage.
 
-        Raises AlreadyListed when the segment was listed before: an answer to that was lost. The caller adds
-        the rows to the job (`jobs.add_progress`) in the same transaction.
+        Raises AlreadyListed. The caller adds the rows to the job (`jobs.add_progress`) in the same
+        transaction.
         """
         values: dict[str, Any] = {"tokens_in_flight": tokens_in_flight}
         if new is not None:
-            # Crashes stay: a finished row is cleared itself, and says nothing of the others.
+            # Crashes stay: a finished row is cleared by itself, and the others may still be the cause.
             values |= {"rows_done": shard.c.rows_done + new.rows, "faults": 0}
-            values["attempts_before"] = shard.c.attempts - 1  # it makes progress: nothing wears it out
+            values["attempts_before"] = shard.c.attempts - 1  # progress restarts the count of attempts
         if rows_total is not None:
             values["rows_total"] = rows_total
         if carry_over_key is not None:
@@ -114,10 +114,7 @@ class Shards:
         return holds
 
     def complete(self, lease: Lease, *, rows_total: int) -> bool:
-        """Mark the shard done if this lease's term still holds it and every row of it is listed.
-
-        False means we were too late, or rows are missing.
-        """
+        """Mark the shard done if the lease holds and every row is listed; else False."""
         return self._update_held(
             lease,
             shard.c.rows_done == rows_total,
@@ -127,15 +124,15 @@ class Shards:
         )
 
     def stop_held(self, lease: Lease) -> bool:
-        """End a shard whose job was told to stop. Rows without a result get an error line at assembly."""
+        """End a shard of a stopping job. Rows without a result get an error line at assembly."""
         return self._update_held(lease, state=ShardState.STOPPED, lease_until=None)
 
     def fail_held(self, lease: Lease) -> bool:
-        """Give a shard up: no worker could do any better."""
+        """Give a shard up: no worker can finish it."""
         return self._update_held(lease, state=ShardState.FAILED, lease_until=None)
 
     def record_result(self, lease: Lease, answer: Answer) -> bool:
-        """Record an online request's one answer. False: the lease is gone and so is the answer."""
+        """Record an online request's only answer. False: the lease is lost."""
         holds = self._update_held(lease, state=ShardState.DONE, rows_done=1, lease_until=None)
         if holds:
             self._connection.execute(
@@ -153,7 +150,7 @@ class Shards:
     # -- reading ---------------------------------------------------------------------------------------
 
     def of_job(self, job_id: str, *, after_no: int = -1, limit: int) -> Sequence[Shard]:
-        """A job's shards in input order, a page at a time."""
+        """A page of a job's shards in input order."""
         rows = self._connection.execute(
             select(shard)
             .where(shard.c.job_id == job_id, shard.c.shard_no > after_no)
@@ -163,14 +160,14 @@ class Shards:
         return [to_shard(row) for row in rows]
 
     def get(self, tenant_id: str, shard_id: str) -> Shard | None:
-        """A shard of a tenant's job."""
+        """A shard of a tenant."""
         row = self._connection.execute(
             select(shard).where(shard.c.id == shard_id, shard.c.tenant_id == tenant_id)
         ).one_or_none()
         return None if row is None else to_shard(row)
 
     def request_body(self, tenant_id: str, shard_id: str) -> JsonObject | None:
-        """What a tenant's online request asked for; None for a shard of a bulk job."""
+        """A tenant's online request; None for a bulk shard."""
         body: JsonObject | None = self._connection.execute(
             select(request.c.body)
             .join(shard, shard.c.id == request.c.shard_id)
@@ -179,14 +176,14 @@ class Shards:
         return body
 
     def states(self, job_id: str) -> Counter[ShardState]:
-        """How many of a job's shards there are in each state."""
+        """A job's shards per state."""
         rows = self._connection.execute(
             select(shard.c.state, func.count()).where(shard.c.job_id == job_id).group_by(shard.c.state)
         )
         return Counter({ShardState(state): count for state, count in rows})
 
     def segments(self, shard_id: str) -> Sequence[Segment]:
-        """What is listed for a shard, in the order of commits."""
+        """A shard's listed segments, in the order of commits."""
         rows = self._connection.execute(
             select(segment).where(segment.c.shard_id == shard_id).order_by(segment.c.id)
         )
@@ -195,7 +192,7 @@ class Shards:
     def segments_of_job(
         self, tenant_id: str, job_id: str, *, after_id: int = 0, limit: int
     ) -> Sequence[ListedSegment]:
-        """What is listed for a tenant's job so far, in the order of commits, a page at a time."""
+        """A page of a tenant's job's listed segments, in the order of commits."""
         rows = self._connection.execute(
             select(segment, shard.c.shard_no)
             .join(shard, shard.c.id == segment.c.shard_id)
@@ -206,7 +203,7 @@ class Shards:
         return [ListedSegment(row.id, row.shard_no, _to_segment(row)) for row in rows]
 
     def online_result(self, tenant_id: str, job_id: str) -> Answer | None:
-        """The answer to a tenant's online job; None while there is none."""
+        """The answer to a tenant's online job, if it has one."""
         row = self._connection.execute(
             select(result)
             .join(shard, shard.c.id == result.c.shard_id)
@@ -221,7 +218,7 @@ class Shards:
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
     def stop_queued(self, job_id: str) -> int:
-        """End the unclaimed shards of a stopping job. Returns how many."""
+        """Stop the queued shards of a stopping job. Returns how many."""
         return self._connection.execute(
             update(shard)
             .where(shard.c.job_id == job_id, shard.c.state == ShardState.QUEUED)
@@ -229,7 +226,7 @@ class Shards:
         ).rowcount
 
     def has_open(self, job_id: str) -> bool:
-        """Whether some shard of the job may still run, or is running."""
+        """Whether a shard of the job is queued or leased."""
         return (
             self._connection.execute(
                 select(shard.c.id)
@@ -242,9 +239,9 @@ class Shards:
     def unrung(
         self, now: datetime, ring_after: timedelta, *, kind: JobKind, limit: int
     ) -> Sequence[tuple[str, int]]:
-        """Queued shards for which no ring was sent for a while, as (shard id, class rank), best class first.
+        """Queued shards without a recent ring, as (shard id, class rank), best class first.
 
-        The creator of a shard rings for it, so it counts as rung for when it was made.
+        The creator of a shard rings for it, so its creation counts as a ring.
         """
         told_at = func.coalesce(shard.c.signalled_at, shard.c.enqueued_at)
         rows = self._connection.execute(
@@ -262,8 +259,8 @@ class Shards:
         return [(row.id, row.priority_rank) for row in rows]
 
     def mark_signalled(self, shard_ids: Sequence[str], now: datetime) -> None:
-        """Rings were sent for these. One that is being claimed or stopped right now needs no mark, and
-        waiting for it, while holding others, could deadlock.
+        """Record that rings were sent. Locked shards are skipped: they are being claimed or stopped, and
+        waiting could deadlock.
         """
         free = select(shard.c.id).where(shard.c.id.in_(shard_ids)).with_for_update(skip_locked=True)
         self._connection.execute(update(shard).where(shard.c.id.in_(free)).values(signalled_at=now))
@@ -299,7 +296,7 @@ class Shards:
             raise AlreadyListed(f"{new.key} is listed") from error
 
     def _update_held(self, lease: Lease, *guards: ColumnElement[bool], **values: Any) -> bool:
-        """An UPDATE that does nothing unless the lease's term still holds the shard."""
+        """An UPDATE guarded by the lease's term."""
         return (
             self._connection.execute(
                 update(shard)
@@ -316,7 +313,6 @@ class Shards:
 
 
 def to_shard(row: Row[Any]) -> Shard:
-    """A row of the shard table as the domain's Shard."""
     return Shard(
         id=row.id,
         job_id=row.job_id,
