@@ -18,7 +18,7 @@ from tests.faults.service import Service
 DELAY: Final = Latency(ms=100)
 DELAY_S: Final = 3.0
 SILENCE_S: Final = 5.0  # longer than a lease is trusted
-MARGIN_S: Final = 2.0  # what belonged to somebody who is paused has been noticed to be free, and taken
+MARGIN_S: Final = 2.0  # what a paused process held has expired, and is taken
 LOOK_S: Final = 0.1  # another process can only be asked again
 READY_S: Final = 10.0  # a worker that is being started again is let come so far before it is killed again
 

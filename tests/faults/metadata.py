@@ -149,7 +149,7 @@ def serving() -> Iterator[Metadata]:
                 self.wfile.write(text.encode())
 
         def log_message(self, *arguments: Any) -> None:
-            """Nobody reads it."""
+            """Not written: no test reads it."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True

@@ -59,7 +59,7 @@ class Verdict:
 
 
 def quiesce(service: Service, jobs: Sequence[Job], timeout_s: float = PATIENCE_S) -> None:
-    """Wait until nothing is to be done any more: every job has ended, nobody holds or owes anything."""
+    """Wait until nothing is to be done any more: every job has ended, nothing is leased or owed."""
     _wait_for_nothing(lambda: _unfinished(service, jobs), timeout_s)
 
 
@@ -163,7 +163,7 @@ def _open_jobs(service: Service, jobs: Sequence[Job]) -> list[str]:
 def _owed(service: Service) -> Iterator[str]:
     with service.store.snapshot() as tx:
         if tx.leases.expired(tx.now() + FAR_AHEAD, limit=1):
-            yield "somebody holds a lease"
+            yield "a shard is leased"
         if rings := tx.outbox.length():
             yield f"{rings} rings are owed"
         if pending := tx.deliveries.counts().get(DeliveryState.PENDING, 0):
@@ -181,7 +181,7 @@ def _stored(service: Service, job: Job) -> tuple[StoredJob, list[Shard]]:
 
 def _without_buried(service: Service, job: Job, shards: Sequence[Shard]) -> tuple[Job, int]:
     """The job with the rows that were buried expected to be errors, and how many they are: only those that
-    lost as many workers as `nightshift/jobs/dead_letters.py` demands where nobody can explain a death.
+    lost as many workers as `nightshift/jobs/dead_letters.py` demands where a death has no known cause.
     """
     dead = tables.dead_row
     wanted = select(dead.c.shard_id, dead.c.row).where(

@@ -33,7 +33,7 @@ from tests.faults.service import Parts, Service
 from tests.faults.workload import Job, Row, submit_online
 from tests.integration.servers import RAM_DISK, PostgresServer
 
-PROMPT_S: Final = 1.0  # an answer that takes longer was not rung for: somebody came by and looked
+PROMPT_S: Final = 1.0  # an answer that takes longer was not rung for: a worker polled
 PRODUCTION: Final = {
     "LEASE_TTL_S": "30",
     "LEASE_TRUST_S": "20",
@@ -163,7 +163,7 @@ def silent(service: Service) -> Iterator[None]:
 
 @contextmanager
 def refused(service: Service) -> Iterator[None]:
-    """Nobody listens any more."""
+    """Every connection is refused."""
     service.proxy["database"].set(Refuse())
     try:
         yield
@@ -183,7 +183,7 @@ def read_only(service: Service) -> Iterator[None]:
 
 @contextmanager
 def crowded(service: Service) -> Iterator[None]:
-    """Somebody else has taken every connection there is."""
+    """Other clients have taken every connection there is."""
     with ExitStack() as taken:
         with refused(service):  # its own connections are taken as well
             while _takes_one_more(service, taken):
@@ -275,7 +275,7 @@ def recovery(service: Service, outage: Outage, seconds: float) -> Recovery:
 
 @contextmanager
 def paused(service: Service, *roles: str) -> Iterator[None]:
-    """They stand still: if all workers do, rings lie in Redis and nobody fetches them."""
+    """They stand still: if all workers do, rings lie in Redis unfetched."""
     for role in roles:
         service.pause(role)
     try:
@@ -300,7 +300,7 @@ def wait_until_ended(service: Service, jobs: Sequence[Job]) -> None:
 
 
 def have_ended(service: Service, jobs: Sequence[Job]) -> bool:
-    """False, too, while nobody can tell."""
+    """False, too, while that cannot be told."""
     try:
         with service.store.snapshot() as tx:
             found = [tx.jobs.get(DEFAULT_TENANT, job.id) for job in jobs]

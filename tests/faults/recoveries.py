@@ -5,7 +5,7 @@ a scheduler   over when another one leads, if it led
 the API       over when it answers
 
 And what the death cost: `lost` says by which fault each lease ended, so that a row that was finished twice
-can be laid at somebody's door.
+can be attributed to a fault.
 """
 
 import threading
@@ -66,7 +66,7 @@ class Recoveries:
         self._thread.join()
 
     def before(self, role: str, pid: int) -> Missed | None:
-        """Ask before the death of the process that does the work. None: nobody will miss it."""
+        """Ask before the death of the process that does the work. None: no work depends on it."""
         kind = role.partition("-")[0]
         try:
             if kind in ("worker", "machine"):

@@ -21,7 +21,7 @@ from tests.faults.schedule import Action, Kind
 from tests.faults.service import Service
 from tests.faults.workload import BulkJob, Job, Row, some_rows, submit_bulk, submit_online
 
-JOBS_OPEN_MAX: Final = 6  # bulk jobs that have not ended: enough for everybody, and soon done
+JOBS_OPEN_MAX: Final = 6  # bulk jobs that have not ended: enough for all workers, and soon done
 FEED_S: Final = 0.25  # between two submissions
 ROWS: Final = 40  # of a bulk job; two or three shards of them
 STEP_MS: Final = 20  # of the fake engine
@@ -57,7 +57,9 @@ class Round:
     kills: int  # processes of ours that died by SIGKILL, at failpoints too
     jobs: int
     rows: int
-    rows_redone: dict[str, int] | None  # finished twice, by what cost the first time; our engine tells nobody
+    rows_redone: (
+        dict[str, int] | None
+    )  # finished twice, by what cost the first time; our engine does not tell
     tokens_redone: int  # as the service counts them
     attempts_most: int  # leases of one shard
     repeated_webhooks: int
@@ -144,7 +146,7 @@ class Rounds:
             return sum(tx.jobs.fetch(job.id).tokens_redone for job in jobs)
 
     def _check_growth(self) -> tuple[int, int]:
-        """Whoever has lived through rounds has not grown with them. Returns the most bytes and open files."""
+        """A process that has lived through rounds has not grown. Returns the most bytes and open files."""
         grown = [(0, 0)]
         for role, now in self._service.footprints().items():
             then = self._first_seen.setdefault(now.pid, now)

@@ -98,7 +98,7 @@ def test_a_run_that_was_killed_while_it_noted_a_round_plays_that_one_again(playe
 
 
 @pytest.mark.parametrize("kills", ["0", "-3", "many"])
-def test_nobody_asks_for_less_than_one_kill(kills, capsys):
+def test_less_than_one_kill_is_refused(kills, capsys):
     with pytest.raises(SystemExit):
         chaos.main([f"--kills={kills}"])
     assert "at least 1" in capsys.readouterr().err

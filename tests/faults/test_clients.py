@@ -1,5 +1,5 @@
-"""Clients as they come: inputs nobody checked, readers that lose the connection, runs that are started three
-times, connections that never ask, receivers that never answer. The service goes on for everybody else.
+"""Clients as they come: unchecked inputs, readers that lose the connection, runs that are started three
+times, connections that never ask, receivers that never answer. The service goes on for all others.
 """
 
 import json
@@ -40,7 +40,7 @@ def service(module_service_of) -> Service:
     return module_service_of(SHARD_BYTES="1000000")
 
 
-# -- inputs nobody checked -----------------------------------------------------------------------------
+# -- unchecked inputs ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ def test_no_job_and_no_other_tenant_waits_for_a_webhook_that_is_not_taken(servic
             for _ in range(10)
         ]
         oracle.wait_for_ends(service, [job for _, job in owed])
-        theirs = submit_online(other, Row("one", "somebody else's"))
+        theirs = submit_online(other, Row("one", "another tenant's"))
         wait_for("the other tenant's webhook", lambda: _told(service.receiver, theirs))
         assert not heard.is_set()
 

@@ -115,7 +115,7 @@ def crashes(service: Service, jobs: list[Job]) -> int:
 
 
 def test_answers_to_commits_are_lost(service: Service) -> None:
-    """The transaction took place and nobody knows. What is done again must find that out."""
+    """The transaction took place, unknown to its client. What is done again must find that out."""
     service.proxy["database"].set(Reset(after=b"COMMIT", times=12))
     jobs = submit_some(service, seed=2)
     service.proxy["database"].heal()
@@ -163,8 +163,8 @@ def test_transactions_that_have_to_give_way_are_run_again(service: Service) -> N
 # -- SQLite --------------------------------------------------------------------------------------------
 
 
-def test_somebody_keeps_sqlite_locked_for_a_while(service_of: ServiceOf) -> None:
-    """Writers take turns: whoever waits for the lock is late, and nothing else."""
+def test_another_process_keeps_sqlite_locked_for_a_while(service_of: ServiceOf) -> None:
+    """Writers take turns: a process that waits for the lock is late, and nothing else."""
     leases = {"LEASE_TTL_S": "30", "LEASE_TRUST_S": "20"} if LONG else {}
     service = service_of(Parts(workers=2), **leases)
     jobs = submit_some(service, seed=4)

@@ -1,5 +1,5 @@
 """The disk that everything lies on is full: the database, the objects, the outputs, the logs and what is
-being uploaded. New work is refused whole, what runs waits for room, and nobody dies of it.
+being uploaded. New work is refused whole, what runs waits for room, and no process ends.
 """
 
 import tempfile

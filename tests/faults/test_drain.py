@@ -68,7 +68,7 @@ def a_holder(service: Service) -> Worker:
         found[:] = [worker for worker in known(service).values() if leases(service, worker.id)]
         return bool(found)
 
-    wait_for("somebody holds a lease", is_there)
+    wait_for("a worker holds a lease", is_there)
     return found[0]
 
 
@@ -82,7 +82,7 @@ def who_makes_tokens(service: Service, except_id: str | None = None) -> Worker:
                 found.append(worker)
         return bool(found)
 
-    wait_for("somebody makes tokens", is_there)
+    wait_for("a worker makes tokens", is_there)
     return found[0]
 
 
@@ -110,7 +110,7 @@ def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service
 
 
 def test_who_is_told_again_while_it_drains_leaves_as_it_is(service):
-    """Somebody sends SIGTERM until it is gone: the first second's are one, the next ends it."""
+    """SIGTERM is sent until it is gone: the first second's are one, the next ends it."""
     job = submit_online(service, Row("long", "takes its time ms=20", max_tokens=250))
     holder = a_holder(service)
 
@@ -215,7 +215,7 @@ def test_a_worker_whose_supervisor_is_killed_goes_with_it_and_its_leases_run_out
     wait_for("its worker has gone, too", lambda: not is_running(holder.pid))
     oracle.quiesce(service, [job])
     oracle.check(service, [job], Limits(attempts_max=2))
-    assert known(service)[holder.id].ended_cause is None, "nobody saw it"
+    assert known(service)[holder.id].ended_cause is None, "its end was not seen"
 
 
 def test_a_shard_that_waits_for_a_store_that_hangs_goes_back_without_it(service_of):
@@ -241,7 +241,7 @@ def test_a_shard_that_waits_for_a_store_that_hangs_goes_back_without_it(service_
 
 def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same(service_of):
     """Our own engine with the demo model: rows leave in the middle, go on on another worker, and on a third
-    when that is killed. Nobody waits for the first one's end: the second could have made them all by then.
+    when that is killed. The first one's end is not waited for: the second could have made them all by then.
     """
     slowly = {"ENGINE_MAX_NUM_SEQS": "4", "HEARTBEAT_S": "0.2", "SHARD_BYTES": "1000000"}
     service = service_of(Parts(engine="demo", workers=2), **slowly)

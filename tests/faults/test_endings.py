@@ -80,7 +80,7 @@ def cancel(service: Service, job: Job) -> httpx.Response:
 
 
 def let_pass(column: Column[Any]) -> Callable[[Service, Job], None]:
-    """A job's deadline is now. It must have one: nobody waits a minute, which is the shortest there is."""
+    """A job's deadline is now. It must have one: the shortest, a minute, is too long to wait."""
 
     def act(service: Service, job: Job) -> None:
         with service.store.snapshot() as tx:
@@ -160,7 +160,7 @@ def _webhooks(service: Service, job: Job) -> Iterator[tuple[str, str]]:
 
 
 def assert_ended(service: Service, job: Job, state: JobState, told: dict[str | None, Any]) -> None:
-    """A job has ended like this, with exactly these lines, nobody holds anything of it, and its one webhook
+    """A job has ended like this, with exactly these lines, nothing of it is leased, and its one webhook
     says so.
     """
     ending = ending_of(service, job)
@@ -196,7 +196,7 @@ def assert_places_are_free(service: Service) -> None:
 # -- state by state ------------------------------------------------------------------------------------
 
 
-def test_what_nobody_has_begun_ends_with_a_line_for_every_row(service: Service) -> None:
+def test_a_job_not_begun_ends_with_a_line_for_every_row(service: Service) -> None:
     rows = [long(number) for number in range(LEFT)]
     service.pause("worker-1")
     stopped = {stop: one_of_each_kind(service, rows) for stop in (CANCEL, EXPIRY)}
@@ -218,7 +218,7 @@ def test_what_nobody_has_begun_ends_with_a_line_for_every_row(service: Service) 
     oracle.check(service, waiting)
 
 
-def test_an_input_nobody_has_read_is_not_needed_to_end_a_job(service: Service) -> None:
+def test_an_input_not_read_yet_is_not_needed_to_end_a_job(service: Service) -> None:
     service.pause("scheduler-1")
     jobs = [submit_bulk(service, [short()]), submit_bulk(service, [short()], face=Face.OPENAI)]
     for job in jobs:

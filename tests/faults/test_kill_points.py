@@ -49,7 +49,7 @@ def service(request):
 @pytest.fixture(autouse=True)
 def nothing_is_left_armed(service):
     yield
-    assert service.disarm() == [], "nobody came by"
+    assert service.disarm() == [], "no process reached it"
 
 
 # Every death is tried on one of the two, to keep the suite short; the chaos has them all on both.
@@ -58,7 +58,7 @@ on_postgresql = pytest.mark.parametrize("service", [LARGE], ids=str, indirect=Tr
 
 
 def wait_for_death(service, point):
-    wait_for(f"somebody came by {point}", lambda: not service.is_armed(point))
+    wait_for(f"a process reached {point}", lambda: not service.is_armed(point))
 
 
 def judge(service, *jobs):
@@ -135,7 +135,7 @@ def test_a_worker_that_dies_in_the_middle_of_its_rows_costs_at_most_a_segment_of
 
 
 @on_postgresql
-def test_a_segment_that_was_stored_and_not_listed_is_written_again_by_whoever_is_next(service):
+def test_a_segment_that_was_stored_and_not_listed_is_written_again_under_the_next_lease(service):
     job = submit_bulk(service, some_rows(60))
     service.arm("worker.segment_stored")
     wait_for_death(service, "worker.segment_stored")
@@ -196,7 +196,7 @@ def test_a_webhook_whose_sender_dies_is_sent_under_the_same_id(service, point):
 
 
 @on_sqlite
-def test_an_answer_that_was_recorded_and_told_to_nobody_is_found_by_whoever_asks(service):
+def test_an_answer_that_was_recorded_and_not_announced_is_found_by_its_client(service):
     service.arm("worker.answered")
     job = submit_online(service, Row("one", "recorded"))
     wait_for_death(service, "worker.answered")
@@ -302,7 +302,7 @@ def leases(service, job, pid):
 
 
 def holder(service, job):
-    """Somebody who runs rows of this job, once there is one."""
+    """A worker that runs rows of this job, once there is one."""
     found = []
 
     def is_under_way():

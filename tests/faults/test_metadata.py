@@ -151,9 +151,9 @@ def test_a_server_in_trouble_changes_nothing_of_what_is_known(cloud, caplog, nam
 
 @pytest.mark.parametrize("name", CLOUDS)
 def test_where_there_is_no_server_there_is_no_notice(name):
-    nobody = PROVIDERS[name](MetadataServer("http://127.0.0.1:1"))
+    provider = PROVIDERS[name](MetadataServer("http://127.0.0.1:1"))
 
-    assert SpotWatcher(nobody, on_notice=lambda notice: None).look() is None
+    assert SpotWatcher(provider, on_notice=lambda notice: None).look() is None
 
 
 def test_a_notice_that_no_answer_confirms_comes_to_nothing_in_the_end(cloud):
@@ -175,7 +175,7 @@ def test_a_watcher_asks_on_whatever_its_listener_does(cloud):
 
     def stumble(notice: Notice) -> None:
         heard.release()
-        raise RuntimeError("nobody foresaw this")
+        raise RuntimeError("unforeseen")
 
     provider = a_provider("gcp", cloud)
     provider.interval_s = 0.01
@@ -209,5 +209,5 @@ def test_whose_machine_it_is_stands_in_its_firmware(tmp_path: Path, files, name)
     assert (provider and provider.name) == name
 
 
-def test_nobody_is_asked_where_the_operator_says_so():
+def test_no_metadata_server_is_asked_where_the_operator_says_so():
     assert open_provider("none") is None

@@ -1,5 +1,5 @@
 """Ten times as much work as there is room for: what is accepted is done, what is not is told when to come
-back, nobody's memory grows with what is refused, and no tenant pays for another.
+back, no process's memory grows with what is refused, and no tenant pays for another.
 """
 
 import threading
@@ -46,7 +46,7 @@ def service(module_service_of) -> Service:
 
 @dataclass
 class Client:
-    """Submits online requests that nobody waits for, as one tenant."""
+    """Submits online requests that no client waits for, as one tenant."""
 
     service: Service
     accepted: list[Job] = field(default_factory=list)
@@ -154,11 +154,11 @@ def test_ten_times_too_much_is_refused_in_time_and_the_rest_is_done(service: Ser
         wait_for("ten times as much was offered as done", is_enough)
         after, offered_after = memory_of(service), sum(client.offered for client in floods)
 
-    everybody = [*floods, polite, bulk]
-    assert [client.strange for client in everybody] == [[], [], [], []]
-    for client in everybody:
+    clients = [*floods, polite, bulk]
+    assert [client.strange for client in clients] == [[], [], [], []]
+    for client in clients:
         oracle.wait_for_ends(client.service, client.accepted)
-    for client in everybody:
+    for client in clients:
         oracle.quiesce(client.service, client.accepted)
         oracle.check(client.service, client.accepted)
     offered_bytes = (offered_after - offered_before) * PADDING_BYTES

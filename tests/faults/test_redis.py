@@ -116,7 +116,7 @@ def of_ours(service: Service) -> dict[str, Any]:
 
 
 def strangers(ring: dict[str, Any]) -> list[bytes]:
-    """What somebody may put into a queue that is no message of ours."""
+    """What any client may put into a queue that is no message of ours."""
     headers, properties = ring["headers"], ring["properties"]
     changed: list[object] = [
         {**ring, "content-type": "application/x-python-serialize"},

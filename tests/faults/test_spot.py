@@ -82,7 +82,7 @@ def test_what_a_spot_machine_has_goes_on_elsewhere_as_its_jobs_allow(service_of,
 
     cloud.is_interrupted = True
     wait_for("it drains", lambda: workers(service, "spot")[0].state is not WorkerState.READY)
-    send(first.pid, signal.SIGTERM)  # whoever runs the machine says the same thing in his own way
+    send(first.pid, signal.SIGTERM)  # a cloud sends SIGTERM besides its notice
     wait_for("it has gone", lambda: workers(service, "spot")[0].ended_cause)
     assert workers(service, "spot")[0].ended_cause is ExitCause.DRAINED
     assert num_leases(service, first) == 0
@@ -109,7 +109,7 @@ def test_a_machine_that_may_be_taken_is_left_for_another_like_it_and_then_is_tak
     cloud.is_rebalanced = True
     cloud.wait_for_asks(3, PATIENCE_S)  # for interruptions and recommendations in turn: it has heard
     cheaply = submit_bulk(service, some_rows(4), capacity="spot")
-    oracle.wait_for_ends(service, [cheaply])  # nobody else may run it
+    oracle.wait_for_ends(service, [cheaply])  # no other worker may run it
 
     job = submit_bulk(service, long_rows(60))
     service.start("worker-3")

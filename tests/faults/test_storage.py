@@ -1,4 +1,4 @@
-"""The object store fails under the running service: everything for everybody, some of it, or one job's own
+"""The object store fails under the running service: every call, some of them, or one job's own
 places. Nothing is lost or doubled, no attempt is charged for it, and nothing but orphans is ever collected.
 
 What retention may collect is collected all the while, as soon as it is a second old.
@@ -46,7 +46,7 @@ SETTINGS: Final = {
 }
 UNCHARGED: Final = Limits(attempts_max=1)
 KILLS: Final = 1
-READERS: Final = 48  # more than threads for everything else: 40, if nobody says otherwise
+READERS: Final = 48  # more than threads for everything else: 40, by default
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def workers(service: Service) -> list[int]:
     return [service.pid(role) for role in ("worker-1", "worker-2")]
 
 
-# -- for everybody -------------------------------------------------------------------------------------
+# -- every call ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", [Unreachable(), Refused(400, "ExpiredToken")], ids=["away", "expired"])
@@ -162,7 +162,7 @@ def test_checkpoints_that_hang_hold_up_no_other_job(service: Service) -> None:
     oracle.check(service, [hanging, other], UNCHARGED)
 
 
-def test_readers_of_a_store_that_hangs_keep_nobody_waiting_who_does_not_need_it(service: Service) -> None:
+def test_readers_of_a_store_that_hangs_delay_no_request_that_does_not_need_it(service: Service) -> None:
     front, data = front_of(service), b"what was uploaded"
     with service.http() as http, ThreadPoolExecutor(READERS) as readers:
         form = {"files": {"file": ("a", data)}, "data": {"purpose": "user_data"}}

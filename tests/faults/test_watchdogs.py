@@ -37,7 +37,7 @@ def service(shared: Service) -> Service:
 
 
 def dead(service: Service) -> dict[str, Worker]:
-    """Those whose end somebody saw, by id."""
+    """Those whose end is recorded, by id."""
     with service.store.snapshot() as tx:
         return {worker.id: worker for worker in tx.workers.list() if worker.ended_cause is not None}
 
@@ -85,7 +85,7 @@ def test_an_engine_that_fails_takes_its_process_along_and_the_other_work_goes_on
 
 
 def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_told_from_one_that_was_killed(service):
-    """The kernel counts what it has killed in a control group; nobody else can know."""
+    """The kernel counts what it has killed in a control group; no other process can know."""
     service.stop("worker-1")
     with short_of_memory(MEMORY_BYTES) as group:
         with group.entered():
@@ -128,7 +128,7 @@ def test_a_worker_ended_by_a_fault_in_its_own_code_says_where_it_was(service):
 
 
 def test_a_consumer_that_hears_nothing_is_replaced(service):
-    """Redis answers everybody, and takes messages off its lists; those that should arrive here do not."""
+    """Redis answers every client, and takes messages off its lists; those that should arrive here do not."""
     known = dead(service).keys()
     service.proxy["redis"].set(Swallow(b"nightshift.online"))
 
@@ -138,4 +138,4 @@ def test_a_consumer_that_hears_nothing_is_replaced(service):
 
     assert died.ended_cause is ExitCause.QUEUE_CONNECTION_LOST
     oracle.quiesce(service, jobs)
-    assert oracle.check(service, jobs).attempts_most == 1, "whoever is deaf hands back what it has"
+    assert oracle.check(service, jobs).attempts_most == 1, "the replaced worker hands back what it has"

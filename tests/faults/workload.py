@@ -108,7 +108,7 @@ def submit_bulk(
 
 
 def submit_online(service: Service, row: Row, **options: Any) -> OnlineJob:
-    """Submit one request that nobody waits for."""
+    """Submit one request without waiting for it."""
     webhook = {"url": service.receiver.numeric_url}
     body = {"endpoint": "chat", "body": row.body(service.model), "webhook": webhook}
     with _insistent(service, uuid.uuid4().hex) as post:

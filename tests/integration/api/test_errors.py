@@ -154,7 +154,7 @@ def test_a_nul_in_a_url_is_refused(http: httpx.Client) -> None:
         ("Bearer ns_live_abcdefgh_" + "x" * 38, "Incorrect API key"),
     ],
 )
-def test_without_a_good_key_nobody_gets_in(
+def test_without_a_valid_key_a_request_is_refused(
     standing_api: StandingApi, authorization: str | None, says: str
 ) -> None:
     headers = {} if authorization is None else {"authorization": authorization}

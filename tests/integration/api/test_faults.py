@@ -122,7 +122,7 @@ class TestWithoutRedis:
         ],
         ids=str,
     )
-    def test_what_somebody_writes_into_a_stream_costs_no_answer(
+    def test_foreign_entries_in_a_stream_cost_no_answer(
         self,
         http: httpx.Client,
         worker: FakeWorker,

@@ -302,7 +302,7 @@ def test_cancelling_is_idempotent_and_too_late_is_a_conflict(
     assert "status 'failed'" in late.json()["error"]["message"]
 
 
-def test_an_online_job_nobody_has_claimed_is_cancelled_at_once(
+def test_an_online_job_not_claimed_yet_is_cancelled_at_once(
     http: httpx.Client, worker: FakeWorker, store: Store
 ) -> None:
     held, release = Event(), Event()

@@ -70,7 +70,7 @@ def test_closing_takes_out_what_was_sent_and_nothing_else(store: Store, ring_sen
         assert [ring.id for ring in tx.outbox.waiting(tx.now(), limit=10)] == [unsent.id]
 
 
-def test_more_than_can_be_remembered_stays_for_the_scheduler_and_delays_nobody(
+def test_more_than_can_be_remembered_stays_for_the_scheduler_and_delays_no_request(
     store: Store, ring_sender: RingSender, queue: InMemoryQueue
 ) -> None:
     ring_sender.close()  # from now on nothing is deleted

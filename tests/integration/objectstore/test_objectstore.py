@@ -274,7 +274,7 @@ def test_an_object_is_not_removed_behind_a_fence(store: ObjectStore) -> None:
     assert store.read("k") == b"the next one's"
 
 
-def test_a_fence_that_is_open_and_one_that_is_behind_are_in_nobodys_way(store: ObjectStore) -> None:
+def test_an_open_fence_and_one_left_behind_stop_no_write(store: ObjectStore) -> None:
     with fenced(lambda: allowed_by([True])):
         store.put("k", b"mine")
         store.put("gone", b"mine")

@@ -169,11 +169,11 @@ def test_a_replay_whose_answer_was_lost_has_succeeded_all_the_same(connect):
 @pytest.mark.parametrize(
     "answers",
     [
-        [refusal(409)],  # nothing was lost: somebody decided before
+        [refusal(409)],  # nothing was lost: it was decided before
         [httpx.ReadError("reset"), refusal(409), httpx.Response(200, json=REPLAYED)],  # otherwise than asked
     ],
 )
-def test_what_somebody_else_has_decided_stays_refused(connect, answers):
+def test_a_request_that_was_decided_otherwise_stays_refused(connect, answers):
     with pytest.raises(ApiError) as refused:
         connect(Server(*answers)).discard_dead_letter("dlq_1")
 

@@ -61,7 +61,7 @@ def test_for_people_an_event_is_one_line_without_the_action():
 
 
 @pytest.mark.parametrize("format", ["human", "json"])
-def test_nobody_can_write_a_line_of_his_own_into_the_log(format):
+def test_a_message_cannot_forge_a_line_of_the_log(format):
     stream = io.StringIO()
     set_up_logging("api", settings(log_format=format), stream)
     log.info("file stored", extra={"filename_given": "a\n20:35:28 info api  all is well"})

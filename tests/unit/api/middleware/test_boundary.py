@@ -30,7 +30,7 @@ async def failing_late(scope: Scope, receive: Receive, send: Send) -> None:
     raise ZeroDivisionError
 
 
-def test_what_nobody_expected_is_a_500_that_gives_nothing_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_is_a_500_that_gives_nothing_away(caplog: pytest.LogCaptureFixture) -> None:
     answer = get(Boundary(failing, HttpMetrics()))
 
     assert answer.status_code == 500

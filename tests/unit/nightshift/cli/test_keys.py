@@ -44,7 +44,7 @@ def test_listings_show_no_key(nightshift, store):
     assert nightshift("keys", "list", "--tenant", "nobody", "--json").json == []
 
 
-def test_a_revoked_key_admits_nobody(nightshift, store):
+def test_a_revoked_key_is_refused(nightshift, store):
     key = nightshift("keys", "create").out.strip()
 
     assert nightshift("keys", "revoke", key_id(key)).code == 0

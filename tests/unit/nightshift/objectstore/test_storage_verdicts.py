@@ -14,7 +14,7 @@ from nightshift.objectstore.verdicts import storage_verdict
 
 
 @pytest.mark.parametrize("in_our_store", [True, False])
-def test_a_store_that_is_away_is_tried_again_whoever_named_it(in_our_store: bool) -> None:
+def test_a_store_that_is_away_is_tried_again_ours_or_the_users(in_our_store: bool) -> None:
     assert storage_verdict(StorageUnavailable(), in_our_store=in_our_store) == "retry"
 
 

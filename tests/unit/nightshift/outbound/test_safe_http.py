@@ -45,7 +45,7 @@ HERE = ["127.0.0.1"]
     "address",
     ["8.8.8.8", "93.184.216.34", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1"],
 )
-def test_an_address_that_is_everybodys_is_public(address: str) -> None:
+def test_a_global_address_is_public(address: str) -> None:
     assert is_public(ipaddress.ip_address(address))
 
 
@@ -270,7 +270,7 @@ def test_the_next_address_is_tried_when_one_is_dead() -> None:
         assert egress(names).post(there.url, b"", {}).status == 200
 
 
-def test_a_name_nobody_knows_is_no_answer() -> None:
+def test_an_unknown_name_is_no_answer() -> None:
     def unresolvable(host: str, port: int) -> Sequence[str]:
         raise OSError("Name or service not known")
 

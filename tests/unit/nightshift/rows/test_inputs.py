@@ -364,7 +364,7 @@ def test_rows_of_another_object_than_the_one_planned_are_never_taken_for_its_own
     pinned = replace(shard(format), source_etag=planned.etag)
     assert len(list(iter_rows(store, "k", pinned, line_bytes_max=200))) == 2
 
-    store.put("k", content)  # the same bytes, but nobody can know that without reading them all
+    store.put("k", content)  # the same bytes, but that cannot be known without reading them all
 
     assert len(list(iter_rows(store, "k", shard(format), line_bytes_max=200))) == 2
     with pytest.raises(ObjectChanged):

@@ -117,7 +117,7 @@ def test_a_file_has_one_model() -> None:
     assert codes(found) == [(2, "mismatched_model")]
 
 
-def test_a_model_nobody_serves_is_named_on_each_line() -> None:
+def test_a_model_that_is_not_served_is_named_on_each_line() -> None:
     found = report(line(1, body={"model": "x"}), line(2, body={"model": "x"}))
 
     assert codes(found) == [(1, "model_not_found"), (2, "model_not_found")]

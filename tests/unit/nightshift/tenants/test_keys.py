@@ -65,7 +65,7 @@ def test_the_stored_key_does_not_contain_the_key() -> None:
     assert digest(key) == an_api_key(key).key_sha256
 
 
-def test_an_expired_key_admits_nobody_from_its_last_moment_on() -> None:
+def test_an_expired_key_is_refused_from_its_last_moment_on() -> None:
     key = new_key()
     stored = an_api_key(key, expires_at=NOW)
 
@@ -73,7 +73,7 @@ def test_an_expired_key_admits_nobody_from_its_last_moment_on() -> None:
     assert not stored.admits(key, NOW)
 
 
-def test_a_revoked_key_admits_nobody() -> None:
+def test_a_revoked_key_is_refused() -> None:
     key = new_key()
 
     assert not an_api_key(key, revoked_at=NOW - SECOND).admits(key, NOW)

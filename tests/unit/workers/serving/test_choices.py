@@ -115,7 +115,7 @@ def of_nonsense(*likeliest: int) -> ChoiceSoFar:
         pytest.param([ChoiceSoFar([10, 10**30])], {}, {}, id="a token there can never be"),
         pytest.param([NONSENSE, ChoiceSoFar([10**9])], {}, {"n": 2}, id="the second choice's token"),
         pytest.param([NONSENSE], {}, {"logprobs": True}, id="logprobs missing"),
-        pytest.param([of_nonsense()], {}, {}, id="logprobs nobody asked for"),
+        pytest.param([of_nonsense()], {}, {}, id="logprobs not asked for"),
         pytest.param([of_nonsense(5)], {}, {"logprobs": True, "top_logprobs": 2}, id="likeliest too few"),
         pytest.param(
             [of_nonsense(10**9)], {}, {"logprobs": True, "top_logprobs": 1}, id="likeliest there are not"
