@@ -1,1 +1,1 @@
-"""The HTTP front end: two thin faces, ours and OpenAI's, on the same jobs."""
+"""The HTTP front end: our routes and OpenAI's, on the same jobs."""

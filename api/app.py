@@ -1,7 +1,6 @@
 """The composition root: `uvicorn api.app:create_app --factory`.
 
-Chooses the real parts, puts the routes together and hands everything to the handlers; nothing else in this
-package reads settings or opens connections.
+Only this module reads settings and opens connections for the package.
 """
 
 import logging
@@ -41,8 +40,7 @@ ROUTERS = (
 
 
 def create_app(settings: AppSettings | None = None) -> FastAPI:
-    """The application. Without settings it is a process of its own: it reads them from the environment and
-    sets up its logs."""
+    """The application. Without `settings`, reads them from the environment and sets up logging."""
     if settings is None:
         settings = _own_settings()
     app = FastAPI(
@@ -53,7 +51,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     )
     app.state.metrics = HttpMetrics()
     app.add_middleware(BodyLimit, settings=settings.api)
-    app.add_middleware(Boundary, metrics=app.state.metrics)  # the last one added is the outermost
+    app.add_middleware(Boundary, metrics=app.state.metrics)  # the last added is the outermost
     install_error_handlers(app)
     for router in ROUTERS:
         app.include_router(router)
@@ -62,7 +60,9 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
 
 
 def _own_settings() -> AppSettings:
-    """Of this process. Invalid ones end it in one line: later, the server would show a traceback."""
+    """Read and check the settings. Invalid ones end the process with one line, before the server can log a
+    traceback.
+    """
     with starting():
         set_up_logging("api")
         settings = AppSettings()

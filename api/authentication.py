@@ -1,4 +1,4 @@
-"""Who is calling: an API key in, a tenant out. Knows keys, not what a caller may do with them."""
+"""Authenticates API keys."""
 
 import time
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from nightshift.errors import NotAuthenticated
 from nightshift.store import Store
 from nightshift.tenants.keys import digest, key_id
 
-KEY_CACHE_S: Final = 5.0  # a revoked key works for at most so long
+KEY_CACHE_S: Final = 5.0  # the longest a revoked key still works
 KEY_CACHE_MAX: Final = 10_000
 
 _SCHEME: Final = "bearer "
@@ -19,21 +19,19 @@ _SCHEME: Final = "bearer "
 
 @dataclass(frozen=True)
 class Caller:
-    """The holder of a key, and its tenant."""
-
     key_id: str
     tenant_id: str
 
 
 class Authenticator:
-    """Checks keys against the database and caches the valid ones for some seconds."""
+    """Checks keys against the database, and caches valid ones for `KEY_CACHE_S`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()  # by the key's digest
 
     async def caller(self, authorization: str | None) -> Caller:
-        """The caller behind an Authorization header. Raises NotAuthenticated."""
+        """The caller named by an Authorization header. Raises NotAuthenticated."""
         key = _bearer(authorization)
         key_sha256 = digest(key)
         good_until_s, caller = self._known.get(key_sha256, (0.0, None))

@@ -1,8 +1,8 @@
-"""What handlers ask for by type: the services, who is calling, the JSON body, the page of a list.
+"""The parameters of handlers, by type.
 
     def handler(services: ServicesDep, caller: CallerDep, body: BodyDep, page: PageDep) -> Response
 
-A body is read only after its sender is known.
+The caller is authenticated before the body is read.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -21,11 +21,10 @@ from nightshift.store import Transaction
 
 LIST_LIMIT: Final = 20
 LIST_LIMIT_MAX: Final = 100
-PARSE_INLINE_BYTES_MAX: Final = 64 * 1024  # larger bodies are parsed in a thread, not in the event loop
+PARSE_INLINE_BYTES_MAX: Final = 64 * 1024  # larger bodies are parsed in a thread
 
 
-# What does not block is asynchronous here: FastAPI runs everything else in a thread, and the switch takes
-# longer than the look-up.
+# Asynchronous where nothing blocks: FastAPI runs other functions in a thread, and the switch takes longer.
 
 
 async def _services(request: Request) -> Services:
@@ -39,7 +38,7 @@ ServicesDep = Annotated[Services, Depends(_services)]
 async def _caller(request: Request, authorization: Annotated[str | None, Header()] = None) -> Caller:
     authenticator: Authenticator = request.app.state.authenticator
     if "\0" in request.url.path or b"%00" in request.scope["query_string"]:
-        raise InvalidRequest("A URL may not contain NUL characters.")  # no database looks for one
+        raise InvalidRequest("A URL may not contain NUL characters.")  # PostgreSQL cannot look for one
     return await authenticator.caller(authorization)
 
 
@@ -66,7 +65,7 @@ BodyDep = Annotated[JsonObject, Depends(_json_object)]
 
 @dataclass(frozen=True)
 class Page:
-    """Which part of a list is wanted: up to `limit` elements after the one with the id `after`."""
+    """Up to `limit` elements after the one with the id `after`."""
 
     limit: int
     after: str | None
@@ -82,7 +81,7 @@ PageDep = Annotated[Page, Depends(_page)]
 
 
 def get_job(tx: Transaction, caller: Caller, job_id: str, param: str = "id") -> Job:
-    """A job of the caller's. Raises NotFound, also for another tenant's."""
+    """A job of the caller's tenant. Raises NotFound."""
     job = tx.jobs.get(caller.tenant_id, job_id)
     if job is None:
         raise NotFound(f"No such Job object: {job_id}", param=param)
@@ -90,8 +89,7 @@ def get_job(tx: Transaction, caller: Caller, job_id: str, param: str = "id") -> 
 
 
 def list_json(elements: Sequence[JsonObject], limit: int) -> JsonObject:
-    """One page in the list envelope. `elements` has one more than `limit` if there is a next page, so
-    `has_more` is never true without one."""
+    """A page in the list envelope. `elements` has one more than `limit` if there is a next page."""
     data = list(elements[:limit])
     return {
         "object": "list",

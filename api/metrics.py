@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: requests as they were answered, and the queue as the database knows it.
+"""Metrics for Prometheus: answered requests, and the queue as the database has it.
 
-The API is one process per container, so a registry of its own is enough. What waits and what is owed is read
-from the database at each scrape: counted events could be lost, rows are not.
+The API is one process per container, so one registry suffices. The queue's state is read at each scrape:
+counted events could be lost, rows are not.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
 
 CRASHES: Final = tuple(cause for cause in ExitCause if cause.is_crash)
 
-# What the database counts for the whole service, by the counter's name.
+# The database's counters for the whole service, by name.
 SUMS: Final = {
     "tokens_redone": "Tokens generated and lost with a worker, as last told by it, and so generated again",
     "rows_dead": "Rows that are run no more because they kill workers",
@@ -57,18 +57,18 @@ class HttpMetrics:
         self._seconds.labels(method, route).observe(seconds)
 
     def render(self) -> bytes:
-        """All metrics in Prometheus' text form. Blocks on the database."""
+        """The metrics in Prometheus' text format. Blocks on the database."""
         return generate_latest(self.registry)
 
 
 class DatabaseMetrics(Collector):
-    """What waits, runs and is owed, read from the database at each scrape."""
+    """Reads the queue's state from the database at each scrape."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: registering must not need a database."""
+        """Empty, so that registering needs no database."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
@@ -98,7 +98,7 @@ class DatabaseMetrics(Collector):
 
 
 def _sums(counted: Mapping[str, int]) -> list[Metric]:
-    """Counters of the whole service, 0 from the start: an alert on their growth needs a first value."""
+    """Counters of the whole service, 0 from the start: alerts on growth need a first value."""
     sums: list[Metric] = []
     for name, means in SUMS.items():
         sums.append(CounterMetricFamily(f"nightshift_{name}", means, value=counted.get(name, 0)))

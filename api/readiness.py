@@ -1,4 +1,4 @@
-"""Checks each part the service depends on. One that is not required may be away: that is degraded."""
+"""Checks the parts that the service depends on; a missing optional one means degraded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from api.services import Services
 from nightshift.errors import NightshiftError
 from nightshift.store.databases.migrate import serves
 
-PROBE_KEY: Final = "readyz"  # it does not exist; the answer is enough
+PROBE_KEY: Final = "readyz"  # never exists
 WORKER_SILENCE_MAX: Final = timedelta(seconds=30)  # six heartbeats
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part, and what is wrong with it; None if nothing is."""
+    """A part and its problem, if any."""
 
     name: str
     is_required: bool
@@ -27,7 +27,7 @@ class Part:
 
 
 def check_parts(services: Services) -> Sequence[Part]:
-    """Every part, checked now. Blocks up to their timeouts."""
+    """Check every part now. Blocks up to their timeouts."""
     needs_worker = services.settings.api.ready_needs_worker
     database = _problem_with_database(services)
     return (

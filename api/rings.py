@@ -1,8 +1,8 @@
-"""Sends rings as soon as they are committed; what fails stays in the outbox for the scheduler.
+"""Sends rings after their commit; failed ones stay in the outbox for the scheduler.
 
-Rings that were sent are deleted from the outbox in batches. A commit for each would cost every request one
-more wait for the disk, and on SQLite, which has one writer at a time, delay the claim that the ring was sent
-for. The scheduler sends what it finds after a second (`outbox_age_s`); a duplicate finds nothing to claim.
+Sent rings are deleted from the outbox in batches: a commit each would cost every request another wait for the
+disk and, on SQLite with its one writer, delay the claim. The scheduler resends what it finds after a second
+(`outbox_age_s`), and a duplicate finds nothing to claim.
 """
 
 import logging
@@ -22,23 +22,23 @@ from nightshift.store.shards.outbox import Ring
 
 log = logging.getLogger(__name__)
 
-# After a failed send none is tried for so long: a dead Redis delays one request, not every request.
+# The pause after a failed send: an unreachable Redis delays one request, not all.
 RING_PAUSE_S: Final = 2.0
 
-DELETE_AFTER_S: Final = 0.2  # from the first ring sent: rings of this time go in one commit
+DELETE_AFTER_S: Final = 0.2  # rings sent within this time are deleted in one commit
 CLOSE_S: Final = 2.0
-SENT_MAX: Final = 1000  # sent and not yet deleted; the scheduler handles the rest
+SENT_MAX: Final = 1000  # waiting for deletion; the scheduler handles the rest
 
 
 class RingSender:
-    """Sends rings and hints; never raises when Redis is away. Thread-safe."""
+    """Sends rings and hints; does not raise when Redis is away. Thread-safe."""
 
     def __init__(self, queue_: Queue, hint_publisher: HintPublisher, store: Store) -> None:
         self._queue = queue_
         self._hint_publisher = hint_publisher
         self._store = store
         self._rests_until_s = 0.0
-        self._sent: queue.Queue[int | None] = queue.Queue(SENT_MAX)  # ids; None: no more will come
+        self._sent: queue.Queue[int | None] = queue.Queue(SENT_MAX)  # ids; None: the end
         self._thread = threading.Thread(target=self._run, name="rings", daemon=True)
         self._thread.start()
 
@@ -61,12 +61,12 @@ class RingSender:
         return True
 
     def hint(self) -> None:
-        """Tell workers to read a committed stop order now, not with their next heartbeat."""
+        """Tell workers to read a committed stop order now, before their next heartbeat."""
         if time.monotonic() >= self._rests_until_s and not self._hint_publisher.publish():
             self._rests_until_s = time.monotonic() + RING_PAUSE_S
 
     def close(self) -> None:
-        """Delete from the outbox what was sent, if the database answers soon."""
+        """Delete the sent rings from the outbox, within `CLOSE_S`."""
         with suppress(queue.Full):
             self._sent.put(None, timeout=CLOSE_S)
         self._thread.join(CLOSE_S)
@@ -79,7 +79,7 @@ class RingSender:
                 return
 
     def _gather(self, first: int) -> tuple[Sequence[int], bool]:
-        """This ring and those that are sent soon after it, and whether more may come."""
+        """This ring and those sent within `DELETE_AFTER_S`, and whether more may follow."""
         ring_ids = [first]
         ends_at_s = time.monotonic() + DELETE_AFTER_S
         while (left_s := ends_at_s - time.monotonic()) > 0:

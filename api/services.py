@@ -1,8 +1,4 @@
-"""What the handlers use: the store, the queue, the token streams, the object store, the vault.
-
-Opened once per process from the settings and closed with it. Handlers get them through `api/dependencies.py`
-and never make their own.
-"""
+"""The parts that handlers use, opened once per process and closed with it."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -33,12 +29,12 @@ from nightshift.tenants.vault import Vault, open_vault
 
 T = TypeVar("T")
 
-STORAGE_THREADS_MAX: Final = 32  # calls of the object store at once; the next wait in the event loop
+STORAGE_THREADS_MAX: Final = 32  # concurrent calls of the object store
 
 
 class StorageThreads:
-    """Threads for calls of the object store, apart from all others: a store that hangs delays nothing else.
-    Made inside the event loop that uses it.
+    """Separate threads for the object store, so that a hanging one delays nothing else. Created in its
+    event loop.
     """
 
     def __init__(self) -> None:
@@ -48,14 +44,14 @@ class StorageThreads:
         return await to_thread.run_sync(call, limiter=self._limiter)
 
     async def iterate(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """A stream out of the object store. Between two pieces it keeps no thread."""
+        """Stream from the object store, without a thread between pieces."""
         while (piece := await self.run(lambda: next(pieces, None))) is not None:
             yield piece
 
 
 @dataclass(frozen=True)
 class AppSettings:
-    """Every setting the API reads, one object per concern."""
+    """The API's settings, by concern."""
 
     data: DataSettings = field(default_factory=DataSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
@@ -72,7 +68,7 @@ class Services:
     ring_sender: RingSender
     streams: StreamReader
     objects: ObjectStore
-    storage_threads: StorageThreads  # every call of `objects` is made there
+    storage_threads: StorageThreads  # for every call of `objects`
     vault: Vault
     catalogue: CachedCatalogue
     submitter: Submitter
@@ -81,8 +77,8 @@ class Services:
 
 
 def try_settings(settings: AppSettings) -> None:
-    """Open what they name and close it again. Connects to nothing. Raises ConfigurationError, InvalidRequest
-    and OSError where that is not possible.
+    """Open and close what the settings name, without connecting. Raises ConfigurationError,
+    InvalidRequest, OSError.
     """
     open_database(settings.data).close()
     open_store(settings.data.resolved_storage_url).close()
@@ -92,7 +88,7 @@ def try_settings(settings: AppSettings) -> None:
 
 @asynccontextmanager
 async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
-    """Everything open; closed in the end. Connections are made when they are first needed."""
+    """Opens everything; connections are made on first use."""
     store = Store(open_database(settings.data))
     queue = Queue(settings.queue)
     hint_publisher = HintPublisher(settings.queue)

@@ -1,1 +1,1 @@
-"""What both faces do with a job: check it, accept it once, follow it, cancel it, show it. Names no route."""
+"""What both faces do with a job. Names no route."""

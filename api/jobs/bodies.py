@@ -1,8 +1,6 @@
-"""What a client may ask for: the bodies of `POST /v1/jobs` and `POST /v1/batches`, field by field.
+"""The bodies of `POST /v1/jobs` and `POST /v1/batches`.
 
-Shapes only: whether a file exists, a place may be named or a model is served is decided in
-`nightshift/lifecycle/submission.py`. Our own fields are strict, a misspelt one is an error; unknown fields of
-OpenAI's bodies are ignored, as they are there.
+Checks shapes only. Unknown fields are errors in our bodies and ignored in OpenAI's, as there.
 """
 
 from typing import Annotated, Final, Literal

@@ -1,8 +1,7 @@
-"""The events of a job, live and resumable without gap or duplicate.
+"""A job's events, live and resumable without gap or duplicate.
 
-Two sources are merged. What the database records is numbered 1, 2, 3 … without gaps; the deltas of an online
-job come over a stream and are counted. An event's id is its position in both, `{recorded}-{deltas}`, so a
-client that sends the last id it saw continues exactly there.
+The database numbers recorded events 1, 2, 3 …; an online job's deltas arrive over a stream and are counted.
+An event's id is its position in both, `{recorded}-{deltas}`, where a client that sends it continues.
 """
 
 import json
@@ -27,7 +26,7 @@ from nightshift.store.jobs.events import Event
 
 log = logging.getLogger(__name__)
 
-EVENTS_PAGE: Final = 500  # read from the database at a time
+EVENTS_PAGE: Final = 500  # per read from the database
 POLL_S: Final = 0.5  # progress is sent at most twice a second
 
 DELTA: Final = "job.delta"
@@ -39,7 +38,7 @@ _PLACE: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 
 @dataclass(frozen=True)
 class Place:
-    """A reader's position: the last recorded event's number, and how many deltas it has."""
+    """A reader's position: the last recorded event's number, and the deltas received."""
 
     recorded: int = 0
     deltas: int = 0
@@ -69,7 +68,7 @@ def _no_id_of_this_stream() -> InvalidRequest:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A page of what the database has after a position."""
+    """Recorded events after a position."""
 
     events: Sequence[Event]
     job_has_ended: bool
@@ -78,9 +77,9 @@ class _Recorded:
 async def follow_job(
     services: Services, job: Job, shard_id: str | None, place: Place
 ) -> AsyncGenerator[ServerSentEvent, None]:
-    """A job's events after `place`. Ends after the terminal one; at once if that was seen before."""
+    """A job's events after `place`, up to and including the terminal one."""
     deltas_read = 0
-    ending: Event | None = None  # sent once the stream of deltas has ended
+    ending: Event | None = None  # sent after the last delta
     async with aclosing(_items(services, shard_id)) as items:
         async for item in items:
             if isinstance(item, Delta):
@@ -107,7 +106,7 @@ async def follow_job(
 
 
 async def _items(services: Services, shard_id: str | None) -> AsyncGenerator[StreamItem, None]:
-    """As `poll_or_deltas`, with a first read of the database before any waiting."""
+    """`poll_or_deltas`, after a first read of the database."""
     yield None
     async with aclosing(poll_or_deltas(services.streams, shard_id, POLL_S)) as items:
         async for item in items:
@@ -117,7 +116,7 @@ async def _items(services: Services, shard_id: str | None) -> AsyncGenerator[Str
 def _recorded_after(services: Services, job: Job, place: Place) -> _Recorded:
     try:
         with services.store.snapshot() as tx:
-            # In this order: a job read as ended has all its events committed.
+            # Job first: one read as ended has all its events committed.
             has_ended = tx.jobs.fetch(job.id).state.is_terminal
             return _Recorded(tx.events.after(job.tenant_id, job.id, place.recorded, EVENTS_PAGE), has_ended)
     except DatabaseUnavailable:
@@ -126,7 +125,7 @@ def _recorded_after(services: Services, job: Job, place: Place) -> _Recorded:
 
 
 def _without_overtaken(events: Sequence[Event]) -> list[Event]:
-    """Only the newest of consecutive progress events: each contains the ones before it."""
+    """Without progress events that a later one in the page replaces."""
     newest = max((found.seq for found in events if found.type == PROGRESS), default=0)
     return [found for found in events if found.type != PROGRESS or found.seq == newest]
 

@@ -1,8 +1,7 @@
-"""Creating once: a client that repeats a request because it got no answer makes no second job.
+"""Makes one job of a request that a client repeats.
 
-A repeat is known by its Idempotency-Key, by the name and date of a nightly run, or, when the official client
-retries (it sends no key), by being the same request within a minute. The key is kept in the transaction that
-makes the job, so neither ever exists without the other.
+A repeat has the same Idempotency-Key, or the same name and date of a nightly run; the official client's
+retries, which have no key, are the same request within a minute. The key is committed together with the job.
 """
 
 import re
@@ -22,7 +21,7 @@ from nightshift.store.shards.outbox import Ring
 KEY_CHARS_MAX: Final = 255
 KEPT_FOR: Final = {JobKind.ONLINE: timedelta(hours=24), JobKind.BULK: timedelta(hours=72)}
 CLIENT_RETRY_WITHIN: Final = timedelta(seconds=60)
-RACES_MAX: Final = 3  # lost to another request with the same key, whose answer is then returned
+RACES_MAX: Final = 3  # lost to a request with the same key, whose answer is then returned
 
 _RETRIED: Final = re.compile(r"[1-9][0-9]{0,5}")  # a client's count of its retries, past the first try
 
@@ -33,13 +32,13 @@ class Repeatable:
 
     tenant_id: str
     fingerprint: str
-    key: str | None  # None: the client sent none
-    is_client_retry: bool  # the official client says that it has asked before
+    key: str | None  # None: not sent
+    is_client_retry: bool  # by the official client's retry header
 
 
 @dataclass(frozen=True)
 class Created:
-    """The answer to a create, first or repeated, and the rings to send if it is the first."""
+    """The answer to a first or repeated create, and the rings to send for a first one."""
 
     job: Job
     shard_id: str | None
@@ -52,7 +51,7 @@ Render = Callable[[Transaction, Job, datetime], JsonObject]
 
 
 class _LostRace(Exception):
-    """Another request with the same key was first; this transaction is rolled back."""
+    """A request with the same key was first; roll back."""
 
 
 def repeatable(tenant_id: str, fingerprint: str, key: str | None, retry_count: str | None) -> Repeatable:
@@ -72,7 +71,7 @@ def create_once(
     render: Render,
     status_code: int,
 ) -> Created:
-    """Create a job, or find the one this request made before. Raises IdempotencyKeyReused."""
+    """Create a job, or find the one this request created before. Raises IdempotencyKeyReused."""
 
     def find_or_create(tx: Transaction) -> tuple[Created, bool]:
         now = tx.now()

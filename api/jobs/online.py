@@ -1,9 +1,9 @@
-"""One request, one answer: accepting an online job and waiting for what is recorded of it.
+"""Accepts an online job and waits for its recorded outcome.
 
     accept ──► ring ──► stream of deltas ─ ─ ─ ─ ─ ┐ best effort: may be late, cut off or away
                 └─────► the database, polled ──────┴─► the recorded outcome: the only one that counts
 
-When a client disconnects or its deadline passes, the job is stopped, so that its slot becomes free.
+When the client disconnects or its deadline passes, the job is stopped, which frees its slot.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ from nightshift.store import Transaction
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0  # while deltas flow: between checks of the clock and of the client
+LOOK_S: Final = 1.0  # between checks of the clock and the client while deltas arrive
 POLL_S: Final = 0.2  # between reads of the database without a stream
 
-StreamItem = Delta | None  # None: time to read the database
-Gone = Callable[[], Awaitable[bool]]  # whether the client has hung up
+StreamItem = Delta | None  # None: read the database
+Gone = Callable[[], Awaitable[bool]]  # whether the client has disconnected
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """An accepted request whose client waits for the answer."""
+    """An accepted request and its waiting client."""
 
     tenant_id: str
     job: Job
@@ -52,9 +52,9 @@ class Waiting:
 
 
 def accept(services: Services, new: NewJob, body: JsonObject) -> Waiting:
-    """Record an online request and ring for it. Raises UnknownModel, TooManyRequests, DatabaseUnavailable.
+    """Record an online request and ring for it. Once this returns, the request runs even if Redis fails.
 
-    When it returns, the request will be run, whatever happens to Redis.
+    Raises UnknownModel, TooManyRequests, DatabaseUnavailable.
     """
 
     def submit(tx: Transaction) -> Submitted:
@@ -69,7 +69,7 @@ def accept(services: Services, new: NewJob, body: JsonObject) -> Waiting:
 
 
 async def answer(services: Services, waiting: Waiting, gone: Gone) -> Answer:
-    """Wait for the recorded outcome. Raises WaitedTooLong, ClientDisconnect; then the job is stopped."""
+    """Wait for the recorded outcome. Raises WaitedTooLong or ClientDisconnect after stopping the job."""
     async with stopping_if_abandoned(services, waiting):
         async with aclosing(follow(services, waiting, gone)) as entries:
             async for entry in entries:
@@ -81,7 +81,7 @@ async def answer(services: Services, waiting: Waiting, gone: Gone) -> Answer:
 async def follow(
     services: Services, waiting: Waiting, gone: Gone
 ) -> AsyncGenerator[Delta | Answer | None, None]:
-    """Deltas as they arrive, None between them, and last the recorded outcome.
+    """Deltas as they arrive, None in between, and last the recorded outcome.
 
     Raises WaitedTooLong and ClientDisconnect.
     """
@@ -105,7 +105,7 @@ async def follow(
 
 
 async def until_ended(services: Services, job: Job, shard_id: str | None, wait_s: float, gone: Gone) -> None:
-    """Wait until the job has ended, the time is up or the client has disconnected. The job is not stopped."""
+    """Wait until the job has ended, the time is up or the client has disconnected. The job goes on."""
     clock = asyncio.get_running_loop().time
     waits_until_s = clock() + wait_s
     async with aclosing(poll_or_deltas(services.streams, shard_id)) as items:
@@ -119,9 +119,9 @@ async def until_ended(services: Services, job: Job, shard_id: str | None, wait_s
 async def poll_or_deltas(
     streams: StreamReader, shard_id: str | None, poll_s: float = POLL_S
 ) -> AsyncGenerator[StreamItem, None]:
-    """Deltas of a shard as they arrive, and None at least once a second. Never ends.
+    """A shard's deltas, and None at least once a second, without end.
 
-    Without a shard, without Redis, and once the stream has ended or is broken, None comes every `poll_s`.
+    Without a shard or Redis, or after the stream's end or break, None comes every `poll_s`.
     """
     if shard_id is not None:
         try:
@@ -142,7 +142,7 @@ async def _entries(streams: StreamReader, shard_id: str) -> AsyncGenerator[Strea
 
 @asynccontextmanager
 async def stopping_if_abandoned(services: Services, waiting: Waiting) -> AsyncIterator[None]:
-    """Stop the job if the block is left by an exception, cancellation included."""
+    """Stop the job if the block raises or is cancelled."""
     try:
         yield
     except BaseException:
@@ -152,13 +152,13 @@ async def stopping_if_abandoned(services: Services, waiting: Waiting) -> AsyncIt
 
 
 def stop(services: Services, job: Job) -> None:
-    """Free a job's slot. A job that has ended stays as it is."""
+    """Stop an unfinished job, which frees its slot."""
     try:
         stopped = services.store.run(
             lambda tx: transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
         )
     except DatabaseUnavailable:
-        # The scheduler ends it with its completion window, which is not much longer than the wait.
+        # The scheduler stops it at the end of its completion window, soon after this wait.
         log.warning("an abandoned request was not stopped", extra={"action": "stop_failed", "job": job.id})
         return
     if stopped:
@@ -175,10 +175,10 @@ def _has_ended(services: Services, job: Job) -> bool:
 
 
 def _outcome(services: Services, waiting: Waiting) -> Answer | None:
-    """The recorded outcome; None while the job goes on or the database is away."""
+    """The recorded outcome; None if the job goes on or the database is away."""
     try:
         with services.store.snapshot() as tx:
-            # In this order: a job read as ended has its answer, if any, committed.
+            # Job first: one read as ended has its answer, if any, committed.
             job = tx.jobs.get(waiting.tenant_id, waiting.job.id)
             recorded = tx.shards.online_result(waiting.tenant_id, waiting.job.id)
     except DatabaseUnavailable:
@@ -192,7 +192,7 @@ def _outcome(services: Services, waiting: Waiting) -> Answer | None:
 
 
 def _ended_without_answer(job: Job) -> Answer:
-    """The answer for a job that was stopped or given up."""
+    """The answer for a stopped or failed job."""
     why: NightshiftError
     if job.state is JobState.CANCELLED:
         return Answer(409, error_json(RequestEnded()), Usage())

@@ -1,4 +1,4 @@
-"""From a checked body to the job request that it stands for. Pure."""
+"""Turns a checked body into a job request."""
 
 from dataclasses import replace
 from typing import Final
@@ -17,7 +17,7 @@ BATCHES_ROUTE: Final = "/v1/batches"
 
 
 def online_request(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max_s: int) -> JobRequest:
-    """One request, to be run as soon as possible. Raises InvalidRequest."""
+    """An online request. Raises InvalidRequest."""
     assert asked.body is not None
     endpoint = asked.endpoint_asked
     try:
@@ -36,7 +36,7 @@ def online_request(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max
 
 
 def bulk_request(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max_s: int) -> JobRequest:
-    """An input of many rows, laid out as part files under `output`. Raises InvalidRequest."""
+    """A bulk request with part files under `output`. Raises InvalidRequest."""
     spec = replace(
         _job_spec(asked, window_max_s),
         input=asked.input,
@@ -76,7 +76,7 @@ def batch_request(tenant_id: str, asked: BatchCreate, raw: JsonObject, window_ma
 
 
 def run_key(asked: JobCreate) -> str | None:
-    """The idempotency key of a nightly run: the same name and date is the same run."""
+    """The idempotency key of a nightly run, by name and date."""
     return f"run:{asked.name}:{asked.date}" if asked.name is not None else None
 
 
@@ -87,7 +87,7 @@ def _job_spec(asked: JobCreate, window_max_s: int) -> JobSpec:
 def _spec(
     endpoint: Endpoint, options: Options, window: str, window_max_s: int, metadata: dict[str, str] | None
 ) -> JobSpec:
-    """What all jobs have in common."""
+    """The fields that all jobs share."""
     max_runtime, webhook = options.max_runtime, options.webhook
     return JobSpec(
         endpoint=endpoint.route,

@@ -1,11 +1,9 @@
-"""The rows of a job that have their result, in the order of their commits, also while the job runs.
-
-Listed segments never change, so a position in this list stays valid:
+"""A job's rows with a result, in the order of their commits, also while it runs.
 
     row_{segment}_{row}      the row with this number in the segment with this number
 
-A reader that asks for the rows after its last one misses none and gets none twice. Rows that were never run
-are not here; they are lines of the job's output.
+Listed segments never change, so a reader that continues after its last row misses none and gets none twice.
+Rows that never ran are only in the job's output.
 """
 
 import re
@@ -20,21 +18,21 @@ from nightshift.jobs import Job, JobKind, JsonObject, StopReason
 from nightshift.rows.outputs import NotExecuted, read_segment
 from nightshift.store.shards.shards import ListedSegment
 
-SEGMENTS_PAGE: Final = 32  # listed at a time; each is read only when its rows are wanted
+SEGMENTS_PAGE: Final = 32  # per listing; a segment is read when its rows are needed
 
 _PLACE: Final = re.compile(r"row_([0-9]{1,18})_([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
 class RowPlace:
-    """A row's position: its segment's number in the order of commits, and its own within that, from 0."""
+    """A row's position: its segment's number in commit order, and its own in the segment, from 0."""
 
     segment: int
     row: int
 
     @classmethod
     def parse(cls, text: str) -> "RowPlace":
-        """Raises NotFound for what is not a row's id."""
+        """Raises NotFound for text that is no row id."""
         match = _PLACE.fullmatch(text)
         if match is None:
             raise _no_such_row(text)
@@ -45,7 +43,7 @@ class RowPlace:
 
 
 def rows_of(services: Services, job: Job, after: str | None, limit: int) -> list[JsonObject]:
-    """At most `limit` rows after the one with this id. Blocks: it reads the object store. Raises NotFound."""
+    """At most `limit` rows after this row. Blocks on the object store. Raises NotFound."""
     place = None if after is None else RowPlace.parse(after)
     rows = (
         _online_row(services, job, place) if job.kind is JobKind.ONLINE else _bulk_rows(services, job, place)
@@ -62,7 +60,7 @@ def _bulk_rows(services: Services, job: Job, after: RowPlace | None) -> Iterator
 
 
 def _segments(services: Services, job: Job, after: RowPlace | None) -> Iterator[ListedSegment]:
-    """From the segment of the row `after` on. Raises NotFound if that is none of the job's."""
+    """The segments from that of the row `after`. Raises NotFound if it is not the job's."""
     page = _listed(services, job, 0 if after is None else after.segment - 1)
     if after is not None and (not page or page[0].id != after.segment):
         raise _no_such_row(after)
@@ -77,7 +75,7 @@ def _listed(services: Services, job: Job, after_id: int) -> Sequence[ListedSegme
 
 
 def _online_row(services: Services, job: Job, after: RowPlace | None) -> Iterator[JsonObject]:
-    """The one row of an online job, once it has an answer or has ended without one."""
+    """An online job's row, once the job has ended."""
     place = RowPlace(0, 0)
     if after is not None and after != place:
         raise _no_such_row(after)

@@ -1,4 +1,4 @@
-"""A job as /v1/jobs shows it: its request, its state, its links. Never its secrets."""
+"""A job as /v1/jobs shows it, without secrets."""
 
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from nightshift.store import Transaction
 
 
 def links(job_id: str, base_url: str) -> JsonObject:
-    """Where a job's own routes are."""
+    """The URLs of a job's routes."""
     itself = f"{base_url.rstrip('/')}/v1/jobs/{job_id}"
     return {
         "self": itself,
@@ -21,7 +21,7 @@ def links(job_id: str, base_url: str) -> JsonObject:
 
 
 def accepted_json(tx: Transaction, job: Job, base_url: str) -> JsonObject:
-    """What the creator of a job is told."""
+    """The answer to a create."""
     return {
         "id": job.id,
         "object": "job",
@@ -32,7 +32,6 @@ def accepted_json(tx: Transaction, job: Job, base_url: str) -> JsonObject:
 
 
 def job_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObject:
-    """Everything about a job."""
     found = [_error_json(error) for error in job.errors]
     return (
         accepted_json(tx, job, base_url)
@@ -57,12 +56,12 @@ def job_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObj
 
 
 def _queue_position(tx: Transaction, job: Job) -> int | None:
-    """1 is next. None once the job has left the queue."""
+    """From 1; None outside the queue."""
     return tx.jobs.queue_position(job) if job.state is JobState.QUEUED else None
 
 
 def _request_json(spec: JobSpec) -> JsonObject:
-    """The request as it was sent."""
+    """The request as sent."""
     webhook = spec.webhook
     return {
         "endpoint": spec.endpoint,

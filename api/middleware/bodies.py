@@ -1,7 +1,7 @@
-"""How many bytes of large request bodies one process holds at a time, and how many of one tenant.
+"""Limits the large request bodies that a process holds, in total and per tenant.
 
-A body is in memory before its request can be admitted, and stays there until it is answered. What one tenant
-sends, however slowly, leaves memory for the others (`tenants/fairness.py`).
+A body is in memory before its request is admitted, until the answer. A tenant's slow uploads leave memory for
+others (`tenants/fairness.py`).
 """
 
 from collections import Counter
@@ -12,12 +12,12 @@ from typing import Final
 from nightshift.errors import TooManyRequests
 from nightshift.tenants.fairness import may_take
 
-SMALL_BYTES: Final = 64 * 1024  # not counted: connections are limited, and so are these
+SMALL_BYTES: Final = 64 * 1024  # not counted; limited by the number of connections
 RETRY_AFTER_S: Final = 5
 
 
 class BodyMemory:
-    """Bytes of request bodies under way, by tenant. For one event loop."""
+    """Bytes of request bodies in progress, by tenant. For one event loop."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -25,9 +25,7 @@ class BodyMemory:
 
     @contextmanager
     def reserved(self, tenant_id: str, size_bytes: int) -> Iterator[None]:
-        """Count a body while the block runs. Raises TooManyRequests if it is too much for all or for this
-        tenant.
-        """
+        """Count a body during the block. Raises TooManyRequests over the limit."""
         counted = size_bytes if size_bytes > SMALL_BYTES else 0
         free = self._bytes_max - self._of_tenant.total()
         if counted and not may_take(counted, held=self._of_tenant[tenant_id], free=free):

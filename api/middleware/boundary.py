@@ -1,7 +1,7 @@
-"""The outermost middleware: an id, a measurement and a log line for every request, and a 500 as last resort.
+"""The outermost middleware: request ids, metrics, a log line per request, and the 500 for unexpected errors.
 
-Pure ASGI: a middleware that buffers would break the streams. Paths are logged as route templates, so neither
-ids nor queries reach the log.
+Pure ASGI, because a buffering middleware would break the streams. Logs route templates, without ids or
+queries.
 """
 
 import logging
@@ -18,12 +18,10 @@ from nightshift.jobs.ids import new_id
 
 log = logging.getLogger(__name__)
 
-UNROUTED: Final = "(no route)"  # one label for all unknown paths: callers choose them
+UNROUTED: Final = "(no route)"  # one label for all unknown paths, which callers choose
 
 
 class Boundary:
-    """ASGI middleware, outermost."""
-
     def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
         self._app = app
         self._metrics = metrics
@@ -36,7 +34,7 @@ class Boundary:
         try:
             await self._app(scope, receive, record.send)
         except Exception:
-            # The edge: an unexpected error is logged here, once, and answered.
+            # Every unexpected error is logged and answered here.
             log.exception("request failed", extra={"action": "request_failed", **record.fields})
             if record.status is None:
                 await unexpected_error(record.request_id)(scope, receive, record.send)
@@ -52,7 +50,7 @@ class Boundary:
 
 
 class _RequestRecord:
-    """What is known of one request: its id, route and status."""
+    """The id, route and status of one request."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.request_id = new_id("req")
@@ -68,7 +66,6 @@ class _RequestRecord:
 
     @property
     def fields(self) -> dict[str, object]:
-        """Log fields of this request."""
         return {
             "request_id": self.request_id,
             "method": self._scope["method"],

@@ -1,10 +1,9 @@
-"""How many connections the API holds, and how long one may take over the head of a request.
+"""Limits the number of connections, and the time for a request's head.
 
     uvicorn … --http api.middleware.connections:BoundedHttp --backlog 128
 
-uvicorn by itself waits for a request for ever, and accepts until the process has no file descriptor left to
-open the database with. Here the connection that has waited longest for its request is closed to admit a new
-one. Slow bodies are limited in `limits.py`.
+uvicorn alone waits for a request indefinitely, and accepts until no file descriptor is left for the database.
+Here the connection that has waited longest for its request is closed to admit a new one.
 """
 
 import asyncio
@@ -13,15 +12,14 @@ from typing import Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_S: Final = 10.0  # from when we are ready for a request until its head is complete
+HEAD_S: Final = 10.0  # from readiness for a request to its complete head
 
-# File descriptors that are not for connections: for the database, Redis, uploads, and one backlog of
-# connections that are accepted in one go.
+# File descriptors for the database, Redis, uploads, and a backlog accepted at once.
 FILES_RESERVED: Final = 256
 
 
 class BoundedHttp(H11Protocol):
-    """One connection. It is waiting while no request of it is being answered."""
+    """A connection; it waits while none of its requests is being answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -32,7 +30,7 @@ class BoundedHttp(H11Protocol):
             self._close_longest_waiting()
 
     def on_response_complete(self) -> None:
-        self._await_head()  # before uvicorn goes on to a request that has arrived meanwhile
+        self._await_head()  # before uvicorn handles a request that has already arrived
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -55,11 +53,11 @@ class BoundedHttp(H11Protocol):
             self.timeout_keep_alive_handler()
 
     def _close_longest_waiting(self) -> None:
-        """Close the connection that has waited the longest; this one, if all others are being answered."""
+        """Close the longest waiting connection; this one if all others are busy."""
         waiting = [held for held in self.connections if isinstance(held, BoundedHttp) and held.is_waiting]
         min(waiting, key=lambda held: held.waits_since_s).timeout_keep_alive_handler()
 
 
 def connections_max(files_max: int) -> int:
-    """How many connections leave enough of so many file descriptors for the rest. Pure."""
+    """The connections that leave enough of these file descriptors for the rest."""
     return files_max - min(FILES_RESERVED, files_max // 2)

@@ -1,7 +1,7 @@
-"""How much a caller may send, how slowly, and how deeply nested: checked before anything else.
+"""Limits the size, slowness and nesting of request bodies.
 
-The cap counts bytes as they arrive, so it holds for a body without a length, and nothing beyond it is ever in
-memory. Uploads are streamed and have a cap of their own.
+Bytes are counted as they arrive, so the limit also holds without a length, and nothing beyond it is in
+memory. Uploads are streamed and have their own limit.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from nightshift.jobs import JsonObject
 from nightshift.settings import ApiSettings
 
 UPLOAD_PATH: Final = "/v1/files"
-UPLOAD_OVERHEAD_BYTES: Final = 64 * 1024  # of multipart around the file itself
+UPLOAD_OVERHEAD_BYTES: Final = 64 * 1024  # of multipart encoding around the file
 
-# A body may take so long, and on top what its bytes take at this rate: no client holds a connection for ever.
+# A body's time limit, plus its bytes at this rate.
 BODY_S: Final = 30.0
 BODY_BYTES_PER_S_MIN: Final = 16 * 1024
 
-JSON_DEPTH_MAX: Final = 64  # containers inside containers; a chat request needs about eight
+JSON_DEPTH_MAX: Final = 64  # nested containers; a chat request needs about eight
 PLACE_CHARS_MAX: Final = 100  # of a field's path in a message
 
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
@@ -33,8 +33,8 @@ _NUL: Final = re.compile(r"\0")
 
 
 class BodyLimit:
-    """ASGI middleware: reading more of a body than its route allows raises RequestTooLarge in the handler,
-    and a body that arrives too slowly RequestTimedOut.
+    """ASGI middleware: a body that is too large or too slow raises RequestTooLarge or RequestTimedOut in
+    the handler.
     """
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
@@ -57,8 +57,8 @@ class _LimitedBody:
         self._receive = receive
         self._bytes_max = bytes_max
         self._bytes_seen = 0
-        self._began_s: float | None = None  # when it was first asked for
-        self._has_ended = False  # from then on `receive` waits for the client to disconnect
+        self._began_s: float | None = None  # at the first read
+        self._has_ended = False  # then `receive` waits for the disconnect
 
     async def __call__(self) -> Message:
         if self._has_ended:
@@ -85,8 +85,9 @@ class _LimitedBody:
             raise RequestTimedOut from error
 
     async def _discard(self, message: Message) -> None:
-        """Read on, up to as much again, and keep nothing: a client that is still sending when the
-        connection closes sees a broken pipe instead of the answer."""
+        """Read and drop up to as much again, so that a client still sending gets the answer instead of a
+        broken pipe.
+        """
         with suppress(RequestTimedOut):
             while message.get("more_body", False) and self._bytes_seen <= 2 * self._bytes_max:
                 message = await self._next()
@@ -94,15 +95,15 @@ class _LimitedBody:
 
 
 def parse_json_object(raw: bytes) -> JsonObject:
-    """A request body. Raises InvalidRequest for anything but one JSON object that can be kept as it is."""
+    """A JSON object that can be stored. Raises InvalidRequest."""
     try:
-        # Of bytes, json.loads would take UTF-16, too, and halves of surrogate pairs as if they were UTF-8.
+        # Decoded first: from bytes, json.loads also accepts UTF-16 and UTF-8 encoded surrogates.
         value = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant, parse_float=_finite)
     except UnicodeDecodeError as error:
         raise _unreadable("it is not UTF-8") from error
     except json.JSONDecodeError as error:
         raise _unreadable(f"{error.msg} at line {error.lineno}, column {error.colno}") from error
-    except ValueError as error:  # Python reads no whole number of more than 4300 digits
+    except ValueError as error:  # an integer of more than 4300 digits
         raise _unreadable("a number has too many digits") from error
     except RecursionError as error:
         raise _too_deep() from error
@@ -130,35 +131,35 @@ def _check_depth(value: JsonObject) -> None:
 
 
 def _check_text(value: JsonObject) -> None:
-    """Text with NUL characters or lone surrogates is JSON, but no database stores it."""
+    """NUL characters and lone surrogates are valid JSON, but cannot be stored."""
     try:
         text = json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise _not_kept(value, "half of a surrogate pair", _SURROGATE) from error
+        raise _not_storable(value, "half of a surrogate pair", _SURROGATE) from error
     if b"\\u0000" in text.replace(rb"\\", b""):
-        raise _not_kept(value, "a NUL character", _NUL)
+        raise _not_storable(value, "a NUL character", _NUL)
 
 
-def _not_kept(value: JsonObject, what: str, pattern: re.Pattern[str]) -> InvalidRequest:
-    """Names the field, unless the character is in the field's name itself."""
-    place = next(_places(value, "", pattern))[:PLACE_CHARS_MAX]
+def _not_storable(value: JsonObject, what: str, pattern: re.Pattern[str]) -> InvalidRequest:
+    """An error naming the field, unless the character is in the field's name."""
+    place = next(_matching_fields(value, "", pattern))[:PLACE_CHARS_MAX]
     where = f"the text of '{place}'" if place else "the name of a field"
     return _unreadable(f"{where} holds {what}", param=place or None)
 
 
-def _places(value: Any, place: str, pattern: re.Pattern[str]) -> Iterator[str]:
-    """Fields whose text has such a character, as `messages[0].content`; empty for a name that has."""
+def _matching_fields(value: Any, place: str, pattern: re.Pattern[str]) -> Iterator[str]:
+    """The paths of fields with such a character, as `messages[0].content`; empty for a field's name."""
     if isinstance(value, str):
         yield from [place] if pattern.search(value) else []
     elif isinstance(value, list):
         for index, child in enumerate(value):
-            yield from _places(child, f"{place}[{index}]", pattern)
+            yield from _matching_fields(child, f"{place}[{index}]", pattern)
     elif isinstance(value, dict):
         for name, child in value.items():
             if pattern.search(name):
                 yield ""
             else:
-                yield from _places(child, f"{place}.{name}" if place else name, pattern)
+                yield from _matching_fields(child, f"{place}.{name}" if place else name, pattern)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -166,7 +167,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _finite(digits: str) -> float:
-    """`1e999` is JSON, but Python reads it as infinity, which is not."""
+    """`1e999` is valid JSON that Python reads as infinity."""
     value = float(digits)
     if math.isinf(value):
         raise _unreadable("a number is too large")

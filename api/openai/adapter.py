@@ -1,4 +1,4 @@
-"""Between OpenAI's objects and ours: their requests become our jobs, our jobs their batches. Pure."""
+"""Converts between OpenAI's objects and ours."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _STATUS: Final[Mapping[JobState, str]] = {
 def online_request(
     endpoint: Endpoint, request: ModelRequest, body: JsonObject, tenant_id: str, wait_s: float
 ) -> JobRequest:
-    """A request to a model as the job that runs it. The client waits `wait_s` for its answer."""
+    """A model request as a job. The client waits `wait_s` for the answer."""
     return JobRequest(
         tenant_id=tenant_id,
         face=Face.OPENAI,
@@ -52,7 +52,7 @@ def online_request(
 
 
 def batch_status(job: Job) -> str:
-    """OpenAI's word for the state of a job."""
+    """OpenAI's status of a job."""
     if job.stop_reason is StopReason.CANCELLED and not job.state.is_terminal:
         return "cancelling"
     if job.state is JobState.QUEUED:
@@ -61,7 +61,7 @@ def batch_status(job: Job) -> str:
 
 
 def batch_json(job: Job, queue_position: int | None, now: datetime) -> JsonObject:
-    """A job as a Batch, with every key of theirs and one of ours."""
+    """A job as a Batch, with one additional key."""
     cancelling_at = job.stop_requested_at if job.stop_reason is StopReason.CANCELLED else None
     ended = {job.state: job.finished_at}
     return {
@@ -102,7 +102,7 @@ def batch_json(job: Job, queue_position: int | None, now: datetime) -> JsonObjec
 
 
 def file_json(file: File) -> JsonObject:
-    """A file in OpenAI's words."""
+    """A file as a File object."""
     return {
         "id": file.id,
         "object": "file",

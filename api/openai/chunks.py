@@ -1,4 +1,4 @@
-"""The events of a streamed answer, in the shapes the official client knows. Pure."""
+"""The events of a streamed answer, in OpenAI's shapes."""
 
 import json
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ DONE: Final = "[DONE]"
 
 @dataclass(frozen=True)
 class Chunks:
-    """Builds the events of one answer, each as the text of its `data` line."""
+    """Builds one answer's events as the text of `data` lines."""
 
     endpoint: TextEndpoint
     id: str
@@ -27,22 +27,22 @@ class Chunks:
         return cls(endpoint, id, int(job.created_at.timestamp()), job.model)
 
     def opening(self, index: int) -> str:
-        """What comes before any text of a choice."""
+        """The event before a choice's text."""
         return self._choice(index, self.endpoint.chunk_opening())
 
     def piece(self, index: int, piece: Piece) -> str:
-        """What is new of a choice."""
+        """New text of a choice."""
         return self._choice(index, self.endpoint.chunk_delta(piece.text), logprobs=piece.logprobs)
 
     def closing(self, index: int, finish_reason: str) -> str:
         return self._choice(index, self.endpoint.chunk_closing(), finish_reason=finish_reason)
 
     def usage(self, usage: JsonObject) -> str:
-        """The extra event that `include_usage` asks for: no choices, only token counts."""
+        """The event for `include_usage`: token counts without choices."""
         return _line(self._event([]) | {"usage": usage})
 
     def recorded(self, choice: JsonObject) -> Piece:
-        """All of one choice of a recorded answer."""
+        """A whole choice of a recorded answer."""
         return Piece(self.endpoint.choice_text(choice), choice["logprobs"])
 
     def _choice(
@@ -68,7 +68,7 @@ class Chunks:
 
 
 def error_line(error: JsonObject) -> str:
-    """An error in the middle of a stream. `error` is the envelope."""
+    """An error within a stream. `error` is the envelope."""
     return _line({"error": error["error"]})
 
 

@@ -41,9 +41,9 @@ async def create_file(request: Request, services: ServicesDep, caller: CallerDep
             file = await services.storage_threads.run(
                 lambda: keep_upload(services.store, services.objects, upload, caller.tenant_id)
             )
-    except HTTPException as error:  # what Starlette makes of a form that cannot be read
+    except HTTPException as error:  # Starlette's error for an invalid form
         raise InvalidRequest(str(error.detail), param="body", code="invalid_form") from error
-    except OSError as error:  # most of a large file waits in a temporary one for the end of its form
+    except OSError as error:  # most of a large file is in a temporary one until the form ends
         if error.errno not in NO_ROOM:
             raise
         raise StorageUnavailable("There is no room for uploads on this server's disk just now.") from error
@@ -80,7 +80,7 @@ def get_file(file_id: str, services: ServicesDep, caller: CallerDep) -> Response
 @router.delete("/{file_id}", summary="Delete a file")
 async def delete_file(file_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     file = await run_in_threadpool(_forget, services, caller, file_id)
-    # The bytes go last: a crash in between leaves an unreferenced object, which retention deletes.
+    # Bytes last: a crash in between leaves an unreferenced object for retention to delete.
     await services.storage_threads.run(lambda: services.objects.delete(file.key))
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
@@ -98,7 +98,7 @@ async def get_file_content(
         part = parse_range(range, file.size_bytes)
     except Unsatisfiable:
         return _unsatisfiable(file)
-    # Before the status is sent: an error could not be reported afterwards.
+    # Before the status is sent, while an error can still be reported.
     if await storage.run(lambda: services.objects.head(file.key)) is None:
         raise _no_such_file(file.id)
     headers = {"accept-ranges": "bytes", "etag": f'"{file.sha256}"'}
@@ -134,7 +134,7 @@ def _get(tx: Transaction, caller: Caller, file_id: str, param: str = "id") -> Fi
 
 
 def _check_unread(tx: Transaction, caller: Caller, file_id: str) -> None:
-    """Raises Conflict if a job would lose its input. Call it once no job can begin to read the file."""
+    """Raises Conflict if an unfinished job reads the file; call it once no new job can."""
     job = tx.jobs.reading(caller.tenant_id, file_id)
     if job is not None:
         reader = f"batch {batch_id(job.id)}" if job.face is Face.OPENAI else f"job {job.id}"

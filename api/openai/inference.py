@@ -1,4 +1,4 @@
-"""The routes of the endpoints: one request, one answer, whole or streamed."""
+"""The endpoints' routes, whole or streamed."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -47,7 +47,7 @@ async def _infer(
 def _accept(
     endpoint: Endpoint, services: Services, caller: Caller, body: JsonObject
 ) -> tuple[ModelRequest, Waiting]:
-    """Check and record a request. In a thread: a body of megabytes takes its time, and so does a database."""
+    """Check and record a request. In a thread: large bodies and the database take time."""
     asked = endpoint.parse(body)
     wait_s = services.settings.api.online_wait_s
     new = services.submitter.check(online_request(endpoint, asked, body, caller.tenant_id, wait_s))

@@ -1,4 +1,4 @@
-"""GET /v1/models and GET /v1/models/{id}. An id may contain slashes: hub ids do."""
+"""GET /v1/models and GET /v1/models/{id}. Hub ids contain slashes."""
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response

@@ -1,9 +1,9 @@
-"""The Range header (RFC 9110, section 14): which bytes of a file were asked for. Pure."""
+"""The Range header (RFC 9110, section 14)."""
 
 import re
 from dataclasses import dataclass
 
-# No file is so long that a position in it had 19 digits.
+# No file position has 19 digits.
 _RANGE = re.compile(r"bytes\s*=\s*([0-9]{0,18})\s*-\s*([0-9]{0,18})", re.IGNORECASE)
 
 
@@ -21,12 +21,13 @@ class ByteRange:
 
 
 class Unsatisfiable(Exception):
-    """The range begins beyond the end of the file."""
+    """The range begins after the file's end."""
 
 
 def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
-    """The one range a header asks for; None for no header and for anything that may be ignored (several
-    ranges, other units, absurdly long numbers): then the whole file is the answer. Raises Unsatisfiable."""
+    """The requested range, or None for the whole file: without a header, or with one that may be ignored
+    (several ranges, other units, too many digits). Raises Unsatisfiable.
+    """
     match = _RANGE.fullmatch(header.strip()) if header else None
     if match is None or match[1] == match[2] == "":
         return None

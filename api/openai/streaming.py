@@ -1,7 +1,7 @@
 """A streamed answer: deltas as they arrive, then the rest of the recorded answer.
 
-Nothing is sent until there is something to say, so a request that fails before its first token is answered
-with a proper status; only when that takes long does the stream begin without text.
+Nothing is sent before the first event, so an early failure gets its own status; the stream begins without
+text only after `STREAM_START_S`.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from nightshift.endpoints.generation import TextEndpoint
 from nightshift.errors import NightshiftError
 from nightshift.jobs import Answer, JsonObject
 
-STREAM_START_S: Final = 10.0  # proxies drop connections that stay silent; long before that we open the stream
+STREAM_START_S: Final = 10.0  # proxies drop silent connections
 
 
 class Refused(Exception):
-    """The request failed before anything was sent of its answer."""
+    """The request failed before anything was sent."""
 
     def __init__(self, outcome: Answer) -> None:
         self.outcome = outcome
@@ -35,7 +35,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a streamed answer is to have."""
+    """The options of a streamed answer."""
 
     endpoint: TextEndpoint
     num_choices: int
@@ -43,7 +43,7 @@ class Wanted:
 
 
 async def streamed(services: Services, waiting: Waiting, wanted: Wanted, gone: Gone) -> Response:
-    """The answer as server-sent events, or as an error with its status if it fails at once."""
+    """The answer as server-sent events, or an error with its status if it fails first."""
     lines = _lines_or_error(services, waiting, wanted, gone)
     try:
         first = await anext(lines)
@@ -62,7 +62,7 @@ async def _joined(first: str, rest: AsyncGenerator[str, None]) -> AsyncGenerator
 async def _lines_or_error(
     services: Services, waiting: Waiting, wanted: Wanted, gone: Gone
 ) -> AsyncGenerator[str, None]:
-    """`_lines`; but once the stream has begun, an error is its last event."""
+    """`_lines`, with an error after the beginning as the last event."""
     has_begun = False
     try:
         async with aclosing(_lines(services, waiting, wanted, gone)) as lines:
@@ -78,7 +78,7 @@ async def _lines_or_error(
 async def _lines(
     services: Services, waiting: Waiting, wanted: Wanted, gone: Gone
 ) -> AsyncGenerator[str, None]:
-    """The `data` lines of the stream. Raises Refused before the first one, NightshiftError at any time."""
+    """The stream's `data` lines. Raises Refused before the first one, NightshiftError at any time."""
     chunks = Chunks.of(wanted.endpoint, waiting.job)
     transcripts = [Transcript() for _ in range(wanted.num_choices)]
     openings = [chunks.opening(index) for index in range(wanted.num_choices)]
@@ -108,7 +108,7 @@ async def _lines(
 
 
 def _taken(transcripts: Sequence[Transcript], delta: JsonObject) -> tuple[int, Piece | None]:
-    """The choice of a delta, and what is new of it. A malformed delta is skipped: the record has its text."""
+    """A delta's choice and new part. A malformed delta is skipped: the record has its text."""
     index = delta.get("index", 0)
     if not isinstance(index, int) or not 0 <= index < len(transcripts):
         return 0, None

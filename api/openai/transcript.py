@@ -1,15 +1,14 @@
-"""What a client has been sent of one answer, kept in step with what will be recorded of it.
+"""What a client has received of an answer, kept a prefix of the recorded one.
 
-Deltas come over Redis and may be lost, and a worker that takes a request over from another begins again. A
-delta therefore says where in the answer it starts:
+Deltas come over Redis and may be lost, and a second worker starts the answer again, so a delta says where it
+starts:
 
     text   0 ....... sent ........
                 |  delta  |          overlaps: only the part beyond `sent` is new
                       |  delta  |    continues
                           gap |  delta |   something was lost: wait for the record
 
-So what a client gets is always a beginning of the answer, and in the end exactly the recorded one. The
-log-probabilities of tokens, where they are asked for, come along in the same way, counted in tokens. Pure.
+Log-probabilities are tracked alike, counted in tokens.
 """
 
 from dataclasses import dataclass
@@ -21,9 +20,7 @@ from nightshift.jobs import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Something new of one choice: text, and the log-probabilities of tokens that need not be in that text
-    yet.
-    """
+    """A choice's new text, and log-probabilities, whose tokens may be ahead of it."""
 
     text: str
     logprobs: JsonObject | None = None
@@ -33,21 +30,21 @@ class Piece:
 
 
 class MalformedDelta(ValueError):
-    """No worker wrote it."""
+    """No worker wrote this delta."""
 
 
 class Transcript:
-    """What was sent of one choice."""
+    """The part of one choice that was sent."""
 
     def __init__(self) -> None:
         self.sent = ""
-        self.tokens_sent = 0  # log-probabilities of so many
+        self.tokens_sent = 0  # with log-probabilities
 
     def take(self, delta: JsonObject) -> Piece:
-        """The part of a delta that continues what was sent; nothing, if none of it does.
+        """The new part of a delta, empty if it does not continue what was sent.
 
-        A delta that does not say where it starts follows the one before it. Raises MalformedDelta, having
-        taken nothing.
+        A delta without a start follows the previous one. Raises MalformedDelta, leaving the transcript
+        unchanged.
         """
         text, start = delta.get("text", ""), delta.get("offset", len(self.sent))
         if not isinstance(text, str) or not isinstance(start, int) or start < 0:
@@ -64,7 +61,7 @@ class Transcript:
         return Piece(new, logprobs)
 
     def rest(self, recorded: Piece) -> Piece:
-        """What is still to be sent of the recorded choice. Raises StreamInterrupted if it is another one."""
+        """The unsent rest of the recorded choice. Raises StreamInterrupted if its beginning differs."""
         if not recorded.text.startswith(self.sent):
             raise StreamInterrupted
         rest = recorded.text[len(self.sent) :]

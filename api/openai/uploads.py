@@ -1,9 +1,8 @@
-"""Uploads: checked while they are streamed into the object store, stored whole or not at all.
+"""Uploads, checked while they are streamed into the object store, and stored whole or not at all.
 
-The form is parsed by Starlette, which takes the parts in any order and keeps at most 1 MiB of a file in
-memory; the rest is in a temporary file until the last part, which may invalidate the form, has been read.
-Then the bytes are copied once. Streaming them directly would save that copy, but store files that are then
-refused.
+Starlette parses the form in any order of parts, with at most 1 MiB of a file in memory and the rest in a
+temporary file. The bytes are copied once the last part, which may invalidate the form, is read: streaming
+them directly would store files that are then refused.
 """
 
 import codecs
@@ -25,12 +24,12 @@ CHUNK_BYTES: Final = 1024 * 1024
 FILENAME_CHARS_MAX: Final = 255
 
 EXPIRES_AFTER_S: Final = range(3600, 2_592_000 + 1)
-BATCH_EXPIRES_AFTER_S: Final = 30 * 86400  # of a batch file, unless the upload says otherwise
+BATCH_EXPIRES_AFTER_S: Final = 30 * 86400  # of a batch file, unless the upload sets it
 ANCHOR: Final = "created_at"
 
 PURPOSES: Final = tuple(purpose for purpose in FilePurpose if purpose is not FilePurpose.BATCH_OUTPUT)
 
-_SECONDS: Final = re.compile(r"[0-9]{1,7}")  # as many digits as the longest expiry has
+_SECONDS: Final = re.compile(r"[0-9]{1,7}")  # the digits of the longest expiry
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Upload:
 
 
 def read_form(form: FormData, file_bytes_max: int) -> Upload:
-    """The upload in a form. Raises InvalidRequest naming the part that is wrong, RequestTooLarge."""
+    """The upload in a form. Raises InvalidRequest naming the wrong part, RequestTooLarge."""
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise _missing("file")
@@ -60,20 +59,20 @@ def read_form(form: FormData, file_bytes_max: int) -> Upload:
 
 
 def keep_upload(store: Store, objects: ObjectStore, upload: Upload, tenant_id: str) -> File:
-    """Bytes first, then the row: a file that is listed can be read. Blocks.
+    """Store the bytes, then the record, so that a listed file can be read. Blocks.
 
-    Raises InvalidRequest, and nothing is stored; StorageError, DatabaseUnavailable.
+    Raises InvalidRequest, StorageError, DatabaseUnavailable; an invalid file is not stored.
     """
     file = _stored(objects, upload, tenant_id, store.now())
     with store.transaction() as tx:
-        if tx.now() > file.created_at + timedelta(seconds=RECORDED_WITHIN_S):  # this machine was suspended
+        if tx.now() > file.created_at + timedelta(seconds=RECORDED_WITHIN_S):  # the machine was suspended
             raise StorageUnavailable("The upload took so long that it may be lost. Send the file again.")
         tx.files.insert(file)
     return file
 
 
 def _stored(objects: ObjectStore, upload: Upload, tenant_id: str, now: datetime) -> File:
-    """Put the bytes under a fresh id and describe the file."""
+    """Store the bytes under a new id."""
     file_id = new_id("file", "-")
     stored = objects.put(file_key(tenant_id, file_id), _checked(upload), if_absent=True)
     assert stored.sha256 is not None, "a put says the digest"
@@ -91,7 +90,7 @@ def _stored(objects: ObjectStore, upload: Upload, tenant_id: str, now: datetime)
 
 
 def _checked(upload: Upload) -> Iterator[bytes]:
-    """The file in pieces. A batch file must be UTF-8: nothing could be run of it otherwise."""
+    """The file in pieces. A batch file must be UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     is_text = upload.purpose is FilePurpose.BATCH
     try:
@@ -132,7 +131,7 @@ def _expires_after_s(form: FormData, purpose: FilePurpose) -> int | None:
 
 
 def _filename(file: UploadFile) -> str:
-    """What the client calls the file, made printable: it is shown and never used as a path."""
+    """The client's name for the file, made printable; never used as a path."""
     name = "".join(letter if letter.isprintable() else "_" for letter in file.filename or "upload")
     return name[:FILENAME_CHARS_MAX]
 

@@ -1,6 +1,5 @@
-"""The OpenAPI description behind /docs: what FastAPI cannot know, because we read bodies ourselves.
-
-Adds the request bodies, the key, and the one shape of every error.
+"""Completes the OpenAPI description with the request bodies, which we read ourselves, the key and the
+errors.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,13 +51,13 @@ _ERROR: Final = {
 
 
 def document(app: FastAPI) -> None:
-    """Complete the application's description when it is first requested."""
+    """Complete the description when it is first requested."""
     app.openapi = _completing(app.openapi)  # type: ignore[method-assign]
 
 
 def _completing(describe: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
     def completed() -> dict[str, Any]:
-        description = describe()  # FastAPI keeps it and returns the same one again
+        description = describe()  # cached by FastAPI
         if "Error" not in description.setdefault("components", {}).setdefault("schemas", {}):
             _complete(description)
         return description
@@ -81,7 +80,7 @@ def _complete(description: dict[str, Any]) -> None:
 
 
 def _complete_operation(path: str, method: str, operation: dict[str, Any]) -> None:
-    operation["responses"].pop("422", None)  # what FastAPI would say; we say 400, in the envelope
+    operation["responses"].pop("422", None)  # FastAPI's status; ours is 400, in the envelope
     error = {"schema": {"$ref": _REFERENCE.format(model="Error")}}
     operation["responses"]["default"] = {"description": "Error", "content": {"application/json": error}}
     if path.startswith(_NEEDS_KEY):

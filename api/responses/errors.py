@@ -1,9 +1,6 @@
-"""Every answer that is not a success, in the one envelope: exception in, status and body out.
+"""Maps exceptions to statuses and the error envelope, without tracebacks, queries or secrets.
 
-    {"error": {"message": "…", "type": "invalid_request_error", "param": "limit", "code": "…"}}
-
-`nightshift/errors.py` says what can go wrong; this file alone says what that is in HTTP. An error never
-carries a traceback, a query or a secret.
+{"error": {"message": "…", "type": "invalid_request_error", "param": "limit", "code": "…"}}
 """
 
 from collections.abc import Mapping
@@ -21,10 +18,10 @@ from nightshift.endpoints.answers import error_body
 from nightshift.errors import InvalidRequest, NightshiftError
 from nightshift.jobs import JsonObject
 
-RETRY_AFTER_S: Final = 2  # when the database, Redis or the object store is away
-CLIENT_CLOSED_REQUEST: Final = 499  # seen in logs and metrics only
+RETRY_AFTER_S: Final = 2  # while the database, Redis or the object store is away
+CLIENT_CLOSED_REQUEST: Final = 499  # only in logs and metrics
 
-# The official client retries 409 and 5xx by itself unless this header forbids it.
+# Without this header, the official client retries 409 and 5xx.
 NEVER_AGAIN: Final = {"x-should-retry": "false"}
 
 
@@ -48,7 +45,7 @@ class StreamInterrupted(NightshiftError):
 
 @dataclass(frozen=True)
 class ErrorAnswer:
-    """One kind of error in HTTP."""
+    """An error's status, type and headers."""
 
     status: int
     type: str
@@ -83,7 +80,6 @@ _FRAMEWORK_CODES: Final = {404: "unknown_url", 405: "method_not_allowed"}
 
 
 def error_response(error: NightshiftError) -> JSONResponse:
-    """The answer to a request that met this error."""
     answer = _answer(error)
     headers = dict(answer.headers)
     if isinstance(error, errors.TooManyRequests):
@@ -92,18 +88,18 @@ def error_response(error: NightshiftError) -> JSONResponse:
 
 
 def error_json(error: NightshiftError) -> JsonObject:
-    """The envelope alone, for errors that travel inside a stream."""
+    """The envelope, for errors within a stream."""
     return error_body(error.message, _answer(error).type, param=error.param, code=error.code)
 
 
 def unexpected_error(request_id: str) -> JSONResponse:
-    """The answer to an unexpected error. The details are in the log, under the request's id."""
+    """The 500 for an unexpected error, which the log has under the request's id."""
     message = f"Something went wrong on our side. The operator finds it in the log under {request_id}."
     return JSONResponse(error_body(message, _SERVER, code="internal_error"), 500)
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer the framework's own refusals in the envelope too."""
+    """Put the framework's errors in the envelope."""
     app.add_exception_handler(NightshiftError, _on_nightshift_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -125,7 +121,7 @@ def _on_invalid_parameter(request: Request, error: Exception) -> Response:
 
 
 def _on_http_exception(request: Request, error: Exception) -> Response:
-    """Unknown routes, wrong methods, forms that cannot be read: what Starlette itself refuses."""
+    """Starlette's own errors: unknown routes, wrong methods, invalid forms."""
     assert isinstance(error, HTTPException)
     type = _INVALID if error.status_code < 500 else _SERVER
     code = _FRAMEWORK_CODES.get(error.status_code)
@@ -139,7 +135,7 @@ def _on_disconnect(request: Request, error: Exception) -> Response:
 
 
 def _invalid_parameter(found: Mapping[str, Any]) -> InvalidRequest:
-    """A query parameter or header FastAPI has refused, in OpenAI's words where they are known."""
+    """A query parameter or header that FastAPI refused, in OpenAI's words where known."""
     name = str(found["loc"][-1])
     limits = found.get("ctx", {})
     match found["type"]:

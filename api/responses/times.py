@@ -1,4 +1,4 @@
-"""Time on the wire: whole seconds since the epoch, windows such as `8h`, and when a job may be done. Pure."""
+"""Times on the wire: epoch seconds, windows such as `8h`, and estimates of completion."""
 
 import re
 from datetime import datetime
@@ -7,7 +7,7 @@ from typing import Final, overload
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Job, JobState
 
-ETA_ROWS_MIN: Final = 8  # fewer finished rows give no useful rate
+ETA_ROWS_MIN: Final = 8  # fewer rows give no useful rate
 
 _WINDOW: Final = re.compile(r"([1-9][0-9]{0,8})([mhd])")
 _UNIT_S: Final = {"m": 60, "h": 3600, "d": 86400}
@@ -18,7 +18,7 @@ def seconds(at: datetime) -> int: ...
 @overload
 def seconds(at: datetime | None) -> int | None: ...
 def seconds(at: datetime | None) -> int | None:
-    """A time as the wire has it."""
+    """Whole seconds since the epoch."""
     return None if at is None else int(at.timestamp())
 
 
@@ -39,12 +39,12 @@ def parse_window(text: str, param: str, max_s: int) -> int:
 
 
 def window_text(window_s: int) -> str:
-    """As OpenAI writes it, in hours where that is exact: a day is `24h`."""
+    """In hours where exact, as OpenAI writes it: a day is `24h`."""
     return f"{window_s // 3600}h" if window_s % 3600 == 0 else f"{window_s // 60}m"
 
 
 def eta_at(job: Job, now: datetime) -> datetime | None:
-    """When the job will be done at its present rate; None while that is unknown."""
+    """The estimated end at the present rate, if known."""
     total = job.counts.total or job.rows_estimated
     done = job.counts.succeeded + job.counts.failed
     if job.state is not JobState.RUNNING or job.started_at is None or total is None or done < ETA_ROWS_MIN:

@@ -1,4 +1,4 @@
-"""/v1/dead_letters: rows that are not run any more because they crashed workers: list, replay, discard."""
+"""/v1/dead_letters: rows that crashed workers and are not run again."""
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
@@ -48,7 +48,7 @@ def replay_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep)
         submitted = replay(row, services.store, services.submitter, services.sources)
     except Conflict:
         with services.store.snapshot() as tx:
-            _undecided(tx, caller, letter_id)  # decided meanwhile: the error says how
+            _undecided(tx, caller, letter_id)  # the error names the decision
         raise
     services.ring_sender.send(submitted.rings)
     with services.store.snapshot() as tx:
@@ -60,7 +60,7 @@ def discard_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep
     with services.store.transaction() as tx:
         row = _undecided(tx, caller, letter_id)
         if not tx.dead_letters.discard(row.tenant_id, row.id, tx.now()):
-            _undecided(tx, caller, letter_id)  # decided meanwhile: the error says how
+            _undecided(tx, caller, letter_id)  # the error names the decision
             raise Conflict(f"Somebody has decided about dead letter {row.id} meanwhile.")
         return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
 

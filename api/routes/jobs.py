@@ -122,6 +122,6 @@ def _show(services: Services, caller: Caller, job_id: str) -> tuple[Job, JsonObj
 
 
 def _wait_s(prefer: str) -> int:
-    """The seconds in `Prefer: wait=30`, up to the most we hold; 0 if it does not ask."""
+    """The seconds in `Prefer: wait=30`, at most `WAIT_MAX_S`; 0 without it."""
     match = _PREFER_WAIT.search(prefer)
     return min(int(match[1]), WAIT_MAX_S) if match else 0

@@ -1,4 +1,4 @@
-"""GET /v1/jobs/{id}/results: the rows that have their result, also while the job runs."""
+"""GET /v1/jobs/{id}/results: rows with a result, also while the job runs."""
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
@@ -16,7 +16,7 @@ INCOMPLETE = {"x-nightshift-incomplete": "true"}  # more rows may come
 async def list_results(job_id: str, services: ServicesDep, caller: CallerDep, page: PageDep) -> Response:
     def read() -> tuple[Job, list[JsonObject]]:
         with services.store.snapshot() as tx:
-            job = get_job(tx, caller, job_id)  # before the rows: a job seen as ended lists all it ever will
+            job = get_job(tx, caller, job_id)  # read before the rows: a job seen as ended lists all of them
         return job, rows_of(services, job, page.after, page.limit + 1)
 
     job, rows = await services.storage_threads.run(read)

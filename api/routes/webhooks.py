@@ -1,4 +1,4 @@
-"""GET /v1/webhooks/secret: what signs the events of a tenant's jobs."""
+"""GET /v1/webhooks/secret: the secret that signs a tenant's webhooks."""
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
