@@ -1,7 +1,7 @@
-"""A test kit, for this repository and its extensions: a fake clock, an in-memory queue, factories of jobs.
+"""A test kit for this repository and its extensions, independent of pytest.
 
-Factories return domain values; the steps below them (`submit`, `planned`, `asked` …) put them into a store
-as the service does. Independent of pytest.
+Factories return domain values; steps (`submit`, `planned`, `asked` …) put them into a store as the service
+does.
 """
 
 import hashlib
@@ -45,14 +45,14 @@ from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.keys import DEFAULT_TENANT, ApiKey, digest, key_id, new_key
 
-MODEL: Final = "demo"  # the default of every factory
+MODEL: Final = "demo"  # every factory's default
 WORKER: Final = "worker_1"  # the default claimant
 TTL_S: Final = 30.0
 STARTS_AT: Final = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
 
 
 class FakeClock:
-    """Moves only when told to. Give it to a Store: `Store(database, clock=clock)`."""
+    """A clock that stands still: `Store(database, clock=clock)`."""
 
     def __init__(self, now: datetime = STARTS_AT) -> None:
         self.now = now
@@ -61,13 +61,13 @@ class FakeClock:
         return self.now
 
     def advance(self, **amount: float) -> datetime:
-        """Move on by `seconds=`, `minutes=`, `hours=` or `days=`; the new time."""
+        """Move on by `seconds=`, `minutes=`, `hours=` or `days=`. Returns the new time."""
         self.now += timedelta(**amount)
         return self.now
 
 
 class InMemoryQueue(Queue):
-    """Stands in for the Redis queue. While `is_away`, it fails as Redis does when it is down."""
+    """Replaces the Redis queue. While `is_away`, it fails as an unreachable Redis does."""
 
     def __init__(self) -> None:
         self.rings: list[Ring] = []
@@ -97,7 +97,7 @@ class InMemoryQueue(Queue):
 
 @contextmanager
 def offered(endpoint: Endpoint) -> Iterator[None]:
-    """Registers an endpoint for the duration of the block."""
+    """Register an endpoint during the block."""
     endpoints.register(endpoint)
     try:
         yield
@@ -120,7 +120,7 @@ def a_spec(**overrides: Any) -> JobSpec:
 
 
 def a_new_job(**overrides: Any) -> NewJob:
-    """A bulk job that asks for `MODEL`, checked; `spec=` replaces the whole spec."""
+    """A checked bulk job for `MODEL`; `spec=` replaces the whole spec."""
     asked = JobRequest(
         tenant_id=DEFAULT_TENANT,
         face=Face.NATIVE,
@@ -131,7 +131,6 @@ def a_new_job(**overrides: Any) -> NewJob:
 
 
 def a_new_request(**overrides: Any) -> NewJob:
-    """An online job as it is submitted."""
     wishes = a_spec(completion_window_s=600, input=None, output=None)
     return a_new_job(
         **{"kind": JobKind.ONLINE, "priority": PriorityClass.INTERACTIVE, "spec": wishes, **overrides}
@@ -185,7 +184,7 @@ def a_segment(lease: Lease, seq: int = 0, *, rows: int = 4, failed: int = 0, sha
 
 
 def an_answer(status_code: int = 200, **overrides: Any) -> Answer:
-    """An online request's answer; from 400 on it is an error."""
+    """An answer; an error from status 400."""
     body: JsonObject = {"choices": []}
     if status_code >= 400:
         body = {"error": {"code": "invalid_value", "message": "The prompt is too long."}}
@@ -208,7 +207,7 @@ def a_file(**overrides: Any) -> File:
 
 
 def an_api_key(key: str | None = None, **overrides: Any) -> ApiKey:
-    """A stored key: the given one or a new one."""
+    """The stored form of this or a new key."""
     key = key or new_key()
     stored = ApiKey(
         id=key_id(key) or "",
@@ -222,7 +221,7 @@ def an_api_key(key: str | None = None, **overrides: Any) -> ApiKey:
 
 
 def a_delivery(job: Job, **overrides: Any) -> Delivery:
-    """A pending delivery of this job's event, not attempted yet."""
+    """A pending delivery of this job's event, without attempts."""
     event_id = new_id("evt")
     delivery = Delivery(
         id=new_id("dlv"),
@@ -241,7 +240,7 @@ def a_delivery(job: Job, **overrides: Any) -> Delivery:
 
 
 def an_attempt(of: Delivery, *, status_code: int | None = 200, **overrides: Any) -> DeliveryAttempt:
-    """The next attempt at a delivery, and what the receiver answered."""
+    """The next attempt of a delivery, with the receiver's answer."""
     attempt = DeliveryAttempt(
         attempt_no=of.attempts + 1,
         started_at=STARTS_AT,
@@ -271,13 +270,13 @@ def a_worker(**overrides: Any) -> Worker:
 
 
 def submit(store: Store, **overrides: Any) -> Job:
-    """A bulk job is accepted; its input has not been read."""
+    """Accept a bulk job, not planned yet."""
     with store.transaction() as tx:
         return transitions.submit_bulk(tx, a_new_job(**overrides), tx.now()).job
 
 
 def planned(store: Store, *, shards: int = 1, rows_total: int | None = None, **overrides: Any) -> Job:
-    """A bulk job is accepted and cut into shards, which may be claimed."""
+    """Accept a bulk job and cut it into claimable shards."""
     job = submit(store, **overrides)
     with store.transaction() as tx:
         cut = [a_shard(number) for number in range(shards)]
@@ -286,7 +285,7 @@ def planned(store: Store, *, shards: int = 1, rows_total: int | None = None, **o
 
 
 def asked(store: Store, *, body: JsonObject | None = None, **overrides: Any) -> Submitted:
-    """An online request is accepted."""
+    """Accept an online request."""
     with store.transaction() as tx:
         return transitions.submit_online(tx, a_new_request(**overrides), body or {"messages": []}, tx.now())
 
@@ -294,20 +293,20 @@ def asked(store: Store, *, body: JsonObject | None = None, **overrides: Any) -> 
 def claim(
     store: Store, worker_id: str = WORKER, *, models: Sequence[str] = (MODEL,), ttl_s: float = TTL_S
 ) -> BulkClaim | None:
-    """A worker claims the best bulk shard, if there is one."""
+    """Claim the best bulk shard, if there is one."""
     with store.transaction() as tx:
         return tx.claims.bulk(worker_id, models, tx.now(), ttl_s)
 
 
 def claimed(store: Store, worker_id: str = WORKER, *, ttl_s: float = TTL_S) -> BulkClaim:
-    """As `claim`, and there is one."""
+    """As `claim`, asserting that there is one."""
     found = claim(store, worker_id, ttl_s=ttl_s)
     assert found is not None, "there was no shard to claim"
     return found
 
 
 def claimed_online(store: Store, shard_id: str | None, worker_id: str = WORKER) -> OnlineClaim:
-    """A worker claims this online request."""
+    """Claim this online request."""
     assert shard_id is not None, "this is not an online request"
     with store.transaction() as tx:
         [found] = tx.claims.online([shard_id], worker_id, [MODEL], tx.now(), TTL_S)
@@ -315,14 +314,14 @@ def claimed_online(store: Store, shard_id: str | None, worker_id: str = WORKER) 
 
 
 def commit_rows(store: Store, lease: Lease, seq: int = 0, *, rows: int = 4, failed: int = 0) -> bool:
-    """A worker commits a segment. False: its lease is gone."""
+    """Commit a segment. False: the lease is lost."""
     with store.transaction() as tx:
         segment = a_segment(lease, seq, rows=rows, failed=failed)
         return transitions.commit_segment(tx, lease, segment, tx.now(), rows_total=None)
 
 
 def completed(store: Store, lease: Lease, *, rows_total: int) -> bool:
-    """A worker completes its shard. False: its lease is gone, or rows are missing."""
+    """Complete a shard. False: the lease is lost, or rows are missing."""
     with store.transaction() as tx:
         return tx.shards.complete(lease, rows_total=rows_total)
 

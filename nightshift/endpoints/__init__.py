@@ -1,4 +1,4 @@
-"""The endpoints there are, by route. One module each decides everything about one of them.
+"""The registered endpoints, by route.
 
 endpoint = endpoints.get(job.spec.endpoint)
 request = endpoint.parse(body)
@@ -18,27 +18,26 @@ _BY_ROUTE: Final[dict[str, Endpoint]] = {}
 
 
 def register(endpoint: Endpoint) -> None:
-    """Offer an endpoint from now on."""
     _BY_ROUTE[endpoint.route] = endpoint
 
 
 def unregister(endpoint: Endpoint) -> None:
-    """Offer it no longer. Raises KeyError if it was not offered."""
+    """Raises KeyError for an endpoint that is not registered."""
     del _BY_ROUTE[endpoint.route]
 
 
 def every() -> Sequence[Endpoint]:
-    """All endpoints, in the order in which they are listed to users."""
+    """All endpoints, in the order of listings."""
     return tuple(_BY_ROUTE.values())
 
 
 def get(route: str) -> Endpoint:
-    """The endpoint of a job that was accepted. Raises KeyError for any other route."""
+    """The endpoint of an accepted job. Raises KeyError for an unknown route."""
     return _BY_ROUTE[route]
 
 
 def named(name: str) -> Endpoint:
-    """An endpoint by its route or its name, as users say it. Raises ValueError naming the known ones."""
+    """An endpoint by its route or name. Raises ValueError, which names the known ones."""
     said = name.strip("/").removeprefix("v1/")
     for endpoint in every():
         if said in (endpoint.name, endpoint.route.removeprefix("/v1/")):

@@ -1,4 +1,4 @@
-"""What answers of all endpoints share: token counts, and the envelope of an error."""
+"""Token counts and the error envelope."""
 
 from typing import Final
 
@@ -8,19 +8,19 @@ ERROR_CHARS_MAX: Final = 1000  # of an error's message, and of the name of what 
 
 
 def usage_json(usage: Usage) -> JsonObject:
-    """Token counts of a whole job."""
+    """A job's token counts."""
     return answer_usage(usage) | {"prompt_tokens_details": {"cached_tokens": usage.cached_tokens}}
 
 
 def error_body(message: str, type: str, *, param: str | None = None, code: str | None = None) -> JsonObject:
-    """The envelope of every error. Its texts are clipped to `ERROR_CHARS_MAX`."""
+    """The error envelope, with texts clipped to `ERROR_CHARS_MAX`."""
     about = None if param is None else _clipped(param)
     return {"error": {"message": _clipped(message), "type": type, "param": about, "code": code}}
 
 
 def answer_usage(usage: Usage) -> JsonObject:
-    """Token counts of one answer, without cached tokens: those depend on what else was running, and a row
-    that runs again must give the same bytes.
+    """An answer's token counts, without cached tokens: those depend on the other load, and a repeated row
+    must give the same bytes.
     """
     return {
         "prompt_tokens": usage.prompt_tokens,

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: a conversation in, the assistant's next message out."""
+"""POST /v1/chat/completions."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
@@ -66,7 +66,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def prompt_given(self) -> Conversation:
-        """`developer` is the newer word for `system`."""
+        """OpenAI renamed `system` to `developer`."""
         return Conversation(
             [
                 {"role": "system" if message.role == "developer" else message.role, "content": message.text}

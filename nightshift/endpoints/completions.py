@@ -1,4 +1,4 @@
-"""POST /v1/completions: a text in, how it goes on out."""
+"""POST /v1/completions."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -23,7 +23,7 @@ class CompletionRequest(GenerationRequest):
     @field_validator("logprobs", mode="before")
     @classmethod
     def _none_wanted(cls, value: object) -> object:
-        return None if value is False else value  # as chats say it
+        return None if value is False else value  # as chats spell it
 
     @property
     def logprobs_asked(self) -> int | None:
@@ -84,7 +84,7 @@ class Completions(TextEndpoint):
         return {"text": ""}
 
     def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
-        """Four columns. The token itself is always among the alternatives."""
+        """Four columns. The token itself is among the alternatives."""
         return {
             "tokens": [_text(each.chance.token) for each in chosen],
             "token_logprobs": [shown(each.chance.logprob) for each in chosen],
@@ -95,7 +95,7 @@ class Completions(TextEndpoint):
 
 def _alternatives(chosen: Chosen) -> JsonObject:
     alternatives: JsonObject = {}
-    for chance in [*chosen.top, chosen.chance]:  # of two that look the same the likelier one counts
+    for chance in [*chosen.top, chosen.chance]:  # of two with the same text, the likelier counts
         alternatives.setdefault(_text(chance.token), shown(chance.logprob))
     return alternatives
 

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: texts in, vectors out."""
+"""POST /v1/embeddings."""
 
 import base64
 import struct
@@ -13,7 +13,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
 
-INPUTS_MAX: Final = 2048  # of one request
+INPUTS_MAX: Final = 2048  # per request
 
 
 class EmbeddingRequest(ModelRequest):
@@ -64,7 +64,7 @@ class Embeddings(Endpoint):
     def answer(
         self, request: EmbeddingRequest, embeddings: Sequence[bytes], prompt_tokens: int
     ) -> JsonObject:
-        """The body of an answer. Each embedding is little-endian float32 bytes."""
+        """An answer's body. Each embedding is little-endian float32 bytes."""
         return {
             "object": "list",
             "model": request.model,
@@ -80,7 +80,7 @@ class Embeddings(Endpoint):
         }
 
     def cells(self, body: JsonObject) -> Cells:
-        """The vector of a row with one input; the body of any other."""
+        """The vector of a row with one input; other rows have the body."""
         data = body.get("data") or []
         if len(data) != 1:
             return Cells({"embedding": None}, say_all=False)
@@ -89,7 +89,7 @@ class Embeddings(Endpoint):
 
 
 def _inputs(value: object) -> list[str | list[int]]:
-    """The four shapes of an embedding input, as a list. Raises ValueError."""
+    """An embedding input's four shapes as a list. Raises ValueError."""
     if isinstance(value, str) or (isinstance(value, list) and value and _is_token(value[0])):
         value = [value]
     if not isinstance(value, list) or not value:

@@ -1,8 +1,7 @@
-"""What an endpoint decides.
+"""The interface of endpoints.
 
-A new endpoint is one module with a subclass of `Endpoint`, registered in `nightshift/endpoints/__init__.py`.
-Python refuses to instantiate one that lacks a part, and names the part. Workers run its requests by its model
-kind (`workers/serving`).
+A new endpoint is a module with a subclass of `Endpoint`, registered in `nightshift/endpoints/__init__.py`.
+Workers run its requests by its model kind (`workers/serving`).
 """
 
 from abc import ABC, abstractmethod
@@ -18,10 +17,10 @@ from nightshift.jobs import JsonObject
 
 
 class ColumnType(StrEnum):
-    """Of a column in a Parquet part file."""
+    """Of a Parquet part file's column."""
 
     TEXT = "text"
-    FLOATS = "floats"  # a list of float32
+    FLOATS = "floats"  # list of float32
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,11 @@ class Cells:
     """An answer as columns."""
 
     values: Mapping[str, object]
-    say_all: bool  # the body adds nothing to them
+    say_all: bool  # the body adds nothing
 
 
 class Endpoint(ABC):
-    """One route by which a model is asked. Without state."""
+    """One stateless route to a model."""
 
     @property
     @abstractmethod
@@ -43,17 +42,17 @@ class Endpoint(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Its word on the command line, such as `chat`."""
+        """The command line's word, such as `chat`."""
 
     @property
     @abstractmethod
     def operation(self) -> str:
-        """Its name in the OpenAPI description, such as `create_chat_completion`."""
+        """The OpenAPI operation, such as `create_chat_completion`."""
 
     @property
     @abstractmethod
     def summary(self) -> str:
-        """One line of the OpenAPI description."""
+        """The OpenAPI summary."""
 
     @property
     @abstractmethod
@@ -68,25 +67,25 @@ class Endpoint(ABC):
     @property
     @abstractmethod
     def columns(self) -> Mapping[str, ColumnType]:
-        """The columns of a part file that hold its answers."""
+        """The columns of its answers in a part file."""
 
     @abstractmethod
     def cells(self, body: JsonObject) -> Cells:
-        """The answer with this body as values of `columns`; None where it has none."""
+        """An answer's `columns`; None for missing values."""
 
     @abstractmethod
     def row_template(self, model: str, placeholder: str) -> JsonObject:
-        """The request made of each row when only a column is named: `placeholder` stands for its value."""
+        """The request for a row when only a column is named; `placeholder` stands for its value."""
 
     @abstractmethod
     def check_line(self, body: JsonObject) -> int:
-        """Check the body of a batch file's line, quickly: the rest is checked when the row runs.
+        """Quickly check a batch line's body; the rest is checked when the row runs.
 
-        Returns how many embedding inputs it counts for. Raises InvalidRequest.
+        Returns its number of embedding inputs. Raises InvalidRequest.
         """
 
     def parse(self, body: JsonObject) -> ModelRequest:
-        """A request body as its type. Raises InvalidRequest naming the first field that is wrong."""
+        """The typed request. Raises InvalidRequest naming the first wrong field."""
         try:
             return self.request_type.model_validate(body)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What the endpoints that generate text have in common: sampling, choices, log-probabilities, streaming."""
+"""What the endpoints that generate text share."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ SEED_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages as a chat template wants them: role and content."""
+    """Messages for a chat template: role and content."""
 
     messages: Sequence[dict[str, str]]
 
@@ -32,7 +32,7 @@ Prompt = Conversation | str | list[int]  # or text, or token ids
 
 
 def prompt_chars(prompt: Prompt) -> int:
-    """How much text a prompt has, in characters."""
+    """The length of a prompt's text in characters."""
     if isinstance(prompt, Conversation):
         return sum(len(message["content"]) for message in prompt.messages)
     return len(prompt) if isinstance(prompt, str) else 0
@@ -106,7 +106,7 @@ class GenerationRequest(ModelRequest):
     @property
     @abstractmethod
     def prompt_given(self) -> Prompt:
-        """What is to be continued or answered."""
+        """The prompt to continue or answer."""
 
     @property
     def text_chars(self) -> int:
@@ -115,15 +115,15 @@ class GenerationRequest(ModelRequest):
     @property
     @abstractmethod
     def logprobs_asked(self) -> int | None:
-        """Alternatives to show beside each token's log-probability; None: no log-probabilities."""
+        """Alternatives per token's log-probability; None: no log-probabilities."""
 
     @property
     def output_tokens_max(self) -> int | None:
-        """The most tokens that may be generated; None: as many as the context holds."""
+        """The most tokens to generate; None: up to the context's end."""
         return self.max_tokens
 
 
-# Parameters this service knows but does not offer, with the values that ask for nothing.
+# Known but unsupported parameters, with their neutral values.
 _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
     "best_of": (1,),
     "tools": ([],),
@@ -142,11 +142,11 @@ _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer to a prompt, of which there may be several."""
+    """One of the answers to a prompt."""
 
     text: str
     finish_reason: str
-    logprobs: JsonObject | None = None  # in the shape of its endpoint
+    logprobs: JsonObject | None = None  # in the endpoint's shape
 
 
 class TextEndpoint(Endpoint):
@@ -158,59 +158,59 @@ class TextEndpoint(Endpoint):
     @property
     @abstractmethod
     def prompt_field(self) -> str:
-        """The field that errors about the prompt name."""
+        """The field named in errors about the prompt."""
 
     @property
     @abstractmethod
     def id_prefix(self) -> str:
-        """How the id of an answer begins, such as `chatcmpl-`."""
+        """The prefix of an answer's id, such as `chatcmpl-`."""
 
     @property
     @abstractmethod
     def object_name(self) -> str:
-        """What an answer says it is, such as `chat.completion`."""
+        """An answer's `object`, such as `chat.completion`."""
 
     @property
     @abstractmethod
     def chunk_object_name(self) -> str:
-        """What an event of a streamed answer says it is, such as `chat.completion.chunk`."""
+        """A stream event's `object`, such as `chat.completion.chunk`."""
 
     @abstractmethod
     def choice_json(self, choice: Choice) -> JsonObject:
-        """What a choice says, beside its number, its log-probabilities and its end."""
+        """A choice's fields, without its number, log-probabilities and finish reason."""
 
     @abstractmethod
     def choice_text(self, choice: JsonObject) -> str:
-        """The text of a choice in an answer: the reverse of `choice_json`."""
+        """A choice's text, the reverse of `choice_json`."""
 
     @abstractmethod
     def chunk_opening(self) -> JsonObject:
-        """What a streamed choice says before any text."""
+        """A streamed choice's fields before any text."""
 
     @abstractmethod
     def chunk_delta(self, text: str) -> JsonObject:
-        """What a streamed choice says of new text."""
+        """A streamed choice's fields for new text."""
 
     @abstractmethod
     def chunk_closing(self) -> JsonObject:
-        """What a streamed choice says in the end."""
+        """A streamed choice's last fields."""
 
     @abstractmethod
     def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
-        """Log-probabilities as a choice shows them: each list in it has an entry per token."""
+        """A choice's log-probabilities; each list has an entry per token."""
 
     def answer_extras(self, request: ModelRequest) -> JsonObject:
-        """What an answer says beside its choices and token counts."""
+        """An answer's further fields."""
         return {}
 
     def chunk_extras(self) -> JsonObject:
-        """What an event says beside its choices."""
+        """A stream event's further fields."""
         return {}
 
     def answer(
         self, request: ModelRequest, *, id: str, created_s: int, choices: Sequence[Choice], usage: Usage
     ) -> JsonObject:
-        """The body of an answer. `created_s` is Unix time."""
+        """An answer's body. `created_s` is Unix time."""
         return {
             "id": id,
             "object": self.object_name,
@@ -230,6 +230,6 @@ class TextEndpoint(Endpoint):
         }
 
     def cells(self, body: JsonObject) -> Cells:
-        """The first choice's text. The body has the rest: other choices, log-probabilities, how it ended."""
+        """The first choice's text; the body has the rest."""
         choices = body.get("choices")
         return Cells({"text": self.choice_text(choices[0]) if choices else None}, say_all=False)

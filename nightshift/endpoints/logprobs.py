@@ -1,6 +1,6 @@
-"""Log-probabilities of tokens, in the shapes of all endpoints. Pure.
+"""Log-probabilities of tokens, in the endpoints' shapes.
 
-A token is bytes, and may be half a character. Every shape is an object whose lists have an entry per token.
+A token is bytes, possibly part of a character. Each list of a shape has an entry per token.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Final
 
 from nightshift.jobs import JsonObject
 
-LOGPROB_MIN: Final = -9999.0  # what OpenAI writes for a token of probability 0
+LOGPROB_MIN: Final = -9999.0  # OpenAI's value for probability 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A token of an answer, and its likeliest alternatives."""
+    """A generated token and its likeliest alternatives."""
 
     chance: Chance
     top: Sequence[Chance]  # likeliest first
@@ -30,18 +30,18 @@ class Chosen:
 
 
 def num_tokens(logprobs: JsonObject) -> int:
-    """How many tokens these are of. Raises LookupError for what is no shape of log-probabilities."""
+    """The number of tokens. Raises LookupError for another shape."""
     lists = [part for part in logprobs.values() if isinstance(part, list)]
     return len(lists[0])
 
 
 def since(logprobs: JsonObject, start: int) -> JsonObject:
-    """The same shape without the first `start` tokens."""
+    """Without the first `start` tokens."""
     return {name: part[start:] if isinstance(part, list) else part for name, part in logprobs.items()}
 
 
 def token_text(token: bytes) -> str | None:
-    """A token as text; None for half a character."""
+    """A token as text; None for part of a character."""
     try:
         return token.decode()
     except UnicodeDecodeError:

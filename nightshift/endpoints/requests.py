@@ -1,7 +1,6 @@
-"""What every request to a model may say, and how a wrong one is refused.
+"""The fields of every model request, and their validation.
 
-Names and shapes are OpenAI's, extensions are vLLM's. What is known but not supported is refused by name; what
-is unknown is ignored.
+Names are OpenAI's, extensions vLLM's. Known but unsupported fields are refused, unknown ones ignored.
 """
 
 import re
@@ -25,19 +24,19 @@ class ModelRequest(BaseModel):
     model: Annotated[str, Field(min_length=1, max_length=255)]
     user: str | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
-    priority: PriorityClass | None = None  # extension: what our own routes call it
+    priority: PriorityClass | None = None  # extension, as on our own routes
 
     @field_validator("priority", mode="before")
     @classmethod
     def _priority(cls, value: object) -> object:
-        """Accepts vLLM's numbers too: lower is sooner, 0 is the default."""
+        """Also accepts vLLM's numbers: lower is sooner, 0 is the default."""
         if isinstance(value, int) and not isinstance(value, bool):
             return PriorityClass.INTERACTIVE if value <= 0 else PriorityClass.BACKGROUND
         return value
 
     @property
     def priority_class(self) -> PriorityClass:
-        """The class an online request is queued in: interactive by default."""
+        """An online request's class, interactive by default."""
         if self.priority is not None:
             return self.priority
         return CLASS_OF_SERVICE_TIER[self.service_tier or "auto"]
@@ -45,11 +44,11 @@ class ModelRequest(BaseModel):
     @property
     @abstractmethod
     def text_chars(self) -> int:
-        """How long its text is, in characters, before anything is done with it."""
+        """The length of its text in characters."""
 
     @property
     def num_choices(self) -> int:
-        """How many answers are wanted to the one input."""
+        """The number of answers to the one input."""
         return 1
 
     @property
@@ -63,10 +62,10 @@ class ModelRequest(BaseModel):
 
 
 def invalid_request(error: ValidationError) -> InvalidRequest:
-    """The first thing wrong, in the words of the API: which field, what was expected."""
+    """The first error, with its field and what was expected."""
     errors = error.errors(include_url=False, include_context=False)
     field = errors[0]["loc"][:1]
-    # Of a union's branches, the one that came furthest is the one that was meant.
+    # Of a union's branches, the one that matched deepest was meant.
     first = max((e for e in errors if e["loc"][:1] == field), key=lambda e: len(e["loc"]))
     param = _path(first["loc"])
     code = _CODES.get(first["type"], "invalid_value")
@@ -94,7 +93,7 @@ _CODES: Final = {
     "greater_than_equal": "below_min_value",
 }
 
-# What pydantic puts into a location to tell the branches of a union apart; a caller has never heard of them.
+# pydantic's names of union branches in a location, which callers do not know.
 _UNION_BRANCHES: Final = re.compile(r"str$|list\[|function-|constrained-")
 
 

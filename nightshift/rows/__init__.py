@@ -1,1 +1,1 @@
-"""Files to rows, rows to requests, results to files. No database, no model."""
+"""Input files to rows, rows to requests, results to files. No database, no model."""

@@ -1,4 +1,4 @@
-"""gzip, decompressed in pieces, with a limit on the ratio."""
+"""Decompresses gzip in pieces, with a limit on the ratio."""
 
 import zlib
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,7 @@ from nightshift.objectstore import MIB
 from nightshift.rows.records import UnreadableInput
 
 UNPACKED_BYTES_MAX: Final = 256 * 1024 * MIB
-UNPACKED_RATIO_MAX: Final = 300  # text compresses 3 to 30 times, a decompression bomb about 1,000
+UNPACKED_RATIO_MAX: Final = 300  # text reaches 3 to 30, a decompression bomb about 1,000
 _RATIO_GRACE_BYTES: Final = (
     16 * MIB
 )  # decompressed before the ratio counts: a small file may be all one letter
@@ -17,9 +17,9 @@ _GZIP_WINDOW_BITS: Final = 31
 
 
 def gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The unpacked bytes, in pieces of at most 1 MiB. Several gzip members after one another are one stream.
+    """The unpacked bytes of all gzip members, in pieces of at most 1 MiB.
 
-    Raises `UnreadableInput` for what is not gzip, is cut short, or exceeds the ratio limit.
+    Raises `UnreadableInput` for other data, a truncated stream, or a ratio over the limit.
     """
     packed_bytes = unpacked_bytes = 0
     member = zlib.decompressobj(_GZIP_WINDOW_BITS)

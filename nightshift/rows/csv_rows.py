@@ -1,4 +1,4 @@
-"""Rows out of CSV: commas, double quotes, the first record names the columns, every value is a string."""
+"""Rows of CSV with commas, double quotes and a header; every value is a string."""
 
 import csv
 from collections.abc import Iterable, Iterator
@@ -8,12 +8,12 @@ from nightshift.rows.records import BadRow, Row, UnreadableInput
 
 
 def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | BadRow]:
-    """A record that cannot be read is a `BadRow`; the ones after it go on. Raises `UnreadableInput` where the
-    header is missing or ambiguous.
+    """The rows; an unreadable record is a `BadRow`. Raises `UnreadableInput` for a missing or ambiguous
+    header.
 
-    A quote that is never closed takes everything up to `line_bytes_max` with it, as one bad row.
+    An unclosed quote takes everything up to `line_bytes_max` with it, as one bad row.
     """
-    csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other
+    csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other limit
     lines = _TextLines(split_lines(chunks, line_bytes_max=line_bytes_max))
     records = csv.reader(lines, strict=True)
     columns = _columns(records)
@@ -36,7 +36,7 @@ def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | 
 
 
 class _TextLines:
-    """Lines for `csv.reader`. Not a generator, which could not go on after it has raised."""
+    """Lines for `csv.reader`. A generator could not continue after an exception."""
 
     def __init__(self, lines: Iterator[Line]) -> None:
         self.number = 0
@@ -50,7 +50,7 @@ class _TextLines:
         self.number = line.number
         if line.data is None:
             raise BadLine("line_too_long", "the line is longer than this service accepts")
-        # An undecodable byte makes a BadRow of its record, once the record is complete.
+        # An undecodable byte makes its complete record a BadRow.
         return line.data.decode("utf-8", errors="surrogateescape") + "\n"
 
 

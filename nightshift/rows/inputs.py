@@ -1,4 +1,4 @@
-"""A shard's rows, one at a time, from any format; and what planning needs to know of an object.
+"""A shard's rows in any format, and what planning needs of an object.
 
 An unreadable row becomes a `BadRow`; an unreadable object raises `UnreadableInput`.
 """
@@ -32,15 +32,15 @@ SAMPLE_BYTES: Final = 64 * 1024  # of an object's beginning, to guess how many r
 def iter_rows(
     store: ObjectStore, key: str, shard: NewShard, *, line_bytes_max: int
 ) -> Iterator[Row | BadRow]:
-    """The rows of a shard, in order, numbered from 0. The same shard gives the same rows every time.
+    """The rows of a shard in order, numbered from 0, the same every time.
 
-    Lines longer than `line_bytes_max` are skipped without being held in memory. Raises `UnreadableInput`,
+    Lines over `line_bytes_max` are skipped without being held in memory. Raises `UnreadableInput`,
     `ObjectNotFound`, `StorageUnavailable`, and `ObjectChanged` if the object was replaced since planning.
     """
     etag = shard.source_etag
     format = InputFormat(shard.format)
     if format is InputFormat.PARQUET:
-        # pyarrow takes half a second to load, and few processes need it.
+        # pyarrow takes half a second to import.
         from nightshift.rows.parquet_rows import parquet_rows
 
         return parquet_rows(store, key, _size_bytes(store, key), shard.start, shard.end, etag)
@@ -62,7 +62,7 @@ def describe(
     *,
     sample_bytes: int = SAMPLE_BYTES,
 ) -> InputObject:
-    """What planning needs: a Parquet footer, or an estimate from the first `sample_bytes` (0: no estimate).
+    """Describe an object by its Parquet footer, or an estimate from the first `sample_bytes` (0: none).
 
     `uri` is recorded in the shards. Raises `UnreadableInput` for an unknown or broken format.
     """
@@ -109,13 +109,13 @@ def _size_bytes(store: ObjectStore, key: str) -> int:
 def _rows_estimated(
     store: ObjectStore, info: ObjectInfo, format: InputFormat, sample_bytes: int
 ) -> int | None:
-    """Rows, extrapolated from the object's beginning; None without a complete line in it."""
+    """The number of rows extrapolated from a sample; None without a complete line."""
     sampled_bytes = min(sample_bytes, info.size_bytes)
     chunks: Iterable[bytes] = ()
     if sampled_bytes:
         chunks = store.stream(info.key, 0, sampled_bytes, if_match=info.etag)
     lines = 0
-    with suppress(UnreadableInput):  # a sample of gzip data is truncated
+    with suppress(UnreadableInput):  # a gzip sample is truncated
         for piece in gunzipped(chunks) if format is InputFormat.JSONL_GZ else chunks:
             lines += piece.count(b"\n")
     return round(info.size_bytes * lines / sampled_bytes) if lines else None

@@ -1,10 +1,10 @@
-"""Lines of a byte stream, and JSON objects of lines. At most one line is in memory.
+"""Lines of a byte stream, and their JSON objects, one line in memory at a time.
 
     object    0 ....... a\\n bbb\\n cc\\n dddd\\n .......
     range             |<-------->|                 a line belongs to the range its first byte lies in:
                              bbb, cc               its reader reads on to the end of `cc`
 
-So ranges that together cover an object give every line exactly once, wherever they are cut.
+So ranges that cover an object give every line exactly once.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any, Final
 from nightshift.jobs import JsonObject
 from nightshift.objectstore import ObjectStore
 
-JSON_DEPTH_MAX: Final = 100  # deeper values may overflow the stack when they are serialised
+JSON_DEPTH_MAX: Final = 100  # serialising deeper values may overflow the stack
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -26,15 +26,15 @@ _TAIL_CHUNK_BYTES: Final = 64 * 1024  # read at a time past a range's end, where
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line without its `\\n`. `data` is None if it was longer than allowed, and was not kept."""
+    """One line without its `\\n`. `data` is None for a line over the limit."""
 
-    number: int  # 1-based, from where the reading began; blank lines count
+    number: int  # from 1, counting blank lines
     offset: int  # of its first byte in the object
     data: bytes | None
 
 
 class BadLine(Exception):
-    """A line that is not a row. `code` and `message` go into its error line."""
+    """A line that is no row; `code` and `message` go into its error line."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -51,17 +51,16 @@ def lines_in_range(
     line_bytes_max: int,
     etag: str | None = None,
 ) -> Iterator[Line]:
-    """The lines whose first byte lies in [start, end), whole, even where the last reaches past the end.
-
-    With an `etag`, of that object only: raises `ObjectChanged` for any other.
+    """The whole lines whose first byte lies in [start, end). With an `etag`, raises `ObjectChanged` for
+    another object.
     """
     if start == 0:
         first, chunks = 0, store.stream(key, 0, end, if_match=etag)
     else:
-        # One byte back: if it ends a line, another begins exactly at `start`.
+        # From one byte earlier: a newline there means that a line begins at `start`.
         first, chunks = _after_first_newline(store.stream(key, start - 1, end, if_match=etag), start - 1)
     if end is not None:
-        # Read only if a line reaches past the end.
+        # Read only if a line continues past the end.
         tail = store.stream(key, end, end + line_bytes_max + 1, _TAIL_CHUNK_BYTES, if_match=etag)
         chunks = chain(chunks, tail)
     if end is None or first < end:
@@ -73,8 +72,8 @@ def split_lines(
 ) -> Iterator[Line]:
     """Cut a stream that begins at byte `offset` into lines; only those that start before `starts_before`.
 
-    Holds one chunk and at most `line_bytes_max` bytes. A byte order mark at the object's beginning is
-    dropped, a missing newline at its end is no matter, a `\\r` before the newline stays.
+    Holds one chunk and at most `line_bytes_max` bytes. Drops a byte order mark at the object's beginning,
+    accepts a missing last newline, and keeps a `\\r` before a newline.
     """
     number = 1
     held = _Held(offset, line_bytes_max)
@@ -116,7 +115,7 @@ def parse_object(data: bytes | None) -> JsonObject:
 
 
 class _Held:
-    """The part of a line that has been seen so far."""
+    """The part of a line read so far."""
 
     __slots__ = ("_line_bytes_max", "_pieces", "end", "is_too_long", "offset")
 
@@ -145,7 +144,7 @@ class _Held:
 
 
 def _after_first_newline(chunks: Iterator[bytes], offset: int) -> tuple[int, Iterator[bytes]]:
-    """The offset of the first line that begins in this stream, and the stream from there on."""
+    """The offset of the stream's first line that begins in it, and the stream from there."""
     for chunk in chunks:
         newline = chunk.find(b"\n")
         if newline >= 0:
@@ -155,7 +154,7 @@ def _after_first_newline(chunks: Iterator[bytes], offset: int) -> tuple[int, Ite
 
 
 def _is_text(value: JsonObject) -> bool:
-    """Whether every string can be encoded as UTF-8: JSON's escapes allow lone surrogates."""
+    """Whether every string is valid UTF-8; JSON escapes allow lone surrogates."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -174,7 +173,7 @@ def _reason(error: Exception) -> str:
 
 
 def _is_deeper_than(value: Any, depth_max: int) -> bool:
-    """Level by level: recursion could overflow the stack on such values."""
+    """Level by level, because recursion could overflow the stack."""
     level = [value]
     for _ in range(depth_max):
         level = [child for parent in level for child in _children(parent)]

@@ -1,4 +1,4 @@
-"""The manifest beside a job's part files: what is in the bucket, readable without asking the service."""
+"""The manifest beside a job's part files."""
 
 import json
 from collections.abc import Sequence
@@ -13,8 +13,6 @@ SUCCESS_NAME: Final = "_SUCCESS"  # written last
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part file."""
-
     name: str
     rows: int
     succeeded: int
@@ -27,7 +25,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """All parts of one job's output."""
+    """The parts of a job's output."""
 
     job_id: str
     status: str

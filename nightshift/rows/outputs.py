@@ -1,7 +1,6 @@
-"""A row's result, as a line of a segment, of an OpenAI file or of a native part file.
+"""A row's result as a line of a segment, an OpenAI file or a part file.
 
-Line shapes are OpenAI's (success, HTTP-like error, not executed). A segment ends with a trailer (row count,
-CRC-32), so that a truncated object is not read as a short one.
+Line shapes are OpenAI's. A segment ends with a trailer (row count, CRC-32) that a truncated object lacks.
 """
 
 import json
@@ -39,9 +38,9 @@ class CorruptSegment(StorageError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowResult:
-    """The one recorded result of a row: an HTTP-like status and the body that goes with it."""
+    """A row's recorded result: an HTTP-like status and a body."""
 
-    row: int  # in its shard, from 0
+    row: int  # from 0 in its shard
     custom_id: str
     id: str  # `batch_req_…`
     request_id: str  # `req_…`
@@ -54,16 +53,16 @@ class RowResult:
         return self.status_code < 400
 
     def openai_line(self) -> JsonObject:
-        """As it stands in an output file (succeeded) or error file (failed)."""
+        """Its line in an output or error file."""
         response = {"status_code": self.status_code, "request_id": self.request_id, "body": self.body}
         return {"id": self.id, "custom_id": self.custom_id, "response": response, "error": None}
 
     def native_line(self) -> JsonObject:
-        """As it stands in a part file."""
+        """Its line in a part file."""
         return self.openai_line() | {"outcome": "succeeded" if self.succeeded else "errored"}
 
     def to_json(self) -> JsonObject:
-        """As it stands in a segment. `from_json` reads it back."""
+        """Its line in a segment; read back by `from_json`."""
         usage = [self.usage.prompt_tokens, self.usage.completion_tokens, self.usage.cached_tokens]
         return {"row": self.row, "usage": usage, "line": self.openai_line()}
 
@@ -84,7 +83,7 @@ class RowResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotExecuted:
-    """A row that has no result, because its job ended first or its shard was given up."""
+    """A row without a result: its job ended first, or its shard was given up."""
 
     custom_id: str
     id: str
@@ -102,28 +101,28 @@ class NotExecuted:
 
 
 def json_text(value: Any) -> str:
-    """JSON on one line, encodable as UTF-8."""
+    """JSON on one line, valid as UTF-8."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
-    except UnicodeEncodeError:  # a lone surrogate: valid in JSON only when escaped
+    except UnicodeEncodeError:  # a lone surrogate is valid only when escaped
         return json.dumps(value, separators=(",", ":"))
     return text
 
 
 def json_line(value: Any) -> bytes:
-    """One line of JSONL, newline included."""
+    """A JSONL line with its newline."""
     return json_text(value).encode() + b"\n"
 
 
 def encode_segment(results: Sequence[RowResult]) -> bytes:
-    """Results as a segment: a line each, then the trailer."""
+    """Results as a segment: lines and a trailer."""
     lines = b"".join(json_line(result.to_json()) for result in results)
     return lines + json_line({"rows": len(results), "crc32": zlib.crc32(lines)})
 
 
 def decode_segment(data: bytes) -> list[RowResult]:
-    """The results in a segment. Raises CorruptSegment."""
+    """A segment's results. Raises CorruptSegment."""
     lines, newline, trailer = data.removesuffix(b"\n").rpartition(b"\n")
     lines += newline
     try:
@@ -137,7 +136,7 @@ def decode_segment(data: bytes) -> list[RowResult]:
 
 
 def read_segment(objects: ObjectStore, segment: Segment) -> list[RowResult]:
-    """The results in a listed segment, exactly as they were listed.
+    """A listed segment's results.
 
     Raises `ObjectDamaged` if the bytes differ from the listed sha256, `CorruptSegment`, StorageError.
     """

@@ -1,4 +1,4 @@
-"""Rows of Parquet row groups, a few at a time, and the row groups of a footer."""
+"""Rows of Parquet row groups, and the row groups of a footer."""
 
 import base64
 import io
@@ -28,10 +28,10 @@ def parquet_rows(
     end_group: int | None,
     etag: str | None = None,
 ) -> Iterator[Row | BadRow]:
-    """The rows of the row groups [first_group, end_group); to the last one if that is None.
+    """The rows of the row groups [first_group, end_group), or to the last one for None.
 
-    Values become what JSON has: times ISO 8601, decimals strings, bytes base64, NaN null. Any other
-    value makes a `BadRow`. Raises `UnreadableInput`; with an `etag`, `ObjectChanged` for any other object.
+    Values become JSON: times ISO 8601, decimals strings, bytes base64, NaN null; any other makes a `BadRow`.
+    Raises `UnreadableInput`, and with an `etag` `ObjectChanged` for another object.
     """
     index = 0
     with _opened(store, key, size_bytes, etag) as file:
@@ -46,7 +46,7 @@ def parquet_rows(
 def parquet_row_groups(
     store: ObjectStore, key: str, size_bytes: int, etag: str | None = None
 ) -> tuple[RowGroup, ...]:
-    """Read from the footer alone. Raises `UnreadableInput`; with an `etag`, `ObjectChanged`."""
+    """Read from the footer. Raises `UnreadableInput`; with an `etag`, `ObjectChanged`."""
     with _opened(store, key, size_bytes, etag) as file:
         groups = map(file.metadata.row_group, range(file.num_row_groups))
         return tuple(RowGroup(group.num_rows, group.total_byte_size) for group in groups)
@@ -62,7 +62,7 @@ def _opened(store: ObjectStore, key: str, size_bytes: int, etag: str | None) -> 
 
 
 class _ObjectFile(io.RawIOBase):
-    """An object as a seekable file; every read is a range read of the store."""
+    """An object as a seekable file; every read is a range read."""
 
     def __init__(self, store: ObjectStore, key: str, size_bytes: int, etag: str | None) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def _batch_rows(batch: pa.RecordBatch, first_index: int) -> Iterator[Row | BadRo
     try:
         records: list[JsonObject] = batch.to_pylist()
     except (ValueError, OverflowError, pa.ArrowException):
-        for position in range(batch.num_rows):  # one value fails the whole column: convert one by one
+        for position in range(batch.num_rows):  # one value fails the whole column, so convert singly
             yield _single_row(batch.slice(position, 1), first_index + position)
         return
     for index, record in enumerate(records, start=first_index):
@@ -108,7 +108,7 @@ def _batch_rows(batch: pa.RecordBatch, first_index: int) -> Iterator[Row | BadRo
 
 
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Python's times have microseconds; pandas writes nanoseconds by default."""
+    """Python's times have microseconds; pandas writes nanoseconds."""
     columns = [
         column.cast(pa.timestamp("us", column.type.tz), safe=False)
         if pa.types.is_timestamp(column.type) and column.type.unit == "ns"
@@ -149,7 +149,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _jsonable_list(value: list[Any]) -> Any:
-    """A list, or an object for the pairs that Arrow makes of a map."""
+    """A list, or an object for Arrow's map pairs."""
     if value and all(isinstance(item, tuple) for item in value):
         return {str(name): _jsonable(item) for name, item in value}
     return [_jsonable(item) for item in value]

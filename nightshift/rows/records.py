@@ -1,4 +1,4 @@
-"""Rows, readable and unreadable, and input objects, as all formats have them. Pure."""
+"""Rows and input objects of all formats."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,8 +9,6 @@ from nightshift.jobs import JsonObject
 
 
 class InputFormat(StrEnum):
-    """How an object encodes rows."""
-
     JSONL = "jsonl"
     JSONL_GZ = "jsonl.gz"
     CSV = "csv"
@@ -35,9 +33,9 @@ class UnreadableInput(InvalidRequest):
 
 
 def format_of(key: str) -> InputFormat:
-    """The format by the object's name. A name without a suffix, such as a file id, is JSONL.
+    """The format by the object's name; JSONL without a suffix, as in a file id.
 
-    Raises UnreadableInput for any other suffix.
+    Raises UnreadableInput for another suffix.
     """
     name = key.rpartition("/")[2].lower()
     for suffix, format in _SUFFIXES.items():
@@ -50,7 +48,7 @@ def format_of(key: str) -> InputFormat:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record. `index` counts from 0 in its shard."""
+    """A record. `index` counts from 0 in its shard."""
 
     index: int
     data: JsonObject
@@ -58,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be read, and why. It counts as a row and gets an error line."""
+    """An unreadable row, which counts and gets an error line."""
 
     index: int
     code: str
@@ -67,7 +65,7 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group of a Parquet object."""
+    """A Parquet row group."""
 
     rows: int
     size_bytes: int  # uncompressed
@@ -75,7 +73,7 @@ class RowGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputObject:
-    """One object of a job's input, as planning needs it."""
+    """An object of a job's input."""
 
     uri: str
     format: InputFormat
@@ -83,4 +81,4 @@ class InputObject:
     row_count: int | None = None  # exact: from a footer or a validation
     rows_estimated: int | None = None  # from a sample of the first bytes
     row_groups: tuple[RowGroup, ...] = ()  # of a Parquet object
-    etag: str | None = None  # of the object that was read; None: not checked
+    etag: str | None = None  # None: not checked

@@ -1,7 +1,7 @@
-"""From a row of input to a request.
+"""Turns an input row into a request.
 
-A row is a line of an OpenAI batch file (custom_id, method, url, body), or a record that a template turns into
-a body. An error in one row does not affect the others.
+A row is a line of an OpenAI batch file (custom_id, method, url, body), or a record for a template. An error
+in one row does not affect the others.
 """
 
 from dataclasses import dataclass
@@ -13,15 +13,13 @@ from nightshift.rows.inputs import BadRow, Row
 from nightshift.rows.templates import render
 
 CUSTOM_ID_CHARS_MAX: Final = 64  # OpenAI's
-RECORD_ID_CHARS_MAX: Final = 512  # of an id column: URLs and paths are in use as ids
+RECORD_ID_CHARS_MAX: Final = 512  # ids may be URLs and paths
 QUOTED_CHARS_MAX: Final = 80  # of a value in a message
-NUL: Final = "\0"  # PostgreSQL stores no text with it
+NUL: Final = "\0"  # PostgreSQL cannot store it
 
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """The request of a row."""
-
     custom_id: str
     body: JsonObject
 
@@ -37,7 +35,7 @@ class RowProblem:
 
 
 def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest | RowProblem:
-    """The request of one row of a job. A row without an id is named by its number."""
+    """A row's request. A row without an id gets its number."""
     number = row_number(row, shard)
     if isinstance(row, BadRow):
         return RowProblem(number, row.code, row.message)
@@ -54,7 +52,7 @@ def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest 
 
 
 def custom_id_of(row: Row | BadRow, spec: JobSpec, number: str) -> str:
-    """A row's id, even if the rest of it is invalid."""
+    """A row's id, also if the rest is invalid."""
     if isinstance(row, BadRow):
         return number
     if spec.template is None:
@@ -65,12 +63,11 @@ def custom_id_of(row: Row | BadRow, spec: JobSpec, number: str) -> str:
 
 
 def is_custom_id(value: Any) -> TypeGuard[str]:
-    """Whether this is a valid custom_id."""
     return isinstance(value, str) and 0 < len(value) <= CUSTOM_ID_CHARS_MAX and NUL not in value
 
 
 def row_number(row: Row | BadRow, shard: NewShard) -> str:
-    """A row's number in its job, from 1, if the rows before its shard are counted; else in its shard."""
+    """A row's number from 1, in its job if the earlier rows are counted, else in its shard."""
     if shard.first_row is not None:
         return f"row-{shard.first_row + row.index + 1}"
     return f"shard-{shard.shard_no}-row-{row.index + 1}"
@@ -91,7 +88,7 @@ def _id_of_record(record: JsonObject, id_column: str | None, number: str) -> str
 
 
 def _as_id(value: Any) -> str | None:
-    """The id in an id column; None if it is not a valid one."""
+    """An id column's value, or None if invalid."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not 0 < len(value) <= RECORD_ID_CHARS_MAX or NUL in value:
@@ -100,10 +97,7 @@ def _as_id(value: Any) -> str | None:
 
 
 def check_envelope(line: JsonObject, endpoint: str) -> JsonObject:
-    """Check a batch line that has all four fields, except inside its body. Returns the body.
-
-    Raises InvalidRequest.
-    """
+    """The body of a batch line that has all four fields, itself unchecked. Raises InvalidRequest."""
     if not is_custom_id(line["custom_id"]):
         raise InvalidRequest(
             f"'custom_id' must be a text of 1 to {CUSTOM_ID_CHARS_MAX} characters, none of them NUL.",
@@ -125,13 +119,13 @@ def check_envelope(line: JsonObject, endpoint: str) -> JsonObject:
 
 
 def quoted(value: Any) -> str:
-    """A value of the input, shortened for a message."""
+    """A value, shortened for a message."""
     text = repr(value)
     return text if len(text) <= QUOTED_CHARS_MAX else text[:QUOTED_CHARS_MAX] + "…"
 
 
 def _batch_line(line: JsonObject, endpoint: str, number: str) -> RowRequest:
-    """A line of a native job's input may leave out everything but the body."""
+    """A native job's line needs only a body."""
     if line.get("body") is None:
         raise InvalidRequest(
             "The row has no 'body' object, and the job has no template to make one.",

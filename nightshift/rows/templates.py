@@ -1,7 +1,7 @@
-"""Templates: a request body with `{{column}}` in its texts, filled in from each record. No code is run.
+"""Request bodies with `{{column}}` in their texts, filled from records. No code is run.
 
-A text that is one placeholder takes the value with its type; elsewhere the value is written out as text.
-Placeholders inside values are not expanded.
+A text that is one placeholder takes the value with its type; elsewhere the value is written as text.
+Placeholders in values are not expanded.
 """
 
 import json
@@ -13,17 +13,17 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 
 PLACEHOLDER: Final = re.compile(r"\{\{\s*([^{}]+?)\s*\}\}")
-FILLED_CHARS_MAX: Final = 16 * 1024 * 1024  # put into one body: one long text may be used many times
+FILLED_CHARS_MAX: Final = 16 * 1024 * 1024  # per body, where one long text may be used many times
 
 
 def render(template: JsonObject, record: JsonObject) -> JsonObject:
-    """A request body for one record. Raises InvalidRequest naming a column the record does not have."""
+    """A record's request body. Raises InvalidRequest naming a missing column."""
     body: JsonObject = _Filling(record, FILLED_CHARS_MAX).filled(template)
     return body
 
 
 def columns(template: Any) -> set[str]:
-    """The columns a template names."""
+    """The columns in a template."""
     if isinstance(template, str):
         return set(PLACEHOLDER.findall(template))
     if isinstance(template, dict):
@@ -35,7 +35,7 @@ def columns(template: Any) -> set[str]:
 
 @dataclass
 class _Filling:
-    """One rendering of a template."""
+    """The rendering of one body."""
 
     record: JsonObject
     chars_left: int

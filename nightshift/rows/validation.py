@@ -1,9 +1,7 @@
-"""Validation of a whole OpenAI batch file, line by line, before any row of it runs.
+"""Validates a whole OpenAI batch file before its rows run, and cuts it into shards at row boundaries.
 
-Checked here: the file is JSONL, each line is a request of the endpoint, ids are unique. What depends on the
-model (a prompt that is too long) is an error of that row later.
-
-The same pass cuts the file into shards at row boundaries.
+Checks that it is JSONL, each line is a request of the endpoint, and ids are unique. Errors that need the
+model, such as a prompt that is too long, are found when the row runs.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,14 +15,14 @@ from nightshift.jobs import InputError, JsonObject
 from nightshift.rows.lines import BadLine, Line, parse_object
 from nightshift.rows.requests import check_envelope, quoted
 
-ERRORS_MAX: Final = 100  # reported; the last message says how many more there are
-ID_DIGEST_BYTES: Final = 16  # kept per row to find duplicates; long enough that different ids do not collide
+ERRORS_MAX: Final = 100  # the last message counts the others
+ID_DIGEST_BYTES: Final = 16  # per row, to find duplicates without collisions
 MODEL_CHARS_MAX: Final = 256
 
 
 @dataclass(frozen=True)
 class FileLimits:
-    """Limits of a file, and the size of its shards."""
+    """A file's limits, and the size of its shards."""
 
     rows_max: int
     embedding_inputs_max: int
@@ -42,7 +40,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """A file with errors has no rows that may run."""
+    """If there are errors, no row may run."""
 
     rows: int
     model: str | None
