@@ -1,31 +1,27 @@
-"""Everything that can go wrong on purpose, as one tree.
+"""The exceptions of the service. A subclass's docstring is its default message, advice included.
 
-A subclass's docstring is its default message, advice included. Nothing here knows HTTP:
-`api/responses/errors.py` turns these into a status and a body, `nightshift/cli` into a line on stderr and an
-exit code.
-
-    NightshiftError
-    ├── InvalidRequest                 the caller can correct it; `param` names the field
-    │   ├── UnknownModel
-    │   ├── LocationNotAllowed
-    │   ├── RequestTooLarge
-    │   └── RequestTimedOut
-    ├── NotFound                       also said of another tenant's object
-    ├── Conflict                       well-formed, but not in this state
-    │   └── IdempotencyKeyReused
-    ├── NotAuthenticated
-    ├── TooManyRequests
-    ├── StorageError
-    │   ├── ObjectNotFound
-    │   ├── ObjectExists
-    │   ├── StorageDenied              no retry helps
-    │   │   └── CredentialsRefused     whatever was asked for
-    │   └── StorageUnavailable         a retry may
-    ├── QueueUnavailable               Redis is away; nothing is lost
-    ├── DatabaseUnavailable
-    │   └── Conflicted                 nothing was changed; the same again may succeed at once
-    └── ConfigurationError             the operator can correct it
-        └── InvalidSetting             a variable NIGHTSHIFT_… says what makes no sense
+NightshiftError
+├── InvalidRequest                 the caller can correct it; `param` names the field
+│   ├── UnknownModel
+│   ├── LocationNotAllowed
+│   ├── RequestTooLarge
+│   └── RequestTimedOut
+├── NotFound                       also another tenant's object
+├── Conflict                       well-formed, but not in this state
+│   └── IdempotencyKeyReused
+├── NotAuthenticated
+├── TooManyRequests
+├── StorageError
+│   ├── ObjectNotFound
+│   ├── ObjectExists
+│   ├── StorageDenied              no retry helps
+│   │   └── CredentialsRefused     for every request
+│   └── StorageUnavailable         a retry may
+├── QueueUnavailable               nothing is lost
+├── DatabaseUnavailable
+│   └── Conflicted                 nothing was changed; retry
+└── ConfigurationError             the operator can correct it
+    └── InvalidSetting             a NIGHTSHIFT_… variable is invalid
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""What `nightshift doctor` looks at. Each check tries one part for real and says what to do if it fails."""
+"""The checks of `nightshift doctor`. Each one tries a part for real and advises what to do if it fails."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ _API_LOG: Final = "look into the log of the API (of `nightshift up`: logs/api.lo
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found. `advice` is what to do about it; empty when nothing is wrong."""
+    """A check's result. `advice` is empty when nothing is wrong."""
 
     name: str
     detail: str
@@ -54,7 +54,7 @@ class Finding:
 
 
 def examine(data: DataSettings) -> Iterator[Finding]:
-    """Every check in turn, each as soon as it is known. What a running server says comes last."""
+    """Run every check in turn; those of a running server come last."""
     queue, worker, client = QueueSettings(), WorkerSettings(), ClientSettings()
     names = worker.models or (str(demo.demo_model_path()),)
     checks: list[tuple[str, Callable[[], Finding | None]]] = [
@@ -80,7 +80,7 @@ def examine(data: DataSettings) -> Iterator[Finding]:
 
 
 def check_directory(path: Path) -> Finding:
-    """There is room, and it can be written to."""
+    """The directory is writable and has space."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if not os.access(existing, os.W_OK):
         return Finding("data directory", str(path), f"{existing} cannot be written to by this user")
@@ -92,7 +92,7 @@ def check_directory(path: Path) -> Finding:
 
 
 def check_database(data: DataSettings) -> Finding:
-    """It answers, and has the schema this version expects. Raises DatabaseUnavailable, ConfigurationError."""
+    """The database answers with this version's schema. Raises DatabaseUnavailable, ConfigurationError."""
     if not data.database_url and not (data.data_dir / "nightshift.db").exists():
         return Finding("database", "none yet; `nightshift up` makes it")
     with closing(open_existing_database(data)) as database:
@@ -106,7 +106,7 @@ def check_database(data: DataSettings) -> Finding:
 
 
 def check_queue(settings: QueueSettings) -> Finding:
-    """Redis answers; or, where none is named, there is a server to embed. Raises ConfigurationError."""
+    """Redis answers, or there is a server to embed. Raises ConfigurationError."""
     if "redis_url" not in settings.model_fields_set:
         return Finding("queue", f"embedded: {valkey.find_server()}")
     with closing(Queue(settings)) as queue:
@@ -122,7 +122,7 @@ def check_queue(settings: QueueSettings) -> Finding:
 
 
 def check_storage(url: str) -> Finding:
-    """An object can be written, read and deleted, and is not overwritten by accident. Raises StorageError."""
+    """Objects can be written, read and deleted, and are not overwritten by accident. Raises StorageError."""
     key, content = f"doctor/{uuid.uuid4().hex}", b"nightshift doctor"
     with closing(open_store(url)) as store:
         store.put(key, content, if_absent=True)
@@ -139,7 +139,7 @@ def check_storage(url: str) -> Finding:
 
 
 def check_model(name: str) -> Finding:
-    """Its files are there. Raises ConfigurationError."""
+    """Its files exist. Raises ConfigurationError."""
     found = checkpoints.find(name)
     if found.directory is None:
         return Finding(f"model {found.id}", "not downloaded yet; the worker will try to")
@@ -147,7 +147,7 @@ def check_model(name: str) -> Finding:
 
 
 def check_spot(settings: WorkerSettings) -> Finding:
-    """The cloud that gives spot notices for this machine can be reached; or there is none."""
+    """The cloud's metadata server answers, or there is no cloud."""
     provider = open_provider(settings.spot_provider, settings.spot_metadata_url)
     if provider is None:
         is_chosen = settings.spot_provider == "none"
@@ -171,7 +171,7 @@ def check_spot(settings: WorkerSettings) -> Finding:
 
 
 def check_key(settings: ClientSettings, path: Path) -> Finding:
-    """There is a key for the commands that need one, and no other user can read it."""
+    """There is an API key that no other user can read."""
     if settings.api_key:
         return Finding("API key", "from NIGHTSHIFT_API_KEY")
     if not path.exists():
@@ -182,7 +182,7 @@ def check_key(settings: ClientSettings, path: Path) -> Finding:
 
 
 def check_server(base_url: str) -> Finding:
-    """Either a server answers and is ready, or its port is free for one. Raises ConfigurationError."""
+    """A ready server answers, or its port is free. Raises ConfigurationError."""
     check_base_url(base_url)
     try:
         answer = httpx.get(f"{_root(base_url)}/readyz", timeout=ANSWER_TIMEOUT_S)
@@ -198,10 +198,9 @@ def check_server(base_url: str) -> Finding:
 
 
 def check_service(settings: ClientSettings, key_file: Path, start_a_worker: str) -> Finding | None:
-    """The server that runs admits the key and has a worker for every model; None when none runs.
-    `start_a_worker` says how one is started.
+    """The running server admits the key and has a worker for every model; None without one.
 
-    Raises ConfigurationError.
+    `start_a_worker`: advice. Raises ConfigurationError.
     """
     key = settings.api_key
     with suppress(OSError):
@@ -218,13 +217,13 @@ def check_service(settings: ClientSettings, key_file: Path, start_a_worker: str)
         served = [model["id"] for model in models.raise_for_status().json()["data"]]
         workers_heard_of = workers.raise_for_status().json()["data"]
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return None  # the check of the server has said what is wrong with it
+        return None  # reported by the check of the server
     ready = [worker["models"] for worker in workers_heard_of if worker["status"] == WorkerState.READY]
     return _finding_about_models(served, frozenset().union(*ready), start_a_worker)
 
 
 def _start_a_worker(queue: QueueSettings) -> str:
-    """With an embedded queue only `nightshift up` can, which has it."""
+    """An embedded queue's workers are started by `nightshift up` alone."""
     is_ours_alone = "redis_url" not in queue.model_fields_set
     return "start `nightshift up` again" if is_ours_alone else "start one with `nightshift worker --model …`"
 
@@ -253,7 +252,7 @@ def _finding_about_models(served: Sequence[str], ready: frozenset[str], start_a_
 
 
 def _root(base_url: str) -> str:
-    """Where the routes begin; a base URL may end in `/v1`, as the client allows it to."""
+    """The URL without `/v1`, as in the client."""
     return base_url.rstrip("/").removesuffix("/v1")
 
 

@@ -1,4 +1,4 @@
-"""`nightshift dlq`: rows that are run no more because they kill workers, and what is to become of them."""
+"""`nightshift dlq`: list, replay and discard dead letters."""
 
 import json as json_module
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ def discard(ids: Ids, json: Json = False) -> None:
 
 
 def _decide(ids: Sequence[str], decide: Callable[[str], JsonObject], done: str, json: bool) -> None:
-    """About each, whatever becomes of the others. A key that is refused is so for all of them."""
+    """Decide each id in turn, past refusals, except a refused key, which concerns them all."""
     from nightshift.client import ApiError
 
     refusals = 0
@@ -75,14 +75,14 @@ def _decide(ids: Sequence[str], decide: Callable[[str], JsonObject], done: str, 
 
 
 def _why(id: str, error: "ApiError") -> str:
-    """Why nothing was done about this one, in one line."""
+    """The reason of a refusal, in one line."""
     about = "" if id in error.message else f"{id}: "
     advice = "; `nightshift dlq list` shows those there are" if error.status == HTTPStatus.NOT_FOUND else ""
     return f"{about}{error.message}{advice}"
 
 
 def _tell(letter: JsonObject, message: str, json: bool) -> None:
-    """One at a time: if the next is refused, this one is decided all the same."""
+    """Reported singly: a later refusal does not undo it."""
     if json:
         typer.echo(json_module.dumps(letter, ensure_ascii=False))
     else:

@@ -1,4 +1,4 @@
-"""`nightshift doctor`: what is wrong with this installation, and what to do about it."""
+"""`nightshift doctor`: check this installation."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""`nightshift jobs`: what there is, how it goes, how to stop it, what came of it."""
+"""`nightshift jobs`: list, show, cancel and follow jobs, and print results."""
 
 import json as json_module
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ app = typer.Typer(help="List, show, cancel and follow jobs, and read their resul
 
 
 def _job_id(text: str) -> str:
-    """A job's id in either of its spellings."""
+    """A job's id, also from a batch id."""
     return job_id_of_batch(text) or text
 
 
@@ -132,6 +132,6 @@ def _readable(name: str, value: Any) -> str:
 
 
 def _event_text(data: dict[str, Any]) -> str:
-    """An event's type, and whatever else it says."""
+    """An event's type and other fields."""
     said = {name: value for name, value in data.items() if name not in ("id", "type", "created_at")}
     return f"{data.get('type')}  {json_module.dumps(said, ensure_ascii=False)}"

@@ -1,4 +1,4 @@
-"""`nightshift keys`: who may call the API. For the operator; it works on the database directly."""
+"""`nightshift keys`: the operator's API keys, directly in the database."""
 
 from datetime import timedelta
 from typing import Annotated, Any

@@ -1,6 +1,6 @@
-"""The `nightshift` command: which commands there are, and how any of them ends when something goes wrong.
+"""The `nightshift` command and its handling of errors.
 
-Each command is a file of its own and imports what it needs when it runs, so that `--help` is quick.
+Each command has a file and imports what it needs when it runs, so that `--help` is quick.
 """
 
 import importlib.metadata
@@ -32,7 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    rich_markup_mode=None,  # plain text flows at any width, and [default: …] is no markup in it
+    rich_markup_mode=None,  # plain text wraps at any width and shows [default: …]
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("up")(up.up)

@@ -1,4 +1,4 @@
-"""A job's progress on a terminal: rows, their rate, the time left. Silent in a pipe."""
+"""A job's progress on a terminal; silent in a pipe."""
 
 import time
 from collections import deque
@@ -10,9 +10,9 @@ from typing import Final
 from nightshift.cli.terminal import is_interactive
 from nightshift.client import RemoteJob
 
-PACE_WINDOW_S: Final = 15.0  # long enough to be steady, short enough to notice a change
+PACE_WINDOW_S: Final = 15.0  # steady, yet quick to show a change
 BAR_CELLS: Final = 20
-ID_CHARS_SHOWN: Final = 10  # enough to tell a job from its neighbours
+ID_CHARS_SHOWN: Final = 10  # enough to tell jobs apart
 
 Show = Callable[[RemoteJob], None]
 
@@ -26,7 +26,7 @@ class Sample:
 
 @dataclass
 class Pace:
-    """Rows and tokens per second over the last moments."""
+    """Recent rows and tokens per second."""
 
     samples: deque[Sample] = field(default_factory=deque)
 
@@ -44,7 +44,7 @@ class Pace:
         return self._per_second(self.samples[-1].tokens - self.samples[0].tokens) if self.samples else 0.0
 
     def left_s(self, rows_left: int) -> float | None:
-        """Seconds until that many more rows are done; None while there is no telling."""
+        """Seconds until this many more rows are done, if known."""
         return rows_left / self.rows_per_s if self.rows_per_s > 0 else None
 
     def _per_second(self, amount: int) -> float:
@@ -54,7 +54,7 @@ class Pace:
 
 @contextmanager
 def progress_of(job_id: str) -> Iterator[Show]:
-    """Yields what is to be called with the job whenever it is known to have changed."""
+    """Yields a function to call with each change of the job."""
     if not is_interactive():
         yield lambda job: None
         return
@@ -66,7 +66,7 @@ def progress_of(job_id: str) -> Iterator[Show]:
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=BAR_CELLS, table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[says]}", table_column=Column(no_wrap=False)),  # what is too narrow wraps
+        TextColumn("{task.fields[says]}", table_column=Column(no_wrap=False)),  # narrow text wraps
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         bar = bars.add_task(f"{_short(job_id)} queued", total=None, says="")

@@ -1,4 +1,4 @@
-"""From what is typed at `nightshift run` to what a job says: places as URIs, a column as a template."""
+"""Turns the options of `nightshift run` into the fields of a job."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _WINDOW: Final = re.compile(r"[1-9][0-9]{0,8}[mhd]")
 
 
 class InvalidOption(ValueError):
-    """Something typed that makes no sense. `option` is its name on the command line."""
+    """An invalid option, with its name on the command line."""
 
     def __init__(self, option: str, message: str) -> None:
         super().__init__(message)
@@ -24,10 +24,7 @@ class InvalidOption(ValueError):
 
 
 def location(text: str, *, must_exist: bool = False, is_directory: bool = False) -> str:
-    """A place as the server understands it: URIs and file ids as they are, local paths made absolute.
-
-    Raises InvalidOption for an input that is not there.
-    """
+    """A URI or file id as it is, a local path as a URI. Raises InvalidOption for a missing input."""
     path = Path(text).expanduser()
     if text.startswith(_SCHEMES):
         return text
@@ -42,10 +39,7 @@ def location(text: str, *, must_exist: bool = False, is_directory: bool = False)
 def template_of(
     endpoint: str, model: str | None, template_file: Path | None, input_column: str | None
 ) -> JsonObject | None:
-    """The request made of each row. None: the rows are requests already, and name their own model.
-
-    Raises InvalidOption.
-    """
+    """The request for each row; None if the rows are requests. Raises InvalidOption."""
     if template_file is not None and input_column is not None:
         raise InvalidOption("--input-column", "it cannot be combined with --template")
     if template_file is not None:
@@ -75,14 +69,14 @@ def endpoint_of(name: str) -> endpoints.Endpoint:
 
 
 def window_of(text: str) -> str:
-    """A time such as `8h`, as it was typed; the server knows the longest. Raises InvalidOption."""
+    """A duration such as `8h`, as typed; the server checks the longest. Raises InvalidOption."""
     if _WINDOW.fullmatch(text) is None:
         raise InvalidOption("--window", f"{text!r} is no time such as 90m, 8h or 7d")
     return text
 
 
 def date_of(name: str | None, date: str | None) -> str | None:
-    """The day of a recurring run. Today by this machine's calendar: the day its operator sees.
+    """A recurring run's date, by default today in this machine's time zone.
 
     Raises InvalidOption for a date without a name.
     """

@@ -1,7 +1,7 @@
-"""`nightshift run`: submit a bulk job and, if asked to, stay until it has ended.
+"""`nightshift run`: submit a bulk job and optionally wait for its end.
 
-Made for cron: silent unless a person watches, the same job when run twice for the same name and date, and an
-exit code that says how it went (docs/cli.md).
+Made for cron: silent without a terminal, the same job for the same name and date, and exit codes
+(docs/cli.md).
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EXIT_ROWS_FAILED: Final = 3
 EXIT_OF_STATE: Final = {"succeeded": 0, "failed": 4, "cancelled": 5, "expired": 6}
-ROWS_LOOKED_AT_MAX: Final = 1000  # ten pages, in search of why rows failed
+ROWS_LOOKED_AT_MAX: Final = 1000  # ten pages, to find why rows failed
 
 
 class OutputFormat(StrEnum):
@@ -102,7 +102,7 @@ def run(
     """
     from nightshift.cli.requests_of_rows import date_of, endpoint_of, location, template_of, window_of
 
-    with _told_as_usage():
+    with _usage_errors():
         day = date_of(name, date)
         body = {
             "input": location(input, must_exist=True),
@@ -131,16 +131,16 @@ def run(
 
 
 def exit_code(job: "RemoteJob") -> int:
-    """How a job that has ended went, for a script."""
+    """An ended job's exit code."""
     if job.state == "succeeded" and job.counts.failed:
         return EXIT_ROWS_FAILED
     return EXIT_OF_STATE[job.state]
 
 
 def summary(job: "RemoteJob") -> str:
-    """How a job that has ended went, for a person.
+    """An ended job's summary.
 
-    One that ended before its rows were counted has written nothing, and so has nothing to show but why.
+    A job that ended before its rows were counted has no output, so its summary is the reason.
     """
     counts, errors = job.counts, list(job.errors)
     if not counts.total and job.state != "succeeded":
@@ -153,9 +153,8 @@ def summary(job: "RemoteJob") -> str:
 
 
 def most_frequent_error(client: "Client", job_id: str) -> str | None:
-    """What most of the failed rows among a job's first ones say, as one line. None: nothing is known.
-
-    A help and no more: a server that does not tell changes nothing about how the job went.
+    """The most frequent error among a job's first rows; None if unknown, also when the server does not
+    answer.
     """
     try:
         rows = list(islice(client.results(job_id), ROWS_LOOKED_AT_MAX))
@@ -166,15 +165,15 @@ def most_frequent_error(client: "Client", job_id: str) -> str | None:
 
 
 def _error_of(row: dict[str, Any]) -> str | None:
-    """A row's error message; None for one that succeeded."""
+    """A failed row's message."""
     body = (row.get("response") or {}).get("body") or {}
     error = row.get("error") or body.get("error") or {}
     return error.get("message")
 
 
 @contextmanager
-def _told_as_usage() -> Iterator[None]:
-    """An option that makes no sense ends the command as one of typer's own does."""
+def _usage_errors() -> Iterator[None]:
+    """Turn InvalidOption into typer's usage error."""
     from nightshift.cli.requests_of_rows import InvalidOption
 
     try:
@@ -204,7 +203,7 @@ def _submit(client: "Client", body: dict[str, object]) -> "RemoteJob":
 
 
 def _follow(client: "Client", job: "RemoteJob") -> "RemoteJob":
-    """Stay until the job has ended. Interrupted, it says how to come back: the job itself goes on."""
+    """Follow the job to its end. After Ctrl-C, which does not stop it, say how to return."""
     from nightshift.cli.progress import progress_of
 
     try:
@@ -221,7 +220,7 @@ def _follow(client: "Client", job: "RemoteJob") -> "RemoteJob":
 
 
 def _explain(client: "Client", job: "RemoteJob", *, has_template: bool) -> None:
-    """Say what a script's exit code cannot: why rows failed, and what usually lies behind it."""
+    """Say why rows failed, and the usual cause."""
     if job.counts.failed and (why := most_frequent_error(client, job.id)):
         say(f"nightshift: rows failed, most often: {why}")
     went_wrong = job.state == "failed" or job.counts.failed

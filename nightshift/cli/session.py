@@ -1,4 +1,4 @@
-"""What a command needs before it can do its work: a client with a key, or the operator's own store."""
+"""The client or the database that a command uses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def data_settings(data_dir: Path | None = None) -> "DataSettings":
-    """The installation's places; a directory given on the command line wins over the environment's."""
+    """The installation's places; a directory from the command line wins."""
     from nightshift.settings import DataSettings
 
     chosen = data_dir or DataSettings().data_dir
@@ -37,7 +37,7 @@ def data_settings(data_dir: Path | None = None) -> "DataSettings":
 
 
 def open_client() -> "Client":
-    """A client of the configured server. Raises ConfigurationError when there is no key to be found."""
+    """A client of the configured server. Raises ConfigurationError without a key."""
     from nightshift.client import Client
     from nightshift.settings import ClientSettings
 
@@ -48,9 +48,9 @@ def open_client() -> "Client":
 
 @contextmanager
 def operator_store(data_dir: Path | None = None) -> "Iterator[Store]":
-    """The installation's database, for commands that are the operator's and need no server.
+    """The installation's database, for the operator's commands, which need no server.
 
-    Raises ConfigurationError when it has not been set up, and leaves no trace of having looked.
+    Raises ConfigurationError if it was not set up, and creates nothing.
     """
     from nightshift.store import Store, open_existing_database
     from nightshift.store.databases.migrate import serves
@@ -68,7 +68,7 @@ def operator_store(data_dir: Path | None = None) -> "Iterator[Store]":
 
 
 def advice_on_database() -> str:
-    """What to do about a database that cannot be used; of a server only, for a file says why by itself."""
+    """Advice about an unreachable database server; a file's error is clear by itself."""
     from nightshift.settings import DataSettings
 
     is_file = DataSettings().resolved_database_url.startswith("sqlite")

@@ -1,4 +1,4 @@
-"""`nightshift up`: the whole service on one machine, from nothing to ready, until it is told to stop."""
+"""`nightshift up`: the whole service on one machine."""
 
 import contextlib
 import json
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from nightshift.processes.embedded import Embedded
 
 READY_POLL_S: Final = 0.2
-READY_TIMEOUT_S: Final = 5.0  # of one question, not of the start: a large model takes as long as it takes
+READY_TIMEOUT_S: Final = 5.0  # per request; the start itself is not limited, since large models load slowly
 LOG_TAIL_LINES: Final = 15
 
-# How a process says, in its log, why it ends: our own words, else the last line of a traceback.
+# A process's reason to end in its log: our words, else a traceback's last line.
 _REASON: Final = re.compile(r"(?:cannot start: |The model .* cannot be served: |^\w[\w.]*Error: ).*")
 
 
@@ -116,7 +116,7 @@ def _run(site: "Embedded", stack: contextlib.ExitStack) -> None:
 class ExitReporter:
     """Reports exits of child processes and decides whether to restart them.
 
-    Before the service has been ready once, an exit means that it cannot start.
+    An exit before the service was ready means that it cannot start.
     """
 
     def __init__(self, workers: int) -> None:
@@ -138,7 +138,7 @@ class ExitReporter:
 
 
 def _wait_until_ready(supervisor: Supervisor, site: "Embedded") -> bool:
-    """False: it was told to stop, or a process died."""
+    """False: it was asked to stop, or a process ended."""
     import httpx
 
     with (
@@ -156,7 +156,7 @@ def _wait_until_ready(supervisor: Supervisor, site: "Embedded") -> bool:
 
 
 def _waiting_for(body: str) -> str:
-    """What /readyz says is missing, as words."""
+    """The missing parts that /readyz names."""
     try:
         reasons = json.loads(body).get("reasons")
     except (ValueError, AttributeError):
@@ -166,7 +166,7 @@ def _waiting_for(body: str) -> str:
 
 @contextlib.contextmanager
 def _status() -> "Iterator[Status | None]":
-    """A spinner for a person, nothing for a pipe."""
+    """A spinner on a terminal."""
     if not is_interactive():
         yield None
         return
@@ -211,12 +211,12 @@ def _curl_lines(site: "Embedded", model_id: str) -> tuple[str, ...]:
 
 
 def _log_tail(path: Path) -> str:
-    """The last lines a process wrote."""
+    """The last lines of a log."""
     return "\n".join(_lines(path)[-LOG_TAIL_LINES:])
 
 
 def last_reason(path: Path) -> str | None:
-    """Why a process ended, in the last words it had about that."""
+    """The last reason in a log."""
     reasons = filter(None, map(_REASON.search, reversed(_lines(path)[-LOG_TAIL_LINES:])))
     return next((reason[0] for reason in reasons), None)
 

@@ -1,4 +1,4 @@
-"""`nightshift webhooks`: what a receiver needs to know."""
+"""`nightshift webhooks`: the signing secret."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""`nightshift worker`: keeps one Celery worker running, and gives its leases back the moment it dies."""
+"""`nightshift worker`: supervise one Celery worker, and release its leases when it ends."""
 
 import signal
 import socket
@@ -49,7 +49,7 @@ def worker(
 
 
 def keep_running(child: Child, spawn: Spawn = run_program) -> None:
-    """Supervise a worker until it is told to stop, or a restart cannot help."""
+    """Supervise a worker until it is asked to stop or a restart cannot help."""
     from nightshift.broker.queue import Queue
     from nightshift.fleet.workers import ExitCause
     from nightshift.observability import set_up_logging
@@ -77,7 +77,7 @@ def keep_running(child: Child, spawn: Spawn = run_program) -> None:
 
 
 def _check() -> None:
-    """For a container's health check: what the database knows of this host's workers."""
+    """A container's health check of this host's workers, from the database."""
     from nightshift.cli.session import operator_store
     from nightshift.fleet.workers import WorkerState
 

@@ -1,6 +1,4 @@
-"""`nightshift workers`: list workers, drain one. For the operator; it works on the database directly, since
-workers belong to no tenant.
-"""
+"""`nightshift workers`: list and drain workers, directly in the database, since they belong to no tenant."""
 
 from datetime import datetime
 from typing import Annotated, Any

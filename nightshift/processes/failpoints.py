@@ -1,14 +1,13 @@
-"""Points in the code at which a process can be told to kill itself, to test what its end leaves behind.
+"""Points in the code at which a process can kill itself, to test what its end leaves behind.
 
     NIGHTSHIFT_FAILPOINT=worker.claimed        kill -9 itself there, at every start
-    NIGHTSHIFT_FAILPOINT=worker.row_heard:17   … at the 17th time it comes by
-    NIGHTSHIFT_FAILPOINT_DIR=/run/failpoints   a file of that name in this directory arms the point while the
-                                               service runs; whichever process gets there first takes the file
-                                               away and dies
-    NIGHTSHIFT_FAILPOINT_LOG=/run/points.log   no process dies: each writes the time it gets there
+    NIGHTSHIFT_FAILPOINT=worker.row_heard:17   … at the 17th hit
+    NIGHTSHIFT_FAILPOINT_DIR=/run/failpoints   a file of that name arms the point while the service runs;
+                                               the first process there removes the file and dies
+    NIGHTSHIFT_FAILPOINT_LOG=/run/points.log   no process dies: each writes the time of its hit
 
-The environment is read once, when this module is imported. Unless one of them is set, `hit` is a function
-that does nothing. docs/leases.md says what each leaves behind and what repairs it.
+The environment is read at import; without these variables `hit` does nothing. docs/leases.md says what each
+point leaves behind and what repairs it.
 """
 
 import os
@@ -23,35 +22,35 @@ FAILPOINT_DIR: Final = "NIGHTSHIFT_FAILPOINT_DIR"
 FAILPOINT_LOG: Final = "NIGHTSHIFT_FAILPOINT_LOG"
 
 NAMES: Final = (
-    "api.before_commit",  # a job is written and not committed
-    "api.committed",  # … committed; neither the workers nor the client have been told
-    "api.rung",  # the workers have been told; the outbox does not know it
+    "api.before_commit",  # a job is written, not committed
+    "api.committed",  # … committed; neither workers nor client are told
+    "api.rung",  # the workers are told; the outbox still has the ring
     "worker.fetched",  # a message was taken from Redis and not read; hit in Celery's library
-    "worker.received",  # a message has arrived and nothing was claimed for it
-    "worker.claimed",  # a claim has committed, its message is not acknowledged
-    "worker.row_heard",  # the engine has said something of a row of a shard
-    "worker.segment_stored",  # a segment is in the object store and not listed
+    "worker.received",  # a message has arrived, nothing is claimed
+    "worker.claimed",  # a claim is committed, its message not acknowledged
+    "worker.row_heard",  # the engine has reported on a row of a shard
+    "worker.segment_stored",  # a segment is stored, not listed
     "worker.segment_listed",  # … listed
-    "worker.carry_over_stored",  # tokens of unfinished rows are stored, the shard does not say so
-    "worker.answered",  # the answers of online requests have committed and were not announced
+    "worker.carry_over_stored",  # tokens of unfinished rows are stored, not recorded
+    "worker.answered",  # online answers are committed, not announced
     "worker.handed_back",  # a drained shard is back in the queue
     "scheduler.planned",  # a job's shards have committed and were not announced
-    "scheduler.before_output",  # every row has run; nothing of the output has been written
+    "scheduler.before_output",  # every row has run; no output is written
     "scheduler.part_written",  # one of the output's files is there
-    "scheduler.output_written",  # all of the output is there, the job has not ended
+    "scheduler.output_written",  # all output is written, the job has not ended
     "scheduler.job_ended",  # the job has ended; its webhook is owed
-    "scheduler.webhook_sent",  # the receiver has answered; no attempt has been recorded
+    "scheduler.webhook_sent",  # the receiver has answered; no attempt is recorded
 )
 
 
 def from_environment(environment: Mapping[str, str]) -> Callable[[str], None]:
-    """What `hit` does in a process with this environment. Raises ValueError for a name there is not."""
+    """The function `hit` for this environment. Raises ValueError for an unknown name."""
     one, directory = environment.get(FAILPOINT), environment.get(FAILPOINT_DIR)
     checks = [_at(one)] if one else []
     checks += [_armed_in(Path(directory))] if directory else []
-    checks += [_written_down(Path(log))] if (log := environment.get(FAILPOINT_LOG)) else []
+    checks += [_logged_to(Path(log))] if (log := environment.get(FAILPOINT_LOG)) else []
     if not checks:
-        return _pass_by
+        return _do_nothing
 
     def hit(name: str) -> None:
         assert name in NAMES, f"no such failpoint: {name}"
@@ -61,7 +60,7 @@ def from_environment(environment: Mapping[str, str]) -> Callable[[str], None]:
     return hit
 
 
-def _pass_by(name: str) -> None:
+def _do_nothing(name: str) -> None:
     """No failpoint is set."""
 
 
@@ -70,7 +69,7 @@ def _at(wanted: str) -> Callable[[str], bool]:
     if name not in NAMES or (":" in wanted and not count.isdecimal()):
         raise ValueError(f"{FAILPOINT}={wanted}: want name or name:n, with a name of {', '.join(NAMES)}")
     last = int(count or 1)
-    # Threads may come by at once; a list counts them without a lock.
+    # Appending is thread-safe without a lock.
     times: list[None] = []
 
     def is_due(at: str) -> bool:
@@ -84,7 +83,7 @@ def _at(wanted: str) -> Callable[[str], bool]:
 def _armed_in(directory: Path) -> Callable[[str], bool]:
     def is_due(at: str) -> bool:
         try:
-            os.unlink(directory / at)  # one process wins
+            os.unlink(directory / at)  # for one process only
         except FileNotFoundError:
             return False
         return True
@@ -92,8 +91,8 @@ def _armed_in(directory: Path) -> Callable[[str], bool]:
     return is_due
 
 
-def _written_down(log: Path) -> Callable[[str], bool]:
-    """A line each: CLOCK_MONOTONIC in ns, which all processes of a machine share, and the name."""
+def _logged_to(log: Path) -> Callable[[str], bool]:
+    """Lines of CLOCK_MONOTONIC in ns, which a machine's processes share, and the name."""
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def is_due(at: str) -> bool:
