@@ -1,4 +1,4 @@
-"""Fixtures for real parts. A fixture is one function; the servers themselves are in `servers.py`."""
+"""Fixtures for real parts; the servers are in `servers.py`."""
 
 import tempfile
 import uuid
@@ -46,7 +46,7 @@ def bucket(s3_server: S3Server) -> str:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """The time, as the database tells it: it passes when a test says so."""
+    """The database's time, which passes when a test says so."""
     return FakeClock()
 
 
@@ -123,14 +123,14 @@ def valkey_server() -> Iterator[ValkeyServer]:
 
 @pytest.fixture
 def valkey(valkey_server: ValkeyServer) -> ValkeyServer:
-    """A running Valkey without keys. Do not kill it: others use it after you."""
+    """A running Valkey without keys, shared with other tests: do not kill it."""
     valkey_server.client.flushall()
     return valkey_server
 
 
 @pytest.fixture
 def own_valkey() -> Iterator[ValkeyServer]:
-    """A running Valkey of the test's own, to be killed."""
+    """A running Valkey for this test alone, to be killed."""
     with _valkey() as server:
         yield server
 

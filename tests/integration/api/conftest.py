@@ -21,7 +21,7 @@ from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
 
-TIMEOUT_S = 30.0  # of a client: a hanging answer fails the test, it does not hang it
+TIMEOUT_S = 30.0  # of a client: an answer that hangs fails the test
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def data(sqlite_template: Path, tmp_path: Path) -> DataSettings:
 
 @pytest.fixture
 def store(data: DataSettings) -> Iterator[Store]:
-    """The same database, seen from behind."""
+    """The same database, without the API."""
     store = Store(Database(data.resolved_database_url))
     yield store
     store.close()
@@ -110,15 +110,15 @@ def client(client_of: ClientMaker) -> openai.OpenAI:
 
 @pytest.fixture
 def http(base_url: str, make_key: KeyMaker) -> Iterator[httpx.Client]:
-    """Plain HTTP with a good key."""
+    """Plain HTTP with a valid key."""
     headers = {"authorization": f"Bearer {make_key()}"}
     with httpx.Client(base_url=base_url, headers=headers, timeout=TIMEOUT_S, trust_env=False) as client:
         yield client
 
 
 @dataclass(frozen=True)
-class StandingApi:
-    """An API that stays up over all tests, for those that only want to be refused."""
+class SharedApi:
+    """An API that runs through all tests, for those whose requests are refused."""
 
     url: str
     key: str
@@ -126,10 +126,10 @@ class StandingApi:
 
 
 @pytest.fixture(scope="session")
-def standing_api(
+def shared_api(
     sqlite_template: Path, valkey_server: ValkeyServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StandingApi]:
-    folder = tmp_path_factory.mktemp("standing")
+) -> Iterator[SharedApi]:
+    folder = tmp_path_factory.mktemp("shared")
     shutil.copy(sqlite_template, folder / "nightshift.db")
     data = DataSettings(data_dir=folder)
     store = Store(Database(data.resolved_database_url))
@@ -137,25 +137,19 @@ def standing_api(
     store.close()
     locations = LocationSettings(file_roots=(str(folder / "allowed"),))
     with serving(create_app(AppSettings(data, valkey_server.settings, locations, ApiSettings()))) as url:
-        yield StandingApi(url, key, folder / "allowed")
+        yield SharedApi(url, key, folder / "allowed")
 
 
 @pytest.fixture(scope="session")
-def standing_http(standing_api: StandingApi) -> Iterator[httpx.Client]:
-    """Plain HTTP to it."""
-    headers = {"authorization": f"Bearer {standing_api.key}"}
-    with httpx.Client(
-        base_url=standing_api.url, headers=headers, timeout=TIMEOUT_S, trust_env=False
-    ) as client:
+def shared_http(shared_api: SharedApi) -> Iterator[httpx.Client]:
+    headers = {"authorization": f"Bearer {shared_api.key}"}
+    with httpx.Client(base_url=shared_api.url, headers=headers, timeout=TIMEOUT_S, trust_env=False) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
-def standing_client(standing_api: StandingApi) -> Iterator[openai.OpenAI]:
-    """The official client, to it."""
-    with openai.OpenAI(
-        base_url=f"{standing_api.url}/v1", api_key=standing_api.key, timeout=TIMEOUT_S
-    ) as client:
+def shared_client(shared_api: SharedApi) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{shared_api.url}/v1", api_key=shared_api.key, timeout=TIMEOUT_S) as client:
         yield client
 
 

@@ -1,7 +1,7 @@
 """A worker without a model: it receives real rings, takes real leases and records real answers.
 
-What it answers is the test's to say (`behave`); by itself it repeats the last message word by word, and gives
-every text the vector of its length.
+`behave` decides its answers; by default it repeats the last message word by word, and embeds every text as
+its length.
 """
 
 import struct
@@ -34,7 +34,7 @@ CHAT_MODEL = "org/parrot"
 EMBEDDING_MODEL = "ruler"
 WORKER_ID = "worker_fake"
 
-LISTEN_S = 0.05  # between looks at whether the test is over
+POLL_S = 0.05  # between checks whether the test is over
 LEASE_S = 60.0
 
 Behaviour = Callable[["FakeWorker", OnlineClaim], None]
@@ -49,9 +49,9 @@ class FakeWorker:
         self._streams = StreamWriter(settings)
         self._stops = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fake-worker")
-        self.behave: Behaviour = FakeWorker.parrot
+        self.behave: Behaviour = FakeWorker.echo
         self.claims: list[OnlineClaim] = []
-        self.receives_rings = True  # until Redis goes away: then it looks into the database
+        self.receives_rings = True  # until Redis goes away: then it polls the database
 
     @contextmanager
     def at_work(self) -> Iterator["FakeWorker"]:
@@ -67,14 +67,14 @@ class FakeWorker:
 
     # -- what a behaviour is made of -------------------------------------------------------------------
 
-    def say(self, claim: OnlineClaim, text: str, offset: int | None = None, *, index: int = 0) -> None:
-        """Send a piece of the answer on its way, with its log-probability if that is asked for."""
+    def stream(self, claim: OnlineClaim, text: str, offset: int | None = None, *, index: int = 0) -> None:
+        """Send a piece of the answer, with its log-probability if that is asked for."""
         data: JsonObject = {"index": index, "text": text}
         if offset is not None:
             data |= {"offset": offset}
-            logprobs = wondered(claim, [(offset, text)])
+            logprobs = logprobs_of(claim, [(offset, text)])
             if logprobs is not None:
-                token_offset = [start for start, _ in _words(heard(claim))].index(offset)
+                token_offset = [start for start, _ in _words(prompt_of(claim))].index(offset)
                 data |= {"logprobs": logprobs, "token_offset": token_offset}
         self._streams.write([Delta(claim.lease.shard_id, data)])
 
@@ -88,10 +88,10 @@ class FakeWorker:
         error = error_body("This cannot be answered.", "invalid_request_error", code=code)
         self.record(claim, Answer(status_code, error, Usage()))
 
-    def talk_until_told_to_stop(self, claim: OnlineClaim) -> StopReason:
-        """What a worker learns at its heartbeat; the job then ends without an answer."""
-        while not self._stops.wait(LISTEN_S):
-            self.say(claim, " and")
+    def stream_until_told_to_stop(self, claim: OnlineClaim) -> StopReason:
+        """The heartbeat tells it; the job then ends without an answer."""
+        while not self._stops.wait(POLL_S):
+            self.stream(claim, " and")
             with self._store.transaction() as tx:
                 (held,) = tx.leases.renew([claim.lease], tx.now(), LEASE_S)
                 if held.stop_reason is not None:
@@ -100,16 +100,16 @@ class FakeWorker:
                     return held.stop_reason
         raise AssertionError("the test ended before the job was told to stop")
 
-    def parrot(self, claim: OnlineClaim) -> None:
-        """Repeat what was said, word by word; measure what is to be embedded."""
+    def echo(self, claim: OnlineClaim) -> None:
+        """Repeat the prompt, word by word; embed what is to be embedded."""
         if claim.job.spec.endpoint == "/v1/embeddings":
             self.record(claim, vectors(claim))
             return
-        text, request = heard(claim), asked(claim)
+        text, request = prompt_of(claim), asked(claim)
         for start, word in _words(text):
             for index in range(request.num_choices):
-                self.say(claim, word, start, index=index)
-        self.record(claim, spoken(claim, text))
+                self.stream(claim, word, start, index=index)
+        self.record(claim, text_answer(claim, text))
 
     # -- the loop --------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class FakeWorker:
     def _rung(self, app: Any) -> list[str]:
         try:
             with app.connection_for_read() as connection, connection.SimpleQueue(ONLINE_QUEUE) as bell:
-                message = bell.get(timeout=LISTEN_S)
+                message = bell.get(timeout=POLL_S)
                 message.ack()
                 return list(message.payload[0])
         except Empty:
@@ -146,7 +146,7 @@ class FakeWorker:
         queue.close()
 
     def _looked_up(self) -> list[str]:
-        self._stops.wait(LISTEN_S)
+        self._stops.wait(POLL_S)
         with self._store.snapshot() as tx:
             return list(tx.claims.next_online([CHAT_MODEL, EMBEDDING_MODEL], tx.now(), 10))
 
@@ -177,8 +177,8 @@ class FakeWorker:
                 tx.workers.register_model(model, now)
 
 
-def heard(claim: OnlineClaim) -> str:
-    """The text a request wants to be answered."""
+def prompt_of(claim: OnlineClaim) -> str:
+    """The text that a request wants answered."""
     prompt = asked(claim).prompt_given
     return prompt.messages[-1]["content"] if isinstance(prompt, Conversation) else str(prompt)
 
@@ -195,8 +195,8 @@ def text_endpoint(claim: OnlineClaim) -> TextEndpoint:
     return endpoint
 
 
-def wondered(claim: OnlineClaim, words: Sequence[tuple[int, str]]) -> JsonObject | None:
-    """The log-probabilities of words, each a token: the word itself and, less likely, its capitals."""
+def logprobs_of(claim: OnlineClaim, words: Sequence[tuple[int, str]]) -> JsonObject | None:
+    """Of words, each a token: the word itself and, less likely, its capitals."""
     request = asked(claim)
     if request.logprobs_asked is None:
         return None
@@ -207,9 +207,9 @@ def wondered(claim: OnlineClaim, words: Sequence[tuple[int, str]]) -> JsonObject
     return text_endpoint(claim).logprobs(chosen)
 
 
-def spoken(claim: OnlineClaim, text: str, finish_reason: str = "stop") -> Answer:
-    """The recorded answer: every choice has this text."""
-    choices = [Choice(text, finish_reason, wondered(claim, [*_words(text)]))] * asked(claim).num_choices
+def text_answer(claim: OnlineClaim, text: str, finish_reason: str = "stop") -> Answer:
+    """Every choice has this text."""
+    choices = [Choice(text, finish_reason, logprobs_of(claim, [*_words(text)]))] * asked(claim).num_choices
     usage = Usage(prompt_tokens=3, completion_tokens=len(text.split()) * len(choices))
     body = text_endpoint(claim).answer(
         asked(claim),

@@ -122,10 +122,10 @@ def test_listing_pages_through_every_batch_once_newest_first(client: openai.Open
     ],
 )
 def test_a_limit_out_of_bounds_is_refused_in_openais_words(
-    standing_client: openai.OpenAI, limit: int, code: str, message: str
+    shared_client: openai.OpenAI, limit: int, code: str, message: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        standing_client.batches.list(limit=limit)
+        shared_client.batches.list(limit=limit)
 
     assert (refused.value.param, refused.value.code) == ("limit", code)
     body = refused.value.body
@@ -158,10 +158,10 @@ def test_an_unknown_cursor_is_refused_rather_than_ignored(client: openai.OpenAI)
     ],
 )
 def test_a_batch_that_cannot_be_is_refused_at_once(
-    standing_client: openai.OpenAI, fields: dict[str, object], param: str
+    shared_client: openai.OpenAI, fields: dict[str, object], param: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        create(standing_client, **fields)
+        create(shared_client, **fields)
     assert refused.value.param is not None
     assert refused.value.param.startswith(param)
     assert refused.value.code is not None

@@ -37,8 +37,8 @@ def test_all_four_shapes_of_an_input_are_understood(
 
 
 @pytest.mark.parametrize("given", ["", [], [""], [[]], 7, ["a", 1], ["a"] * 2049, [True]])
-def test_an_input_that_cannot_be_embedded_is_refused(standing_http: httpx.Client, given: object) -> None:
-    answer = standing_http.post(ROUTE, json={"model": EMBEDDING_MODEL, "input": given})
+def test_an_input_that_cannot_be_embedded_is_refused(shared_http: httpx.Client, given: object) -> None:
+    answer = shared_http.post(ROUTE, json={"model": EMBEDDING_MODEL, "input": given})
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "input"

@@ -9,7 +9,7 @@ import pytest
 
 from nightshift.store import Store
 from nightshift.tenants.keys import key_id
-from tests.integration.api.conftest import KeyMaker, StandingApi
+from tests.integration.api.conftest import KeyMaker, SharedApi
 from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL, FakeWorker
 
 CHAT = "/v1/chat/completions"
@@ -43,10 +43,8 @@ def refusal(answer: httpx.Response, status: int) -> dict[str, str | None]:
         (b'{"a": ' + b"[" * 100_000, "nested more than 64 levels"),
     ],
 )
-def test_a_body_that_is_no_json_object_is_refused(
-    standing_http: httpx.Client, body: bytes, says: str
-) -> None:
-    error = refusal(standing_http.post(CHAT, content=body), 400)
+def test_a_body_that_is_no_json_object_is_refused(shared_http: httpx.Client, body: bytes, says: str) -> None:
+    error = refusal(shared_http.post(CHAT, content=body), 400)
 
     assert error["type"] == "invalid_request_error"
     assert says in str(error["message"])
@@ -84,12 +82,10 @@ def test_text_that_only_looks_like_an_escaped_nul_is_accepted(http: httpx.Client
         ({"extra_body": {"best_of": 2}}, "best_of"),
     ],
 )
-def test_a_wrong_field_is_named(
-    standing_client: openai.OpenAI, fields: dict[str, object], param: str
-) -> None:
+def test_a_wrong_field_is_named(shared_client: openai.OpenAI, fields: dict[str, object], param: str) -> None:
     asked: dict[str, object] = {"model": CHAT_MODEL, "messages": HELLO} | fields
     with pytest.raises(openai.BadRequestError) as refused:
-        standing_client.chat.completions.create(**asked)  # type: ignore[call-overload]
+        shared_client.chat.completions.create(**asked)  # type: ignore[call-overload]
     assert refused.value.param == param
     assert refused.value.code is not None
     assert refused.value.request_id is not None
@@ -100,10 +96,10 @@ def test_a_wrong_field_is_named(
     [({"logprobs": 6}, "logprobs"), ({"best_of": 3}, "best_of"), ({"echo": True}, "echo"), ({"n": -1}, "n")],
 )
 def test_a_wrong_field_of_a_completion_is_named(
-    standing_client: openai.OpenAI, fields: dict[str, object], param: str
+    shared_client: openai.OpenAI, fields: dict[str, object], param: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        standing_client.completions.create(model=CHAT_MODEL, prompt="x", **fields)  # type: ignore[call-overload]
+        shared_client.completions.create(model=CHAT_MODEL, prompt="x", **fields)  # type: ignore[call-overload]
     assert refused.value.param == param
 
 
@@ -155,10 +151,10 @@ def test_a_nul_in_a_url_is_refused(http: httpx.Client) -> None:
     ],
 )
 def test_without_a_valid_key_a_request_is_refused(
-    standing_api: StandingApi, authorization: str | None, says: str
+    shared_api: SharedApi, authorization: str | None, says: str
 ) -> None:
     headers = {} if authorization is None else {"authorization": authorization}
-    answer = httpx.get(f"{standing_api.url}/v1/models", headers=headers, trust_env=False)
+    answer = httpx.get(f"{shared_api.url}/v1/models", headers=headers, trust_env=False)
 
     error = refusal(answer, 401)
     assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")

@@ -13,7 +13,7 @@ from nightshift.jobs import Counts, JobState, NewShard, OnlineClaim, Segment, Us
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from tests.integration.api.conftest import TIMEOUT_S
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, heard, spoken
+from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, prompt_of, text_answer
 
 TEXT = "one two three four five"
 
@@ -83,10 +83,10 @@ def test_a_reader_that_comes_back_while_tokens_flow_misses_none_and_gets_none_tw
     half_read = Event()
 
     def pause(worker: FakeWorker, claim: OnlineClaim) -> None:
-        worker.say(claim, "one two", 0)
+        worker.stream(claim, "one two", 0)
         assert half_read.wait(TIMEOUT_S)
-        worker.say(claim, TEXT[len("one two") :], len("one two"))
-        worker.record(claim, spoken(claim, heard(claim)))
+        worker.stream(claim, TEXT[len("one two") :], len("one two"))
+        worker.record(claim, text_answer(claim, prompt_of(claim)))
 
     worker.behave = pause
     job_id = submit_online(http)

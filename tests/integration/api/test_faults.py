@@ -14,7 +14,7 @@ from nightshift.jobs import JobState, OnlineClaim, StopReason
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
 from nightshift.store import Store
 from tests.integration.api.conftest import TIMEOUT_S, KeyMaker, batch_lines
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, heard, spoken
+from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, prompt_of, text_answer
 from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
 
@@ -132,10 +132,10 @@ class TestWithoutRedis:
         is_streamed: bool,
     ) -> None:
         def meddled_with(worker: FakeWorker, claim: OnlineClaim) -> None:
-            worker.say(claim, "one", 0)
+            worker.stream(claim, "one", 0)
             own_valkey.client.xadd(f"ns:stream:{claim.lease.shard_id}", fields)
-            worker.say(claim, " two", 3)
-            worker.record(claim, spoken(claim, heard(claim)))
+            worker.stream(claim, " two", 3)
+            worker.record(claim, text_answer(claim, prompt_of(claim)))
 
         worker.behave = meddled_with
         answer = http.post(CHAT, json=ask() | {"stream": is_streamed})
@@ -152,11 +152,11 @@ class TestWithoutRedis:
         first_delta_seen = Event()
 
         def lose_redis(worker: FakeWorker, claim: OnlineClaim) -> None:
-            worker.say(claim, "one", 0)
+            worker.stream(claim, "one", 0)
             assert first_delta_seen.wait(TIMEOUT_S)
             own_valkey.kill()
-            worker.say(claim, " two", 3)
-            worker.record(claim, spoken(claim, heard(claim)))
+            worker.stream(claim, " two", 3)
+            worker.record(claim, text_answer(claim, prompt_of(claim)))
 
         worker.behave = lose_redis
         pieces: list[str] = []
@@ -174,9 +174,9 @@ class TestWithoutRedis:
 
 def test_a_lost_delta_leaves_no_hole_in_the_answer(http: httpx.Client, worker: FakeWorker) -> None:
     def lose_one(worker: FakeWorker, claim: OnlineClaim) -> None:
-        worker.say(claim, "one", 0)
-        worker.say(claim, " three", 7)  # " two" got lost
-        worker.record(claim, spoken(claim, "one two three"))
+        worker.stream(claim, "one", 0)
+        worker.stream(claim, " three", 7)  # " two" got lost
+        worker.record(claim, text_answer(claim, "one two three"))
 
     worker.behave = lose_one
 
@@ -188,8 +188,8 @@ def test_an_answer_begun_again_by_another_worker_is_not_repeated(
 ) -> None:
     def begin_again(worker: FakeWorker, claim: OnlineClaim) -> None:
         for text, start in (("one", 0), (" tw", 3), ("one two", 0), (" three", 7)):
-            worker.say(claim, text, start)
-        worker.record(claim, spoken(claim, "one two three"))
+            worker.stream(claim, text, start)
+        worker.record(claim, text_answer(claim, "one two three"))
 
     worker.behave = begin_again
 
@@ -200,8 +200,8 @@ def test_an_answer_that_comes_out_differently_the_second_time_is_an_error(
     client: openai.OpenAI, worker: FakeWorker
 ) -> None:
     def think_again(worker: FakeWorker, claim: OnlineClaim) -> None:
-        worker.say(claim, "one", 0)
-        worker.record(claim, spoken(claim, "two"))
+        worker.stream(claim, "one", 0)
+        worker.record(claim, text_answer(claim, "two"))
 
     worker.behave = think_again
 
@@ -214,7 +214,7 @@ def test_a_failure_in_the_middle_of_a_stream_reaches_the_client(
     client: openai.OpenAI, worker: FakeWorker
 ) -> None:
     def fail(worker: FakeWorker, claim: OnlineClaim) -> None:
-        worker.say(claim, "one", 0)
+        worker.stream(claim, "one", 0)
         worker.refuse(claim, 500, "model_error")
 
     worker.behave = fail
@@ -250,8 +250,8 @@ def test_a_client_that_hangs_up_frees_the_slot(
     told = Event()
 
     def talk(worker: FakeWorker, claim: OnlineClaim) -> None:
-        worker.say(claim, "one", 0)
-        reasons.append(worker.talk_until_told_to_stop(claim))
+        worker.stream(claim, "one", 0)
+        reasons.append(worker.stream_until_told_to_stop(claim))
         told.set()
 
     worker.behave = talk

@@ -64,10 +64,10 @@ def test_a_batch_file_expires_after_thirty_days_unless_told_otherwise(client: op
     ],
 )
 def test_an_expiry_out_of_bounds_is_refused(
-    standing_client: openai.OpenAI, expiry: dict[str, object], param: str
+    shared_client: openai.OpenAI, expiry: dict[str, object], param: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        standing_client.files.create(file=LINES, purpose="batch", expires_after=expiry)  # type: ignore[arg-type]
+        shared_client.files.create(file=LINES, purpose="batch", expires_after=expiry)  # type: ignore[arg-type]
     assert refused.value.param == param
 
 
@@ -99,14 +99,14 @@ def test_a_large_file_comes_back_exactly(client: openai.OpenAI) -> None:
     ],
 )
 def test_a_range_of_a_file_can_be_read(
-    standing_client: openai.OpenAI,
-    standing_http: httpx.Client,
+    shared_client: openai.OpenAI,
+    shared_http: httpx.Client,
     asked: str,
     status: int,
     expected: bytes | None,
 ) -> None:
-    file = standing_client.files.create(file=LINES, purpose="batch")
-    answer = standing_http.get(f"/v1/files/{file.id}/content", headers={"range": asked})
+    file = shared_client.files.create(file=LINES, purpose="batch")
+    answer = shared_http.get(f"/v1/files/{file.id}/content", headers={"range": asked})
 
     assert answer.status_code == status
     if expected is None:
@@ -225,10 +225,10 @@ def test_an_upload_without_a_purpose_or_a_file_is_refused(http: httpx.Client) ->
     ],
 )
 def test_a_form_that_cannot_be_read_is_refused_with_a_code(
-    standing_http: httpx.Client, content_type: str, content: bytes
+    shared_http: httpx.Client, content_type: str, content: bytes
 ) -> None:
     headers = {b"content-type": content_type.encode("latin-1")}
-    answer = standing_http.post("/v1/files", content=content, headers=headers)
+    answer = shared_http.post("/v1/files", content=content, headers=headers)
 
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]

@@ -14,7 +14,7 @@ from nightshift.outbound.webhooks import new_secret, secret_key
 from nightshift.store import Store
 from nightshift.tenants.vault import open_vault
 from tests.integration.api.asking import CHAT, bulk_under, online
-from tests.integration.api.conftest import ClientMaker, KeyMaker, StandingApi, batch_lines
+from tests.integration.api.conftest import ClientMaker, KeyMaker, SharedApi, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, OnlineClaim
 
 
@@ -124,16 +124,16 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
     ],
 )
 def test_a_wrong_field_of_a_bulk_job_is_named(
-    standing_http: httpx.Client, standing_api: StandingApi, fields: dict[str, object], param: str
+    shared_http: httpx.Client, shared_api: SharedApi, fields: dict[str, object], param: str
 ) -> None:
-    answer = standing_http.post("/v1/jobs", json=bulk_under(standing_api.allowed) | fields)
+    answer = shared_http.post("/v1/jobs", json=bulk_under(shared_api.allowed) | fields)
 
     error = answer.json()["error"]
     assert answer.status_code == 400, answer.text
     assert error["param"] is not None
     assert error["param"].startswith(param)
     assert error["code"] is not None
-    assert standing_http.get("/v1/jobs").json()["data"] == []
+    assert shared_http.get("/v1/jobs").json()["data"] == []
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_a_wrong_field_of_a_bulk_job_is_named(
     ],
 )
 def test_a_wrong_field_of_an_online_job_is_named(
-    standing_http: httpx.Client, fields: dict[str, object], param: str
+    shared_http: httpx.Client, fields: dict[str, object], param: str
 ) -> None:
-    answer = standing_http.post("/v1/jobs", json=online() | fields)
+    answer = shared_http.post("/v1/jobs", json=online() | fields)
 
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
@@ -310,7 +310,7 @@ def test_an_online_job_not_claimed_yet_is_cancelled_at_once(
     def hold(worker: FakeWorker, claim: OnlineClaim) -> None:
         held.set()
         release.wait(30)
-        worker.parrot(claim)
+        worker.echo(claim)
 
     worker.behave = hold
     http.post("/v1/jobs", json=online())

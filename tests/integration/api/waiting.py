@@ -1,4 +1,4 @@
-"""What is true a moment after an answer."""
+"""Waits for what is true a moment after an answer."""
 
 from nightshift.store import Store
 from tests.faults.processes import wait_for

@@ -122,7 +122,7 @@ class FaultyS3:
             self._rules.append(_Rule(method, fault, times, path, share))
 
     def heal(self) -> None:
-        """No more faults. Requests that are kept waiting hear that their connection is broken."""
+        """No more faults. Connections of requests that wait are broken."""
         with self._lock:
             self._rules.clear()
             self.met.clear()
@@ -130,7 +130,7 @@ class FaultyS3:
             self._healed = threading.Event()
 
     def server(self) -> S3Server:
-        """What clients are told: the same server, by way of this one."""
+        """The address for clients."""
         there = self.behind
         return S3Server(
             there.name,
@@ -154,7 +154,7 @@ class FaultyS3:
 
 @contextmanager
 def faulty_s3(behind: S3Server, seed: int = 0) -> Iterator[FaultyS3]:
-    """A faulty way to a server, without faults so far."""
+    """Without faults so far."""
     front = FaultyS3(behind, seed)
     with httpx.Client(base_url=behind.endpoint, trust_env=False, timeout=30) as client:
         server = _FrontServer(front, client)
@@ -182,8 +182,6 @@ class _FrontServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection: what its requests meet, and what is answered."""
-
     server: _FrontServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # a header and a body are two writes

@@ -1,5 +1,4 @@
-"""What the scheduler's tests of planning and assembly share: a place with inputs, and a worker without a
-model.
+"""What tests of planning and assembly share: a place with inputs, and a worker without a model.
 
 The worker does what a real one does to the database and the object store, and answers every prompt at once.
 """
@@ -38,7 +37,7 @@ Answer = Callable[[RowRequest], tuple[int, JsonObject]]  # status and body
 
 
 def echoed(request: RowRequest) -> tuple[int, JsonObject]:
-    """The prompt, said again. A prompt that says `bad` is refused."""
+    """The prompt repeated. One that says `bad` is refused."""
     text = request.body["messages"][0]["content"]
     if text == "bad":
         return 400, {"error": {"code": "context_length_exceeded", "message": "too long"}}

@@ -1,4 +1,4 @@
-"""Things that happen at the same moment, and databases that are waited for: nothing here sleeps."""
+"""Actions at the same moment, and waits for a database, without sleeping."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def in_background(action: Callable[[], T]) -> Iterator["Future[T]"]:
 
 
 def wait_until_blocked(database: Database, *, transactions: int = 1) -> None:
-    """Return when so many transactions wait for another's lock. PostgreSQL knows; SQLite cannot say."""
+    """Until so many transactions wait for another's lock. PostgreSQL only."""
     blocked = text("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
     patience = threading.Event()
     for _ in range(int(PATIENCE_S / 0.01)):

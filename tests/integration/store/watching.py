@@ -1,4 +1,4 @@
-"""What can be seen of a job from outside its transactions, and orders to it, each in one of its own."""
+"""A job seen from outside its transactions, and orders to it, each in its own."""
 
 from nightshift.jobs import Counts, Job, JobState, ShardState, StopReason, Webhook
 from nightshift.lifecycle import transitions

@@ -1,5 +1,4 @@
-"""A worker's surroundings, small and real: an SQLite store in a temporary directory, a directory of objects,
-and a model that answers when the test says so."""
+"""A worker's small, real surroundings: SQLite, a directory of objects, and a model that answers on demand."""
 
 from collections.abc import Iterator
 from pathlib import Path

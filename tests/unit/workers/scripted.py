@@ -1,6 +1,4 @@
-"""Fakes with state at the worker's own seams: a model that answers on demand, a clock, a stream that
-remembers.
-"""
+"""Fakes with state at the worker's seams: a model that answers on demand, a clock, a recording stream."""
 
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,4 @@
-"""A store and the model of it, side by side: what every step of the state machine stands on.
-
-The steps themselves are in `test_lease_machine.py`. Here is what they share, and what is true after each.
-"""
+"""A store and the model of it, side by side: what the steps in `test_lease_machine.py` share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
@@ -90,9 +87,7 @@ class LeaseGround(RuleBasedStateMachine):
         spec = job.spec
         about = ModelJob(job.id, job.tenant_id, job.kind, spec.capacity, spec.retry_on_interrupt)
         self.jobs[job.id] = job
-        self.clock.advance(
-            seconds=1
-        )  # no two are of the same age, so whose turn it is does not hang on an id
+        self.clock.advance(seconds=1)  # no two have the same age, so no order depends on an id
         with self.store.snapshot() as tx:
             self.shards |= {
                 shard.id: ModelShard(shard.id, about) for shard in tx.shards.of_job(job.id, limit=10)

@@ -1,7 +1,6 @@
-"""What must be true of shards and their leases, in a few lines: what the database is compared with.
+"""What must be true of shards and their leases, in a few lines, to compare the database with.
 
-A `ModelShard` knows who holds it under which term, what it has cost, and what is recorded of it. It knows no
-SQL, and no more of the rules than the service promises.
+It knows no SQL, and no more of the rules than the service promises.
 """
 
 from collections.abc import Set
