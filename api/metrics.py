@@ -27,7 +27,7 @@ CRASHES: Final = tuple(cause for cause in ExitCause if cause.is_crash)
 SUMS: Final = {
     "tokens_redone": "Tokens generated and lost with a worker, as last told by it, and so generated again",
     "rows_dead": "Rows that are run no more because they kill workers",
-    "writes_fenced": "Checkpoints that the database refused because the lease was somebody else's by then",
+    "writes_fenced": "Checkpoints that the database refused because their lease was lost",
     "messages_dropped": "Messages that workers found in the queues and that were none of ours",
     "objects_collected": "Objects deleted because nothing referred to them any more",
 }
@@ -82,7 +82,7 @@ class DatabaseMetrics(Collector):
 
     def _counts(self) -> list[Metric]:
         jobs = GaugeMetricFamily("nightshift_jobs", "Unfinished jobs", labels=("kind", "state"))
-        shards = GaugeMetricFamily("nightshift_shards_queued", "Shards nobody has claimed", labels=("kind",))
+        shards = GaugeMetricFamily("nightshift_shards_queued", "Unclaimed shards", labels=("kind",))
         deliveries = GaugeMetricFamily("nightshift_deliveries", "Webhook deliveries", labels=("state",))
         outbox = GaugeMetricFamily("nightshift_outbox_rings", "Rings not sent yet")
         with self._store.snapshot() as tx:

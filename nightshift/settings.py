@@ -1,6 +1,6 @@
 """The operator's settings: environment variables `NIGHTSHIFT_*` (and `.env`), one frozen class per concern.
 
-Each composition root reads them once. S3's endpoint and credentials come from the standard AWS variables.
+Each composition root reads them once. S3 uses the standard AWS variables.
 """
 
 from ipaddress import ip_network
@@ -33,7 +33,7 @@ def default_data_dir() -> Path:
 
 
 class _Settings(BaseSettings):
-    """Raises InvalidSetting, which names the variables."""
+    """Raises InvalidSetting."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", extra="ignore", frozen=True
@@ -124,14 +124,14 @@ SecondsOrNone = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False
 
 class DataSettings(_Settings):
     data_dir: Path = Field(default_factory=default_data_dir)
-    # sqlite:///… or postgresql+psycopg://…; default: a file in data_dir. Hidden: it may hold a password.
+    # sqlite:///… or postgresql+psycopg://…; default: a file in data_dir. May hold a password.
     database_url: str = Field(default="", repr=False)
-    storage_url: str = ""  # file:///… or s3://bucket/prefix; default: a directory in data_dir
-    # Encrypts webhook secrets; default: a file in data_dir, created on first use.
+    storage_url: str = ""  # file:///… or s3://bucket/prefix; default: in data_dir
+    # Encrypts webhook secrets; default: a file in data_dir.
     secret_key: str = Field(default="", repr=False)
     database_pool_size: Count = 10
     database_busy_timeout_s: Seconds = 15.0  # for SQLite's write lock
-    database_timeout_s: Seconds = 10.0  # per PostgreSQL statement, and to wait for a pooled connection
+    database_timeout_s: Seconds = 10.0  # per PostgreSQL statement or pooled connection
 
     @property
     def resolved_database_url(self) -> str:
@@ -148,13 +148,13 @@ class LogSettings(_Settings):
 
 
 class QueueSettings(_Settings):
-    # redis+socket:///path for an embedded server. Hidden: it may hold a password.
+    # redis+socket:///path for an embedded server. May hold a password.
     redis_url: RedisUrl = Field(default="redis://127.0.0.1:6379/0", repr=False)
-    publish_timeout_s: Seconds = 1.0  # the longest an unreachable Redis delays a submit
+    publish_timeout_s: Seconds = 1.0  # the longest an absent Redis delays a submit
 
 
 class LocationSettings(_Settings):
-    """The places that jobs may name as input and output. None by default."""
+    """The places that jobs may name. None by default."""
 
     s3_buckets: Words = ()
     file_roots: Words = ()
@@ -163,52 +163,50 @@ class LocationSettings(_Settings):
 
 
 class RowSettings(_Settings):
-    """For every process that reads rows."""
-
     line_bytes_max: Count = 4 * MIB  # one input row
 
 
 class SubmissionSettings(RowSettings):
     """Which jobs are accepted, and how many may wait."""
 
-    models: Words = ()  # names known before a worker has registered
+    models: Words = ()  # known before a worker registers
     online_queue_max: Limit = 1000  # unfinished online requests per tenant; more get 429
     online_queue_total_max: Limit = 10_000  # … of all tenants together
     bulk_jobs_max: Limit = 1000  # unfinished bulk jobs per tenant; more get 429
     bulk_rows_max: Limit = 100_000_000  # unfinished rows per tenant; more get 429
     bulk_rows_total_max: Limit = 1_000_000_000  # … of all tenants together
     completion_window_max_s: Annotated[int, Field(ge=1, le=YEARS)] = 30 * 86400
-    webhook_allow_cidrs: Cidrs = ()  # private networks webhooks may reach
+    webhook_allow_cidrs: Cidrs = ()  # private networks allowed
 
     _split = field_validator("models", "webhook_allow_cidrs", mode="before")(_split)
 
 
 class ApiSettings(_Settings):
-    base_url: str = "http://127.0.0.1:8000"  # the public address, used in `links`
-    body_bytes_max: Count = 4 * MIB  # per JSON body
+    base_url: str = "http://127.0.0.1:8000"  # used in `links`
+    body_bytes_max: Count = 4 * MIB
     bodies_bytes_max: Count = 256 * MIB  # of all large bodies in one process; at least twice one's
-    file_bytes_max: Count = 200 * MIB  # per uploaded batch file
-    online_wait_s: Seconds = 600.0  # the longest a chat request waits for its answer
-    ready_needs_worker: bool = False  # /readyz waits for a worker with loaded models
+    file_bytes_max: Count = 200 * MIB
+    online_wait_s: Seconds = 600.0  # for a chat answer
+    ready_needs_worker: bool = False  # /readyz waits for a loaded worker
 
 
 class ClientSettings(_Settings):
-    base_url: str = "http://127.0.0.1:8000"  # the server that commands call
-    api_key: str = Field(default="", repr=False)  # default: the file in data_dir that `nightshift up` writes
+    base_url: str = "http://127.0.0.1:8000"
+    api_key: str = Field(default="", repr=False)  # default: a file in data_dir
 
 
 class SchedulerSettings(RowSettings):
-    shard_bytes: Count = 256 * 1024  # of input per shard
+    shard_bytes: Count = 256 * 1024  # per shard
     shards_per_job_max: Count = 100_000
     rows_per_file_max: Count = 50_000  # OpenAI routes
     embedding_inputs_per_file_max: Count = 50_000
     attempts_max: Count = 20  # leases of one shard in a row without progress
     leader_ttl_s: Seconds = 15.0  # a dead leader is replaced after this
-    leader_trust_s: Seconds = 10.0  # a leader that cannot renew for this long stops
+    leader_trust_s: Seconds = 10.0  # without a renewal, the leader stops
     leader_attempt_s: Seconds = 3.0  # between attempts to become or stay leader
-    ring_after_s: Seconds = 10.0  # queued work without a ring for this long is rung again
+    ring_after_s: Seconds = 10.0  # queued work is rung again after this
     retention_interval_s: Seconds = 300.0  # between passes over unreferenced objects
-    # An unreferenced object is collected this long after it was written.
+    # An unreferenced object is collected after this age.
     orphan_age_s: Annotated[float, Field(ge=1, le=YEARS, allow_inf_nan=False)] = 3600.0
     scheduler_metrics_port: PortOrNone = 0  # the scheduler's own GET /metrics; 0: off
     webhook_ports: Annotated[tuple[Port, ...], NoDecode] = ()  # empty: any port
@@ -239,23 +237,23 @@ class WorkerSettings(RowSettings):
     rows_in_flight_max: Count = 128  # of one shard
     segment_rows: Count = 64  # a segment is written after this many finished rows …
     segment_interval_s: Seconds = 2.0  # … or this long, whichever comes first
-    # Between saves of unfinished rows' tokens; 0: only when draining.
+    # Between saves of unfinished rows' tokens; 0: only on a drain.
     carry_over_interval_s: SecondsOrNone = 2.0
     online_slots: Count = 256  # online requests held
     engine_max_num_seqs: Count = 128
     engine_num_kv_blocks: Count | None = None
     engine_weight_dtype: str = "auto"  # or int8
     engine_kv_cache_dtype: str = "auto"  # or float32, bfloat16, float16, int8, fp8 (CUDA)
-    # Bulk rows are limited to steps of this length beside interactive ones; None: no limit.
+    # Limits steps with bulk rows beside interactive ones; None: no limit.
     engine_interactive_step_budget_ms: Milliseconds | None = 50.0
     stop_grace_s: SecondsOrNone = 30.0  # for rows in flight after a cancel or the deadline
     drain_s: Seconds = 25.0  # from SIGTERM to exit, at most
-    bulk_drain_s: Seconds = 5.0  # the part of drain_s after which bulk shards are handed back
-    # The worker ends itself when an engine step takes longer; 0: never.
+    bulk_drain_s: Seconds = 5.0  # of drain_s, until bulk shards are handed back
+    # The worker exits when an engine step takes longer; 0: never.
     step_timeout_s: SecondsOrNone = 60.0
-    # The worker ends itself when it receives nothing for this long while messages wait in Redis; 0: never.
+    # The worker exits when it receives nothing for this long while messages wait in Redis; 0: never.
     deaf_after_s: SecondsOrNone = 30.0
-    spot_provider: Literal["auto", "aws", "gcp", "azure", "none"] = "auto"  # whose spot notices are read
+    spot_provider: Literal["auto", "aws", "gcp", "azure", "none"] = "auto"  # of the notices to read
     spot_metadata_url: HttpUrl = ""  # default: the provider's address
     worker_metrics_port: PortOrNone = 0  # the worker's own GET /metrics; 0: off
     lease_ttl_s: Seconds = LeaseConfig.ttl_s
@@ -299,6 +297,6 @@ EVERY_CONCERN: Final[tuple[type[_Settings], ...]] = (
 
 
 def check_settings() -> None:
-    """Read all settings, so that a bad one is reported before anything starts. Raises InvalidSetting."""
+    """Read all settings once, to report a bad one early. Raises InvalidSetting."""
     for concern in EVERY_CONCERN:
         concern()

@@ -98,11 +98,11 @@ async def follow_job(
                     ending = found
                     break
                 place = replace(place, recorded=found.seq)
-                yield _shown(job, found, place)
+                yield _sse_event(job, found, place)
             if ending is not None and shard_id is None:
                 break
     assert ending is not None, "the items never end by themselves"
-    yield _shown(job, ending, replace(place, recorded=ending.seq))
+    yield _sse_event(job, ending, replace(place, recorded=ending.seq))
 
 
 async def _items(services: Services, shard_id: str | None) -> AsyncGenerator[StreamItem, None]:
@@ -130,6 +130,6 @@ def _without_overtaken(events: Sequence[Event]) -> list[Event]:
     return [found for found in events if found.type != PROGRESS or found.seq == newest]
 
 
-def _shown(job: Job, found: Event, place: Place) -> ServerSentEvent:
+def _sse_event(job: Job, found: Event, place: Place) -> ServerSentEvent:
     data: JsonObject = {"id": job.id, "type": found.type, "created_at": seconds(found.created_at)}
     return event(json.dumps(data | found.data), id=str(place), type=found.type)

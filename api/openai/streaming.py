@@ -90,7 +90,7 @@ async def _lines(
             async for entry in entries:
                 if isinstance(entry, Answer):
                     break
-                index, new = (0, None) if entry is None else _taken(transcripts, entry.data)
+                index, new = (0, None) if entry is None else _take_delta(transcripts, entry.data)
                 if not has_begun and (new or clock() >= opens_at_s):
                     for line in openings:
                         yield line
@@ -107,7 +107,7 @@ async def _lines(
         yield line
 
 
-def _taken(transcripts: Sequence[Transcript], delta: JsonObject) -> tuple[int, Piece | None]:
+def _take_delta(transcripts: Sequence[Transcript], delta: JsonObject) -> tuple[int, Piece | None]:
     """A delta's choice and new part. A malformed delta is skipped: the record has its text."""
     index = delta.get("index", 0)
     if not isinstance(index, int) or not 0 <= index < len(transcripts):

@@ -67,21 +67,21 @@ def _decide(ids: Sequence[str], decide: Callable[[str], JsonObject], done: str, 
             if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise
             refusals += 1
-            print_error(_why(id, error))
+            print_error(_refusal_text(id, error))
         else:
-            _tell(letter, done.format_map(letter), json)
+            _print_decided(letter, done.format_map(letter), json)
     if refusals:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _why(id: str, error: "ApiError") -> str:
+def _refusal_text(id: str, error: "ApiError") -> str:
     """The reason of a refusal, in one line."""
     about = "" if id in error.message else f"{id}: "
     advice = "; `nightshift dlq list` shows those there are" if error.status == HTTPStatus.NOT_FOUND else ""
     return f"{about}{error.message}{advice}"
 
 
-def _tell(letter: JsonObject, message: str, json: bool) -> None:
+def _print_decided(letter: JsonObject, message: str, json: bool) -> None:
     """Reported singly: a later refusal does not undo it."""
     if json:
         typer.echo(json_module.dumps(letter, ensure_ascii=False))

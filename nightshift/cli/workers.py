@@ -16,7 +16,7 @@ app = typer.Typer(help="List workers, and drain one.", no_args_is_help=True)
 @app.command("list")
 def list_workers(
     all: Annotated[
-        bool, typer.Option("--all", help="Also those that have stopped, with the cause if somebody saw it.")
+        bool, typer.Option("--all", help="Also those that have stopped, with the cause if it is known.")
     ] = False,
     data_dir: DataDir = None,
     json: Json = False,
@@ -37,8 +37,8 @@ def list_workers(
                 _status(worker),
                 worker.capacity.value,
                 ",".join(worker.models),
-                _shown(worker.started_at),
-                _shown(worker.heartbeat_at),
+                _time_text(worker.started_at),
+                _time_text(worker.heartbeat_at),
                 worker.ended_cause and worker.ended_cause.value,
             )
             for worker in found
@@ -79,13 +79,13 @@ def _as_json(worker: Worker) -> dict[str, Any]:
         "status": worker.state.value,
         "capacity": worker.capacity.value,
         "models": list(worker.models),
-        "started_at": _shown(worker.started_at),
-        "heartbeat_at": _shown(worker.heartbeat_at),
-        "drain_requested_at": _shown(worker.drain_requested_at),
-        "ended_at": _shown(worker.ended_at),
+        "started_at": _time_text(worker.started_at),
+        "heartbeat_at": _time_text(worker.heartbeat_at),
+        "drain_requested_at": _time_text(worker.drain_requested_at),
+        "ended_at": _time_text(worker.ended_at),
         "ended_cause": worker.ended_cause and worker.ended_cause.value,
     }
 
 
-def _shown(at: datetime | None) -> str | None:
+def _time_text(at: datetime | None) -> str | None:
     return None if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"

@@ -17,10 +17,8 @@ from nightshift.jobs import JsonObject
 
 
 class ColumnType(StrEnum):
-    """Of a Parquet part file's column."""
-
     TEXT = "text"
-    FLOATS = "floats"  # list of float32
+    FLOATS = "floats"  # float32
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Cells:
 
 
 class Endpoint(ABC):
-    """One stateless route to a model."""
+    """A stateless route to a model."""
 
     @property
     @abstractmethod

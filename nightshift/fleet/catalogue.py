@@ -1,4 +1,4 @@
-"""The models that clients may ask for: those that workers registered and those the operator announced."""
+"""The models that workers registered or the operator announced."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,8 +31,6 @@ class ServedModel:
 
 
 class Catalogue:
-    """The models at one moment."""
-
     def __init__(self, registered: Sequence[Model], announced: Iterable[str] = ()) -> None:
         """`announced`: hub ids or paths from NIGHTSHIFT_MODELS."""
         self._has_registered = bool(registered)
@@ -83,8 +81,8 @@ class Catalogue:
 
 
 class CachedCatalogue:
-    """Reads the catalogue at most once in `CACHED_S` for served models, and at once for any other, so that
-    a newly registered model is served immediately.
+    """Caches the catalogue for `CACHED_S`, except for models it lacks, so that a new model is served at
+    once.
     """
 
     def __init__(self, announced: Sequence[str], clock_s: Callable[[], float] = time.monotonic) -> None:

@@ -9,11 +9,11 @@ from typing import Final
 class Capacity(StrEnum):
     """The kind of machine a worker runs on; a job names one, or `any`."""
 
-    SPOT = "spot"  # cheap, and reclaimed at short notice
+    SPOT = "spot"  # reclaimed at short notice
     ON_DEMAND = "on_demand"
 
 
-# The exit codes of a worker process that ended itself.
+# Why a worker process ended itself.
 EXIT_ENGINE_DIED: Final = 70  # EX_SOFTWARE
 EXIT_DRAIN_TOO_SLOW: Final = 71
 EXIT_STUCK_STEP: Final = 72
@@ -25,14 +25,14 @@ class ExitCause(StrEnum):
 
     DRAINED = "drained"  # on request, with everything handed back
     DRAIN_TOO_SLOW = "drain_too_slow"  # on request, past its time limit
-    QUEUE_CONNECTION_LOST = "deaf"  # it received no messages although some waited
+    QUEUE_CONNECTION_LOST = "deaf"  # no messages arrived although some waited
     ENGINE_DIED = "engine_died"  # an exception escaped a step
     STUCK_STEP = "stuck_step"  # a step did not end
-    OUT_OF_MEMORY = "out_of_memory"  # the kernel counted an oom_kill, or its container ended with 137
+    OUT_OF_MEMORY = "out_of_memory"  # the kernel's oom_kill, or exit code 137
     ABORTED = "aborted"  # SIGABRT
     SIGNAL = "signal"  # SIGSEGV, SIGBUS, SIGILL or SIGFPE
     EXITED = "exited"  # with any other exit code
-    UNREQUESTED_DRAIN = "left_unasked"  # the exit code of a drain without a request, with leases held
+    UNREQUESTED_DRAIN = "left_unasked"  # a drain's exit code, without a request and with leases held
     KILLED = "killed"  # by SIGKILL or another signal from outside
     LEASE_EXPIRED = "lease_expired"  # no exit was seen; it stopped renewing
     DATABASE_UNAVAILABLE = "unheard"  # no worker could renew; this one may be alive

@@ -4,10 +4,10 @@ A **job** is one request (online) or an input of many rows (bulk). Its rows run 
 leasing; an online job has one shard of one row.
 
     job     queued ──► running ──► finalizing ──► succeeded
-               │           │            ├────────► failed
-               └───────────┴────────────┼────────► cancelled
-               (online jobs skip        └────────► expired
-                finalizing)
+              │           │            ├────────► failed
+              └───────────┴────────────┼────────► cancelled
+              (online jobs skip        └────────► expired
+               finalizing)
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ JsonObject = dict[str, Any]
 
 
 class JobState(StrEnum):
-    QUEUED = "queued"  # accepted; no row has started
-    RUNNING = "running"  # a shard has been claimed
-    FINALIZING = "finalizing"  # no more rows will run; the output is being assembled
-    SUCCEEDED = "succeeded"  # every row has its result, which may be an error
+    QUEUED = "queued"  # no row has started
+    RUNNING = "running"  # a shard was claimed
+    FINALIZING = "finalizing"  # the output is being assembled
+    SUCCEEDED = "succeeded"  # every row has its result or error
     FAILED = "failed"  # input unreadable, system failure, or too many failed rows
     CANCELLED = "cancelled"  # on request; partial output kept
     EXPIRED = "expired"  # the window or max_runtime ended; partial output kept
@@ -53,7 +53,7 @@ JOB_TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = {
 
 
 def sources(state: JobState) -> tuple[JobState, ...]:
-    """The states from which a job may enter this one; the store's WHERE clauses use them."""
+    """The states from which a job may enter this one."""
     return tuple(origin for origin, targets in JOB_TRANSITIONS.items() if state in targets)
 
 
@@ -70,7 +70,7 @@ class StopReason(StrEnum):
 
     @property
     def row_error_code(self) -> str:
-        """The error code of rows that never ran."""
+        """Of rows that never ran."""
         return f"batch_{self.value}"
 
 
@@ -80,10 +80,10 @@ class JobKind(StrEnum):
 
 
 class Face(StrEnum):
-    """The route a job came in by, which decides input validation and output layout."""
+    """The route a job came in by; it decides validation and output layout."""
 
     NATIVE = "native"  # /v1/jobs: part files under an output prefix
-    OPENAI = "openai"  # /v1/batches: whole-file validation, one output file and one error file
+    OPENAI = "openai"  # /v1/batches: validation first, one output file and one error file
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,15 @@ class JobSpec:
     endpoint: str  # its route
     completion_window_s: int
     input: str | None = None  # `s3://…`, `file:///…` or `file-…`; None for an online job
-    output: str | None = None  # prefix for part files; None for an online or OpenAI job
-    template: JsonObject | None = None  # request body with {{column}} placeholders; None: rows are requests
+    output: str | None = None  # prefix; None for an online or OpenAI job
+    template: JsonObject | None = None  # with {{column}} placeholders; None: rows are requests
     id_column: str | None = None  # the column that becomes custom_id; None: the row's number
-    format: str = "jsonl"  # of the part files: jsonl or parquet
+    format: str = "jsonl"  # jsonl or parquet
     max_runtime_s: int | None = None  # from the first claim
     retry_on_interrupt: bool = True
     capacity: str = "any"  # spot, on_demand or any
-    max_error_rate: float | None = None  # failed rows / rows; above it the job stops as failed
-    output_expires_after_s: int | None = None  # OpenAI output files, from their creation
+    max_error_rate: float | None = None  # failed rows / rows; above it the job fails
+    output_expires_after_s: int | None = None  # OpenAI output files
     webhook: Webhook | None = None
     metadata: dict[str, str] | None = None
     name: str | None = None  # with run_date: the key of a nightly run
@@ -117,7 +117,6 @@ class JobSpec:
     service_tier: str | None = None  # echoed on OpenAI answers
 
     def to_json(self) -> JsonObject:
-        """For the database; read back by `from_json`."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     @classmethod
@@ -179,13 +178,13 @@ class Job:
     usage: Usage
     created_at: datetime
     deadline_at: datetime  # created_at + completion window
-    planned_at: datetime | None = None  # input cut into shards; rows may run
+    planned_at: datetime | None = None  # cut into shards
     started_at: datetime | None = None  # first claim
     finalizing_at: datetime | None = None
-    finished_at: datetime | None = None  # the terminal state was entered
-    stop_reason: StopReason | None = None  # no further row is started
+    finished_at: datetime | None = None
+    stop_reason: StopReason | None = None
     stop_requested_at: datetime | None = None
-    rows_estimated: int | None = None  # from a sample of the input; for progress only
+    rows_estimated: int | None = None  # from a sample; for progress only
     errors: tuple[InputError, ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
@@ -194,7 +193,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """A model's answer to an online request or a row: an HTTP-like status and a body."""
+    """A model's answer: an HTTP-like status and a body."""
 
     status_code: int
     body: JsonObject

@@ -5,11 +5,11 @@
     3  deadline         the earlier one
     4  creation         the older one
 
-A lifted job's turn belongs to its class: a tenant with fewer shards in flight in that class takes it instead,
-so an aged backlog delays no other tenant and still gets its own tenant's fair share of those turns.
+A lifted job's turn belongs to its class: a tenant with fewer shards in flight takes it instead, so an aged
+backlog delays no other tenant.
 
 Online requests are sorted by class, the tenant's requests in flight, and age. Claiming several at once is as
-fair as claiming one by one.
+fair as one by one.
 """
 
 from dataclasses import dataclass

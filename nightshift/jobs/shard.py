@@ -1,4 +1,4 @@
-"""Shards: runs of a job's rows, leased one at a time, and the objects their rows end up in. Pure.
+"""Shards, contiguous runs of a job's rows, and their objects.
 
 shard   queued ◄──► leased ──► done
           │           ├─────► failed       given up after too many attempts
@@ -18,10 +18,10 @@ _CARRY_OVER_SHA256: Final = re.compile(r"-c[0-9]{6,}-([0-9a-f]{64})\.jsonl$")
 
 
 class ShardState(StrEnum):
-    QUEUED = "queued"  # claimable
-    LEASED = "leased"  # a worker has it, under `term`
+    QUEUED = "queued"
+    LEASED = "leased"  # held by a worker under `term`
     DONE = "done"  # every row is in a listed segment
-    STOPPED = "stopped"  # its job ended first; rows without a result get an error line
+    STOPPED = "stopped"  # its job ended first; missing results become error lines
     FAILED = "failed"  # given up; likewise
 
     @property
@@ -43,12 +43,12 @@ class NewShard:
     """A contiguous run of rows. `start` and `end` are bytes (JSONL) or row groups (Parquet)."""
 
     shard_no: int
-    uri: str  # the object the rows are in
+    uri: str  # of the object
     format: str
     start: int
     end: int | None  # None: to the object's end
     rows_estimated: int | None = None
-    first_row: int | None = None  # rows of the job before this shard, when known
+    first_row: int | None = None  # the job's rows before this shard, if known
     source_etag: str | None = None  # the object's etag when planned; None: any
 
 
@@ -60,7 +60,7 @@ class Shard(NewShard):
     term: Term
     attempts: int
     attempts_before: int = 0  # attempts that had ended when the last one to make progress began
-    rows_total: int | None = None  # known once a worker has read to the end
+    rows_total: int | None = None  # known once a worker has read it all
     rows_done: int = 0
     carry_over_key: str | None = None  # the object with a drained worker's unfinished rows
     faults: int = 0  # external faults in a row, such as storage errors

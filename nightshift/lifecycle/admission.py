@@ -1,8 +1,7 @@
-"""Limits on how much work may wait; beyond them a submission is refused with a Retry-After.
+"""Limits on waiting work; beyond them a submission is refused with a Retry-After.
 
-There are limits per tenant and for all tenants. When the common limit is reached, a tenant below its equal
-share is still admitted, so frequent callers do not keep out the others. Simultaneous requests may exceed a
-limit by their number.
+At the limit for all tenants, a tenant below its equal share is still admitted, so frequent callers do not
+keep out the others. Simultaneous requests may exceed a limit by their number.
 """
 
 import math

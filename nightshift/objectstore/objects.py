@@ -13,12 +13,12 @@ from nightshift.errors import LocationNotAllowed, StorageError
 
 MIB: Final = 1024 * 1024
 
-STREAM_CHUNK_BYTES: Final = 1 * MIB  # one piece of a stream
-READ_BYTES_MAX: Final = 64 * MIB  # the largest object that `read` returns; stream larger ones
-DAMAGED_TRIES_MAX: Final = 4  # reads of an object that arrives with other bytes than were written
+STREAM_CHUNK_BYTES: Final = 1 * MIB  # per piece of a stream
+READ_BYTES_MAX: Final = 64 * MIB  # of one `read`; larger objects are streamed
+DAMAGED_TRIES_MAX: Final = 4  # reads of an object that arrives with wrong bytes
 KEY_BYTES_MAX: Final = 1024  # S3's own limit
 
-TEMPORARY_PREFIX: Final = ".nightshift-tmp-"  # unfinished files in a directory; never a key
+TEMPORARY_PREFIX: Final = ".nightshift-tmp-"  # never a key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,7 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """The root, as given to `open_store`."""
+        """As given to `open_store`."""
 
     @property
     def supports_conditional_put(self) -> bool:
@@ -172,7 +172,7 @@ class Measured:
 
     @property
     def sha256(self) -> str:
-        """Of the bytes so far, hex."""
+        """Hex."""
         return self._sha256.hexdigest()
 
     def __iter__(self) -> Iterator[bytes]:

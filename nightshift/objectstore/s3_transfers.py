@@ -155,7 +155,7 @@ class Writer:
                 if code_of(error) != "ConditionalRequestConflict":
                     raise
                 time.sleep(CONFLICT_RETRY.delay_s(tried))
-        raise StorageUnavailable(f"{self._target['Key']}: somebody else keeps writing it")
+        raise StorageUnavailable(f"{self._target['Key']}: another writer keeps changing it")
 
     def _write_parts(self, parts: Iterable[bytes]) -> Mapping[str, Any]:
         with within(REQUEST_S):

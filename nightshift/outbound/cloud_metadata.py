@@ -87,7 +87,7 @@ class MetadataServer:
             httpcore.ConnectionPool(network_backend=in_time) as pool,
             pool.stream(
                 method,
-                _whole(asked.url),
+                _core_url(asked.url),
                 headers=asked.headers.raw,
                 content=asked.read(),
                 extensions={"timeout": waits},
@@ -96,7 +96,7 @@ class MetadataServer:
             return Reply(answer.status, _text(answer))
 
 
-def _whole(url: httpx.URL) -> httpcore.URL:
+def _core_url(url: httpx.URL) -> httpcore.URL:
     return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
 
 

@@ -1,8 +1,7 @@
 """SSRF-safe HTTP client for user-supplied URLs.
 
 A name is resolved once, all its addresses must be public, and the connection goes to a checked address, so
-DNS rebinding has no effect. TLS and `Host` use the name. Redirects and environment proxies are ignored, and
-reading ends at 64 KiB or the deadline.
+DNS rebinding has no effect. TLS and `Host` use the name. Redirects and environment proxies are ignored.
 """
 
 import ipaddress
@@ -176,7 +175,7 @@ class _GuardedBackend(httpcore.NetworkBackend):
         raise failure or httpcore.ConnectError(f"{host} has no address")
 
     def _addresses_of(self, host: str, port: int) -> list[Address]:
-        found = _within(lambda: self._resolve(host, port), self._deadline.bounded())
+        found = _with_timeout(lambda: self._resolve(host, port), self._deadline.bounded())
         if isinstance(found, OSError):
             raise httpcore.ConnectError(f"{host} cannot be looked up: {found}") from found
         return [ipaddress.ip_address(text) for text in dict.fromkeys(found)]
@@ -268,7 +267,7 @@ def _system_resolver(host: str, port: int) -> Sequence[str]:
     return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
-def _within(look_up: Callable[[], Sequence[str]], timeout_s: float) -> Sequence[str] | OSError:
+def _with_timeout(look_up: Callable[[], Sequence[str]], timeout_s: float) -> Sequence[str] | OSError:
     """The look-up's answer, or TimeoutError. The system's look-up has no timeout, so it runs on a thread,
     which ends with the resolver's own timeouts.
     """

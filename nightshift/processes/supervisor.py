@@ -1,10 +1,8 @@
-"""Runs programs: starts them in order, restarts them after an exit, stops them in reverse.
+"""Starts programs in order, restarts them after an exit, and stops them in reverse.
 
-`on_exit` is called with each exit before the restart. On Linux the kernel kills the children when this
-process ends.
-
-Call `start`, `watch` and `stop` from one thread that lives as long as the children: the kernel's promise is
-about that thread. `ask_to_stop` is safe to call from anywhere.
+On Linux the kernel kills the children when this process ends. That promise is about the thread that started
+them, so call `start`, `watch` and `stop` from one thread that lives as long as they do. `ask_to_stop` is safe
+anywhere.
 """
 
 import ctypes

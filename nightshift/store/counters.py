@@ -16,19 +16,19 @@ class Counters:
 
     def add(self, name: str, amount: int) -> None:
         """Add to a counter, created on first use."""
-        if amount == 0 or self._count_on(name, amount):
+        if amount == 0 or self._increment(name, amount):
             return
         try:
             with self._connection.begin_nested():
                 self._connection.execute(insert(counter).values(name=name, value=amount))
         except IntegrityError:  # another process was first
-            self._count_on(name, amount)
+            self._increment(name, amount)
 
     def values(self) -> Mapping[str, int]:
         """All counters by name."""
         rows = self._connection.execute(select(counter).order_by(counter.c.name))
         return {row.name: row.value for row in rows}
 
-    def _count_on(self, name: str, amount: int) -> bool:
+    def _increment(self, name: str, amount: int) -> bool:
         counted = update(counter).where(counter.c.name == name).values(value=counter.c.value + amount)
         return self._connection.execute(counted).rowcount == 1

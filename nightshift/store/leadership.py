@@ -28,7 +28,7 @@ class Leadership:
         ).scalar_one_or_none()
         if taken is not None:
             return Term(taken)
-        return self._found(duty, leader_id, expires_at)
+        return self._insert_first(duty, leader_id, expires_at)
 
     def renew(self, duty: str, leader_id: str, term: Term, expires_at: datetime) -> bool:
         """Extend the lead. False: it was lost."""
@@ -38,7 +38,7 @@ class Leadership:
         """Give up a duty at once."""
         return self._update_held(duty, leader_id, term, now)
 
-    def _found(self, duty: str, leader_id: str, expires_at: datetime) -> Term | None:
+    def _insert_first(self, duty: str, leader_id: str, expires_at: datetime) -> Term | None:
         """The first leader of a duty creates its row."""
         known = select(leadership.c.term).where(leadership.c.duty == duty)
         if self._connection.execute(known).one_or_none() is not None:

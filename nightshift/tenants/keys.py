@@ -29,8 +29,6 @@ _BASE62: Final = string.digits + string.ascii_letters
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
-    """A key as stored."""
-
     id: str
     tenant_id: str
     name: str
@@ -44,7 +42,6 @@ class ApiKey:
     def of(
         cls, key: str, *, tenant_id: str, name: str, created_at: datetime, expires_at: datetime | None = None
     ) -> "ApiKey":
-        """The stored form of a new key."""
         public_id = key_id(key)
         assert public_id is not None, "only keys made by new_key are stored"
         return cls(

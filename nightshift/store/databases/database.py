@@ -69,12 +69,12 @@ class Database:
     def write(self, *, durable: bool = True) -> Iterator[Connection]:
         """A transaction that may write. Commits at its end, rolls back on an exception.
 
-        Without `durable`, SQLite does not wait for the disk: a power failure may undo the transaction,
-        together with later ones that are not durable either. PostgreSQL's are always durable: other machines
-        would remember what it forgets.
+        Without `durable`, SQLite does not wait for the disk: a power failure may undo the transaction and
+        later ones that are not durable either. PostgreSQL's are always durable: other machines would remember
+        what it forgets.
 
-        Raises DatabaseUnavailable when the database is unreachable, locked or silent for too long, and
-        Conflicted when it chose another transaction over this one.
+        Raises DatabaseUnavailable when the database is unreachable, locked or silent, and Conflicted when it
+        chose another transaction.
         """
         with self._mapped(), self._engine.connect() as connection:
             with connection.execution_options(nightshift_durable=durable).begin():

@@ -17,17 +17,17 @@ Row = tuple[Table, Mapping[str, Any]]
 def insert_rows(connection: Connection, *rows: Row) -> int:
     """Insert one row per table, referenced tables first. Returns the last row's serial number."""
     if connection.dialect.name == "postgresql":
-        statement = _as_one(*((table, tuple(values)) for table, values in rows))
+        statement = _combined_insert(*((table, tuple(values)) for table, values in rows))
         named = {_name(table, column): value for table, values in rows for column, value in values.items()}
         return int(connection.execute(statement, named).scalar_one())
     for table, values in rows[:-1]:
-        connection.execute(_alone(table), values)
+        connection.execute(_single_insert(table), values)
     table, values = rows[-1]
     return int(connection.execute(_numbered(table), values).scalar_one())
 
 
 @cache
-def _alone(table: Table) -> Insert:
+def _single_insert(table: Table) -> Insert:
     return insert(table)
 
 
@@ -37,14 +37,14 @@ def _numbered(table: Table) -> Any:
 
 
 @cache
-def _as_one(*shapes: tuple[Table, tuple[str, ...]]) -> Any:
+def _combined_insert(*shapes: tuple[Table, tuple[str, ...]]) -> Any:
     """Of (table, given columns) pairs."""
-    *before, last = (_named(table, columns) for table, columns in shapes)
+    *before, last = (_shared_insert(table, columns) for table, columns in shapes)
     steps = [one.cte(f"with_{number}") for number, one in enumerate(before)]
     return last.add_cte(*steps).returning(*last.table.primary_key)
 
 
-def _named(table: Table, columns: tuple[str, ...]) -> Insert:
+def _shared_insert(table: Table, columns: tuple[str, ...]) -> Insert:
     """An INSERT for use beside others: its parameters carry the table's name, and it includes the column
     defaults, which SQLAlchemy adds only to a statement on its own.
     """

@@ -135,7 +135,7 @@ class Jobs:
                 wanted = wanted.where(column == value)
         if after is not None:
             order = (job.c.created_at, job.c.id)
-            wanted = wanted.where(tuple_(*order) < _place(order, (after.created_at, after.id)))
+            wanted = wanted.where(tuple_(*order) < _position(order, (after.created_at, after.id)))
         ordered = wanted.order_by(job.c.created_at.desc(), job.c.id.desc()).limit(limit)
         return [to_job(row) for row in self._connection.execute(ordered)]
 
@@ -202,7 +202,7 @@ class Jobs:
         )
         if after is not None:
             place = (after.priority.rank, after.created_at, after.id)
-            wanted = wanted.where(tuple_(*order) > _place(order, place))
+            wanted = wanted.where(tuple_(*order) > _position(order, place))
         return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
 
     def mark_planned(
@@ -323,7 +323,7 @@ class Jobs:
         order = (job.c.finalizing_at, job.c.id)
         wanted = select(job).where(job.c.state == JobState.FINALIZING)
         if after is not None:
-            wanted = wanted.where(tuple_(*order) > _place(order, (after.finalizing_at, after.id)))
+            wanted = wanted.where(tuple_(*order) > _position(order, (after.finalizing_at, after.id)))
         return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
 
     def finish(
@@ -387,7 +387,7 @@ def claim_order(
     )
 
 
-def _place(order: Sequence[Column[Any]], values: Sequence[Any]) -> ColumnElement[Any]:
+def _position(order: Sequence[Column[Any]], values: Sequence[Any]) -> ColumnElement[Any]:
     """A row's place in an order, with the columns' types: a bare tuple binds times as text."""
     bound = zip(order, values, strict=True)
     return tuple_(*(bindparam(None, value, type_=column.type) for column, value in bound))

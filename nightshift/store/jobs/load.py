@@ -21,7 +21,7 @@ _ONLINE = select(  # built once: a request waits while SQLAlchemy builds it
 ).where(shard.c.state.in_((ShardState.QUEUED, ShardState.LEASED)), shard.c.kind == JobKind.ONLINE)
 
 # Only these give the scheduler's duties work.
-_IN_HAND = select(
+_PENDING_WORK = select(
     or_(
         exists().where(job.c.state.in_(_UNFINISHED)),
         exists().where(tables.outbox.c.id.is_not(None)),
@@ -77,7 +77,7 @@ class Load:
         """`now` while a job is unfinished or a ring is owed, else the next delivery attempt; None if
         nothing is owed.
         """
-        is_at_work, delivery_at = self._connection.execute(_IN_HAND).one()
+        is_at_work, delivery_at = self._connection.execute(_PENDING_WORK).one()
         return now if is_at_work else delivery_at
 
     def bulk(self, tenant_id: str) -> BulkLoad:
