@@ -26,9 +26,9 @@ from nightshift.jobs.ids import new_id
 
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
-SILENCE_MAX_S: Final = 45.0  # of an event stream, which sends a keep-alive every 15 s
+SILENCE_MAX_S: Final = 45.0  # of an event stream with a keep-alive every 15 s
 TRIES_MAX: Final = 5
-FOLLOWING_TRIES_MAX: Final = 20  # about two minutes, enough for a restart of the server
+FOLLOWING_TRIES_MAX: Final = 20  # about two minutes, enough for a restart
 RETRY: Final = Backoff(first_s=0.5, longest_s=8.0)
 RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
 PAGE_MAX: Final = 100
@@ -158,7 +158,7 @@ class Client:
         Without a key a random one is sent, so that a retry makes no second job. Raises ApiError,
         ServerUnreachable.
         """
-        # The server identifies a nightly run by the name and date in the body.
+        # The server identifies a nightly run by its name and date.
         key = idempotency_key or (None if body.get("name") else new_id("key"))
         headers = {"idempotency-key": key} if key else {}
         return RemoteJob.from_json(self._call("POST", "/v1/jobs", json=body, headers=headers))
@@ -338,7 +338,6 @@ def check_api_key(api_key: str) -> None:
 
 
 def _segment(id: str) -> str:
-    """An id, quoted as one segment of a path."""
     return quote(id, safe="")
 
 

@@ -327,6 +327,5 @@ def completed(store: Store, lease: Lease, *, rows_total: int) -> bool:
 
 
 def rescue(store: Store) -> int:
-    """Requeue expired leases. Returns how many."""
     with store.transaction() as tx:
         return sum(tx.leases.requeue(expired) for expired in tx.leases.expired(tx.now(), limit=1000))

@@ -23,7 +23,6 @@ def say(message: str) -> None:
 
 
 def print_json(data: Any) -> None:
-    """Print one indented JSON document."""
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
 
 
@@ -42,7 +41,6 @@ def print_error(message: str) -> None:
 
 
 def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
-    """Print an error and exit."""
     print_error(message)
     raise SystemExit(code)
 

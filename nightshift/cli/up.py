@@ -166,7 +166,6 @@ def _waiting_for(body: str) -> str:
 
 @contextlib.contextmanager
 def _status() -> "Iterator[Status | None]":
-    """A spinner on a terminal."""
     if not is_interactive():
         yield None
         return
@@ -211,7 +210,6 @@ def _curl_lines(site: "Embedded", model_id: str) -> tuple[str, ...]:
 
 
 def _log_tail(path: Path) -> str:
-    """The last lines of a log."""
     return "\n".join(_lines(path)[-LOG_TAIL_LINES:])
 
 

@@ -32,7 +32,6 @@ Prompt = Conversation | str | list[int]  # or text, or token ids
 
 
 def prompt_chars(prompt: Prompt) -> int:
-    """The length of a prompt's text in characters."""
     if isinstance(prompt, Conversation):
         return sum(len(message["content"]) for message in prompt.messages)
     return len(prompt) if isinstance(prompt, str) else 0
@@ -142,8 +141,6 @@ _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of the answers to a prompt."""
-
     text: str
     finish_reason: str
     logprobs: JsonObject | None = None  # in the endpoint's shape

@@ -36,7 +36,6 @@ class File:
 
     @property
     def key(self) -> str:
-        """The object store key of the bytes."""
         return file_key(self.tenant_id, self.id)
 
 

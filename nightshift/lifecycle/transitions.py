@@ -194,7 +194,6 @@ def counts_json(job: Job) -> JsonObject:
 
 
 def _accepted_event(job: Job) -> tuple[str, JsonObject]:
-    """A job's first event."""
     return f"job.{job.state}", _state_data(job, job.state)
 
 

@@ -106,7 +106,7 @@ class Locations:
                 )
 
     def open(self, uri: ObjectUri) -> ObjectStore:
-        """The store of the URI's object. Raises `LocationNotAllowed`."""
+        """Raises `LocationNotAllowed`."""
         self.check(uri)
         with self._lock:
             if uri.bucket not in self._stores:
@@ -120,9 +120,7 @@ class Locations:
         Raises `LocationNotAllowed`, `ObjectNotFound` for no objects, `InvalidRequest` for too many.
         """
         store = self.open(uri)
-        found = {
-            info.key: info for info in _found(store, uri)
-        }  # a row is one row, however often it is listed
+        found = {info.key: info for info in _found(store, uri)}  # an object may be listed twice
         if not found:
             raise ObjectNotFound(f"nothing found at {uri}")
         return sorted(found.values(), key=lambda info: os.fsencode(info.key))

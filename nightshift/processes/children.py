@@ -26,8 +26,6 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """A program to keep running."""
-
     name: str
     launch: Callable[[], Launch]  # called at every start
     grace_s: float = 10.0  # from SIGTERM to SIGKILL
@@ -36,8 +34,6 @@ class Child:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildExit:
-    """How a child ended."""
-
     name: str
     pid: int
     launch: Launch
@@ -67,16 +63,12 @@ class ChildExit:
 
 @dataclass(frozen=True)
 class RestartBackoff(Backoff):
-    """How long a supervisor waits before it restarts a child."""
-
     first_s: float = 0.5
     longest_s: float = 30.0
     stable_after_s: float = 60.0  # after this uptime, delays begin at `first_s` again
 
 
 class AfterExit(Enum):
-    """What a supervisor does after a child's exit."""
-
     RESTART = auto()  # after a delay that grows with the exits in a row
     RESTART_SOON = auto()  # after the shortest delay, uncounted: the child was not the cause
     LEAVE = auto()  # no restart; the other children go on

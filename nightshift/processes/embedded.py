@@ -38,7 +38,7 @@ from nightshift.store.databases.migrate import upgrade
 from nightshift.tenants.keys import API_KEY_FILE, DEFAULT_TENANT, ApiKey, key_id, new_key
 
 SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel allows 107
-API_SHUTDOWN_S: Final = 5  # for answers in progress, before the API closes connections
+API_SHUTDOWN_S: Final = 5  # for answers in progress
 API_GRACE_S: Final = 10.0
 LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 
@@ -48,7 +48,7 @@ PACKAGES: Final = Path(__file__).resolve().parent.parent.parent
 
 @dataclass(frozen=True, kw_only=True)
 class Redis:
-    """The URL of Redis, and the command that runs it if it is embedded."""
+    """The URL of Redis, and its command if it is embedded."""
 
     url: str
     command: tuple[str, ...] | None
@@ -202,7 +202,7 @@ def allowed_file_roots(data: DataSettings) -> tuple[str, ...]:
 
 
 def allowed_webhook_cidrs() -> tuple[str, ...]:
-    """The private networks that webhooks may reach: the operator's, or this machine."""
+    """The private networks that webhooks may reach, by default this machine."""
     return SubmissionSettings().webhook_allow_cidrs or LOOPBACK
 
 
@@ -258,7 +258,7 @@ def _admits(store: Store, key: str) -> bool:
 
 @contextlib.contextmanager
 def _short_directory(preferred: Path) -> Iterator[Path]:
-    """The preferred directory for a socket, or a temporary one if its path is too long."""
+    """The preferred directory for a socket, or a temporary one with a shorter path."""
     if len(os.fsencode(preferred / "valkey.sock")) <= SOCKET_PATH_BYTES_MAX:
         yield preferred
         return

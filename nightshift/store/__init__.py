@@ -5,8 +5,7 @@
         job = tx.jobs.get(tenant_id, job_id)
         tx.shards.complete(lease, rows_total=500, now=now)
 
-A tenant's queries all contain its tenant id; statements for the service's own duties, over all tenants, are
-under a heading of their own.
+A tenant's queries all contain its tenant id; the service's own statements have a separate heading.
 """
 
 import random

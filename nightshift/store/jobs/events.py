@@ -70,7 +70,6 @@ class Events:
 
 
 def first_row(job_id: str, type: str, data: JsonObject, now: datetime) -> dict[str, Any]:
-    """A job's first event as a row."""
     return _row(job_id, FIRST_SEQ, type, data, now)
 
 
