@@ -154,15 +154,15 @@ class Assembly:
         except Mismatch as mismatch:
             log.error("rows do not add up: %s", mismatch, extra={"action": "rows_mismatch", "job": job.id})
             message = f"The output does not add up: {mismatch}."
-            return _broken(job, InputError("row_count_mismatch", message))
+            return _failed_output(job, InputError("row_count_mismatch", message))
         except InputTrouble as trouble:
             is_ours = is_file_id(job.spec.input or "")
-            return _impossible(job, trouble.error, "input", self._store.now(), in_our_store=is_ours)
+            return _output_failure(job, trouble.error, "input", self._store.now(), in_our_store=is_ours)
         except OutputTrouble as trouble:
             is_ours = job.spec.output is None
-            return _impossible(job, trouble.error, "output", self._store.now(), in_our_store=is_ours)
+            return _output_failure(job, trouble.error, "output", self._store.now(), in_our_store=is_ours)
         except (InvalidRequest, StorageError) as error:
-            return _impossible(job, error, "output", self._store.now(), in_our_store=True)
+            return _output_failure(job, error, "output", self._store.now(), in_our_store=True)
 
     def _files(self, job: Job) -> _Output:
         """OpenAI: one output file, one error file."""
@@ -288,7 +288,7 @@ def verdict(
     return JobState.SUCCEEDED, ()
 
 
-def _impossible(
+def _output_failure(
     job: Job, error: NightshiftError, param: str, now: datetime, *, in_our_store: bool
 ) -> _Output:
     """Fail a job whose output cannot be written. Raises the error again where waiting may help: always for
@@ -298,10 +298,10 @@ def _impossible(
     if storage_verdict(error, in_our_store=in_our_store) != "fail" and not is_late:
         raise error
     log.error("no output: %s", error, extra={"action": "output_impossible", "job": job.id})
-    return _broken(job, input_error(error, param))
+    return _failed_output(job, input_error(error, param))
 
 
-def _broken(job: Job, error: InputError) -> _Output:
+def _failed_output(job: Job, error: InputError) -> _Output:
     """A failed job without output; its results stay in its segments."""
     finished = job.counts.succeeded + job.counts.failed
     total = finished if job.counts.total is None else job.counts.total

@@ -27,7 +27,7 @@ class Result:
 class Duty(Protocol):
     @property
     def name(self) -> str:
-        """For logs and metrics."""
+        """For logs."""
 
     @property
     def interval_s(self) -> float:
@@ -39,14 +39,14 @@ class Duty(Protocol):
 
 @runtime_checkable
 class RunsInBackground(Protocol):
-    """A duty whose passes start work in threads that outlive the pass."""
+    """Its passes start work in threads that outlive them."""
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """False: work is still under way."""
 
 
 class Every:
-    """Limits a part of a duty to one pass per interval."""
+    """Limits something to one pass per interval."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval = timedelta(seconds=interval_s)

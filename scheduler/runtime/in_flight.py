@@ -31,7 +31,7 @@ class InFlightLimiter:
             return [tenant for tenant in self._of_tenant if self._is_full(tenant)]
 
     def acquire(self, delivery: Delivery) -> bool:
-        """False: no slot is left, in all or for this tenant."""
+        """False: no slot is left for this tenant."""
         with self._changed:
             if self._is_full(delivery.tenant_id):
                 return False

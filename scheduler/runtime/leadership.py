@@ -1,8 +1,8 @@
 """Elects one active scheduler, by a row in the database that the leader renews.
 
-Once the row's time is over by the database's clock, any scheduler may take it under the next term. The leader
-trusts itself for `trust_s` from *before* it asked for the renewal, by its own monotonic clock, so that a slow
-round trip or a paused process makes it stop early, never late.
+Once the row's time is over by the database's clock, any scheduler may take it. The leader trusts itself for
+`trust_s` from *before* it asked for the renewal, by its own monotonic clock: a slow round trip or a paused
+process makes it stop early, never late.
 
     renewal asked              trust ends              the row runs out
     |--------- trust_s ------------|------ safety ---------|
@@ -59,7 +59,7 @@ class Elector:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this process may do a leader's work now. For any thread."""
+        """For any thread."""
         return self._clock() < self._trusted_until_s
 
     def attempt(self) -> bool:
@@ -78,7 +78,7 @@ class Elector:
         return self.is_leading
 
     def resign(self) -> None:
-        """Let another scheduler lead at once. Raises DatabaseUnavailable."""
+        """Raises DatabaseUnavailable."""
         term = self._term
         self._step_down("leadership given up")
         if term is None:
@@ -87,7 +87,7 @@ class Elector:
             tx.leadership.resign(DUTY, self._leader_id, term, tx.now())
 
     def run(self, stop: threading.Event) -> None:
-        """Attempt until told to stop, then resign. An error that ended it would leave no leader."""
+        """Attempt until told to stop, then resign. No error ends it."""
         while not stop.is_set():
             try:
                 self.attempt()

@@ -26,7 +26,7 @@ Observe = Callable[[str, float, bool], None]  # duty, seconds, whether it succee
 class LoopConfig:
     idle_s: float = 7.5  # between passes while the service is idle
     standby_s: float = 0.5  # between checks whether this process leads
-    retry_first_s: float = 1.0  # after a failed pass; doubled after each further one …
+    retry_first_s: float = 1.0  # after a failed pass, then doubled …
     retry_max_s: float = 60.0  # … up to this
     away_max_s: float = 5.0  # … or this, while the database is away
     stop_s: float = 5.0  # for a pass under way to end
@@ -113,7 +113,7 @@ def run(
     tickers: Sequence[Ticker], work: WorkWatch, stop: threading.Event, config: LoopConfig = LoopConfig()
 ) -> None:
     """Returns within `stop_s` after `stop` is set."""
-    # Daemons: a pass that hangs must not keep the process from ending.
+    # Daemons: a pass that hangs must not keep the process alive.
     watching = threading.Thread(target=work.run, args=(stop,), name="work-watch", daemon=True)
     threads = [
         threading.Thread(target=ticker.run, args=(stop, work), name=ticker.duty.name, daemon=True)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 POSTPONED = "postponed"
 
-Work = Callable[[Job], str]  # returns its outcome, in a word that is counted
+Work = Callable[[Job], str]  # returns its outcome, to be counted
 FetchWaiting = Callable[[int, Job | None], Sequence[Job]]  # (limit, after this job)
 
 Item = TypeVar("Item")
@@ -32,7 +32,7 @@ Made = TypeVar("Made")
 class JobPoolConfig:
     threads_max: int = 4  # jobs at once; each mostly waits for storage
     jobs_looked_at_max: int = 100  # per pass
-    retry_first_s: float = 2.0  # after a job's first failure; doubled after each further one …
+    retry_first_s: float = 2.0  # after a job's first failure, then doubled …
     retry_max_s: float = 120.0  # … up to this
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class JobPoolConfig:
 @dataclass
 class _Failures:
     count: int
-    began_at: datetime | None = None  # set by the next pass, which knows the database's time
+    began_at: datetime | None = None  # set by the next pass, by the database's clock
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PoolPass:
 
 
 class JobPool:
-    """Runs a duty's work on jobs, each in its own thread. Thread-safe."""
+    """Each job in its own thread. Thread-safe."""
 
     def __init__(
         self, name: str, fetch_waiting: FetchWaiting, work: Work, config: JobPoolConfig = JobPoolConfig()
@@ -79,7 +79,7 @@ class JobPool:
             return PoolPass(0, ended)
         limit = self._config.jobs_looked_at_max
         page = self._fetch_waiting(limit, self._last_seen)
-        self._last_seen = page[-1] if len(page) == limit else None  # None: from the first one again
+        self._last_seen = page[-1] if len(page) == limit else None  # None: start over
         return PoolPass(sum(self.start(job, now) for job in page), ended)
 
     @property
@@ -88,9 +88,9 @@ class JobPool:
             return len(self._busy) >= self._config.threads_max
 
     def start(self, job: Job, now: datetime) -> bool:
-        """Start work on a job. False: it is under way or in backoff, or all threads are busy.
+        """False: it is under way or in backoff, or all threads are busy.
 
-        Raises RuntimeError if no thread can be started; the job still waits then.
+        Raises RuntimeError if no thread can be started.
         """
         with self._changed:
             is_full = len(self._busy) >= self._config.threads_max
@@ -125,11 +125,11 @@ class JobPool:
             return False
         if backoff.began_at is None:
             backoff.began_at = now
-        # `now` before the beginning: the database's clock was set back, so try again.
+        # False if the database's clock was set back.
         return backoff.began_at <= now < backoff.began_at + self._config.retry_delay(backoff.count)
 
     def _forget_old_backoffs(self, now: datetime) -> None:
-        """Those of jobs not offered for long: they ended some other way."""
+        """Of jobs long not offered: they ended some other way."""
         grace = timedelta(seconds=2 * self._config.retry_max_s)
         self._backoffs = {
             job_id: backoff
@@ -187,7 +187,7 @@ def map_in_threads(function: Callable[[Item], Made], items: Sequence[Item], thre
                 return
             try:
                 made[number] = function(items[number])
-            except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
+            except Exception as error:  # noqa: BLE001 - raised in the caller
                 failures.append(error)
 
     threads = [

@@ -21,7 +21,7 @@ Clock = Callable[[], float]  # monotonic, in seconds
 
 @dataclass(frozen=True)
 class WatchConfig:
-    look_s: float = 0.2  # between looks while idle: less than planning's interval
+    look_s: float = 0.2  # while idle: less than planning's interval
     busy_look_s: float = 1.0  # while there is work
 
 
@@ -47,7 +47,7 @@ class WorkWatch:
 
     @property
     def idle_period(self) -> int | None:
-        """The number of the current idle period. None: there is work, or may be."""
+        """A number for each. None: there is work, or may be."""
         with self._changed:
             return self._idle_periods if self._is_idle else None
 
@@ -60,7 +60,7 @@ class WorkWatch:
         """Returns the seconds until the next look."""
         try:
             self._set_idle(self._is_leading() and self._has_no_work())
-        except DatabaseUnavailable:  # the duties meet the same error, and log it
+        except DatabaseUnavailable:  # the duties log it
             self._set_idle(False)
         except Exception:  # no schema yet, or a backup is being restored
             log.exception("cannot tell whether there is work", extra={"action": "watch_failed"})
@@ -70,7 +70,7 @@ class WorkWatch:
         return min(self._config.look_s, max(0.0, self._due_at_s - self._clock()))
 
     def wait_for_work(self, period: int | None, timeout_s: float) -> None:
-        """Wait for the end of this idle period, if it has not ended and is not None."""
+        """Until this idle period has ended; not at all for None."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._period_is_over(period), timeout_s)
 

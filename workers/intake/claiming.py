@@ -32,8 +32,8 @@ from workers.intake.messages import (
 log = logging.getLogger(__name__)
 
 CLAIM_MAX: Final = 64  # online requests claimed in one transaction
-NEXT_KEPT_S: Final = 0.25  # an answer of the database which requests are next is used so long
-POLL_S: Final = 5.0  # between queries without a message: what a lost ring costs at most
+NEXT_KEPT_S: Final = 0.25  # how long the database's answer is used
+POLL_S: Final = 5.0  # between polls: what a lost ring costs at most
 DATABASE_RETRY_S: Final = 1.0
 
 DROPPED_COUNTER: Final = "messages_dropped"
@@ -73,12 +73,12 @@ class Intake:
         self._bulk_subscription = BulkSubscription()
         self._changed = threading.Condition()
         self.messages_received = 0
-        self.online_without_message = 0  # requests found by asking the database alone
+        self.online_without_message = 0  # requests found without one
         self._next: deque[str] = deque()  # online requests that are next, by the database …
         self._next_until_s = 0.0  # … until this time
         self._online_may_wait = False  # online work whose ring may have gone to another request
         self._bulk_may_wait = True  # bulk work that has not rung
-        self._dropped = 0  # unreadable messages, not counted in the database yet
+        self._dropped = 0  # unreadable messages, not counted yet
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
 
@@ -181,7 +181,7 @@ class Intake:
         except DatabaseUnavailable:
             self._heap.put_back(messages)
             raise
-        # Another worker may have claimed a request named here, and hold another's message.
+        # Another worker that claimed a request named here may hold another's message.
         self._online_may_wait = bool(wanted) if asks else len(claims) < len(messages)
         if claims:
             failpoints.hit("worker.claimed")
@@ -219,8 +219,8 @@ class Intake:
         )
 
     def _take_bulk(self, *, poll: bool) -> None:
-        """Claim one bulk shard per free place. Tokens without a place are given back once the subscription is
-        paused; others are acknowledged, even if there was nothing to claim.
+        """Claim a shard per free place. Tokens without a place are given back once the subscription is
+        paused.
         """
         tokens = self._heap.pop(BULK_RANK)
         claims = 0
@@ -230,7 +230,7 @@ class Intake:
                     self._bulk_may_wait = False
                     break
                 claims += 1
-        except Exception:  # a token names nothing that could be the reason
+        except Exception:  # no token can be the reason
             self._heap.put_back(tokens)
             raise
         has_room = self._places.bulk_free() > 0

@@ -1,4 +1,4 @@
-"""Messages from Redis that wait for their claim, and the subscription to bulk tokens."""
+"""Messages that wait for their claim, and the subscription to bulk tokens."""
 
 import heapq
 import itertools
@@ -63,7 +63,7 @@ class MessageHeap:
 
 
 class Subscription(Protocol):
-    """To bulk tokens, for one connection. Both calls return at once."""
+    """For one connection. Both calls return at once."""
 
     def pause(self) -> None: ...
 
@@ -79,7 +79,7 @@ class BulkSubscription:
         self._is_wanted = True
 
     def attach(self, subscription: Subscription) -> None:
-        """The consumer has (re)connected, and subscribed."""
+        """At every connection to Redis."""
         with self._lock:
             self._subscription = subscription
             if not self._is_wanted:

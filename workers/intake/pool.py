@@ -1,7 +1,7 @@
-"""A pool for Celery without a process or thread per message: each becomes an entry in the intake's heap.
+"""A Celery pool without a process or thread per message: each becomes an entry in the intake's heap.
 
 Celery imports it before it has put anything on its path, so the package must be installed. With `acks_late`,
-Celery acknowledges a message on success and requeues it on a rejection.
+it acknowledges a message on success and requeues it on a rejection.
 """
 
 import logging
@@ -37,7 +37,7 @@ _runtimes: list[Runtime] = []
 
 
 class EnginePool(BasePool):  # type: ignore[misc]
-    signal_safe = False  # a drain waits for threads, which no signal handler may
+    signal_safe = False  # a drain waits for threads
     body_can_be_buffer = False
 
     def on_start(self) -> None:
@@ -141,7 +141,7 @@ class SubscriptionStep(bootsteps.StartStopStep):  # type: ignore[misc]
             runtime.intake.attach(CelerySubscription(consumer))
 
     def stop(self, consumer: Any) -> None:
-        """The subscription ends with the connection."""
+        """It ends with the connection."""
 
 
 def _stop_celery(exit_code: int) -> None:

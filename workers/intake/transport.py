@@ -1,7 +1,7 @@
 """A kombu transport for Redis that drops what it cannot read.
 
-Any client of Redis can put anything into a queue, and Celery ends a worker whose event loop raises. Work
-whose ring is lost is rung again.
+Any client can put anything into a queue, and Celery ends a worker whose event loop raises. Lost rings are
+rung again.
 """
 
 import logging
@@ -39,9 +39,7 @@ class QoS(virtual.QoS):
     """
 
     def restore_unacked(self) -> list[Any]:
-        """Give them back, in order, up to the first that Redis does not take: kombu would wait for each of
-        the others and write it to a file.
-        """
+        """Up to the first that Redis does not take: kombu would wait for each, and write it to a file."""
         self._flush()  # type: ignore[no-untyped-call]
         try:
             while self._delivered:
@@ -65,7 +63,7 @@ class QoS(virtual.QoS):
         self._quick_ack(delivery_tag)
 
     def _give_back(self, message: Any) -> None:
-        """Drops what kombu cannot give back. Raises RedisError or OSError."""
+        """Raises RedisError or OSError; drops what kombu cannot give back."""
         try:
             self.channel._restore(message)
         except (RedisError, OSError):

@@ -1,4 +1,4 @@
-"""A shard's limits, and the parts that a worker's shards share."""
+"""A shard's limits, and what a worker's shards share."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ class ShardConfig:
     rows_in_flight_max: int  # inside the engine at once
     segment_rows: int  # a checkpoint after so many finished rows …
     segment_interval_s: float  # … or so long after the first of them
-    carry_over_interval_s: float  # between saves of tokens, of rows older than this; 0: only on leaving
+    carry_over_interval_s: float  # between saves of the tokens of older rows; 0: only on leaving
     flush_s: float  # for the last checkpoints of a shard that leaves
     stop_grace_s: float  # for rows in flight after an order to stop
     line_bytes_max: int  # one input row

@@ -4,9 +4,9 @@
                                          ▲                     │
                                          └── checkpoint listed ┘
 
-One thread per shard; only it changes the ledger. Results leave the memory with every segment, so that memory
-use does not depend on the number of rows. Trouble with the database or our own store is waited for under the
-lease. Trouble with the input, or a bug, ends the lease once finished rows are written.
+Only the shard's thread changes the ledger. Results leave the memory with every segment. Trouble with the
+database or our own store is waited for under the lease; trouble with the input, or a bug, ends it once
+finished rows are written.
 """
 
 import logging

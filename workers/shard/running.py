@@ -40,7 +40,7 @@ class Shards:
         """Start a claimed shard. Raises RuntimeError if no thread can be started: it is handed back."""
         runner = ShardRunner(claim, self._dependencies, self._config, self._ended)
         try:
-            with self._lock:  # it ends only once it is in the set, and is joined only once started
+            with self._lock:  # it must not end before it is in the set, nor be joined unstarted
                 self._dependencies.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
                 runner.start()
                 self._running.add(runner)
@@ -66,7 +66,7 @@ class Shards:
                 self._hand_back(runner)
 
     def _hand_back(self, runner: ShardRunner) -> None:
-        """For a shard without a thread, or whose thread still waits: what it would write is refused."""
+        """For a shard without a thread, or whose thread waits: its later writes are refused."""
         self._dependencies.heartbeat.release(runner.claim.lease)
         try:
             Endings(runner.claim, self._dependencies.store).hand_back(runner.tokens_at_risk())

@@ -97,10 +97,9 @@ class Checkpoints:
         return read_verified(self._objects, key, sha256, CARRY_OVER_BYTES_MAX)
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint and list it.
+        """Store a checkpoint and list it. Raises LeaseLost.
 
-        Raises LeaseLost when the database refuses; StorageError or DatabaseUnavailable when they cannot be
-        reached: called again then, it does only what is left.
+        Raises StorageError or DatabaseUnavailable; called again then, it does only what is left.
         """
         if self._stored is None or self._stored.checkpoint is not checkpoint:
             self._stored = _Stored(checkpoint)
@@ -117,7 +116,7 @@ class Checkpoints:
             self._carry_over_key = stored.carry_over_key
 
     def forget_carry_over(self) -> None:
-        """Delete the carry-over that is replaced or done with. If that fails, it is collected later."""
+        """Delete it; if that fails, it is collected later."""
         if self._carry_over_key is None:
             return
         try:
