@@ -34,8 +34,8 @@ class Shutdown:
     # -- reasons to leave
 
     def told_to_stop(self) -> None:
-        """For SIGTERM's handler. Without work, or at a second signal HURRY_AFTER_S later, the process ends at
-        once.
+        """For SIGTERM's handler. Without work, or HURRY_AFTER_S after the first signal, it ends the process
+        at once.
         """
         now_s = time.monotonic()
         if not self._holds_work.is_set():

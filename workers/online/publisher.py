@@ -104,7 +104,7 @@ class Publisher:
         ended = [entry for entry in entries if isinstance(entry, _Ended)]
         recorded = self._record(ended)
         for entry in ended:
-            self._heartbeat.release(entry.claim.lease)  # unrecorded, it is run again
+            self._heartbeat.release(entry.claim.lease)  # an unrecorded one runs out and is run again
             entry.on_settled()
         self._write([End(entry.claim.lease.shard_id) for entry in recorded])
 

@@ -24,8 +24,7 @@ from workers.serving.inference import Identity, Listener
 
 OnFatal = Callable[[BaseException], None]
 
-# Steps after which nothing cancelled is in the engine: the one under way may have it, the next takes it
-# out.
+# Steps until nothing cancelled is in the engine: the one under way may have it, the next takes it out.
 STEPS_UNTIL_CANCELLED: Final = 2
 
 

@@ -118,7 +118,7 @@ class ScriptedServer(ModelServer):
             )
             return list(self.running.values())
 
-    def say(self, inference_id: str, text: str, token_ids: Sequence[int] = ()) -> None:
+    def emit(self, inference_id: str, text: str, token_ids: Sequence[int] = ()) -> None:
         self.running[inference_id].listener(Progress(text, token_ids))
 
     def answer(self, inference_id: str, text: str | None = None) -> None:

@@ -61,8 +61,8 @@ def test_text_is_streamed_and_the_answer_is_there_when_the_stream_ends(
     runner.run(claim, clock())
     (inference,) = model.running.values()
 
-    model.say(inference.id, "HEL")
-    model.say(inference.id, "LO")
+    model.emit(inference.id, "HEL")
+    model.emit(inference.id, "LO")
     model.answer(inference.id, "HELLO")
     ended(streams)
 

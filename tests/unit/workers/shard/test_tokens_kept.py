@@ -23,8 +23,8 @@ def test_draining_saves_tokens_so_far_and_the_next_worker_continues_from_them(
     runner = run(claim_bulk(store))
     done, half, untouched = model.wait_for(3)
     model.answer(done.id)
-    model.say(half.id, "RO", [7, 8])
-    model.say(half.id, "W", [9])
+    model.emit(half.id, "RO", [7, 8])
+    model.emit(half.id, "W", [9])
 
     runner.drain()
     finished(runner)
@@ -137,8 +137,8 @@ def test_of_rows_with_more_tokens_than_can_be_read_back_those_that_can_are_kept(
     job = plan_bulk(store, INPUT)
     runner = run(claim_bulk(store))
     long, short = model.wait_for(2)
-    model.say(long.id, "…", [7] * 100)
-    model.say(short.id, "RO", [7, 8])
+    model.emit(long.id, "…", [7] * 100)
+    model.emit(short.id, "RO", [7, 8])
     runner.drain()
     finished(runner)
     key = shard_of(store, job).carry_over_key
@@ -159,9 +159,9 @@ def test_rows_in_flight_are_saved_regularly_and_continue_after_a_sudden_death(
     job = plan_bulk(store, INPUT)
     runner = run(claim_bulk(store), replace(CONFIG, carry_over_interval_s=0.02))
     half, untouched = model.wait_for(2)
-    model.say(half.id, "RO", [7, 8])
+    model.emit(half.id, "RO", [7, 8])
     first = saved_after(store, job, None)
-    model.say(half.id, "W", [9])
+    model.emit(half.id, "W", [9])
     saved_after(store, job, first)
     died(store, runner)
 
@@ -177,7 +177,7 @@ def test_rows_without_new_tokens_are_not_saved_again(store, objects, model, writ
     job = plan_bulk(store, INPUT)
     runner = run(claim_bulk(store), replace(CONFIG, carry_over_interval_s=0.01))
     (half,) = model.wait_for(1)
-    model.say(half.id, "RO", [7, 8])
+    model.emit(half.id, "RO", [7, 8])
     key = saved_after(store, job, None)
     assert not runner.join(0.2)
 
@@ -193,7 +193,7 @@ def test_only_the_last_carry_over_is_kept_and_none_of_a_shard_that_is_done(
     (row,) = model.wait_for(1)
     key = None
     for token in range(3):
-        model.say(row.id, "x", [token])
+        model.emit(row.id, "x", [token])
         key = saved_after(store, job, key)
         wait_until(lambda key=key: carry_overs(objects) == [key])
     model.answer(row.id)
@@ -209,7 +209,7 @@ def test_a_row_that_is_drained_twice_before_it_says_anything_keeps_its_tokens(
     plan_bulk(store, INPUT)
     first = run(claim_bulk(store))
     (row,) = model.wait_for(1)
-    model.say(row.id, "RO", [7, 8])
+    model.emit(row.id, "RO", [7, 8])
     first.drain()
     finished(first)
     second = run(claim_bulk(store, "worker-2"))
@@ -230,7 +230,7 @@ def test_a_row_not_begun_yet_keeps_the_tokens_it_has_when_others_are_saved(
     job = plan_bulk(store, INPUT)
     first = run(claim_bulk(store))
     for row, tokens in zip(model.wait_for(2), ([1], [2, 3]), strict=True):
-        model.say(row.id, "x", tokens)
+        model.emit(row.id, "x", tokens)
     first.drain()
     finished(first)
     saved = shard_of(store, job).carry_over_key
@@ -238,7 +238,7 @@ def test_a_row_not_begun_yet_keeps_the_tokens_it_has_when_others_are_saved(
         claim_bulk(store, "worker-2"), replace(CONFIG, rows_in_flight_max=1, carry_over_interval_s=0.01)
     )
     (begun,) = model.wait_for(1)
-    model.say(begun.id, "x", [1, 4])
+    model.emit(begun.id, "x", [1, 4])
     saved_after(store, job, saved)
     died(store, second)
 
@@ -255,13 +255,13 @@ def test_tokens_that_the_engine_does_not_continue_are_counted(
     job = plan_bulk(store, INPUT)
     first = run(claim_bulk(store))
     (row,) = model.wait_for(1)
-    model.say(row.id, "RO", [7, 8])
+    model.emit(row.id, "RO", [7, 8])
     first.drain()
     finished(first)
 
     second = run(claim_bulk(store, "worker-2"))
     (row,) = model.wait_for(1)
-    model.say(row.id, "R", [5])  # an engine that continues repeats 7, 8 first
+    model.emit(row.id, "R", [5])  # an engine that continues repeats 7, 8 first
     model.answer(row.id)
     finished(second)
 
@@ -276,7 +276,7 @@ def drained_with_tokens(store, model, write_input, run) -> str:
     job = plan_bulk(store, INPUT)
     first = run(claim_bulk(store))
     (row,) = model.wait_for(1)
-    model.say(row.id, "RO", [7, 8])
+    model.emit(row.id, "RO", [7, 8])
     first.drain()
     finished(first)
     model.submitted.clear()

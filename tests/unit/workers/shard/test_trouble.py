@@ -321,7 +321,7 @@ def test_a_drain_does_not_wait_for_an_object_store_that_hangs(
         claim_bulk(store), replace(CONFIG, flush_s=0.05), dependencies=replace(dependencies, objects=slow)
     )
     (row,) = model.wait_for(1)
-    model.say(row.id, "RO", [7, 8])
+    model.emit(row.id, "RO", [7, 8])
     runner.drain()
     finished(runner)
     slow.answers.set()
