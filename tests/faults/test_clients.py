@@ -91,7 +91,7 @@ LINES = (
     wrong("another route", "invalid_url", url="/v1/embeddings"),
     wrong("another model", "mismatched_model", body=body(model="other")),
     wrong("a wish for a stream", "invalid_value", body=body(stream=True)),
-    Line(json.dumps(Row("x" * 65, "long").line(MODEL)).encode(), None, "invalid_value"),
+    Line(json.dumps(Row("x" * 65, "long").line(MODEL)).encode(), None, "missing_required_parameter"),
     good("the last, without an end of line"),
 )
 
