@@ -16,7 +16,7 @@ import httpx
 
 from benchmarks.reliability.figures import Figure, quantile
 from benchmarks.reliability.services import Database, admissions, points, service_on, wait_for_admissions
-from tests.faults.service import Service
+from tests.faults.kit.service import Service
 
 SEED = 1
 WARM_UP = 30

@@ -13,9 +13,9 @@ from benchmarks.reliability.services import Database, service_on
 from nightshift.jobs import JobKind
 from nightshift.settings import WorkerSettings
 from nightshift.store.shards.leases import ExpiredLease
-from tests.faults.processes import wait_for
-from tests.faults.service import Service
-from tests.faults.workload import Row, some_rows, submit_bulk, submit_online
+from tests.faults.chaos.workload import Row, some_rows, submit_bulk, submit_online
+from tests.faults.kit.processes import wait_for
+from tests.faults.kit.service import Service
 
 STEP_MS = 20
 ROWS = 4000

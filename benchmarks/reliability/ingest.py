@@ -30,7 +30,7 @@ from scheduler.__main__ import SHARD_ROWS_MAX
 from scheduler.duties.planning import Planning, PlanningConfig
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
-from tests.faults.workload import ENDPOINT
+from tests.faults.chaos.workload import ENDPOINT
 
 GOALS = {"sqlite": 30_000.0, "postgresql": 100_000.0}
 TIMEOUT_S = 300.0

@@ -16,9 +16,9 @@ from benchmarks.reliability.figures import Figure, quantile
 from benchmarks.reliability.services import Database, admissions, service_on, wait_for_admissions
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import Shard
-from tests.faults.processes import wait_for
-from tests.faults.service import Service, Stamp
-from tests.faults.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.kit.processes import wait_for
+from tests.faults.kit.service import Service, Stamp
 
 SEED = 1
 ROWS = 12_000

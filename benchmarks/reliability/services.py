@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from nightshift.settings import SchedulerSettings, WorkerSettings
-from tests.faults.launch import SCALED, running
-from tests.faults.processes import wait_for
-from tests.faults.service import Parts, Service, Stamp
+from tests.faults.kit.launch import SCALED, running
+from tests.faults.kit.processes import wait_for
+from tests.faults.kit.service import Parts, Service, Stamp
 from workers.intake.claiming import POLL_S
 
 Database = Literal["sqlite", "postgresql"]
@@ -29,7 +29,7 @@ PRODUCTION = {name: str(_FIELDS[name.lower()].default) for name in SCALED if nam
 def service_on(
     database: Database, *, workers: int = 1, timed: bool = False, **settings: str
 ) -> Iterator[Service]:
-    """A service whose commits wait for the disk. `settings` as in `tests.faults.launch.running`.
+    """A service whose commits wait for the disk. `settings` as in `tests.faults.kit.launch.running`.
 
     `timed`: every process records when it passes a failpoint; `points` reads that.
     """

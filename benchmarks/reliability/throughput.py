@@ -13,8 +13,8 @@ from nightshift.lifecycle import transitions
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store
 from nightshift.testing import MODEL, TTL_S, WORKER, a_segment, planned
-from tests.faults import oracle
-from tests.faults.workload import some_rows, submit_bulk
+from tests.faults.chaos import oracle
+from tests.faults.chaos.workload import some_rows, submit_bulk
 
 ROWS_PER_SHARD = 1400  # of 190 bytes, in the default 256 KiB of a shard
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.launch import running
-from tests.faults.service import Parts, Service
+from tests.faults.kit.launch import running
+from tests.faults.kit.service import Parts, Service
 from tests.integration.servers import RAM_DISK
 
 ServiceOf = Callable[..., Service]

@@ -7,12 +7,12 @@ from sqlalchemy import update
 
 from nightshift.jobs import Shard
 from nightshift.store import tables
-from tests.faults import oracle
+from tests.faults.chaos import oracle
+from tests.faults.chaos.oracle import Limits
+from tests.faults.chaos.workload import BulkJob, Row, submit_bulk
 from tests.faults.conftest import ServiceOf
-from tests.faults.oracle import Limits
-from tests.faults.processes import wait_for
-from tests.faults.service import Parts, Service
-from tests.faults.workload import BulkJob, Row, submit_bulk
+from tests.faults.kit.processes import wait_for
+from tests.faults.kit.service import Parts, Service
 
 NO_CARRY_OVERS = (
     b'{"row": 0, "choices": [{"output_token_ids": "abc", "logprobs": []}], "made_by": null}\n',

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.faults import chaos
-from tests.faults.chaos import report, scene_of
-from tests.faults.launch import running
-from tests.faults.oracle import OracleFailure
-from tests.faults.rounds import Round, Rounds
-from tests.faults.schedule import Kind, Scene, schedule
-from tests.faults.service import Parts
+from tests.faults.chaos import command
+from tests.faults.chaos.command import report, scene_of
+from tests.faults.chaos.oracle import OracleFailure
+from tests.faults.chaos.rounds import Round, Rounds
+from tests.faults.chaos.schedule import Kind, Scene, schedule
+from tests.faults.kit.launch import running
+from tests.faults.kit.service import Parts
 from tests.integration.servers import RAM_DISK
 
 SEED = 20261121
@@ -59,8 +59,8 @@ def played(monkeypatch):
             kills = sum(action.kind.is_kill for action in actions)
             return a_round(seed=self.seed, round_no=number, kills=kills)
 
-    monkeypatch.setattr(chaos, "Rounds", FakeRounds)
-    monkeypatch.setattr(chaos, "running", lambda folder, parts: nullcontext())
+    monkeypatch.setattr(command, "Rounds", FakeRounds)
+    monkeypatch.setattr(command, "running", lambda folder, parts: nullcontext())
     return SimpleNamespace(rounds=played, failures=failures)
 
 
@@ -71,8 +71,8 @@ def a_round(**known):
 
 def test_a_run_that_was_stopped_goes_on_after_the_last_round_that_passed(played, tmp_path, capsys):
     asked = ["--seed", "7", "--notes", str(tmp_path)]
-    assert chaos.main([*asked, "--kills", "60"]) == 0
-    assert chaos.main([*asked, "--kills", "90"]) == 0
+    assert command.main([*asked, "--kills", "60"]) == 0
+    assert command.main([*asked, "--kills", "90"]) == 0
     assert played.rounds == [0, 1, 2]
     said = capsys.readouterr().out
     assert "rounds 3, kills 90" in said
@@ -81,8 +81,8 @@ def test_a_run_that_was_stopped_goes_on_after_the_last_round_that_passed(played,
 
 def test_a_run_that_is_done_says_so_and_how_it_is_run_again(played, tmp_path, capsys):
     asked = ["--seed", "7", "--kills", "40", "--notes", str(tmp_path)]
-    assert chaos.main(asked) == 0
-    assert chaos.main(asked) == 0
+    assert command.main(asked) == 0
+    assert command.main(asked) == 0
     assert played.rounds == [0]
     [notes] = tmp_path.iterdir()
     assert f"already done: delete {notes} to run it again" in capsys.readouterr().out
@@ -90,17 +90,17 @@ def test_a_run_that_is_done_says_so_and_how_it_is_run_again(played, tmp_path, ca
 
 def test_a_run_that_was_killed_while_it_noted_a_round_plays_that_one_again(played, tmp_path):
     asked = ["--seed", "7", "--notes", str(tmp_path)]
-    assert chaos.main([*asked, "--kills", "80"]) == 0
+    assert command.main([*asked, "--kills", "80"]) == 0
     [notes] = tmp_path.iterdir()
     notes.write_text(notes.read_text()[:-20])
-    assert chaos.main([*asked, "--kills", "120"]) == 0
+    assert command.main([*asked, "--kills", "120"]) == 0
     assert played.rounds == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("kills", ["0", "-3", "many"])
 def test_less_than_one_kill_is_refused(kills, capsys):
     with pytest.raises(SystemExit):
-        chaos.main([f"--kills={kills}"])
+        command.main([f"--kills={kills}"])
     assert "at least 1" in capsys.readouterr().err
 
 
@@ -109,9 +109,9 @@ def test_a_round_that_fails_is_named_with_its_seed_and_played_again_by_the_same_
 ):
     played.failures.append("row-3 is missing")
     asked = ["--seed", "7", "--kills", "100", "--notes", str(tmp_path)]
-    assert chaos.main(asked) == 1
+    assert command.main(asked) == 1
     assert "FAILED: seed 7, round 1, sqlite-directory: row-3 is missing" in capsys.readouterr().out
-    assert chaos.main(asked) == 0
+    assert command.main(asked) == 0
     assert played.rounds == [0, 1, 2]
 
 

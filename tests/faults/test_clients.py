@@ -22,10 +22,18 @@ from nightshift.jobs import Face, JobState
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
-from tests.faults import oracle
-from tests.faults.processes import PATIENCE_S, wait_for
-from tests.faults.service import Service
-from tests.faults.workload import ENDPOINT, BulkJob, OnlineJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.chaos import oracle
+from tests.faults.chaos.workload import (
+    ENDPOINT,
+    BulkJob,
+    OnlineJob,
+    Row,
+    some_rows,
+    submit_bulk,
+    submit_online,
+)
+from tests.faults.kit.processes import PATIENCE_S, wait_for
+from tests.faults.kit.service import Service
 from tests.integration.servers import HOST
 from tests.receiver import Answer, Receiver, receiver, says, says_nothing_until
 

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import oracle
-from tests.faults.launch import ROLE, running
-from tests.faults.oracle import Limits
-from tests.faults.service import Parts, Service
-from tests.faults.workload import Job, some_rows, submit_bulk, submit_online
+from tests.faults.chaos import oracle
+from tests.faults.chaos.oracle import Limits
+from tests.faults.chaos.workload import Job, some_rows, submit_bulk, submit_online
+from tests.faults.kit.launch import ROLE, running
+from tests.faults.kit.service import Parts, Service
 from tests.integration.servers import RAM_DISK
 
 HOUR_S = 3600
-SOURCE = Path(__file__).with_name("shifted_clock.c")
+SOURCE = Path(__file__).with_name("kit") / "shifted_clock.c"
 ROLES = ("api", "scheduler-1", "worker-1", "worker-2")
 WRONG = dict(zip(ROLES, (HOUR_S, -HOUR_S, HOUR_S, -HOUR_S), strict=True))
 MINUTE_S = 60

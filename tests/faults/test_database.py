@@ -16,15 +16,15 @@ import pytest
 from sqlalchemy import select, text
 
 from nightshift.store import tables
-from tests.faults import oracle
+from tests.faults.chaos import oracle
+from tests.faults.chaos.oracle import Limits
+from tests.faults.chaos.workload import Job, OnlineJob, Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
-from tests.faults.launch import SCALED
-from tests.faults.oracle import Limits
-from tests.faults.outages import POSTGRESQL, cut_off, wait_until_ended
-from tests.faults.processes import PATIENCE_S, wait_for
-from tests.faults.proxy import Reset
-from tests.faults.service import Parts, Service
-from tests.faults.workload import Job, OnlineJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.kit.launch import SCALED
+from tests.faults.kit.outages import POSTGRESQL, cut_off, wait_until_ended
+from tests.faults.kit.processes import PATIENCE_S, wait_for
+from tests.faults.kit.proxy import Reset
+from tests.faults.kit.service import Parts, Service
 
 TIMEOUT_S = 2.0
 PARTS = Parts(database="postgresql", workers=2, proxies=frozenset({"database"}))

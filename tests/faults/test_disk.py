@@ -11,13 +11,13 @@ import httpx
 import pytest
 
 from nightshift.jobs import Face
-from tests.faults import oracle
-from tests.faults.disk import Disk, small_disk
-from tests.faults.launch import running
-from tests.faults.oracle import Limits
-from tests.faults.processes import wait_for
-from tests.faults.service import Service
-from tests.faults.workload import BulkJob, Row, some_rows, submit_bulk
+from tests.faults.chaos import oracle
+from tests.faults.chaos.oracle import Limits
+from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk
+from tests.faults.kit.disk import Disk, small_disk
+from tests.faults.kit.launch import running
+from tests.faults.kit.processes import wait_for
+from tests.faults.kit.service import Service
 
 LEASE_S = 3
 SPOOLED = b"x" * 2 * 1024 * 1024  # more of a file than the API keeps in memory while it is uploaded

@@ -12,13 +12,13 @@ import pytest
 
 from nightshift.fleet.workers import ExitCause, Worker, WorkerState
 from nightshift.store.shards.leases import ExpiredLease
-from tests.faults import oracle
+from tests.faults.chaos import oracle
+from tests.faults.chaos.oracle import Limits
+from tests.faults.chaos.workload import Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
-from tests.faults.oracle import Limits
-from tests.faults.processes import PATIENCE_S, is_running, send, wait_for
-from tests.faults.proxy import Blackhole, Refuse
-from tests.faults.service import Parts, Service
-from tests.faults.workload import Row, some_rows, submit_bulk, submit_online
+from tests.faults.kit.processes import PATIENCE_S, is_running, send, wait_for
+from tests.faults.kit.proxy import Blackhole, Refuse
+from tests.faults.kit.service import Parts, Service
 
 
 def long_rows(count: int) -> list[Row]:

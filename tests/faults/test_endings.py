@@ -15,10 +15,10 @@ from sqlalchemy import Column, update
 from nightshift.jobs import Face, JobKind, JobState
 from nightshift.jobs.ids import batch_id
 from nightshift.store import tables
-from tests.faults import oracle
-from tests.faults.processes import wait_for
-from tests.faults.service import Service
-from tests.faults.workload import BulkJob, Job, OnlineJob, Row, submit_bulk, submit_online
+from tests.faults.chaos import oracle
+from tests.faults.chaos.workload import BulkJob, Job, OnlineJob, Row, submit_bulk, submit_online
+from tests.faults.kit.processes import wait_for
+from tests.faults.kit.service import Service
 
 KEPT = 3  # rows of a job that are over at once
 LEFT = 3  # rows that would run for half an hour

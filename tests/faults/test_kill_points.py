@@ -21,12 +21,12 @@ from nightshift.rows.outputs import decode_segment
 from nightshift.settings import WorkerSettings
 from nightshift.store import tables
 from nightshift.tenants.keys import DEFAULT_TENANT
-from tests.faults import oracle
-from tests.faults.launch import SCALED, running
-from tests.faults.oracle import Limits
-from tests.faults.processes import wait_for
-from tests.faults.service import Parts
-from tests.faults.workload import OnlineJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.chaos import oracle
+from tests.faults.chaos.oracle import Limits
+from tests.faults.chaos.workload import OnlineJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.kit.launch import SCALED, running
+from tests.faults.kit.processes import wait_for
+from tests.faults.kit.service import Parts
 from tests.integration.servers import RAM_DISK
 
 KILLED_ONCE = Limits(attempts_max=3)

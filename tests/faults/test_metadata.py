@@ -16,8 +16,8 @@ from nightshift.outbound.cloud_metadata import (
     detected,
     open_provider,
 )
-from tests.faults import metadata
-from tests.faults.metadata import EVENT_ID, MACHINE, Metadata, Trouble
+from tests.faults.kit import metadata
+from tests.faults.kit.metadata import EVENT_ID, MACHINE, Metadata, Trouble
 from tests.unit.workers.scripted import ManualClock
 from workers.health.spot import NOTICE_VALID_S, SpotWatcher
 

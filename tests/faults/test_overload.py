@@ -16,10 +16,10 @@ from sqlalchemy import func, select
 
 from nightshift.jobs import JobState
 from nightshift.store import tables
-from tests.faults import oracle
-from tests.faults.processes import PATIENCE_S, wait_for
-from tests.faults.service import Service
-from tests.faults.workload import Job, OnlineJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.chaos import oracle
+from tests.faults.chaos.workload import Job, OnlineJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.kit.processes import PATIENCE_S, wait_for
+from tests.faults.kit.service import Service
 
 PLACES = 4  # online requests a worker holds
 AT_ONCE = 4  # requests its engine runs

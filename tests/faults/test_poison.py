@@ -11,11 +11,11 @@ from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import JobState
 from nightshift.jobs.dead_letters import CRASHES_MAX, ERROR_CODE
 from nightshift.store import tables
-from tests.faults import oracle
-from tests.faults.oracle import Limits
-from tests.faults.processes import wait_for
-from tests.faults.service import Parts, Service, Stamp
-from tests.faults.workload import BulkJob, Job, Row, submit_bulk, submit_online
+from tests.faults.chaos import oracle
+from tests.faults.chaos.oracle import Limits
+from tests.faults.chaos.workload import BulkJob, Job, Row, submit_bulk, submit_online
+from tests.faults.kit.processes import wait_for
+from tests.faults.kit.service import Parts, Service, Stamp
 
 PATIENCE_S = 180.0  # some workers die in turn, and each takes its time to start
 POISONS = 3  # at once, in any test

@@ -7,11 +7,12 @@ import pytest
 
 from nightshift.fleet.workers import ExitCause, Worker, WorkerState
 from nightshift.jobs import Job
-from tests.faults import metadata, oracle
-from tests.faults.metadata import Metadata, Trouble
-from tests.faults.processes import PATIENCE_S, send, wait_for
-from tests.faults.service import Parts, Service
-from tests.faults.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.chaos import oracle
+from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.kit import metadata
+from tests.faults.kit.metadata import Metadata, Trouble
+from tests.faults.kit.processes import PATIENCE_S, send, wait_for
+from tests.faults.kit.service import Parts, Service
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from api.services import STORAGE_THREADS_MAX
 from nightshift.jobs import Face, JobState
 from nightshift.jobs import Job as StoredJob
 from scheduler.duties.retention import COLLECTED
-from tests.faults import oracle
-from tests.faults.launch import running
-from tests.faults.oracle import Limits
-from tests.faults.processes import wait_for
-from tests.faults.service import Parts, Service
-from tests.faults.workload import BulkJob, Job, Row, some_rows, submit_bulk, submit_online
+from tests.faults.chaos import oracle
+from tests.faults.chaos.oracle import Limits
+from tests.faults.chaos.workload import BulkJob, Job, Row, some_rows, submit_bulk, submit_online
+from tests.faults.kit.launch import running
+from tests.faults.kit.processes import wait_for
+from tests.faults.kit.service import Parts, Service
 from tests.integration.objectstore.s3_faults import (
     ANY,
     AnswerLost,

@@ -3,11 +3,11 @@
 from sqlalchemy import Connection
 
 from nightshift.store.databases.migrate import change_schema
-from tests.faults import oracle
+from tests.faults.chaos import oracle
+from tests.faults.chaos.oracle import Limits
+from tests.faults.chaos.workload import Job, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
-from tests.faults.oracle import Limits
-from tests.faults.service import Parts, Service
-from tests.faults.workload import Job, some_rows, submit_bulk, submit_online
+from tests.faults.kit.service import Parts, Service
 
 A_LATER_RELEASE = (
     "ALTER TABLE job ADD COLUMN colour TEXT",

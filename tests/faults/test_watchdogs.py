@@ -8,14 +8,14 @@ import httpx
 import pytest
 
 from nightshift.fleet.workers import ExitCause, Worker
-from tests.faults import oracle
+from tests.faults.chaos import oracle
+from tests.faults.chaos.oracle import Limits
+from tests.faults.chaos.workload import Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
-from tests.faults.control_group import short_of_memory
-from tests.faults.oracle import Limits
-from tests.faults.processes import wait_for
-from tests.faults.proxy import Swallow
-from tests.faults.service import Parts, Service
-from tests.faults.workload import Row, some_rows, submit_bulk, submit_online
+from tests.faults.kit.control_group import short_of_memory
+from tests.faults.kit.processes import wait_for
+from tests.faults.kit.proxy import Swallow
+from tests.faults.kit.service import Parts, Service
 from tests.integration.servers import HOST, free_port
 
 IMPATIENT = {"STEP_TIMEOUT_S": "6", "DEAF_AFTER_S": "5"}  # a busy machine takes seconds to fill memory

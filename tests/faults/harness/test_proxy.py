@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from tests.faults.proxy import Bandwidth, Blackhole, Latency, Refuse, Reset, Swallow, Truncate, proxied
+from tests.faults.kit.proxy import Bandwidth, Blackhole, Latency, Refuse, Reset, Swallow, Truncate, proxied
 
 PATIENCE_S = 10.0
 SILENCE_S = 0.3  # that nothing comes can only be waited for

@@ -1,7 +1,7 @@
 """Waits for what is true a moment after an answer."""
 
 from nightshift.store import Store
-from tests.faults.processes import wait_for
+from tests.faults.kit.processes import wait_for
 
 
 def wait_until_nothing_is_owed(store: Store) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nightshift.cli import checks
-from tests.faults import metadata
-from tests.faults.metadata import Trouble
+from tests.faults.kit import metadata
+from tests.faults.kit.metadata import Trouble
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from sqlalchemy import select
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import ShardState
 from nightshift.store import tables
-from tests.faults.schedule import Kind
-from tests.faults.service import Service
+from tests.faults.chaos.schedule import Kind
+from tests.faults.kit.service import Service
 
 LOOK_S: Final = 0.1  # between two looks: how exact the times are
 

@@ -1,4 +1,4 @@
-"""`python -m tests.faults.worker_process`: `nightshift worker` with the fake engine in it. The same
+"""`python -m tests.faults.kit.worker_process`: `nightshift worker` with the fake engine in it. The same
 supervisor, the same restarts, the same release of a dead worker's leases.
 """
 
@@ -6,9 +6,9 @@ from nightshift.cli.worker import keep_running
 from nightshift.processes.supervisor import run_program
 from nightshift.processes.worker_child import worker_child
 from nightshift.settings import WorkerSettings
-from tests.faults.forks import ForkServer, was_forked
+from tests.faults.kit.forks import ForkServer, was_forked
 
-APP = "tests.faults.worker_app"
+APP = "tests.faults.kit.worker_app"
 
 if __name__ == "__main__":
     spawn = ForkServer.forked().spawn if was_forked() else run_program

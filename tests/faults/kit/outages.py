@@ -1,6 +1,6 @@
 """What happens to Redis and to the database for a while, and how soon requests are answered again after it.
 
-    python -m tests.faults.outages --database postgresql --times 5 --seconds 20
+    python -m tests.faults.kit.outages --database postgresql --times 5 --seconds 20
 
 An outage lasts as long as its `with` block. The tests of faults do work in it; the command line measures,
 with the timeouts of production and a fake engine:
@@ -26,11 +26,11 @@ import psycopg
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.tenants.keys import DEFAULT_TENANT
-from tests.faults.launch import running
-from tests.faults.processes import TICK_S, wait_for
-from tests.faults.proxy import Blackhole, Refuse
-from tests.faults.service import Parts, Service
-from tests.faults.workload import Job, Row, submit_online
+from tests.faults.chaos.workload import Job, Row, submit_online
+from tests.faults.kit.launch import running
+from tests.faults.kit.processes import TICK_S, wait_for
+from tests.faults.kit.proxy import Blackhole, Refuse
+from tests.faults.kit.service import Parts, Service
 from tests.integration.servers import RAM_DISK, PostgresServer
 
 PROMPT_S: Final = 1.0  # an answer that takes longer was not rung for: a worker polled

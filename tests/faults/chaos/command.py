@@ -10,7 +10,6 @@ and number, and ends the run with 1.
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,10 +20,10 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from tests.faults.launch import running
-from tests.faults.rounds import Round, Rounds
-from tests.faults.schedule import Kind, Scene, schedule
-from tests.faults.service import Parts, Service
+from tests.faults.chaos.rounds import Round, Rounds
+from tests.faults.chaos.schedule import Kind, Scene, schedule
+from tests.faults.kit.launch import running
+from tests.faults.kit.service import Parts, Service
 from tests.integration.servers import RAM_DISK
 
 KILLS_PER_ROUND: Final = 40
@@ -173,7 +172,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--slice-s", type=float, default=float("inf"), help="begin no round after so long")
     parser.add_argument("--notes", type=Path, default=Path(".chaos"), help="a directory: what has passed")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

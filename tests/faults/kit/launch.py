@@ -20,11 +20,11 @@ from nightshift.processes import embedded
 from nightshift.processes.supervisor import run_program
 from nightshift.settings import DataSettings
 from nightshift.store import Store, open_database
-from tests.faults.fake_engine import MODEL
-from tests.faults.forks import fork_server
-from tests.faults.processes import Kept, children, send
-from tests.faults.proxy import FaultProxy, proxied
-from tests.faults.service import Parts, Service
+from tests.faults.kit.fake_engine import MODEL
+from tests.faults.kit.forks import fork_server
+from tests.faults.kit.processes import Kept, children, send
+from tests.faults.kit.proxy import FaultProxy, proxied
+from tests.faults.kit.service import Parts, Service
 from tests.integration import servers
 from tests.integration.objectstore.s3_faults import FaultyS3, faulty_s3
 from tests.integration.servers import HOST, PostgresServer, S3Server, ValkeyServer, free_port
@@ -46,7 +46,7 @@ SCALED: Final = {
     "FAKE_POLL_S": "1",
 }
 ROLE: Final = "NIGHTSHIFT_ROLE"  # tells a process, and what it starts, whose it is
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def _commands(service: Service) -> dict[str, tuple[str, ...]]:
     api = (*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(ROOT), "--host", HOST)
     api += ("--port", service.base_url.rpartition(":")[2], "--no-access-log", "--log-level", "warning")
     api += ("--http", "api.middleware.connections:BoundedHttp", "--backlog", "128")
-    worker = "tests.faults.worker_process" if service.parts.engine == "fake" else "nightshift.cli.main"
+    worker = "tests.faults.kit.worker_process" if service.parts.engine == "fake" else "nightshift.cli.main"
     arguments = () if service.parts.engine == "fake" else ("worker",)
     return {
         "api": (*api, "--timeout-graceful-shutdown", "5"),

@@ -9,11 +9,11 @@ from typing import Final
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.workers import WorkerState
-from tests.faults.processes import is_running, pause, resume, send, wait_for
-from tests.faults.proxy import Blackhole, Fault, Latency
-from tests.faults.recoveries import Recoveries
-from tests.faults.schedule import Action, Kind
-from tests.faults.service import Service
+from tests.faults.chaos.recoveries import Recoveries
+from tests.faults.chaos.schedule import Action, Kind
+from tests.faults.kit.processes import is_running, pause, resume, send, wait_for
+from tests.faults.kit.proxy import Blackhole, Fault, Latency
+from tests.faults.kit.service import Service
 
 DELAY: Final = Latency(ms=100)
 DELAY_S: Final = 3.0

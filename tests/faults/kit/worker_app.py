@@ -1,4 +1,4 @@
-"""The worker's Celery application with the fake engine in it: for `celery --app tests.faults.worker_app`."""
+"""The worker's Celery application with the fake engine: `celery --app tests.faults.kit.worker_app`."""
 
 import os
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from kombu.transport import virtual
 
 from nightshift.processes import failpoints
-from tests.faults.fake_engine import load_fake
+from tests.faults.kit.fake_engine import load_fake
 from workers import composition, runtime
 from workers.app import app
 from workers.intake import claiming

@@ -39,7 +39,12 @@ from nightshift.processes.supervisor import Process, run_program
 # What the service's processes import, but for modules that do something when they are imported.
 PRELOADED: Final = (
     *("api.app", "scheduler.__main__", "nightshift.cli.main", "nightshift.processes.worker_child"),
-    *("workers.composition", "workers.intake.pool", "tests.faults.fake_engine", "nightshift.objectstore.s3"),
+    *(
+        "workers.composition",
+        "workers.intake.pool",
+        "tests.faults.kit.fake_engine",
+        "nightshift.objectstore.s3",
+    ),
     *("uvicorn", "uvicorn.loops.auto", "uvicorn.protocols.websockets.auto", "uvicorn.lifespan.on"),
     *("celery.bin.celery", "celery.apps.worker", "celery.fixups.django", "kombu.transport.redis"),
     *("sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite.pysqlite", "psycopg_binary"),
@@ -102,7 +107,7 @@ class ForkServer:
         with theirs:
             process = subprocess.Popen(
                 (sys.executable, "-P", "-c", f"from {__name__} import main; main({theirs.fileno()})"),
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -173,7 +178,7 @@ _was_forked = False
 
 
 def main(requests_fd: int) -> None:
-    """The server: `python -c "from tests.faults.forks import main; main(3)"`."""
+    """The server: `python -c "from tests.faults.kit.forks import main; main(3)"`."""
     _end_with_parent()
     for module in PRELOADED:
         importlib.import_module(module)

@@ -17,8 +17,8 @@ import httpx
 
 from nightshift.jobs import Face
 from nightshift.jobs.ids import job_id_of_batch
-from tests.faults.processes import PATIENCE_S
-from tests.faults.service import Service
+from tests.faults.kit.processes import PATIENCE_S
+from tests.faults.kit.service import Service
 
 RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
 RETRY_S: Final = 0.1  # a service that is being restarted can only be asked again

@@ -28,8 +28,8 @@ from nightshift.processes.children import ChildExit
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import DEFAULT_TENANT
-from tests.faults.fake_engine import MODEL
-from tests.faults.processes import (
+from tests.faults.kit.fake_engine import MODEL
+from tests.faults.kit.processes import (
     PATIENCE_S,
     Footprint,
     Kept,
@@ -40,7 +40,7 @@ from tests.faults.processes import (
     send,
     wait_for,
 )
-from tests.faults.proxy import FaultProxy
+from tests.faults.kit.proxy import FaultProxy
 from tests.integration.api.conftest import insert_key
 from tests.integration.objectstore.s3_faults import FaultyS3
 from tests.integration.servers import PostgresServer, S3Server, ValkeyServer

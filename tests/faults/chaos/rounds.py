@@ -12,14 +12,14 @@ from sqlalchemy import func, select
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import Face, JobKind, JobState
 from nightshift.store import tables
-from tests.faults import oracle
-from tests.faults.damage import Damage
-from tests.faults.oracle import Limits, OracleFailure
-from tests.faults.processes import Footprint
-from tests.faults.recoveries import Recoveries
-from tests.faults.schedule import Action, Kind
-from tests.faults.service import Service
-from tests.faults.workload import BulkJob, Job, Row, some_rows, submit_bulk, submit_online
+from tests.faults.chaos import oracle
+from tests.faults.chaos.damage import Damage
+from tests.faults.chaos.oracle import Limits, OracleFailure
+from tests.faults.chaos.recoveries import Recoveries
+from tests.faults.chaos.schedule import Action, Kind
+from tests.faults.chaos.workload import BulkJob, Job, Row, some_rows, submit_bulk, submit_online
+from tests.faults.kit.processes import Footprint
+from tests.faults.kit.service import Service
 
 JOBS_OPEN_MAX: Final = 6  # bulk jobs that have not ended: enough for all workers, and soon done
 FEED_S: Final = 0.25  # between two submissions

@@ -23,10 +23,10 @@ from nightshift.jobs.ids import batch_id
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.rows.outputs import RowResult, json_line
 from nightshift.store import tables
-from tests.faults.answers import Asked, answers_of
-from tests.faults.processes import PATIENCE_S, wait_for
-from tests.faults.service import Service
-from tests.faults.workload import BulkJob, Job, OnlineJob, Row
+from tests.faults.chaos.answers import Asked, answers_of
+from tests.faults.chaos.workload import BulkJob, Job, OnlineJob, Row
+from tests.faults.kit.processes import PATIENCE_S, wait_for
+from tests.faults.kit.service import Service
 from workers.serving.inference import Identity
 
 FAR_AHEAD: Final = timedelta(days=1000)

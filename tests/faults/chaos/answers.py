@@ -14,8 +14,8 @@ from nightshift.endpoints.chat import Chat, ChatRequest
 from nightshift.jobs import Answer
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
-from tests.faults.fake_engine import FakeTokenizer, answer_tokens
-from tests.faults.processes import PATIENCE_S
+from tests.faults.kit.fake_engine import FakeTokenizer, answer_tokens
+from tests.faults.kit.processes import PATIENCE_S
 from workers.engine import Output
 from workers.serving.inference import Identity, Progress, TextAnswer
 from workers.serving.model_server import Inference

@@ -15,7 +15,7 @@ from typing import Final
 
 from nightshift.processes.children import AfterExit, Child, ChildExit, Launch, RestartBackoff
 from nightshift.processes.supervisor import Spawn, Supervisor, run_program
-from tests.faults.forks import is_server
+from tests.faults.kit.forks import is_server
 
 TICK_S: Final = 0.02  # another process can only be asked again, not waited for
 RESTART: Final = RestartBackoff(first_s=0.1, factor=1.0)  # at once, however often it dies
