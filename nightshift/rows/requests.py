@@ -96,14 +96,21 @@ def _as_id(value: Any) -> str | None:
     return value
 
 
-def check_envelope(line: JsonObject, endpoint: str) -> JsonObject:
-    """The body of a batch line that has all four fields, itself unchecked. Raises InvalidRequest."""
-    if not is_custom_id(line["custom_id"]):
+def check_custom_id(value: Any) -> None:
+    """Raises InvalidRequest."""
+    if not is_custom_id(value):
         raise InvalidRequest(
             f"'custom_id' must be a text of 1 to {CUSTOM_ID_CHARS_MAX} characters, none of them NUL.",
             param="custom_id",
             code="missing_required_parameter",
         )
+
+
+def check_envelope(line: JsonObject, endpoint: str) -> JsonObject:
+    """Check the method, url and body of a batch line that has them. Returns the body.
+
+    Raises InvalidRequest.
+    """
     if line["method"] != "POST":
         message = f"'method' must be POST, not {quoted(line['method'])}."
         raise InvalidRequest(message, param="method", code="invalid_method")
@@ -113,9 +120,13 @@ def check_envelope(line: JsonObject, endpoint: str) -> JsonObject:
     body = line["body"]
     if not isinstance(body, dict):
         raise InvalidRequest("'body' must be an object.", param="body", code="missing_required_parameter")
+    return body
+
+
+def refuse_stream(body: JsonObject) -> None:
+    """Raises InvalidRequest."""
     if body.get("stream"):
         raise InvalidRequest("'stream' is not possible in a batch.", param="body.stream")
-    return body
 
 
 def quoted(value: Any) -> str:
@@ -133,4 +144,7 @@ def _batch_line(line: JsonObject, endpoint: str, number: str) -> RowRequest:
             code="missing_required_parameter",
         )
     whole = {"custom_id": number, "method": "POST", "url": endpoint, **line}
-    return RowRequest(body=check_envelope(whole, endpoint), custom_id=whole["custom_id"])
+    check_custom_id(whole["custom_id"])
+    body = check_envelope(whole, endpoint)
+    refuse_stream(body)
+    return RowRequest(whole["custom_id"], body)

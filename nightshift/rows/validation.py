@@ -13,7 +13,7 @@ from nightshift.endpoints import Endpoint
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import InputError, JsonObject
 from nightshift.rows.lines import BadLine, Line, parse_object
-from nightshift.rows.requests import check_envelope, quoted
+from nightshift.rows.requests import check_custom_id, check_envelope, quoted, refuse_stream
 
 ERRORS_MAX: Final = 100  # the last message counts the others
 ID_DIGEST_BYTES: Final = 16  # per row, to find duplicates without collisions
@@ -120,9 +120,9 @@ class _Validator:
         for name in ("custom_id", "method", "url", "body"):
             if row.get(name) is None:
                 raise InvalidRequest(f"'{name}' is missing.", param=name, code="missing_required_parameter")
-        body = check_envelope(row, self.endpoint.route)
+        check_custom_id(row["custom_id"])
         self._check_is_new(row["custom_id"])
-        return body
+        return check_envelope(row, self.endpoint.route)
 
     def _check_is_new(self, custom_id: str) -> None:
         digest = blake2b(custom_id.encode(errors="surrogatepass"), digest_size=ID_DIGEST_BYTES).digest()
@@ -133,6 +133,7 @@ class _Validator:
 
     def _check_body(self, body: JsonObject) -> None:
         self._check_model(body.get("model"))
+        refuse_stream(body)
         try:
             self.embedding_inputs += self.endpoint.check_line(body)
         except InvalidRequest as error:

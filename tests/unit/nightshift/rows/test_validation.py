@@ -59,6 +59,19 @@ def codes(found: ValidationReport) -> list[tuple[int | None, str]]:
     return [(error.line, error.code) for error in found.errors]
 
 
+def test_a_line_with_another_fault_still_has_its_id_and_names_its_model() -> None:
+    streamed = line(2, {"stream": True, "model": "n"})
+
+    found = report(line(1, method="GET"), line(1), streamed, line(3, {"model": "m"}))
+
+    assert codes(found) == [
+        (1, "invalid_method"),
+        (2, "duplicate_custom_id"),
+        (3, "invalid_value"),
+        (4, "mismatched_model"),
+    ]
+
+
 def test_a_good_file_has_rows_a_model_and_no_errors() -> None:
     found = report(line(1), b"", line(2), b"  ", line(3))
 
