@@ -13,7 +13,7 @@ from api.rings import RingSender
 from nightshift.broker.hints import HintPublisher
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamReader
-from nightshift.fleet.catalogue import CachedCatalogue
+from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.submission import Submitter
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.objectstore.sources import Sources

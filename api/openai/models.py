@@ -5,8 +5,8 @@ from fastapi.responses import JSONResponse, Response
 
 from api.dependencies import CallerDep, ServicesDep
 from api.responses.times import seconds
-from nightshift.fleet.catalogue import ServedModel
 from nightshift.jobs import JsonObject
+from nightshift.lifecycle.catalogue import ServedModel
 
 router = APIRouter(tags=["OpenAI"])
 

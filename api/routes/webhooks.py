@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
 from api.dependencies import CallerDep, ServicesDep
-from nightshift.tenants.vault import kept_webhook_secret
+from nightshift.lifecycle.webhook_secrets import kept_webhook_secret
 
 router = APIRouter(prefix="/v1/webhooks", tags=["Webhooks"])
 

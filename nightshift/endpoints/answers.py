@@ -4,7 +4,7 @@ from typing import Final
 
 from nightshift.jobs import JsonObject, Usage
 
-ERROR_CHARS_MAX: Final = 1000  # of an error's message, and of the name of what it is about
+ERROR_CHARS_MAX: Final = 1000  # of an error's message, and of its `param`
 
 
 def usage_json(usage: Usage) -> JsonObject:

@@ -7,21 +7,20 @@ from typing import Any, Final, Literal
 
 from pydantic import field_validator
 
-from nightshift.endpoints.endpoint import Cells, ColumnType, Endpoint
-from nightshift.endpoints.requests import Count, ModelRequest
+from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
+from nightshift.endpoints.endpoint import Cells, ColumnType
+from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest
-from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
 
 INPUTS_MAX: Final = 2048  # per request
 
 
-class EmbeddingRequest(ModelRequest):
+class EmbeddingRequest(EncoderRequest):
     """POST /v1/embeddings. `inputs` are the texts, or token id lists, one by one."""
 
     input: Any
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Count | None = None
 
     @field_validator("encoding_format", mode="before")
     @classmethod
@@ -38,18 +37,14 @@ class EmbeddingRequest(ModelRequest):
     def inputs(self) -> list[str | list[int]]:
         return _inputs(self.input)
 
-    @property
-    def text_chars(self) -> int:
-        return sum(len(text) for text in self.inputs if isinstance(text, str))
 
-
-class Embeddings(Endpoint):
+class Embeddings(EncoderEndpoint):
     route = "/v1/embeddings"
     name = "embeddings"
     operation = "create_embeddings"
     summary = "Turn texts into vectors"
-    model_kind = ModelKind.ENCODER
     request_type = EmbeddingRequest
+    input_field = "input"
     columns: Mapping[str, ColumnType] = {"embedding": ColumnType.FLOATS}
 
     def row_template(self, model: str, placeholder: str) -> JsonObject:
@@ -61,10 +56,8 @@ class Embeddings(Endpoint):
         except ValueError as error:
             raise InvalidRequest(f"{error}.", param="input", code="missing_required_parameter") from error
 
-    def answer(
-        self, request: EmbeddingRequest, embeddings: Sequence[bytes], prompt_tokens: int
-    ) -> JsonObject:
-        """An answer's body. Each embedding is little-endian float32 bytes."""
+    def answer(self, request: ModelRequest, embeddings: Sequence[bytes], prompt_tokens: int) -> JsonObject:
+        assert isinstance(request, EmbeddingRequest), "parsed by this endpoint"
         return {
             "object": "list",
             "model": request.model,
@@ -83,9 +76,9 @@ class Embeddings(Endpoint):
         """The vector of a row with one input; other rows have the body."""
         data = body.get("data") or []
         if len(data) != 1:
-            return Cells({"embedding": None}, say_all=False)
+            return Cells({"embedding": None}, is_complete=False)
         vector = data[0]["embedding"]
-        return Cells({"embedding": _decoded(vector)}, say_all=True)
+        return Cells({"embedding": _decoded(vector)}, is_complete=True)
 
 
 def _inputs(value: object) -> list[str | list[int]]:

@@ -26,7 +26,7 @@ class Cells:
     """An answer as columns."""
 
     values: Mapping[str, object]
-    say_all: bool  # the body adds nothing
+    is_complete: bool  # the body adds nothing
 
 
 class Endpoint(ABC):
@@ -79,7 +79,7 @@ class Endpoint(ABC):
     def check_line(self, body: JsonObject) -> int:
         """Quickly check a batch line's body; the rest is checked when the row runs.
 
-        Returns its number of embedding inputs. Raises InvalidRequest.
+        Returns how many inputs count towards the file's limit. Raises InvalidRequest.
         """
 
     def parse(self, body: JsonObject) -> ModelRequest:

@@ -229,4 +229,4 @@ class TextEndpoint(Endpoint):
     def cells(self, body: JsonObject) -> Cells:
         """The first choice's text; the body has the rest."""
         choices = body.get("choices")
-        return Cells({"text": self.choice_text(choices[0]) if choices else None}, say_all=False)
+        return Cells({"text": self.choice_text(choices[0]) if choices else None}, is_complete=False)

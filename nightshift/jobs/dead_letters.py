@@ -22,6 +22,10 @@ CRASHES_MAX: Final = 3  # of a row, where the last loss is explained and the row
 # time: in 1000 random kills five alone happened to 18 rows of 10,712, twenty to none (docs/dead_letters.md).
 UNEXPLAINED_CRASHES_MAX: Final = 22
 
+# Explained losses in a row with a shard none of whose rows had begun: reading it crashes the worker. After as
+# many a supervisor gives its worker up (`EXITS_IN_A_ROW_MAX`).
+READING_CRASHES_MAX: Final = 5
+
 ERROR_CODE: Final = "row_crashes_workers"
 
 
@@ -33,6 +37,8 @@ class LostShard:
     in_flight: tuple[int, ...] = ()  # rows in the engine, as far as they were journalled
     suspects: Mapping[int, int] = field(default_factory=dict)  # crashes of each suspected row
     is_isolating: bool = False  # suspects run alone
+    is_waiting: bool = False  # an online request that has not begun to run alone
+    crashes_in_a_row: int = 0  # of `crashes`, those since it last made progress
 
     @property
     def ran_alone(self) -> bool:
@@ -53,11 +59,12 @@ class Charge:
     rows: tuple[int, ...] = ()  # each is charged a crash
     dead_row: int | None = None  # one of `rows`, which is not run again
     isolate: bool = False  # suspects run alone from now on
+    give_up: bool = False  # the shard as a whole
 
 
 def charges(cause: ExitCause, held: Sequence[LostShard]) -> Sequence[Charge]:
     """What each shard of a lost worker is charged: the row that ran alone; without one, the shards that may
-    have had rows in the engine; without any, all shards, since reading one may have crashed the worker.
+    have had rows in the engine; without any, all but waiting requests, since reading one may have crashed it.
 
     Two rows that both ran alone contradict each other, and nothing is charged.
     """
@@ -68,7 +75,7 @@ def charges(cause: ExitCause, held: Sequence[LostShard]) -> Sequence[Charge]:
     elif any(alone):
         charged = alone
     else:
-        charged = running if any(running) else [True] * len(held)
+        charged = running if any(running) else [not shard.is_waiting for shard in held]
     return [
         _charge(cause, shard) if is_charged else Charge(shard=False, isolate=shard.is_isolating)
         for shard, is_charged in zip(held, charged, strict=True)
@@ -77,7 +84,10 @@ def charges(cause: ExitCause, held: Sequence[LostShard]) -> Sequence[Charge]:
 
 def _charge(cause: ExitCause, lost: LostShard) -> Charge:
     if not lost.ran_alone:
-        return Charge(shard=True, rows=lost.in_flight, isolate=lost.is_isolating or bool(lost.in_flight))
+        isolate = lost.is_isolating or bool(lost.in_flight)
+        has_crashed_reading = cause.is_explained and lost.crashes and not lost.in_flight
+        give_up = bool(has_crashed_reading) and lost.crashes_in_a_row + 1 >= READING_CRASHES_MAX
+        return Charge(shard=True, rows=lost.in_flight, isolate=isolate, give_up=give_up)
     (row,) = lost.in_flight
     crashes_max = CRASHES_MAX if cause.is_explained else UNEXPLAINED_CRASHES_MAX
     is_dead = lost.suspects[row] + 1 >= crashes_max

@@ -70,7 +70,7 @@ class Trust:
         return now_s >= self.renewed_at_s + self.config.ttl_s
 
 
-def retry_delay_s(faults: int, key: str) -> float:
+def fault_delay_s(faults: int, key: str) -> float:
     """Seconds to wait after this many external faults in a row: 1, 2, 4 … 60 s ± 20 %, fixed by `key`."""
     spread = int.from_bytes(hashlib.sha256(f"{key}:{faults}".encode()).digest()[:4]) / 2**32
     return RETRY.delay_s(faults) * (1 + RETRY_JITTER * (2 * spread - 1))

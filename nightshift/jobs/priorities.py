@@ -1,4 +1,4 @@
-"""The order of claims. The SQL in `store/shards/claims.py` sorts by the same values:
+"""Priority classes, and the order of claims, which `store/shards/claims.py` computes in SQL:
 
     1  effective rank   the class, one better when the deadline is near or the job has waited long
     2  in flight        the tenant with the fewest shards leased right now
@@ -13,7 +13,7 @@ fair as one by one.
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -47,28 +47,3 @@ class PriorityConfig:
 
     deadline_ramp: timedelta = timedelta(minutes=30)  # until its deadline
     ageing: timedelta = timedelta(hours=6)  # since its creation
-
-
-def effective_rank(
-    priority: PriorityClass,
-    created_at: datetime,
-    deadline_at: datetime,
-    now: datetime,
-    config: PriorityConfig,
-) -> int:
-    """The class's rank, one better when the job is urgent, at least 0."""
-    urgent = deadline_at <= now + config.deadline_ramp or created_at <= now - config.ageing
-    return max(0, priority.rank - 1) if urgent else priority.rank
-
-
-def claim_key(
-    priority: PriorityClass, effective_rank: int, in_flight: int, fewest_lifted: int | None
-) -> tuple[int, int, int]:
-    """What jobs are ordered by before deadline and age; the least goes first.
-
-    `in_flight`: leased shards of its tenant. `fewest_lifted`: the smallest such number among the tenants with
-    lifted jobs of its class, None if there are none. A tenant with fewer takes that tenant's turn.
-    """
-    if fewest_lifted is not None and in_flight < fewest_lifted:
-        return (priority.rank - 1, fewest_lifted, in_flight)
-    return (effective_rank, in_flight, in_flight)

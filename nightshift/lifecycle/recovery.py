@@ -54,7 +54,7 @@ def verdict(abandoned: ExpiredLease, attempts_max: int, charge: Charge) -> Verdi
         return Verdict.STOP
     is_dead = charge.dead_row is not None and abandoned.kind is JobKind.ONLINE  # it has no other row
     is_worn_out = charge.shard and abandoned.attempts_in_a_row >= attempts_max
-    if is_dead or is_worn_out or not abandoned.retry_on_interrupt:
+    if is_dead or charge.give_up or is_worn_out or not abandoned.retry_on_interrupt:
         return Verdict.GIVE_UP
     return Verdict.RETRY
 
@@ -77,7 +77,7 @@ def recover_lost(
         lost = [
             _lost_shard(tx, one) for one in (*its, *(one for one in beside if one.worker_id == worker_id))
         ]
-        for one, was, charge in zip(its, lost, charges(cause, lost), strict=False):  # those beside stay
+        for one, was, charge in zip(its, lost, charges(cause, lost), strict=False):  # the other leases stay
             decided = verdict(one, attempts_max, charge)
             known = was.suspects
             verdicts[decided] += recover(tx, one, decided, now, charge=charge, cause=cause, known=known)
@@ -113,7 +113,7 @@ def recover(
 ) -> bool:
     """Carry a verdict out. `known`: crashes of its suspected rows before. False: the term had moved on."""
     if decided is Verdict.RETRY:
-        changed = tx.leases.requeue(abandoned, charge=charge.shard, isolate=charge.isolate)
+        changed = tx.leases.requeue(abandoned, counts_attempt=charge.shard, isolate=charge.isolate)
     else:
         state = ShardState.STOPPED if decided is Verdict.STOP else ShardState.FAILED
         changed = tx.leases.end(abandoned, state)
@@ -159,7 +159,14 @@ def _lost_shard(tx: Transaction, abandoned: ExpiredLease) -> LostShard:
         in_flight = (ONLINE_ROW,)  # it is journalled only when it runs alone
     # Nearly all shards have lost no worker before, and cost no look.
     suspects = tx.dead_letters.suspects(abandoned.shard_id) if crashes else {}
-    return LostShard(crashes, in_flight, suspects, abandoned.is_isolating)
+    return LostShard(
+        crashes,
+        in_flight,
+        suspects,
+        abandoned.is_isolating,
+        is_waiting=is_online and abandoned.is_isolating and not in_flight,
+        crashes_in_a_row=min(crashes, abandoned.attempts_in_a_row - 1),
+    )
 
 
 def _record_crashes(

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from nightshift.errors import InvalidRequest
-from nightshift.fleet.catalogue import CachedCatalogue
 from nightshift.jobs import Face, JobKind, JobSpec, JsonObject, NewJob
 from nightshift.jobs.files import FilePurpose
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.admission import admit_bulk, admit_online
+from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore import Locations, ObjectUri
 from nightshift.objectstore.sources import is_file_id

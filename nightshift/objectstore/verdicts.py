@@ -4,10 +4,10 @@ from typing import Literal
 
 from nightshift.errors import CredentialsRefused, NightshiftError, StorageDenied, StorageUnavailable
 
-Verdict = Literal["retry", "pause", "fail"]
+StorageReaction = Literal["retry", "pause", "fail"]
 
 
-def storage_verdict(error: NightshiftError, *, in_our_store: bool) -> Verdict:
+def storage_verdict(error: NightshiftError, *, in_our_store: bool) -> StorageReaction:
     """`retry` with a growing delay, `pause` until the operator acts, or `fail` with the reason to the job's
     owner.
 

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """What is done before there is anything to do: settings are read, places are opened. Ends the process
+    """Startup: settings are read, stores opened: settings are read, places are opened. Ends the process
     where that is not possible. Raises SystemExit.
     """
     try:

@@ -49,7 +49,7 @@ T = TypeVar("T")
 TRIES_MAX: Final = 4  # of a transaction that loses against others
 CONFLICT_RETRY: Final = Backoff(
     first_s=0.02, longest_s=0.1
-)  # at most: two that met once are to miss each other
+)  # at most: jitter, so that two do not conflict again
 
 
 class Transaction:

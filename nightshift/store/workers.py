@@ -35,7 +35,7 @@ class Workers:
         with suppress(IntegrityError), self._connection.begin_nested():
             self._connection.execute(insert(worker).values(**known))
 
-    def heard(self, worker_id: str, state: WorkerState, now: datetime) -> bool:
+    def record_heartbeat(self, worker_id: str, state: WorkerState, now: datetime) -> bool:
         """Record a heartbeat. True: the worker is to drain."""
         wanted = self._connection.execute(
             update(worker)

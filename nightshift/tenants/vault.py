@@ -13,9 +13,7 @@ from pathlib import Path
 from cryptography.fernet import Fernet, InvalidToken
 
 from nightshift.errors import ConfigurationError
-from nightshift.outbound.webhooks import new_secret
 from nightshift.settings import DataSettings
-from nightshift.store import Transaction
 
 KEY_FILE = "secret_key"
 
@@ -38,18 +36,6 @@ class Vault:
                 "A stored secret was encrypted with another NIGHTSHIFT_SECRET_KEY: put the old key back.",
                 param="SECRET_KEY",
             ) from error
-
-
-def kept_webhook_secret(tx: Transaction, vault: Vault, tenant_id: str) -> bytes:
-    """A tenant's own webhook secret, encrypted; created on first use. Concurrent creators all return the
-    stored one.
-    """
-    kept = tx.keys.webhook_secret(tenant_id)
-    if kept is None:
-        tx.keys.keep_webhook_secret(tenant_id, vault.encrypt(new_secret()), tx.now())
-        kept = tx.keys.webhook_secret(tenant_id)
-    assert kept is not None, "a tenant's secret is never deleted"
-    return kept
 
 
 def open_vault(settings: DataSettings) -> Vault:

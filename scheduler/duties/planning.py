@@ -11,8 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from nightshift.errors import InvalidRequest, QueueUnavailable, StorageError
-from nightshift.fleet.catalogue import Catalogue
 from nightshift.jobs import Counts, Face, InputError, Job, JobState
+from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.lifecycle.transitions import finish, plan
 from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id

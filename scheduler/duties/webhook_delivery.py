@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
 
+from nightshift.lifecycle.webhook_secrets import kept_webhook_secret
 from nightshift.outbound.safe_http import BlockedUrl, EgressResponse, NoAnswer
 from nightshift.outbound.webhooks import (
     GONE,
@@ -28,7 +29,7 @@ from nightshift.outbound.webhooks import (
 )
 from nightshift.processes import failpoints
 from nightshift.store import Store
-from nightshift.tenants.vault import Vault, kept_webhook_secret
+from nightshift.tenants.vault import Vault
 from scheduler.runtime.duty import Result
 from scheduler.runtime.in_flight import InFlightLimiter
 

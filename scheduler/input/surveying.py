@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from nightshift.errors import ObjectNotFound
-from nightshift.fleet.catalogue import Catalogue
 from nightshift.jobs import InputError, Job, NewShard
+from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.objectstore import Locations, ObjectInfo, ObjectUri
 from nightshift.objectstore.sources import Source, Sources, is_file_id
 from nightshift.rows.inputs import BadRow, InputFormat, InputObject, Row, describe, format_of, iter_rows

@@ -2,8 +2,8 @@
 
 from nightshift import endpoints
 from nightshift.errors import ObjectNotFound
-from nightshift.fleet.catalogue import Catalogue
 from nightshift.jobs import Job
+from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.objectstore.sources import Source
 from nightshift.rows.inputs import InputFormat, UnreadableInput, format_of
 from nightshift.rows.lines import lines_in_range

@@ -66,7 +66,7 @@ def record(line: ResultLine, endpoint: Endpoint) -> Record:
         "prompt_tokens": line.prompt_tokens,
         "completion_tokens": line.completion_tokens,
         **answer.values,
-        "body": None if answer.say_all or not body else _json_text(body),
+        "body": None if answer.is_complete or not body else _json_text(body),
     }
 
 

@@ -43,6 +43,7 @@ class WorkWatch:
         self._idle_periods = 0
         self._is_idle = False
         self._is_closed = False
+        self._has_failed = False
         self._due_at_s = float("inf")
 
     @property
@@ -60,10 +61,14 @@ class WorkWatch:
         """Returns the seconds until the next look."""
         try:
             self._set_idle(self._is_leading() and self._has_no_work())
+            self._has_failed = False
         except DatabaseUnavailable:  # the duties log it
             self._set_idle(False)
+            self._has_failed = False
         except Exception:  # no schema yet, or a backup is being restored
-            log.exception("cannot tell whether there is work", extra={"action": "watch_failed"})
+            if not self._has_failed:  # not at every look
+                log.exception("cannot tell whether there is work", extra={"action": "watch_failed"})
+            self._has_failed = True
             self._set_idle(False)
         if not self._is_idle:
             return self._config.busy_look_s

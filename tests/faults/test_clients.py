@@ -32,7 +32,7 @@ from tests.faults.chaos.workload import (
     submit_bulk,
     submit_online,
 )
-from tests.faults.kit.processes import PATIENCE_S, wait_for
+from tests.faults.kit.processes import WAIT_MAX_S, wait_for
 from tests.faults.kit.service import Service
 from tests.integration.servers import HOST
 from tests.receiver import Answer, Receiver, receiver, says, says_nothing_until
@@ -284,7 +284,7 @@ def test_clients_that_never_ask_do_not_keep_others_from_being_answered(
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (API_FILES_MAX, hard))
     with ExitStack() as stack:
         for number in range(clients):
-            slow = stack.enter_context(socket.create_connection((HOST, _port(service)), PATIENCE_S))
+            slow = stack.enter_context(socket.create_connection((HOST, _port(service)), WAIT_MAX_S))
             slow.sendall(sends[number % len(sends)].replace(b"KEY", service.api_key.encode()))
         jobs = [submit_online(service, Row("one", f"{number} asks properly")) for number in range(3)]
         oracle.quiesce(service, jobs)

@@ -22,7 +22,7 @@ from tests.faults.chaos.workload import Job, OnlineJob, Row, some_rows, submit_b
 from tests.faults.conftest import ServiceOf
 from tests.faults.kit.launch import SCALED
 from tests.faults.kit.outages import POSTGRESQL, cut_off, wait_until_ended
-from tests.faults.kit.processes import PATIENCE_S, wait_for
+from tests.faults.kit.processes import WAIT_MAX_S, wait_for
 from tests.faults.kit.proxy import Reset
 from tests.faults.kit.service import Parts, Service
 
@@ -85,7 +85,7 @@ def test_an_outage_costs_time_and_nothing_else(service: Service, name: str) -> N
         assert int(answer.headers["retry-after"]) >= 1
     judge(service, jobs, Limits(attempts_max=4))
     print(f"{name}: everything was done {time.monotonic() - ended_s:.1f} s after it")
-    assert crashes(service, jobs) == 0, "no row was to blame"
+    assert crashes(service, jobs) == 0, "no row caused a crash"
 
 
 ASKED = Row("asked", "hello")
@@ -96,7 +96,7 @@ def ask(service: Service) -> httpx.Response:
     webhook = {"url": service.receiver.numeric_url}
     body = {"endpoint": "chat", "body": ASKED.body(service.model), "webhook": webhook}
     with service.http() as http:
-        return http.post("/v1/jobs", json=body, timeout=PATIENCE_S)
+        return http.post("/v1/jobs", json=body, timeout=WAIT_MAX_S)
 
 
 def accepted(answers: Iterable[httpx.Response]) -> list[Job]:

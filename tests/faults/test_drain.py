@@ -16,7 +16,7 @@ from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
-from tests.faults.kit.processes import PATIENCE_S, is_running, send, wait_for
+from tests.faults.kit.processes import WAIT_MAX_S, is_running, send, wait_for
 from tests.faults.kit.proxy import Blackhole, Refuse
 from tests.faults.kit.service import Parts, Service
 
@@ -259,7 +259,7 @@ def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same
         assert tx.jobs.fetch(job.id).tokens_redone == 0, "who is told to go takes them along"
     assert send(second.pid, signal.SIGKILL)
 
-    oracle.quiesce(service, [job], PATIENCE_S * service.parts.slower)
+    oracle.quiesce(service, [job], WAIT_MAX_S * service.parts.slower)
     oracle.check(service, [job], Limits(attempts_max=2))
     assert known(service)[first.id].ended_cause is ExitCause.DRAINED
     assert known(service)[second.id].ended_cause is ExitCause.KILLED

@@ -18,7 +18,7 @@ from nightshift.jobs import JobState
 from nightshift.store import tables
 from tests.faults.chaos import oracle
 from tests.faults.chaos.workload import Job, OnlineJob, Row, some_rows, submit_bulk, submit_online
-from tests.faults.kit.processes import PATIENCE_S, wait_for
+from tests.faults.kit.processes import WAIT_MAX_S, wait_for
 from tests.faults.kit.service import Service
 
 PLACES = 4  # online requests a worker holds
@@ -134,13 +134,13 @@ def test_ten_times_too_much_is_refused_in_time_and_the_rest_is_done(service: Ser
     polite = Client(service.as_tenant("polite"))
     bulk = Client(service.as_tenant("bulk"))
     with flooding(service, {"noisy": 4, "loud": 2}) as floods, ExitStack() as stack:
-        wait_for("the house is full", lambda: all(client.refused for client in floods))
+        wait_for("the queue is full", lambda: all(client.refused for client in floods))
         before, offered_before = memory_of(service), sum(client.offered for client in floods)
 
         http = stack.enter_context(polite.service.http())
         while polite.ask(http, slow_row()) == 0:
             continue
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + WAIT_MAX_S
         while (seconds := polite.ask(http, slow_row())) > 0:
             assert time.monotonic() < deadline_s, "a client that does as it is told gets through"
             time.sleep(seconds)  # as it was told to

@@ -17,7 +17,7 @@ from tests.faults.chaos.workload import BulkJob, Job, Row, submit_bulk, submit_o
 from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts, Service, Stamp
 
-PATIENCE_S = 180.0  # some workers die in turn, and each takes its time to start
+WAIT_MAX_S = 180.0  # some workers die in turn, and each takes its time to start
 POISONS = 3  # at once, in any test
 # Every loss may have been another's; one is the test's.
 LIMITS = Limits(attempts_max=POISONS * CRASHES_MAX + 2)
@@ -47,7 +47,7 @@ def poisonous(custom_id: str, words: str) -> Row:
 
 
 def run(service: Service, jobs: Sequence[Job]) -> None:
-    oracle.quiesce(service, jobs, PATIENCE_S)
+    oracle.quiesce(service, jobs, WAIT_MAX_S)
     oracle.check(service, jobs, LIMITS)
 
 

@@ -20,7 +20,7 @@ from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import Job, Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
 from tests.faults.kit.outages import REDIS, paused, wait_until_ended
-from tests.faults.kit.processes import PATIENCE_S, wait_for
+from tests.faults.kit.processes import WAIT_MAX_S, wait_for
 from tests.faults.kit.service import Parts, Service
 
 LASTS_S = 300.0 if os.environ.get("LONG") else 0.0  # at least until everything has been done without Redis
@@ -41,7 +41,7 @@ def submit_some(service: Service, seed: int) -> list[Job]:
     """Jobs of every kind, the first of them accepted at once."""
     with service.http() as http:
         body = {"endpoint": "chat", "body": Row("x", "hello").body(service.model)}
-        answer = http.post("/v1/jobs", json=body, timeout=PATIENCE_S)
+        answer = http.post("/v1/jobs", json=body, timeout=WAIT_MAX_S)
     assert answer.status_code == httpx.codes.ACCEPTED
     jobs: list[Job] = [
         submit_bulk(service, some_rows(40, seed=seed)),
@@ -76,7 +76,7 @@ def test_a_worker_comes_and_goes_without_redis(service: Service) -> None:
     """It neither waits for Redis before it works, nor hangs on it when it is to go."""
     with REDIS["Redis is killed, and comes back as it was"](service):
         with service.http() as http:
-            ready = http.get("/readyz", timeout=PATIENCE_S)
+            ready = http.get("/readyz", timeout=WAIT_MAX_S)
         jobs = submit_some(service, seed=50)
         assert service.restart("worker-1") == 0
         service.wait_until_ready()

@@ -11,7 +11,7 @@ from tests.faults.chaos import oracle
 from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
 from tests.faults.kit import metadata
 from tests.faults.kit.metadata import Metadata, Trouble
-from tests.faults.kit.processes import PATIENCE_S, send, wait_for
+from tests.faults.kit.processes import WAIT_MAX_S, send, wait_for
 from tests.faults.kit.service import Parts, Service
 
 
@@ -108,7 +108,7 @@ def test_a_machine_that_may_be_taken_is_left_for_another_like_it_and_then_is_tak
     service.stop("worker-3")
     (first,) = [worker for worker in workers(service, "spot") if worker.ended_cause is None]
     cloud.is_rebalanced = True
-    cloud.wait_for_asks(3, PATIENCE_S)  # for interruptions and recommendations in turn: it has heard
+    cloud.wait_for_asks(3, WAIT_MAX_S)  # for interruptions and recommendations in turn: it has heard
     cheaply = submit_bulk(service, some_rows(4), capacity="spot")
     oracle.wait_for_ends(service, [cheaply])  # no other worker may run it
 

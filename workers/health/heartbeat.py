@@ -139,7 +139,7 @@ class Heartbeat:
         def renew(tx: Transaction) -> tuple[Sequence[HeldLease], bool]:
             now = tx.now()
             kept = tx.leases.renew([held.lease for held in asked], now, self._config.ttl_s, at_risk)
-            return kept, tx.workers.heard(self._worker_id, self.state, now)
+            return kept, tx.workers.record_heartbeat(self._worker_id, self.state, now)
 
         try:
             kept, is_to_drain = self._store.run(renew)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nightshift.endpoints.embeddings import EmbeddingRequest, Embeddings
+from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import Answer, Usage
@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # needs torch
 
 @dataclass(frozen=True)
 class _Running:
-    endpoint: Embeddings
-    request: EmbeddingRequest
+    endpoint: EncoderEndpoint
+    request: EncoderRequest
     listener: Listener
 
 
@@ -36,14 +36,14 @@ class EmbeddingServer(ModelServer):
     def submit(self, inference: Inference) -> None:
         request = inference.request
         endpoint = inference.endpoint
-        assert isinstance(endpoint, Embeddings), "the model's kind was checked"
-        assert isinstance(request, EmbeddingRequest), "its requests are for embeddings"
+        assert isinstance(endpoint, EncoderEndpoint), "the model's kind was checked"
+        assert isinstance(request, EncoderRequest), "its requests are for vectors"
         if request.dimensions not in (None, self._encoder.dimensions):
             raise InvalidRequest(
                 f"'{self.model.id}' has {self._encoder.dimensions} dimensions and cannot be shortened.",
                 param="dimensions",
             )
-        inputs = [self._token_ids(item) for item in request.inputs]
+        inputs = [self._token_ids(item, endpoint.input_field) for item in request.inputs]
         self._running[inference.id] = _Running(endpoint, request, inference.listener)
         try:
             self._engine.add(EncodeRequest(inference.id, inputs, engine_class(inference.priority)))
@@ -52,7 +52,7 @@ class EmbeddingServer(ModelServer):
             raise Busy from error
         except EngineRefusal as error:
             self._running.pop(inference.id, None)  # a cancel may have been quicker
-            raise invalid(error, "input") from error
+            raise invalid(error, endpoint.input_field) from error
         if inference.id not in self._running:  # cancelled before the engine knew of it
             self._engine.abort(inference.id)
         self._wake()
@@ -61,10 +61,10 @@ class EmbeddingServer(ModelServer):
         if self._running.pop(inference_id, None) is not None:
             self._engine.abort(inference_id)
 
-    def _token_ids(self, item: str | list[int]) -> list[int]:
+    def _token_ids(self, item: str | list[int], field: str) -> list[int]:
         if not isinstance(item, str):
             return item
-        check_length(len(item), self.model.context_length, "input")
+        check_length(len(item), self.model.context_length, field)
         return self._encoder.tokenize(item)
 
     @property

@@ -6,7 +6,7 @@ from typing import Final
 
 from nightshift.errors import NightshiftError, ObjectNotFound, StorageError
 from nightshift.jobs import BulkClaim
-from nightshift.jobs.leases import retry_delay_s
+from nightshift.jobs.leases import fault_delay_s
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import ObjectDamaged
 from nightshift.objectstore.sources import is_file_id
@@ -60,13 +60,13 @@ class Endings:
         if attempts >= BROKEN_MAX:
             self._end(lambda tx: tx.shards.fail_held(self._lease))
         else:
-            delay = timedelta(seconds=retry_delay_s(attempts, self._shard.id))
+            delay = timedelta(seconds=fault_delay_s(attempts, self._shard.id))
             self._end(lambda tx: tx.leases.return_broken(self._lease, tx.now() + delay), tokens_lost)
         return f"broke: {type(error).__name__}: {error}"
 
     def _postpone(self, error: StorageError, tokens_lost: int) -> str:
         """Delay the next lease of the shard, longer each time."""
-        delay = timedelta(seconds=retry_delay_s(self._shard.faults + 1, self._shard.id))
+        delay = timedelta(seconds=fault_delay_s(self._shard.faults + 1, self._shard.id))
         self._end(lambda tx: tx.leases.delay(self._lease, tx.now() + delay), tokens_lost)
         return f"postponed: {error.message}"
 

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError
 from nightshift.jobs import BulkClaim, StopReason
-from nightshift.jobs.leases import retry_delay_s
+from nightshift.jobs.leases import fault_delay_s
 from nightshift.processes import failpoints
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
@@ -275,7 +275,7 @@ class ShardRunner:
     def _retry(self, act: Callable[[], T]) -> T:
         """Retry what the database or our own store fails on; messages are handled meanwhile.
 
-        Raises what waiting does not mend, or anything once it is time to leave.
+        Raises non-retryable errors, or any error once it is time to leave.
         """
         faults = 0
         while True:
@@ -286,7 +286,7 @@ class ShardRunner:
                     raise
                 log.warning("shard waits", extra={"action": "shard_waits", "reason": error.message})
             faults += 1
-            self._handle_until(time.monotonic() + retry_delay_s(faults, self._name))
+            self._handle_until(time.monotonic() + fault_delay_s(faults, self._name))
 
     def _handle_until(self, end_s: float) -> None:
         while (left_s := min(end_s - time.monotonic(), self._orders.left_s)) > 0:

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from nightshift.errors import DatabaseUnavailable, StorageError
-from nightshift.jobs.leases import retry_delay_s
+from nightshift.jobs.leases import fault_delay_s
 from nightshift.objectstore.verdicts import storage_verdict
 from workers.shard.segments import Checkpoint
 
@@ -67,7 +67,7 @@ class Uploads:
             self._on_listed(checkpoint)
 
     def _write(self, checkpoint: Checkpoint) -> bool:
-        """False: abandoned. Raises what waiting does not mend."""
+        """False: abandoned. Raises non-retryable errors."""
         faults = 0
         while not self._abandoned.is_set():
             wait_s = LISTING_RETRY_S
@@ -81,7 +81,7 @@ class Uploads:
                     self._log_waiting(error)
                     if isinstance(error, StorageError):
                         faults += 1
-                        wait_s = retry_delay_s(faults, self._shard)
+                        wait_s = fault_delay_s(faults, self._shard)
             self._abandoned.wait(wait_s)
         return False
 

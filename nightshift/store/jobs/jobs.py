@@ -12,7 +12,6 @@ from sqlalchemy import (
     Row,
     and_,
     bindparam,
-    case,
     func,
     insert,
     or_,
@@ -370,21 +369,6 @@ class Jobs:
 
     def _update(self, *guards: ColumnElement[bool], **values: Any) -> bool:
         return self._connection.execute(update(job).where(*guards).values(**values)).rowcount == 1
-
-
-def claim_order(
-    now: datetime, deadline_ramp: timedelta, ageing: timedelta, in_flight: ColumnElement[int]
-) -> tuple[ColumnElement[int], ...]:
-    """`priorities.claim_key` in SQL, over all claimable jobs."""
-    is_urgent = or_(job.c.deadline_at <= now + deadline_ramp, job.c.created_at <= now - ageing)
-    is_lifted = and_(is_urgent, job.c.priority_rank > 0)
-    fewest_lifted = func.min(case((is_lifted, in_flight))).over(partition_by=job.c.priority_rank)
-    is_in_its_place = in_flight < fewest_lifted
-    return (
-        case((or_(is_lifted, is_in_its_place), job.c.priority_rank - 1), else_=job.c.priority_rank),
-        case((is_in_its_place, fewest_lifted), else_=in_flight),
-        in_flight,
-    )
 
 
 def _position(order: Sequence[Column[Any]], values: Sequence[Any]) -> ColumnElement[Any]:

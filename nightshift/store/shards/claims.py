@@ -14,7 +14,9 @@ from sqlalchemy import (
     Connection,
     Row,
     Subquery,
+    and_,
     bindparam,
+    case,
     func,
     or_,
     select,
@@ -35,7 +37,7 @@ from nightshift.jobs import (
 from nightshift.jobs.leases import Lease, Term
 from nightshift.jobs.priorities import PriorityConfig
 from nightshift.store import tables
-from nightshift.store.jobs.jobs import RUNNABLE_STATES, Jobs, claim_order, to_job
+from nightshift.store.jobs.jobs import RUNNABLE_STATES, Jobs, to_job
 from nightshift.store.shards.dead_letters import DeadLetters
 from nightshift.store.shards.shards import to_shard
 
@@ -149,7 +151,7 @@ class Claims:
     ) -> Sequence[Job]:
         in_flight = self._in_flight(JobKind.BULK)
         of_tenant = func.coalesce(in_flight.c.shards, 0)
-        order = claim_order(now, priorities.deadline_ramp, priorities.ageing, of_tenant)
+        order = _claim_order(now, priorities.deadline_ramp, priorities.ageing, of_tenant)
         # Keys only: to sort jobs, SQLite copies every selected column.
         best = (
             select(job.c.id, *(key.label(f"key_{place}") for place, key in enumerate(order)))
@@ -261,6 +263,21 @@ _TAKE_NEXT = _TAKE.where(
 
 def _taker(worker_id: str, now: datetime, ttl_s: float) -> dict[str, Any]:
     return {"taker": worker_id, "until": now + timedelta(seconds=ttl_s)}
+
+
+def _claim_order(
+    now: datetime, deadline_ramp: timedelta, ageing: timedelta, in_flight: ColumnElement[int]
+) -> tuple[ColumnElement[int], ...]:
+    """What claimable jobs are sorted by before deadline and age: `jobs/priorities.py` in SQL."""
+    is_urgent = or_(job.c.deadline_at <= now + deadline_ramp, job.c.created_at <= now - ageing)
+    is_lifted = and_(is_urgent, job.c.priority_rank > 0)
+    fewest_lifted = func.min(case((is_lifted, in_flight))).over(partition_by=job.c.priority_rank)
+    is_in_its_place = in_flight < fewest_lifted
+    return (
+        case((or_(is_lifted, is_in_its_place), job.c.priority_rank - 1), else_=job.c.priority_rank),
+        case((is_in_its_place, fewest_lifted), else_=in_flight),
+        in_flight,
+    )
 
 
 def _to_lease(row: Row[Any]) -> Lease:

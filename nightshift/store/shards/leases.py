@@ -147,16 +147,18 @@ class Leases:
         self,
         expired: ExpiredLease,
         *,
-        charge: bool = True,
+        counts_attempt: bool = True,
         isolate: bool = False,
         not_before: datetime | None = None,
     ) -> bool:
         """Return it to the queue until `not_before`. False: the term has moved on.
 
-        Without `charge`, the loss counts neither as an attempt nor as a crash. With `isolate`, its suspects
-        run alone.
+        Without `counts_attempt`, the loss counts neither as an attempt nor as a crash. With `isolate`, its
+        suspects run alone.
         """
-        charged = {"crash_count": shard.c.crash_count + 1} if charge else {"attempts": shard.c.attempts - 1}
+        counted = (
+            {"crash_count": shard.c.crash_count + 1} if counts_attempt else {"attempts": shard.c.attempts - 1}
+        )
         return self._release(
             expired.shard_id,
             expired.term,
@@ -164,7 +166,7 @@ class Leases:
             signalled_at=None,
             is_isolating=isolate,
             not_before=not_before,
-            **charged,
+            **counted,
         )
 
     def end(self, expired: ExpiredLease, state: ShardState) -> bool:

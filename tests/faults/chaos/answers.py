@@ -15,7 +15,7 @@ from nightshift.jobs import Answer
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
 from tests.faults.kit.fake_engine import FakeTokenizer, answer_tokens
-from tests.faults.kit.processes import PATIENCE_S
+from tests.faults.kit.processes import WAIT_MAX_S
 from workers.engine import Output
 from workers.serving.inference import Identity, Progress, TextAnswer
 from workers.serving.model_server import Inference
@@ -71,7 +71,7 @@ class ModelAnswers:
             self._submit(number, request, identity)
         answers: dict[int, Answer] = {}
         while len(answers) < len(asked):
-            heard = self._heard.get(timeout=PATIENCE_S)
+            heard = self._heard.get(timeout=WAIT_MAX_S)
             if isinstance(heard, BaseException):
                 raise heard
             answers[heard[0]] = heard[1]

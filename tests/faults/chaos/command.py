@@ -48,7 +48,7 @@ def report(rounds: Sequence[Round]) -> str:
     lines = [
         f"seeds {seeds}, rounds {len(rounds)}, kills {kills}, {took_s / max(kills, 1):.1f} s each",
         f"jobs {sum(done.jobs for done in rounds)}, rows {rows}: lost 0, doubled 0, changed 0; "
-        f"taken for poison and buried {sum(done.buried for done in rounds)}",
+        f"taken for poison and dead_lettered {sum(done.dead_lettered for done in rounds)}",
         f"finished twice {rows_redone.total() if are_stamped else 'unknown'} rows, generated twice "
         f"{sum(done.tokens_redone for done in rounds)} tokens, most leases of a shard "
         f"{max(done.attempts_most for done in rounds)}, webhooks told twice under one id "

@@ -25,7 +25,7 @@ from nightshift.rows.outputs import RowResult, json_line
 from nightshift.store import tables
 from tests.faults.chaos.answers import Asked, answers_of
 from tests.faults.chaos.workload import BulkJob, Job, OnlineJob, Row
-from tests.faults.kit.processes import PATIENCE_S, wait_for
+from tests.faults.kit.processes import WAIT_MAX_S, wait_for
 from tests.faults.kit.service import Service
 from workers.serving.inference import Identity
 
@@ -55,15 +55,15 @@ class Verdict:
     shards: int
     attempts_most: int  # of any shard
     repeated_webhooks: int
-    buried: int = 0  # rows that died of kills they were not to blame for, as often as that takes
+    dead_lettered: int = 0  # rows that many kills made dead letters
 
 
-def quiesce(service: Service, jobs: Sequence[Job], timeout_s: float = PATIENCE_S) -> None:
+def quiesce(service: Service, jobs: Sequence[Job], timeout_s: float = WAIT_MAX_S) -> None:
     """Wait until nothing is to be done any more: every job has ended, nothing is leased or owed."""
     _wait_for_nothing(lambda: _unfinished(service, jobs), timeout_s)
 
 
-def wait_for_ends(service: Service, jobs: Sequence[Job], timeout_s: float = PATIENCE_S) -> None:
+def wait_for_ends(service: Service, jobs: Sequence[Job], timeout_s: float = WAIT_MAX_S) -> None:
     """Wait until every job has ended; rings and webhooks may still be owed."""
     _wait_for_nothing(lambda: _if_known(lambda: _open_jobs(service, jobs)), timeout_s)
 
@@ -72,11 +72,13 @@ def check(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> V
     """Raises OracleFailure naming the job, the row and what is wrong. After `quiesce`."""
     if unfinished := _unfinished(service, jobs):
         raise OracleFailure(f"not over: {', '.join(unfinished)}")
-    most = shards_seen = rows = buried = 0
+    most = shards_seen = rows = dead_lettered = 0
     for accepted in jobs:
         stored, shards = _stored(service, accepted)
-        job, dead = _without_buried(service, accepted, shards) if limits.kills_are_many else (accepted, 0)
-        buried += dead
+        job, dead = (
+            _without_dead_letters(service, accepted, shards) if limits.kills_are_many else (accepted, 0)
+        )
+        dead_lettered += dead
         most = max([most, *(shard.attempts for shard in shards)])
         shards_seen += len(shards)
         rows += len(job.rows) if isinstance(job, BulkJob) else 1
@@ -87,7 +89,7 @@ def check(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> V
             _check_bulk(service, job, stored, shards)
         else:
             _check_online(service, job, stored)
-    return Verdict(len(jobs), rows, shards_seen, most, _check_webhooks(service, jobs), buried)
+    return Verdict(len(jobs), rows, shards_seen, most, _check_webhooks(service, jobs), dead_lettered)
 
 
 def expected_lines(
@@ -179,26 +181,26 @@ def _stored(service: Service, job: Job) -> tuple[StoredJob, list[Shard]]:
     return stored, shards
 
 
-def _without_buried(service: Service, job: Job, shards: Sequence[Shard]) -> tuple[Job, int]:
-    """The job with the rows that were buried expected to be errors, and how many they are: only those that
-    lost as many workers as `nightshift/jobs/dead_letters.py` demands where a death has no known cause.
+def _without_dead_letters(service: Service, job: Job, shards: Sequence[Shard]) -> tuple[Job, int]:
+    """The job with its dead-lettered rows expected to be errors, and how many they are: only rows that lost
+    as many workers as `nightshift/jobs/dead_letters.py` demands of losses without a known cause.
     """
     dead = tables.dead_row
     wanted = select(dead.c.shard_id, dead.c.row).where(
         dead.c.job_id == job.id, dead.c.crashes >= UNEXPLAINED_CRASHES_MAX
     )
     with service.database.read() as connection:
-        buried = {(row.shard_id, row.row) for row in connection.execute(wanted)}
-    if not buried:
+        dead_lettered = {(row.shard_id, row.row) for row in connection.execute(wanted)}
+    if not dead_lettered:
         return job, 0
     if isinstance(job, OnlineJob):
         return replace(job, row=replace(job.row, ends_as="errored")), 1
     places = [(shard.id, index) for shard in shards for index in range(shard.rows_total or 0)]
     rows = [
-        replace(row, ends_as="errored") if place in buried else row
+        replace(row, ends_as="errored") if place in dead_lettered else row
         for row, place in zip(job.rows, places, strict=True)
     ]
-    return replace(job, rows=rows), len(buried)
+    return replace(job, rows=rows), len(dead_lettered)
 
 
 # -- a job's rows --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How long it takes until what a dead process held is free, and until it is in good hands again.
+"""How long it takes until what a killed process held is free, and until it is leased again.
 
 a worker      free when nothing is leased to it any more; over when all that was is leased anew, or done
 a scheduler   over when another one leads, if it led

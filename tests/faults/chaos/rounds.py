@@ -66,9 +66,11 @@ class Round:
     grown_bytes: int  # the most any process has grown since the first round it lived through
     grown_files: int
     faults: dict[str, int]
-    recovery_s: dict[str, list[float]]  # until what the dead held was in good hands again, by fault
+    recovery_s: dict[str, list[float]]  # until what the killed process held was leased again, by fault
     free_s: dict[str, list[float]] = field(default_factory=dict)  # … was to be had by others
-    buried: int = 0  # rows that were alone in a worker each time it was killed, and are taken for the reason
+    dead_lettered: int = (
+        0  # rows that were alone in a worker each time it was killed, and are taken for the reason
+    )
     rest_s: float = 0.0  # from the last fault until nothing was left to do
 
 
@@ -117,7 +119,7 @@ class Rounds:
             recovery_s=recoveries.over_s,
             free_s=recoveries.free_s,
             rest_s=round(rest_s, 1),
-            buried=verdict.buried,
+            dead_lettered=verdict.dead_lettered,
         )
 
     def _come_to_rest(self, jobs: Sequence[Job]) -> None:

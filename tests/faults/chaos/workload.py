@@ -17,7 +17,7 @@ import httpx
 
 from nightshift.jobs import Face
 from nightshift.jobs.ids import job_id_of_batch
-from tests.faults.kit.processes import PATIENCE_S
+from tests.faults.kit.processes import WAIT_MAX_S
 from tests.faults.kit.service import Service
 
 RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
@@ -125,7 +125,7 @@ def _insistent(service: Service, key: str) -> Iterator[Post]:
     with service.http() as http:
 
         def post(path: str, **request: Any) -> dict[str, Any]:
-            deadline_s = time.monotonic() + PATIENCE_S
+            deadline_s = time.monotonic() + WAIT_MAX_S
             headers = {"idempotency-key": f"{key}-{path.rpartition('/')[2]}"}
             while time.monotonic() < deadline_s:
                 try:
@@ -137,6 +137,6 @@ def _insistent(service: Service, key: str) -> Iterator[Post]:
                     assert answer.is_success, f"{path}: {answer.status_code} {answer.text[:500]}"
                     return dict(answer.json())
                 time.sleep(RETRY_S)
-            raise TimeoutError(f"{path} was not answered within {PATIENCE_S:.0f} s")
+            raise TimeoutError(f"{path} was not answered within {WAIT_MAX_S:.0f} s")
 
         yield post

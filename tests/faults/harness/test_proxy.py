@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.kit.proxy import Bandwidth, Blackhole, Latency, Refuse, Reset, Swallow, Truncate, proxied
 
-PATIENCE_S = 10.0
+WAIT_MAX_S = 10.0
 SILENCE_S = 0.3  # that nothing comes can only be waited for
 
 
@@ -44,7 +44,7 @@ def _echo(peer):
 
 @contextmanager
 def connected(proxy):
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S) as connection:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_MAX_S) as connection:
         yield connection
 
 
@@ -69,7 +69,7 @@ def test_a_black_hole_says_nothing_and_gives_out_on_healing_what_it_held(proxy):
         connection.settimeout(SILENCE_S)
         with pytest.raises(TimeoutError):
             connection.recv(1)
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(WAIT_MAX_S)
         proxy.heal()
         assert connection.recv(100) == b"is anybody there"
 
@@ -99,7 +99,7 @@ def test_one_message_is_swallowed_and_the_others_arrive(proxy):
         connection.settimeout(SILENCE_S)
         with pytest.raises(TimeoutError):
             connection.recv(1)
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(WAIT_MAX_S)
         assert ask(connection, b"three") == b"three"
 
 

@@ -20,10 +20,10 @@ from tests.faults.kit.forks import is_server
 TICK_S: Final = 0.02  # another process can only be asked again, not waited for
 RESTART: Final = RestartBackoff(first_s=0.1, factor=1.0)  # at once, however often it dies
 STANDSTILL_S: Final = 6.0  # between two looks; longer means that the machine was stopped
-PATIENCE_S: Final = 60.0  # for what must happen soon, on a machine that is busy with other things
+WAIT_MAX_S: Final = 60.0  # for what must happen soon, on a machine that is busy with other things
 
 
-def wait_for(what: str, is_true: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
+def wait_for(what: str, is_true: Callable[[], object], timeout_s: float = WAIT_MAX_S) -> None:
     """Raises TimeoutError naming `what`. Time in which this process itself stood still is not counted."""
     waited_s, asked_at_s = 0.0, time.monotonic()
     while not is_true():
@@ -86,7 +86,7 @@ class Kept:
         # The kernel ends a child with the thread that started it, so one thread does all of it.
         self._thread = threading.Thread(target=self._keep, args=(started,), name=self.name, daemon=True)
         self._thread.start()
-        started.wait(PATIENCE_S)
+        started.wait(WAIT_MAX_S)
 
     def stop(self) -> int | None:
         """SIGTERM, and SIGKILL after its grace. Returns its exit code; None if it was dead just then."""

@@ -30,7 +30,7 @@ from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.faults.kit.fake_engine import MODEL
 from tests.faults.kit.processes import (
-    PATIENCE_S,
+    WAIT_MAX_S,
     Footprint,
     Kept,
     children,
@@ -293,7 +293,7 @@ class Service:
         wait_for(
             f"{workers} workers are ready",
             lambda: self.workers_ready() >= workers,
-            PATIENCE_S * self.parts.slower,
+            WAIT_MAX_S * self.parts.slower,
         )
 
     def stamps(self) -> list[Stamp]:

@@ -128,8 +128,8 @@ class FakeWorker:
 
     def _rung(self, app: Any) -> list[str]:
         try:
-            with app.connection_for_read() as connection, connection.SimpleQueue(ONLINE_QUEUE) as bell:
-                message = bell.get(timeout=POLL_S)
+            with app.connection_for_read() as connection, connection.SimpleQueue(ONLINE_QUEUE) as ring_queue:
+                message = ring_queue.get(timeout=POLL_S)
                 message.ack()
                 return list(message.payload[0])
         except Empty:

@@ -48,10 +48,10 @@ def letter(store: Store, folder: Path) -> DeadLetter:
         shard = a_shard(uri=uri, format="jsonl", start=0, end=len(lines), source_etag=found.etag)
         plan(tx, job, CHAT_MODEL, [shard], tx.now(), rows_total=3)
         [planned] = tx.shards.of_job(job.id, limit=1)
-        return bury(tx, job.id, planned.id, row=1)
+        return add_dead_letter(tx, job.id, planned.id, row=1)
 
 
-def bury(tx: Transaction, job_id: str, shard_id: str, row: int) -> DeadLetter:
+def add_dead_letter(tx: Transaction, job_id: str, shard_id: str, row: int) -> DeadLetter:
     dead = DeadLetter(
         id=new_id("dlq"),
         tenant_id="default",
@@ -132,7 +132,7 @@ def test_an_online_request_is_replayed_from_the_database(
     asked = http.post("/v1/jobs", json={"endpoint": "chat", "body": body}).json()
     with store.transaction() as tx:
         [shard] = tx.shards.of_job(asked["id"], limit=1)
-        dead = bury(tx, asked["id"], shard.id, row=0)
+        dead = add_dead_letter(tx, asked["id"], shard.id, row=0)
 
     replayed = http.post(f"/v1/dead_letters/{dead.id}/replay").json()
 

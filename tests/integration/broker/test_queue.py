@@ -18,7 +18,7 @@ from nightshift.store.shards.outbox import Ring
 from tests.integration.servers import ValkeyServer
 
 PUBLISH_TIMEOUT_S = 0.2
-PATIENCE_S = 6.0  # far above the publish timeout, below the ten seconds a worker waits for its broker
+WAIT_MAX_S = 6.0  # far above the publish timeout, below the ten seconds a worker waits for its broker
 
 AWAY: dict[str, Callable[[ValkeyServer], None]] = {
     "killed": lambda server: server.kill(),
@@ -64,7 +64,7 @@ def heard(server: ValkeyServer, *queues: str, count: int) -> list[Message]:
         with connection.Consumer(wanted, callbacks=[listen], accept=["json"]) as consumer:
             consumer.qos(prefetch_count=1)
             while len(messages) < count:
-                connection.drain_events(timeout=PATIENCE_S)
+                connection.drain_events(timeout=WAIT_MAX_S)
     return messages
 
 
@@ -139,13 +139,13 @@ def test_rings_of_many_threads_all_arrive(valkey: ValkeyServer) -> None:
     start = Barrier(threads)
 
     def ring_some(name: int) -> None:
-        start.wait(PATIENCE_S)
+        start.wait(WAIT_MAX_S)
         for n in range(rings_each):
             queue.ring([online(f"shard_{name}_{n}")])
 
     with ThreadPoolExecutor(threads) as pool:
         for future in [pool.submit(ring_some, name) for name in range(threads)]:
-            future.result(PATIENCE_S)
+            future.result(WAIT_MAX_S)
 
     everything = [f"shard_{name}_{n}" for name in range(threads) for n in range(rings_each)]
     assert sorted(waiting(valkey)) == sorted(everything)
@@ -192,7 +192,7 @@ def test_a_frozen_redis_delays_no_sender_for_long_however_many_ring(own_valkey: 
 
     with ThreadPoolExecutor(threads) as pool:
         for future in [pool.submit(ring) for _ in range(threads)]:
-            future.result(PATIENCE_S)
+            future.result(WAIT_MAX_S)
 
 
 def test_a_thawed_redis_is_rung_again(own_valkey: ValkeyServer) -> None:

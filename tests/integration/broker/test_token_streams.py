@@ -12,7 +12,7 @@ from nightshift.broker.token_streams import BrokenStream, Delta, End, StreamRead
 from nightshift.settings import QueueSettings
 from tests.integration.servers import ValkeyServer
 
-PATIENCE_S = 20.0
+WAIT_MAX_S = 20.0
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def reading(server: ValkeyServer) -> AsyncIterator[StreamReader]:
     # A busy machine connects late.
-    patient = server.settings.model_copy(update={"publish_timeout_s": PATIENCE_S})
-    reader = StreamReader(patient)
+    slow = server.settings.model_copy(update={"publish_timeout_s": WAIT_MAX_S})
+    reader = StreamReader(slow)
     try:
         yield reader
     finally:
@@ -39,11 +39,11 @@ async def reading(server: ValkeyServer) -> AsyncIterator[StreamReader]:
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def patiently() -> None:
-        async with asyncio.timeout(PATIENCE_S):
+    async def slowly() -> None:
+        async with asyncio.timeout(WAIT_MAX_S):
             await test()
 
-    asyncio.run(patiently())
+    asyncio.run(slowly())
 
 
 async def entries(reader: StreamReader, shard_id: str) -> list[Delta | End]:
@@ -151,7 +151,7 @@ def test_writing_nothing_is_fine(writer: StreamWriter) -> None:
 
 @pytest.mark.parametrize("fault", ["killed", "frozen", "full"])
 def test_entries_are_dropped_when_redis_is_away(own_valkey: ValkeyServer, fault: str) -> None:
-    writer = StreamWriter(impatient(own_valkey))
+    writer = StreamWriter(imslow(own_valkey))
     assert writer.write(tokens("shard_1", 1))
     if fault == "killed":
         own_valkey.kill()
@@ -166,7 +166,7 @@ def test_entries_are_dropped_when_redis_is_away(own_valkey: ValkeyServer, fault:
 
 
 def test_a_writer_goes_on_when_redis_is_back(own_valkey: ValkeyServer) -> None:
-    writer = StreamWriter(impatient(own_valkey))
+    writer = StreamWriter(imslow(own_valkey))
     own_valkey.kill()
     assert writer.write(tokens("shard_1", 1)) is False
     own_valkey.start()
@@ -178,7 +178,7 @@ def test_a_writer_goes_on_when_redis_is_back(own_valkey: ValkeyServer) -> None:
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_a_reader_is_told_when_redis_is_away(own_valkey: ValkeyServer, fault: str, short_waits: None) -> None:
     async def test() -> None:
-        reader = StreamReader(impatient(own_valkey))
+        reader = StreamReader(imslow(own_valkey))
         stream = reader.read("shard_1")
         assert await anext(stream) is None
         own_valkey.kill() if fault == "killed" else own_valkey.freeze()
@@ -194,7 +194,7 @@ def test_the_url_of_an_embedded_server_is_understood_by_both_libraries() -> None
     assert token_streams.connection_url("redis://127.0.0.1:6379/0") == "redis://127.0.0.1:6379/0"
 
 
-def impatient(server: ValkeyServer) -> QueueSettings:
+def imslow(server: ValkeyServer) -> QueueSettings:
     return server.settings.model_copy(update={"publish_timeout_s": 0.2})
 
 

@@ -16,7 +16,7 @@ from nightshift.store.shards.outbox import Ring
 from tests.integration.servers import ValkeyServer
 from workers.intake import transport
 
-PATIENCE_S = 10.0
+WAIT_MAX_S = 10.0
 SILENT_S = 1.0  # so long a Redis that does not answer is waited for
 
 
@@ -39,7 +39,7 @@ def listening(server: ValkeyServer, count: int) -> Iterator[list[Message]]:
         with connection.Consumer(queues, callbacks=[lambda body, message: held.append(message)]) as consumer:
             consumer.qos(prefetch_count=count)
             while len(held) < count:
-                connection.drain_events(timeout=PATIENCE_S)
+                connection.drain_events(timeout=WAIT_MAX_S)
             yield held
 
 

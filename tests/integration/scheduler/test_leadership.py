@@ -8,7 +8,7 @@ from nightshift.store.databases.migrate import upgrade
 from nightshift.testing import FakeClock
 from scheduler.runtime.leadership import Elector, LeadershipConfig
 
-PATIENCE_S = 60
+WAIT_MAX_S = 60
 CONFIG = LeadershipConfig(ttl_s=15, attempt_s=3, trust_s=10)
 
 
@@ -119,13 +119,13 @@ def test_an_elector_that_came_before_the_schema_leads_once_it_is_there(empty_dat
     electing = threading.Thread(target=elector.run, args=(stop,))
     electing.start()
     try:
-        assert elector.tried.acquire(timeout=PATIENCE_S)
-        assert elector.tried.acquire(timeout=PATIENCE_S), "it gave up after its first try"
+        assert elector.tried.acquire(timeout=WAIT_MAX_S)
+        assert elector.tried.acquire(timeout=WAIT_MAX_S), "it gave up after its first try"
 
         upgrade(database)
 
-        assert elector.leads.wait(PATIENCE_S)
+        assert elector.leads.wait(WAIT_MAX_S)
     finally:
         stop.set()
-        electing.join(PATIENCE_S)
+        electing.join(WAIT_MAX_S)
         database.close()

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from nightshift.errors import InvalidRequest, TooManyRequests, UnknownModel
-from nightshift.fleet.catalogue import CachedCatalogue
 from nightshift.jobs import Face, Job, JobState, Webhook
 from nightshift.jobs.fingerprints import fingerprint
+from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.submission import JobRequest, Submitter
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Store

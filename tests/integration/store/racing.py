@@ -12,7 +12,7 @@ from nightshift.store.databases.database import Database
 
 T = TypeVar("T")
 
-PATIENCE_S = 20.0  # a race that hangs fails instead
+WAIT_MAX_S = 20.0  # a race that hangs fails instead
 
 
 def at_once(*actions: Callable[[], T]) -> list[T]:
@@ -20,12 +20,12 @@ def at_once(*actions: Callable[[], T]) -> list[T]:
     start = threading.Barrier(len(actions))
 
     def run(action: Callable[[], T]) -> T:
-        start.wait(PATIENCE_S)
+        start.wait(WAIT_MAX_S)
         return action()
 
     with ThreadPoolExecutor(len(actions)) as threads:
         futures = [threads.submit(run, action) for action in actions]
-        return [future.result(PATIENCE_S) for future in futures]
+        return [future.result(WAIT_MAX_S) for future in futures]
 
 
 @contextmanager
@@ -38,10 +38,10 @@ def in_background(action: Callable[[], T]) -> Iterator["Future[T]"]:
 def wait_until_blocked(database: Database, *, transactions: int = 1) -> None:
     """Until so many transactions wait for another's lock. PostgreSQL only."""
     blocked = text("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
-    patience = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.01)):
+    pause = threading.Event()
+    for _ in range(int(WAIT_MAX_S / 0.01)):
         with database.read() as connection:
             if connection.execute(blocked).scalar_one() >= transactions:
                 return
-        patience.wait(0.01)  # a lock queue cannot signal; it can only be asked
+        pause.wait(0.01)  # a lock queue cannot signal; it can only be asked
     raise TimeoutError(f"{transactions} transactions were to wait for a lock")

@@ -60,12 +60,12 @@ def test_a_worker_hears_that_it_is_to_drain_and_is_asked_only_once(store: Store,
     worker = a_worker()
     with store.transaction() as tx:
         tx.workers.register(worker)
-        assert tx.workers.heard(worker.id, WorkerState.READY, clock.now) is False
+        assert tx.workers.record_heartbeat(worker.id, WorkerState.READY, clock.now) is False
         first = clock.now
 
         assert tx.workers.request_drain(worker.id, first) is True
         assert tx.workers.request_drain(worker.id, clock.advance(seconds=5)) is True
-        assert tx.workers.heard(worker.id, WorkerState.READY, clock.now) is True
+        assert tx.workers.record_heartbeat(worker.id, WorkerState.READY, clock.now) is True
         [found] = tx.workers.list()
 
     assert (found.drain_requested_at, found.heartbeat_at) == (first, clock.now)

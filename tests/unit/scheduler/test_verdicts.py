@@ -7,9 +7,9 @@ import pytest
 
 from nightshift.endpoints.chat import Chat
 from nightshift.endpoints.embeddings import Embeddings
-from nightshift.fleet.catalogue import Catalogue
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import Counts, JobState, ShardState, StopReason
+from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.rows.inputs import InputFormat, InputObject
 from nightshift.testing import a_job, a_spec
 from scheduler.duties.assembly import verdict

@@ -13,19 +13,17 @@ from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import (
     Answer,
     BulkClaim,
-    Face,
     Job,
     JobKind,
-    JobSpec,
     NewJob,
     NewShard,
     OnlineClaim,
     Usage,
 )
-from nightshift.jobs.ids import new_id
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
+from nightshift.testing import a_new_job, a_spec
 from workers.serving.inference import Progress
 from workers.serving.model_server import Busy, Inference, ModelServer
 
@@ -154,16 +152,8 @@ def chat_body(text: str, **fields: Any) -> dict[str, Any]:
 
 
 def a_job(kind: JobKind, *, model: str | None = "demo", **spec: Any) -> NewJob:
-    return NewJob(
-        id=new_id("job"),
-        tenant_id=TENANT,
-        kind=kind,
-        face=Face.NATIVE,
-        priority=PriorityClass.STANDARD,
-        model=model,
-        spec=JobSpec(**{"endpoint": "/v1/chat/completions", "completion_window_s": 3600, **spec}),
-        fingerprint="f",
-    )
+    wishes = {"completion_window_s": 3600, "input": None, "output": None, **spec}
+    return a_new_job(kind=kind, tenant_id=TENANT, model=model, spec=a_spec(**wishes))
 
 
 def submit_online(

@@ -184,7 +184,7 @@ def _generated_logits(model: Any, prompt: Tensor) -> Tensor:
 
 
 def _switch_to_paged(model: Any, name: str) -> None:
-    with contextlib.suppress(ValueError):  # some models say no; the check below then speaks for them
+    with contextlib.suppress(ValueError):  # generate may refuse; the comparison below covers it
         model.set_attn_implementation(ATTENTION_NAME)
     if model.config.get_text_config()._attn_implementation != ATTENTION_NAME:
         raise UnsupportedModel(name, "its attention does not go through the transformers attention interface")

@@ -16,7 +16,7 @@ from nightshift.store import Store, open_database
 from nightshift.store.databases.database import Database
 from nightshift.testing import FakeClock, submit
 from tests.integration.servers import PostgresServer
-from tests.integration.store.racing import PATIENCE_S
+from tests.integration.store.racing import WAIT_MAX_S
 
 
 class Interrupted(Exception):
@@ -198,10 +198,10 @@ def test_a_writer_takes_its_turn_before_it_reads(sqlite_database: Database, cloc
     with ThreadPoolExecutor(1) as thread:
         with store.transaction() as tx:
             waiting = thread.submit(second)
-            assert second_begins.wait(PATIENCE_S)
+            assert second_begins.wait(WAIT_MAX_S)
             tx.outbox.add(JobKind.BULK, 1, tx.now())
 
-        assert waiting.result(PATIENCE_S) == 1
+        assert waiting.result(WAIT_MAX_S) == 1
 
 
 def test_opening_a_new_file_waits_while_another_makes_its_tables(

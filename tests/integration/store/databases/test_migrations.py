@@ -20,7 +20,7 @@ from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import change_schema, downgrade, is_current, serves, upgrade
 from nightshift.testing import a_worker, claimed, planned
-from tests.integration.store.racing import PATIENCE_S, at_once
+from tests.integration.store.racing import WAIT_MAX_S, at_once
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_what_keeps_it_from_migrating_is_one_line(url: str, exit_code: int, says
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE_S,
+        timeout=WAIT_MAX_S,
     )
 
     assert (ended.returncode, ended.stderr.count("\n")) == (exit_code, 1), ended.stderr
@@ -281,14 +281,14 @@ def test_a_migration_that_a_service_at_work_was_in_the_way_of_is_begun_anew(
         tries.append(1)
         connection.exec_driver_sql("ALTER TABLE job ADD COLUMN colour TEXT")
         if len(tries) == 1:
-            both_hold_one.wait(PATIENCE_S)
+            both_hold_one.wait(WAIT_MAX_S)
         connection.exec_driver_sql("ALTER TABLE shard ADD COLUMN colour TEXT")
 
     def work() -> None:
         with postgresql_database.write_at_leisure() as connection:
             connection.exec_driver_sql("SET LOCAL deadlock_timeout = '1h'")  # it is not the one to notice
             connection.exec_driver_sql("LOCK TABLE shard IN ROW EXCLUSIVE MODE")
-            both_hold_one.wait(PATIENCE_S)
+            both_hold_one.wait(WAIT_MAX_S)
             connection.exec_driver_sql("LOCK TABLE job IN ROW SHARE MODE")
 
     def undo(connection: Connection) -> None:

@@ -21,7 +21,7 @@ from nightshift.store.databases import connection_reuse, statement_timeouts
 from nightshift.store.databases.database import Database
 from nightshift.testing import planned
 from tests.integration.servers import HOST, PostgresServer
-from tests.integration.store.racing import PATIENCE_S, at_once, in_background
+from tests.integration.store.racing import WAIT_MAX_S, at_once, in_background
 
 TIMEOUT_S = 0.3
 
@@ -57,15 +57,15 @@ def test_a_server_that_falls_silent_in_a_transaction_is_not_waited_for(impatient
         with impatient.write() as connection:
             backend.append(backend_of(connection))
             heard.set()
-            assert silent.wait(PATIENCE_S)
+            assert silent.wait(WAIT_MAX_S)
             connection.execute(text("SELECT 1"))
 
     with in_background(ask) as asking:
-        assert heard.wait(PATIENCE_S)
+        assert heard.wait(WAIT_MAX_S)
         with frozen(backend[0]):
             silent.set()
             with pytest.raises(DatabaseUnavailable, match="no answer"):
-                asking.result(PATIENCE_S)
+                asking.result(WAIT_MAX_S)
 
 
 def test_a_connection_that_fell_silent_while_idle_is_replaced_unnoticed(
@@ -80,7 +80,7 @@ def test_a_connection_that_fell_silent_while_idle_is_replaced_unnoticed(
             return backend_of(connection)
 
     with frozen(backend), in_background(ask) as asking:
-        assert asking.result(PATIENCE_S) != backend
+        assert asking.result(WAIT_MAX_S) != backend
 
 
 def test_a_server_is_not_asked_again_whether_it_is_there_until_it_may_have_gone(
@@ -137,7 +137,7 @@ def test_a_server_that_takes_a_connection_and_says_nothing_is_not_waited_for() -
         database = Database(url)
 
         with in_background(lambda: Store(database).now()) as asking, pytest.raises(DatabaseUnavailable):
-            asking.result(PATIENCE_S)
+            asking.result(WAIT_MAX_S)
 
 
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(postgresql_server: PostgresServer) -> None:
@@ -322,7 +322,7 @@ def test_two_that_would_wait_for_each_other_both_get_through(postgresql_database
             tries.append(1)
             tx.counters.add(first, 1)
             if len(tries) == 1:
-                both_hold_one.wait(PATIENCE_S)
+                both_hold_one.wait(WAIT_MAX_S)
             tx.counters.add(second, 1)
 
         store.run(work)

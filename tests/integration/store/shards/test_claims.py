@@ -12,7 +12,7 @@ from sqlalchemy import select
 from nightshift.fleet.workers import Capacity
 from nightshift.jobs import Job, JobKind, JobState, ShardState, StopReason
 from nightshift.jobs.leases import Lease
-from nightshift.jobs.priorities import PriorityClass, PriorityConfig, claim_key, effective_rank
+from nightshift.jobs.priorities import PriorityClass, PriorityConfig
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
@@ -29,7 +29,8 @@ from nightshift.testing import (
     planned,
     submit,
 )
-from tests.integration.store.racing import PATIENCE_S, at_once, in_background, wait_until_blocked
+from tests.claim_model import claim_key, effective_rank
+from tests.integration.store.racing import WAIT_MAX_S, at_once, in_background, wait_until_blocked
 
 INTERACTIVE, STANDARD, BACKGROUND = PriorityClass
 DAY_S = 86_400
@@ -363,7 +364,7 @@ def test_a_claimer_steps_over_a_shard_that_another_is_just_taking(
 
     with ThreadPoolExecutor(1) as thread, store.transaction() as tx:
         first = tx.claims.bulk("worker_1", [MODEL], tx.now(), TTL_S)
-        second = thread.submit(claim, store, "worker_2").result(PATIENCE_S)  # before the first one's commit
+        second = thread.submit(claim, store, "worker_2").result(WAIT_MAX_S)  # before the first one's commit
 
     assert first is not None
     assert second is not None

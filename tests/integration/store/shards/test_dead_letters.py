@@ -271,7 +271,7 @@ def test_a_worker_is_lost_once_however_often_that_is_noticed(store: Store) -> No
     dies(store, ExitCause.KILLED)
     with store.transaction() as tx:
         assert tx.counters.values() == {"crashes.lease_expired": 1}
-        tx.workers.heard("worker_1", WorkerState.READY, tx.now())
+        tx.workers.record_heartbeat("worker_1", WorkerState.READY, tx.now())
     dies(store, ExitCause.KILLED)
 
     with store.snapshot() as tx:

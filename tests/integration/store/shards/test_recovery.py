@@ -301,7 +301,7 @@ def test_a_shard_that_had_no_part_in_it_is_not_charged(store: Store, clock: Fake
     for _ in range(3):
         lost = lost_with_its_worker(store, clock)
         assert (lost.attempts, lost.crash_count) == (1, 0)
-        requeue(store, lost, charge=False)
+        requeue(store, lost, counts_attempt=False)
 
 
 def test_a_shard_given_back_may_have_to_wait(store: Store, clock: FakeClock) -> None:

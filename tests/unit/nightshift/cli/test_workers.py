@@ -48,7 +48,7 @@ def test_a_worker_that_is_to_drain_is_told_with_its_next_heartbeat(nightshift, s
 
     assert (ended.code, ended.err) == (0, "wrk_1 will drain\n")
     with store.transaction() as tx:
-        assert tx.workers.heard("wrk_1", WorkerState.READY, tx.now()) is True
+        assert tx.workers.record_heartbeat("wrk_1", WorkerState.READY, tx.now()) is True
     assert "drain requested" in nightshift("workers", "list").out
 
 

@@ -8,6 +8,7 @@ from nightshift import endpoints
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.chat import Chat
 from nightshift.endpoints.embeddings import Embeddings
+from nightshift.endpoints.encoding import EncoderEndpoint
 from nightshift.endpoints.generation import TextEndpoint
 
 
@@ -38,19 +39,19 @@ def parts(kind: type[Endpoint]) -> list[str]:
     return sorted(kind.__abstractmethods__)
 
 
-@pytest.mark.parametrize("part", parts(TextEndpoint))
-def test_an_endpoint_for_text_cannot_be_made_without_any_of_its_parts(part: str) -> None:
-    have = {name: getattr(Chat, name) for name in parts(TextEndpoint) if name != part}
-    incomplete = type("Incomplete", (TextEndpoint,), have)
-
-    with pytest.raises(TypeError, match=rf"abstract method '?{part}'?"):
-        incomplete()
-
-
-@pytest.mark.parametrize("part", parts(Endpoint))
-def test_no_endpoint_can_be_made_without_any_of_its_parts(part: str) -> None:
-    have = {name: getattr(Embeddings, name) for name in parts(Endpoint) if name != part}
-    incomplete = type("Incomplete", (Endpoint,), have)
+@pytest.mark.parametrize(
+    ("base", "complete", "part"),
+    [
+        (base, complete, part)
+        for base, complete in ((Endpoint, Chat), (TextEndpoint, Chat), (EncoderEndpoint, Embeddings))
+        for part in parts(base)
+    ],
+)
+def test_an_endpoint_cannot_be_made_without_any_of_its_parts(
+    base: type[Endpoint], complete: type[Endpoint], part: str
+) -> None:
+    have = {name: getattr(complete, name) for name in parts(base) if name != part}
+    incomplete = type("Incomplete", (base,), have)
 
     with pytest.raises(TypeError, match=rf"abstract method '?{part}'?"):
         incomplete()
@@ -69,7 +70,7 @@ def test_a_row_without_an_answer_has_empty_cells(endpoint: Endpoint) -> None:
     cells = endpoint.cells({})
 
     assert cells.values == dict.fromkeys(endpoint.columns)
-    assert not cells.say_all
+    assert not cells.is_complete
 
 
 def test_no_two_endpoints_share_a_route_a_name_or_an_operation() -> None:

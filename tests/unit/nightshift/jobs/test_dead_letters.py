@@ -5,6 +5,7 @@ import pytest
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs.dead_letters import (
     CRASHES_MAX,
+    READING_CRASHES_MAX,
     UNEXPLAINED_CRASHES_MAX,
     Charge,
     LostShard,
@@ -94,3 +95,22 @@ def test_of_all_that_a_worker_held_only_what_may_have_crashed_it_is_charged(
     found = charges(ExitCause.ABORTED, held)
 
     assert [bool(charge.shard or charge.rows) for charge in found] == charged
+
+
+def test_a_shard_that_crashes_its_readers_is_given_up_at_the_fifth_explained_loss() -> None:
+    def gives_up(cause: ExitCause, crashes: int, in_flight: tuple[int, ...] = ()) -> bool:
+        lost = LostShard(crashes, in_flight, crashes_in_a_row=crashes)
+        return charges(cause, [lost])[0].give_up
+
+    assert gives_up(ExitCause.SIGNAL, READING_CRASHES_MAX - 1)
+    assert not gives_up(ExitCause.SIGNAL, READING_CRASHES_MAX - 2)
+    assert not gives_up(ExitCause.KILLED, READING_CRASHES_MAX - 1), "machines are taken away"
+    assert not gives_up(ExitCause.SIGNAL, READING_CRASHES_MAX - 1, (3,)), "a row had begun"
+
+
+def test_a_request_that_waits_to_run_alone_is_not_charged_for_another_ones_loss() -> None:
+    waiting = LostShard(2, suspects={0: 2}, is_isolating=True, is_waiting=True)
+
+    charged = charges(ExitCause.STUCK_STEP, [waiting, waiting])
+
+    assert charged == [Charge(shard=False, isolate=True)] * 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nightshift.jobs.leases import LeaseConfig, Trust, retry_delay_s
+from nightshift.jobs.leases import LeaseConfig, Trust, fault_delay_s
 
 CONFIG = LeaseConfig(ttl_s=30, heartbeat_s=5, trust_s=20)
 
@@ -69,9 +69,9 @@ def test_a_lease_that_cannot_be_kept_is_refused(ttl_s: float, heartbeat_s: float
 
 
 def test_delays_double_up_to_a_minute_and_never_strike_in_step() -> None:
-    delays = [retry_delay_s(faults, "shard_1") for faults in range(1, 20)]
+    delays = [fault_delay_s(faults, "shard_1") for faults in range(1, 20)]
 
     for delay, middle in zip(delays, [1, 2, 4, 8, 16, 32] + [60] * 13, strict=True):
         assert 0.8 * middle <= delay <= 1.2 * middle
-    assert delays == [retry_delay_s(faults, "shard_1") for faults in range(1, 20)]
-    assert retry_delay_s(6, "shard_1") != retry_delay_s(6, "shard_2")
+    assert delays == [fault_delay_s(faults, "shard_1") for faults in range(1, 20)]
+    assert fault_delay_s(6, "shard_1") != fault_delay_s(6, "shard_2")

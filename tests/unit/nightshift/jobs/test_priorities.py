@@ -10,10 +10,9 @@ from nightshift.jobs.priorities import (
     CLASS_OF_SERVICE_TIER,
     PriorityClass,
     PriorityConfig,
-    claim_key,
-    effective_rank,
 )
 from nightshift.testing import STARTS_AT as NOW
+from tests.claim_model import claim_key, effective_rank
 
 INTERACTIVE, STANDARD, BACKGROUND = PriorityClass
 CONFIG = PriorityConfig(deadline_ramp=timedelta(minutes=30), ageing=timedelta(hours=6))

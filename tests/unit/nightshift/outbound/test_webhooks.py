@@ -1,4 +1,4 @@
-"""Webhooks on paper: signed so that the official libraries verify them, retried on schedule."""
+"""Webhooks: signed so that the official libraries verify them, retried on schedule."""
 
 import base64
 import json

@@ -18,7 +18,7 @@ from nightshift.testing import a_worker
 from tests.unit.workers.scripted import ManualClock, claim_again, claim_online
 from workers.health.heartbeat import Heartbeat
 
-PATIENCE_S = 10.0
+WAIT_MAX_S = 10.0
 
 
 @dataclass
@@ -172,7 +172,7 @@ def test_a_database_that_is_back_renews_leases_before_the_next_beat_was_due(
     heartbeat.start()
     heartbeat.beat_now()
 
-    assert is_back.wait(PATIENCE_S)
+    assert is_back.wait(WAIT_MAX_S)
     heartbeat.stop()
 
 
@@ -186,16 +186,16 @@ def test_leases_are_dropped_in_time_although_the_database_keeps_the_heartbeat_wa
 
     def hang(**options: Any) -> None:
         asked.set()
-        answered.wait(PATIENCE_S)
+        answered.wait(WAIT_MAX_S)
         raise DatabaseUnavailable
 
     monkeypatch.setattr(store, "transaction", hang)
     heartbeat.start()
-    assert asked.wait(PATIENCE_S)
+    assert asked.wait(WAIT_MAX_S)
     assert holder.lost == 0
     clock.advance(31)
 
-    assert holder.was_lost.wait(PATIENCE_S)
+    assert holder.was_lost.wait(WAIT_MAX_S)
     answered.set()
     heartbeat.stop()
     assert holder.lost == 1

@@ -18,7 +18,7 @@ from workers.health.heartbeat import Heartbeat
 from workers.health.notices import Notices
 from workers.health.registration import Registration
 
-PATIENCE_S = 60.0
+WAIT_MAX_S = 60.0
 REBALANCE = Notice("cloud", NoticeKind.REBALANCE, None)
 INTERRUPTION = Notice("cloud", NoticeKind.INTERRUPTION, None, event_id="event-1")
 
@@ -46,7 +46,7 @@ class Cloud:
     def wait_for_looks(self, count: int) -> None:
         with self.looked:
             goal = self.looks + count
-            assert self.looked.wait_for(lambda: self.looks >= goal, PATIENCE_S)
+            assert self.looked.wait_for(lambda: self.looks >= goal, WAIT_MAX_S)
 
 
 @dataclass
@@ -84,7 +84,7 @@ def test_an_interruption_is_followed_by_whatever_machine(machine: Machine) -> No
     machine.notices(capacity="on_demand").wait_until_withdrawn()
     machine.cloud.notice = INTERRUPTION
 
-    assert machine.has_left.wait(PATIENCE_S)
+    assert machine.has_left.wait(WAIT_MAX_S)
 
 
 def test_a_recommendation_is_followed_once_another_worker_can_replace_this_one(machine: Machine) -> None:
@@ -96,7 +96,7 @@ def test_a_recommendation_is_followed_once_another_worker_can_replace_this_one(m
     assert not machine.has_left.is_set()
 
     machine.has_beside_it(id="wrk_4", models=("demo", "another-model"), capacity=Capacity.SPOT)
-    assert machine.has_left.wait(PATIENCE_S)
+    assert machine.has_left.wait(WAIT_MAX_S)
 
 
 def test_the_last_machine_of_its_kind_stays_for_the_jobs_that_want_no_other(machine: Machine) -> None:
@@ -131,7 +131,7 @@ def test_a_worker_started_under_a_notice_waits_until_it_is_withdrawn(
     assert not machine.has_left.is_set(), "it has nothing to leave with"
 
     machine.cloud.notice = None
-    waiting.join(PATIENCE_S)
+    waiting.join(WAIT_MAX_S)
     assert not waiting.is_alive()
     assert machine.heartbeat.state is WorkerState.STARTING
     actions = [record.__dict__["action"] for record in caplog.records]
@@ -149,7 +149,7 @@ def test_a_worker_does_not_wait_for_ever_for_a_look_that_does_not_end(
     machine.cloud.wait_for_looks(2)
 
     with machine.cloud.looked:  # no look ends from here on
-        waiting.join(PATIENCE_S)
+        waiting.join(WAIT_MAX_S)
     assert not waiting.is_alive()
 
 
@@ -158,7 +158,7 @@ def test_an_event_that_waits_for_it_is_acknowledged_once(machine: Machine) -> No
     waiting = aside(machine.notices().wait_until_withdrawn)
     machine.cloud.wait_for_looks(5)
     machine.cloud.notice = None
-    waiting.join(PATIENCE_S)
+    waiting.join(WAIT_MAX_S)
 
     assert machine.cloud.acknowledged == ["event-1"]
 

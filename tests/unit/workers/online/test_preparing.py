@@ -19,7 +19,7 @@ from workers.serving.model_server import Inference
 from workers.serving.models import Models
 from workers.shard.isolation import Isolation
 
-PATIENCE_S = 60
+WAIT_MAX_S = 60
 
 
 class SlowServer(ScriptedServer):
@@ -32,12 +32,12 @@ class SlowServer(ScriptedServer):
 
     def submit(self, inference: Inference) -> None:
         self.begun.release()
-        assert self.may_end.wait(PATIENCE_S)
+        assert self.may_end.wait(WAIT_MAX_S)
         super().submit(inference)
 
     def wait_until_begun(self, count: int) -> None:
         for _ in range(count):
-            assert self.begun.acquire(timeout=PATIENCE_S), "nothing was begun"
+            assert self.begun.acquire(timeout=WAIT_MAX_S), "nothing was begun"
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_one_that_is_closed_meanwhile_does_not_run(
     heartbeat.beat()
     assert runner.count == len(claims) - 1
     if how is cancel:
-        assert streams.ended.acquire(timeout=PATIENCE_S), "it is ended before its text has become tokens"
+        assert streams.ended.acquire(timeout=WAIT_MAX_S), "it is ended before its text has become tokens"
         with store.snapshot() as tx:
             assert tx.jobs.fetch(gone.job.id).state is JobState.CANCELLED
 
@@ -168,12 +168,12 @@ def test_a_drain_hands_back_all_that_wait_and_waits_for_none(
 def test_a_drain_lets_what_it_has_begun_to_prepare_finish_in_time(
     store: Store, runner: OnlineRunner, model: SlowServer, claims: list[OnlineClaim]
 ) -> None:
-    draining = threading.Thread(target=partial(runner.drain, PATIENCE_S))
+    draining = threading.Thread(target=partial(runner.drain, WAIT_MAX_S))
     draining.start()
     model.may_end.set()
     for inference in model.wait_for(PREPARING_MAX):
         model.answer(inference.id)
-    draining.join(PATIENCE_S)
+    draining.join(WAIT_MAX_S)
 
     states = [shard_state(store, claim) for claim in claims]
     assert states[:PREPARING_MAX] == [ShardState.DONE] * PREPARING_MAX

@@ -8,7 +8,7 @@ import pytest
 from nightshift.fleet.models import Model, ModelKind
 from workers.serving.model_server import Inference, ModelServer
 
-PATIENCE_S = 60
+WAIT_MAX_S = 60
 
 
 class SteppingServer(ModelServer):
@@ -36,7 +36,7 @@ class SteppingServer(ModelServer):
     def _step(self) -> None:
         was_cancelled = self.is_cancelled
         self.step_began.release()
-        assert self.step_may_end.acquire(timeout=PATIENCE_S)
+        assert self.step_may_end.acquire(timeout=WAIT_MAX_S)
         self.has_one = not was_cancelled
 
 
@@ -52,7 +52,7 @@ def server() -> Iterator[SteppingServer]:
 
 def test_a_cancelled_request_is_gone_once_a_step_has_taken_it_out(server: SteppingServer) -> None:
     server.start()
-    assert server.step_began.acquire(timeout=PATIENCE_S)
+    assert server.step_began.acquire(timeout=WAIT_MAX_S)
     was_there: list[bool] = []
     taken_out = threading.Event()
 
@@ -64,11 +64,11 @@ def test_a_cancelled_request_is_gone_once_a_step_has_taken_it_out(server: Steppi
     server.after_cancelled(callback)
     assert not taken_out.is_set()
     server.step_may_end.release()
-    assert server.step_began.acquire(timeout=PATIENCE_S), "it was in that step, and is taken out by this one"
+    assert server.step_began.acquire(timeout=WAIT_MAX_S), "it was in that step, and is taken out by this one"
     assert not taken_out.is_set()
     server.step_may_end.release()
 
-    assert taken_out.wait(PATIENCE_S)
+    assert taken_out.wait(WAIT_MAX_S)
     assert was_there == [False]
 
 
@@ -79,7 +79,7 @@ def test_an_idle_engine_calls_back(server: SteppingServer) -> None:
 
     server.after_cancelled(taken_out.set)
 
-    assert taken_out.wait(PATIENCE_S)
+    assert taken_out.wait(WAIT_MAX_S)
 
 
 def test_an_engine_that_does_not_run_calls_back_at_once(server: SteppingServer) -> None:

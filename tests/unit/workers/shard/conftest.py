@@ -49,4 +49,4 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries do not wait long."""
     monkeypatch.setattr(uploads, "LISTING_RETRY_S", 0.01)
     for module in (uploads, runner):
-        monkeypatch.setattr(module, "retry_delay_s", lambda faults, key: 0.01)
+        monkeypatch.setattr(module, "fault_delay_s", lambda faults, key: 0.01)

@@ -352,7 +352,7 @@ def test_a_shard_that_always_breaks_fails(store, model, write_input, run, monkey
     write_input([batch_line(0)])
     job = plan_bulk(store, INPUT)
     monkeypatch.setattr(model, "submit", breaking(model.submit, itertools.repeat(True)))
-    monkeypatch.setattr(endings, "retry_delay_s", lambda faults, key: 0.0)
+    monkeypatch.setattr(endings, "fault_delay_s", lambda faults, key: 0.0)
 
     for _ in range(endings.BROKEN_MAX):
         finished(run(claim_bulk(store)))

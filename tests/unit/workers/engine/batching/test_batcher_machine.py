@@ -62,7 +62,7 @@ class BatcherMachine(RuleBasedStateMachine):
         for _ in range(count):
             if self.model.batcher.has_work:
                 assert self.model.step(), "work is left, but nothing was planned"
-        self._bury()
+        self._drop_finished()
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -91,11 +91,11 @@ class BatcherMachine(RuleBasedStateMachine):
         if not hasattr(self, "model"):
             return
         self.model.run(STEPS_TO_DRAIN)
-        self._bury()
+        self._drop_finished()
         assert not self.alive, "a sequence starved"
         assert self.model.pool.num_free == self.model.pool.num_blocks
 
-    def _bury(self) -> None:
+    def _drop_finished(self) -> None:
         self.alive = [sequence for sequence in self.alive if sequence.id not in self.model.finished]
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from nightshift.errors import InvalidRequest, UnknownModel
-from nightshift.fleet.catalogue import CACHED_S, CachedCatalogue
 from nightshift.fleet.models import Model, ModelKind
+from nightshift.lifecycle.catalogue import CACHED_S, CachedCatalogue
 from nightshift.store import Store
 
 

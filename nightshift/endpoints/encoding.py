@@ -1,0 +1,39 @@
+"""What the endpoints that an encoder serves have in common: texts in, one vector for each."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from nightshift.endpoints.endpoint import Endpoint
+from nightshift.endpoints.requests import Count, ModelRequest
+from nightshift.fleet.models import ModelKind
+from nightshift.jobs import JsonObject
+
+
+class EncoderRequest(ModelRequest):
+    """A request for vectors."""
+
+    dimensions: Count | None = None
+
+    @property
+    @abstractmethod
+    def inputs(self) -> Sequence[str | list[int]]:
+        """The texts, or token ids, one by one."""
+
+    @property
+    def text_chars(self) -> int:
+        return sum(len(text) for text in self.inputs if isinstance(text, str))
+
+
+class EncoderEndpoint(Endpoint):
+    """An endpoint that an encoder serves."""
+
+    model_kind = ModelKind.ENCODER
+
+    @property
+    @abstractmethod
+    def input_field(self) -> str:
+        """The field that errors about the inputs name."""
+
+    @abstractmethod
+    def answer(self, request: ModelRequest, embeddings: Sequence[bytes], prompt_tokens: int) -> JsonObject:
+        """The body of an answer. Each embedding is little-endian float32 bytes."""
