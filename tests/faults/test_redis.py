@@ -80,6 +80,7 @@ def test_a_worker_comes_and_goes_without_redis(service: Service) -> None:
         jobs = submit_some(service, seed=50)
         assert service.restart("worker-1") == 0
         service.wait_until_ready()
+        wait_until_ended(service, jobs)  # or the lease of what worker-2 still runs would expire
         with paused(service, "worker-2"):
             jobs += submit_some(service, seed=51)
             wait_until_ended(service, jobs)

@@ -23,8 +23,8 @@ from workers.engine.execution.attention.varlen_backend import VarlenAttention
 from workers.engine.execution.kv_memory import KvMemory, KvShape
 
 CPU = torch.device("cpu")
-NEW_TOKENS = 5
-PROMPTS = [[5, 9, 200, 31, 7, 77, 8, 120, 3], [41] * 5, list(range(60, 90))]
+NEW_TOKENS = 4
+PROMPTS = [[5, 9, 200, 31, 7, 77, 8, 120, 3], [41] * 5, list(range(60, 80))]
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama, odd head dim": {"head_dim": 10},
