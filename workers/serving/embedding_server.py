@@ -9,7 +9,9 @@ from nightshift.fleet.models import Model
 from nightshift.jobs import Answer, Usage
 from workers.engine import EncoderStats
 from workers.engine import InvalidRequest as EngineRefusal
-from workers.engine.encoders.batcher import EncodeQueueFull, EncoderEngine, EncodeRequest
+from workers.engine.encoders.engine import EncoderEngine
+from workers.engine.encoders.errors import EncodeQueueFull
+from workers.engine.encoders.request import EncodeRequest
 from workers.serving.inference import Listener, Progress, check_length
 from workers.serving.model_server import Busy, Inference, ModelServer, OnFatal, engine_class, invalid
 

@@ -18,7 +18,7 @@ from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from workers.engine import EncoderStats, EngineStats, InvalidTokenIds, PromptTooLong
-from workers.engine.encoders.batcher import EncodeInputTooLong
+from workers.engine.encoders.errors import EncodeInputTooLong
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Identity, Listener
 

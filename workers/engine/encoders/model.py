@@ -1,7 +1,7 @@
 """A Hugging Face encoder as a function from token ids to vectors.
 
 Any model AutoModel knows whose output depends on its input alone, whatever it is batched with; loading
-tries that and refuses the others. Knows nothing of requests and queues: `batcher.py` decides what
+tries that and refuses the others. Knows nothing of requests and queues: `engine.py` decides what
 runs when.
 """
 
@@ -23,7 +23,7 @@ from ..config import DTypeName
 from ..errors import InvalidConfig, ModelLoadFailed, UnsupportedModel
 from ..loading.weights import checkpoint_dtype, resolve_device, resolve_dtype
 from ..text.tokenizer import Tokenizer
-from .batcher import length_buckets
+from .length_buckets import length_buckets
 from .pooling import Pooling
 
 CPU_NUM_BATCHED_TOKENS = 1_024

@@ -1,4 +1,4 @@
-"""A step's token ids to logits: through transformers' own modules here, or written out in `decoder.py`."""
+"""A step's token ids to logits: through transformers' own modules here, or written out in `decoder/`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from .attention.interface import AttentionStep, paged_step
-from .linears import Linear, Packing
+from .linears.interface import Linear, Packing
 from .mapped_files import MappedFiles
 from .step_layout import StepInputs
 

@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// Mirrored in execution/decoder_kernels.py, field by field.
+// Mirrored in execution/decoder/kernels.py, field by field.
 struct NormCall {
     const float* x;         // [.., n]
     const int64_t* x_rows;  // [rows] or null

@@ -18,10 +18,14 @@ from ..config import EngineConfig
 from ..errors import InvalidConfig, UnsupportedModel
 from ..execution.attention.native_backend import native_kernels
 from ..execution.attention.selection import resolve_attention_backend
-from ..execution.decoder import NotPlain, read_decoder
+from ..execution.decoder.pack import read_decoder
+from ..execution.decoder.recognise import NotPlain
 from ..execution.forward_pass import ForwardPass, ModulePass, pack_linears
 from ..execution.kv_memory import KvShape, largest_step_bytes
-from ..execution.linears import LinearDType, NativeLinear, Packing, fastest_packing, native_packing
+from ..execution.linears.interface import LinearDType, Packing
+from ..execution.linears.measuring import fastest_packing
+from ..execution.linears.native import NativeLinear
+from ..execution.linears.packing import native_packing
 from ..execution.mapped_files import return_free_memory
 from ..text.tokenizer import Tokenizer
 from . import weights

@@ -20,7 +20,7 @@ from transformers.utils.hub import cached_file
 
 from ..config import EngineConfig
 from ..errors import InvalidConfig, ModelLoadFailed
-from ..execution.linears import fastest_dtype
+from ..execution.linears.measuring import fastest_dtype
 from ..text.tokenizer import Tokenizer
 from .context import pin_longrope
 

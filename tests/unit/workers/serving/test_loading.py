@@ -9,7 +9,7 @@ import pytest
 from nightshift.demo import demo_model_path
 from nightshift.errors import ConfigurationError
 from nightshift.settings import WorkerSettings
-from workers.engine.execution.linears import NativeLinear
+from workers.engine.execution.linears.native import NativeLinear
 from workers.serving.loading import load_model
 from workers.serving.text_server import TextServer
 

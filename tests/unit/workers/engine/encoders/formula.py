@@ -7,7 +7,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.engine.encoders.batcher import EncodeOutput, EncoderConfig, EncoderEngine, EncodeRequest
+from workers.engine.encoders.config import EncoderConfig
+from workers.engine.encoders.engine import EncoderEngine
+from workers.engine.encoders.request import EncodeOutput, EncodeRequest
 from workers.engine.request import PriorityClass
 
 TEN_MINUTES_US = 600_000_000

@@ -16,20 +16,15 @@ from tests.unit.workers.engine.encoders.formula import (
     request,
     run_to_end,
 )
-from workers.engine.encoders.batcher import (
-    EncodeInputInvalid,
-    EncodeInputTooLong,
-    EncodeOutput,
-    EncodeQueueFull,
-    EncoderConfig,
-    EncodeRequest,
-)
+from workers.engine.encoders.config import EncoderConfig
+from workers.engine.encoders.errors import EncodeInputInvalid, EncodeInputTooLong, EncodeQueueFull
+from workers.engine.encoders.request import EncodeOutput, EncodeRequest
 from workers.engine.errors import DuplicateRequest, InvalidConfig
 from workers.engine.request import PRIORITY_RANKS
 
 
 def test_the_batcher_needs_no_torch():
-    without_torch = "import sys; sys.modules['torch'] = None; import workers.engine.encoders.batcher"
+    without_torch = "import sys; sys.modules['torch'] = None; import workers.engine.encoders.engine"
 
     subprocess.run([sys.executable, "-c", without_torch], check=True)
 

@@ -6,8 +6,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from tests.unit.workers.engine.encoders.tiny_encoders import TEXTS, TOLERANCE, mean_and_normalize, reference
-from workers.engine.encoders.batcher import EncodeInputTooLong, EncoderEngine, EncodeRequest
+from workers.engine.encoders.engine import EncoderEngine
+from workers.engine.encoders.errors import EncodeInputTooLong
 from workers.engine.encoders.model import EncoderModel
+from workers.engine.encoders.request import EncodeRequest
 from workers.engine.errors import InvalidConfig
 
 

@@ -7,14 +7,9 @@ from random import Random
 import pytest
 
 from tests.unit.workers.engine.encoders.formula import TEN_MINUTES_US, engine_of, request
-from workers.engine.encoders.batcher import (
-    LENGTH_RATIO_MAX,
-    SHORT_INPUT_TOKENS,
-    EncodeOutput,
-    EncoderBatcher,
-    WaitingInput,
-    length_buckets,
-)
+from workers.engine.encoders.batcher import EncoderBatcher, WaitingInput
+from workers.engine.encoders.length_buckets import LENGTH_RATIO_MAX, SHORT_INPUT_TOKENS, length_buckets
+from workers.engine.encoders.request import EncodeOutput
 from workers.engine.request import PRIORITY_RANKS
 
 # --- what a step takes ---

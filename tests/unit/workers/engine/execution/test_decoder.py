@@ -19,10 +19,14 @@ from tests.unit.workers.engine.tiny_models import (
     save_model,
 )
 from workers.engine import Request
-from workers.engine.execution import linears
 from workers.engine.execution.attention.interface import LayerCall
-from workers.engine.execution.decoder import Decoder, NotPlain, read_decoder
-from workers.engine.execution.linears import NativeLinear, Packing, native_pack, native_packing, onednn_pack
+from workers.engine.execution.decoder.decoder import Decoder
+from workers.engine.execution.decoder.pack import read_decoder
+from workers.engine.execution.decoder.recognise import NotPlain
+from workers.engine.execution.linears import measuring
+from workers.engine.execution.linears.interface import Packing
+from workers.engine.execution.linears.native import NativeLinear
+from workers.engine.execution.linears.packing import native_pack, native_packing, onednn_pack
 from workers.engine.execution.step_layout import StepInputs, StepLayout
 
 pytestmark = pytest.mark.skipif(
@@ -176,7 +180,7 @@ def test_int8_weights_leave_the_logits_layer_in_the_models_own_dtype(
     dtype: str, fastest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever way of computing it the measurement prefers."""
-    monkeypatch.setattr(linears, "_seconds", lambda pack, *_: float(fastest not in pack.__qualname__))
+    monkeypatch.setattr(measuring, "_seconds", lambda pack, *_: float(fastest not in pack.__qualname__))
     engine = load_engine(save_model(tmp_path), dtype=dtype, weight_dtype="int8")
     [answer] = complete(engine, Request("r", [1, 2, 3], greedy(8)))
     assert len(answer.token_ids) == 8

@@ -8,15 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.unit.workers.engine.pairwise import pairwise
-from workers.engine.execution import linears
-from workers.engine.execution.linears import (
-    NativeLinear,
-    OneDnnLinear,
-    fastest_pack,
-    native_pack,
-    onednn_pack,
-    quantize_rows,
-)
+from workers.engine.execution.linears import measuring
+from workers.engine.execution.linears.measuring import fastest_pack
+from workers.engine.execution.linears.native import NativeLinear
+from workers.engine.execution.linears.onednn import OneDnnLinear
+from workers.engine.execution.linears.packing import native_pack, onednn_pack
+from workers.engine.execution.linears.panels import quantize_rows
 
 SHAPES = [(1, 1), (31, 7), (32, 16), (33, 24), (100, 64), (256, 384), (70, 1000)]
 """(outputs, inputs): below, at and beyond a panel of 32 columns, odd numbers of inputs, long sums."""
@@ -200,10 +197,10 @@ def test_a_row_is_bitwise_the_same_in_any_batch_at_any_number_of_threads(dtype, 
 def test_the_faster_way_is_chosen_by_measurement(monkeypatch):
     """Whichever is made slow is not chosen."""
     slow = []
-    monkeypatch.setattr(linears, "_seconds", lambda pack, *_: 2.0 if pack in slow else 1.0)
+    monkeypatch.setattr(measuring, "_seconds", lambda pack, *_: 2.0 if pack in slow else 1.0)
     ways = {name: lambda *_, name=name: name for name in ("vectors", "tiles", "onednn")}
-    monkeypatch.setattr(linears, "native_pack", lambda _, unit: ways[unit])
-    monkeypatch.setattr(linears, "onednn_pack", lambda _: ways["onednn"])
+    monkeypatch.setattr(measuring, "native_pack", lambda _, unit: ways[unit])
+    monkeypatch.setattr(measuring, "onednn_pack", lambda _: ways["onednn"])
     monkeypatch.setattr(NativeLinear, "can_pack", staticmethod(lambda *_: True))
     for name in ways:
         slow[:] = [way for way in ways.values() if way is not ways[name]]

@@ -18,9 +18,11 @@ from workers.engine.batching.batcher import Chunk
 from workers.engine.batching.sequence import Sequence
 from workers.engine.execution.attention.interface import LayerCall
 from workers.engine.execution.attention.native_backend import NativeAttention
-from workers.engine.execution.decoder import ROPE_ROWS, Decoder
+from workers.engine.execution.decoder.decoder import Decoder
+from workers.engine.execution.decoder.rotary import ROPE_ROWS
 from workers.engine.execution.kv_memory import KvMemory, KvShape
-from workers.engine.execution.linears import NativeLinear, native_pack, onednn_pack
+from workers.engine.execution.linears.native import NativeLinear
+from workers.engine.execution.linears.packing import native_pack, onednn_pack
 from workers.engine.execution.model_runner import ModelRunner
 from workers.engine.execution.native_calls import WrittenCalls, invoke
 from workers.engine.execution.step_layout import StepLayout

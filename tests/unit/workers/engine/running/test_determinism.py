@@ -36,7 +36,7 @@ from workers.engine import (
     SamplingParams,
     UnsupportedModel,
 )
-from workers.engine.execution.linears import NativeLinear
+from workers.engine.execution.linears.native import NativeLinear
 
 pytestmark = pytest.mark.skipif(
     not NativeLinear.can_pack("float32", 1), reason="no compiler, so no native kernels"

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..kernels.build import load_kernels
-from .native_calls import FIXED_ORDER, invoke
+from ...kernels.build import load_kernels
+from ..native_calls import FIXED_ORDER, invoke
 
 
 class HeadShape(Protocol):

@@ -1,0 +1,32 @@
+"""What goes into an encoder engine and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..request import PriorityClass
+
+Vector = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeRequest:
+    """Inputs to encode together, each a list of token ids; one vector comes back for each, in order."""
+
+    id: str
+    inputs: Sequence[Sequence[int]]
+    priority: PriorityClass = "standard"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodeOutput:
+    """All vectors of one request, in the order of its inputs; each float32 [dimensions]."""
+
+    id: str
+    embeddings: list[Vector]
+    num_prompt_tokens: int
+    """Tokens of all inputs together, padding not counted."""

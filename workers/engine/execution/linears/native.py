@@ -1,0 +1,141 @@
+"""Linear layers by our own kernel, `kernels/linear.cpp`: in the processor's vectors or its matrix tiles."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...kernels.build import load_kernels
+from ..native_calls import FIXED_ORDER, invoke
+from .interface import Gate, LinearDType, Unit
+from .panels import arrange, quantize_rows, to_panels
+
+KERNEL_DTYPES = (torch.float32, torch.bfloat16)
+"""Of rows: all that our kernel reads and writes."""
+WEIGHTS_PER_LANE: dict[LinearDType, int] = {"float32": 1, "bfloat16": 2, "int8": 4}
+UNITS: tuple[Unit, ...] = ("vectors", "tiles")
+LANES_PER_STEP: dict[Unit, int] = {"vectors": 1, "tiles": 16}
+"""Inputs are taken so many lanes' worth at a time."""
+
+
+class _LinearCall(ctypes.Structure):
+    """`LinearCall` of linear.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "w", "bias", "out", "x_scale", "w_scale", "w_sum")),
+        *((name, ctypes.c_int64) for name in ("rows", "n", "k", "x_stride", "out_stride")),
+        *((name, ctypes.c_int32) for name in ("epilogue", "out_is_bfloat16")),
+    )
+
+
+_STORE, _ADD = 0, 1
+_GATED: dict[Gate, int] = {"silu": 2, "gelu_tanh": 3}
+
+
+class NativeLinear:
+    """Our own kernel. A row's result is bitwise the same in any batch, at any number of threads."""
+
+    def __init__(
+        self,
+        dtype: LinearDType,
+        weight: Tensor,
+        bias: Tensor | None,
+        gate: Gate | None,
+        unit: Unit = "vectors",
+    ) -> None:
+        kernels = load_kernels("linear", FIXED_ORDER)
+        n, k = weight.shape
+        assert self.can_pack(dtype, k, unit), (
+            f"no kernel for {k} {dtype} inputs in {unit}; ask can_pack first"
+        )
+        self.in_features, self.out_features = k, n // 2 if gate else n
+        self._run: Any = getattr(kernels, _symbol(dtype, unit))
+        self._dtype = dtype
+        self._store_epilogue = _GATED[gate] if gate else _STORE
+        columns = [weight] if bias is None else [weight, bias[:, None]]
+        arranged = [arrange(column, gate) for column in columns]  # whole panels of rows
+        scales = None
+        if dtype == "int8":
+            arranged[0], scales = quantize_rows(arranged[0])
+        elif arranged[0].dtype != getattr(torch, dtype):
+            arranged[0] = arranged[0].to(getattr(torch, dtype))
+        self._weight_dtype = arranged[0].dtype
+        self._weight = to_panels(arranged[0], WEIGHTS_PER_LANE[dtype])
+        self._bias = arranged[1][:, 0].float().contiguous() if bias is not None else None
+        self._scales = scales
+        self._sums = arranged[0].sum(dim=1, dtype=torch.int32) if scales is not None else None
+        self._quantizer = _RowQuantizer() if scales is not None else None
+        self.can_be_written_down = self._quantizer is None
+        self._call = _LinearCall(
+            w=self._weight.data_ptr(),
+            bias=_pointer(self._bias),
+            w_scale=_pointer(self._scales),
+            w_sum=_pointer(self._sums),
+            n=n,
+            k=k,
+        )
+
+    @staticmethod
+    def can_pack(dtype: LinearDType, in_features: int, unit: Unit = "vectors") -> bool:
+        """Whether this machine has the kernel and the kernel takes rows of so many inputs."""
+        kernels = load_kernels("linear", FIXED_ORDER)
+        if not hasattr(kernels, _symbol(dtype, unit)) or in_features == 0:
+            return False
+        is_permitted = unit == "vectors" or bool(kernels.has_matrix_tiles())  # type: ignore[union-attr]
+        return is_permitted and in_features % (WEIGHTS_PER_LANE[dtype] * LANES_PER_STEP[unit]) == 0
+
+    def store(self, x: Tensor, out: Tensor) -> None:
+        self._compute(x, out, self._store_epilogue)
+
+    def add_to(self, x: Tensor, out: Tensor) -> None:
+        assert self._store_epilogue == _STORE, "a gated layer cannot add"
+        assert out.dtype == torch.float32, f"adds to float32, not {out.dtype}"
+        self._compute(x, out, _ADD)
+
+    def _compute(self, x: Tensor, out: Tensor, epilogue: int) -> None:
+        assert out.dtype in KERNEL_DTYPES, f"the kernel writes no {out.dtype}"
+        call = self._call
+        if self._quantizer is not None:
+            x, x_scale = self._quantizer(x)
+            call.x_scale = x_scale.data_ptr()
+        else:
+            assert x.dtype == self._weight_dtype, f"{x.dtype} inputs for weights in {self._weight_dtype}"
+        call.x, call.x_stride = x.data_ptr(), x.stride(0)
+        call.out, call.out_stride = out.data_ptr(), out.stride(0)
+        call.rows, call.epilogue = x.shape[0], epilogue
+        call.out_is_bfloat16 = out.dtype == torch.bfloat16
+        invoke(self._run, self._call)
+
+
+class _RowQuantizer:
+    """Rows of activations as unsigned bytes around 128, one scale a row."""
+
+    def __init__(self) -> None:
+        self._quantize: Any = load_kernels("decoder", FIXED_ORDER).quantize_rows  # type: ignore[union-attr]
+        self._quantize.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_int32,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        ]
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        assert x.dtype in KERNEL_DTYPES, f"the kernel reads no {x.dtype}"
+        x = x.contiguous()
+        out, scale = torch.empty(x.shape, dtype=torch.uint8), torch.empty(x.shape[0])
+        is_bfloat16 = x.dtype == torch.bfloat16
+        self._quantize(x.data_ptr(), is_bfloat16, *x.shape, out.data_ptr(), scale.data_ptr())
+        return out, scale
+
+
+def _symbol(dtype: LinearDType, unit: Unit) -> str:
+    return f"linear_{dtype}_tiles" if unit == "tiles" else f"linear_{dtype}"
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
