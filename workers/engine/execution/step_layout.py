@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..batching.batcher import Chunk
-
-ALIGN_BYTES = 16
-"""Of each part of the buffer; vector loads on a device want it."""
+from .device_copies import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
     tables = _block_tables(arranged, int((computed + counts - 1).max()) // block_size + 1)
     positions = np.arange(num_tokens) + np.repeat(computed - (ends - counts), counts)
     blocks = tables[np.repeat(np.arange(len(arranged)), counts), positions // block_size]
-    on_device = _to_device(
+    on_device = to_device(
         {
             "cu_seqlens_q": np.concatenate([[0], ends]).astype(np.int32),
             "seq_lens": (computed + counts).astype(np.int32),
@@ -132,24 +130,3 @@ def _promised(arranged: list[Chunk], ends: NDArray[np.int64]) -> dict[str, NDArr
 def _logits_rows(chunks: Seq[Chunk], arranged: list[Chunk], ends: NDArray[np.int64]) -> NDArray[np.int64]:
     last_rows = {id(chunk): row for chunk, row in zip(arranged, (ends - 1).tolist(), strict=True)}
     return np.array([last_rows[id(chunk)] for chunk in chunks if chunk.is_last], dtype=np.int64)
-
-
-def _to_device(
-    parts: dict[str, NDArray[np.int32] | NDArray[np.int64]], device: torch.device
-) -> dict[str, Tensor]:
-    """All of `parts` through one buffer. Pinned for CUDA, by torch, which keeps it until the copy is done."""
-    starts, size = {}, 0
-    for name, part in parts.items():
-        starts[name] = size
-        size += -(-part.nbytes // ALIGN_BYTES) * ALIGN_BYTES
-    host = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    raw = host.numpy()
-    for name, part in parts.items():
-        raw[starts[name] : starts[name] + part.nbytes] = part.reshape(-1).view(np.uint8)
-    buffer = host.to(device, non_blocking=True)
-    return {
-        name: buffer[starts[name] : starts[name] + part.nbytes]
-        .view(torch.int32 if part.dtype == np.int32 else torch.int64)
-        .view(part.shape)
-        for name, part in parts.items()
-    }
