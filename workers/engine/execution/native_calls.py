@@ -1,7 +1,8 @@
 """Calls of native kernels: made as they come, or written down once and made again in one go.
 
-A kernel takes a pointer to a structure and returns 0, or something else where it had no memory. What is
-written down is a copy of the structure, so the memory it points to must stay where it is: buffers are kept.
+A kernel takes a pointer to a structure and a team of threads (`kernels/team.h`; null: it makes its own), and
+returns 0, or something else where it had no memory. What is written down is a copy of the structure, so the
+memory it points to must stay where it is: buffers are kept.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def invoke(kernel: Any, call: ctypes.Structure) -> None:
     if written is not None:
         written.append(kernel, call)
     else:
-        _check(kernel(ctypes.byref(call)))
+        _check(kernel(ctypes.byref(call), None))
 
 
 class WrittenCalls:

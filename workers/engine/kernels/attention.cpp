@@ -68,44 +68,32 @@ int supports(int32_t type) {
 }
 
 // Store the step's keys and values, then attend. Returns 0, or 1 if there was no memory for it.
-int paged_attention(const AttentionCall* call) {
+int paged_attention(const AttentionCall* call, Team* team) {
     const AttentionCall& c = *call;
     try {
         switch (c.input_type) {
-            case F32: store_from<F32>(c); break;
-            case F16: store_from<F16>(c); break;
-            default: store_from<BF16>(c);
+            case F32: store_from<F32>(c, team); break;
+            case F16: store_from<F16>(c, team); break;
+            default: store_from<BF16>(c, team);
         }
         Walk shape(c);
         const Plan plan(c, shape);
         std::vector<float> workspace(plan.workspace);
         const int num_items = plan.items.size(), num_merges = plan.to_merge.size();
-        bool is_out_of_memory = false;  // an exception must not leave the parallel region
-#pragma omp parallel num_threads(c.step->num_threads) if (c.step->num_threads > 1 && plan.is_worth_threads())
-        {
+        std::atomic<bool> is_out_of_memory{false};  // an exception must not leave another thread
+        share(team, plan.is_worth_threads(), num_items, 1, [&](long first, long end) {
             static thread_local std::vector<float> scratch;
             Walk walk(c);
-#pragma omp for schedule(dynamic, 1)
-            for (int i = 0; i < num_items; i++) {
-                try {
-                    walk.run(plan.items[i], workspace.data(), scratch);
-                } catch (const std::bad_alloc&) {
-#pragma omp atomic write
-                    is_out_of_memory = true;
-                }
+            try {
+                for (long i = first; i < end; i++) walk.run(plan.items[i], workspace.data(), scratch);
+            } catch (const std::bad_alloc&) {
+                is_out_of_memory = true;
             }
-#pragma omp for schedule(dynamic, 1) nowait
-            for (int i = 0; i < num_merges; i++) {
-                Item item = plan.to_merge[i];
-                const int64_t rows = walk.rows_of(1), step = walk.partial_size(1);
-                const int last = walk.first_position(item) / SPLIT;
-                float* at = workspace.data() + item.workspace;
-                const Seen total = walk.seen_at(at, rows);
-                for (int split = item.partial + 1; split <= last; split++)
-                    walk.merge(total, walk.seen_at(at += step, rows), rows);
-                walk.finish(item, total);
-            }
-        }
+        });
+        share(team, plan.is_worth_threads(), num_merges, 1, [&](long first, long end) {
+            Walk walk(c);
+            for (long i = first; i < end; i++) walk.merge_parts(plan.to_merge[i], workspace.data());
+        });
         return is_out_of_memory ? 1 : 0;
     } catch (const std::bad_alloc&) {
         return 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention_vectors.h"
+#include "team.h"
 
 namespace {
 
@@ -51,14 +52,14 @@ inline void store_paired(const AttentionCall& c, const uint16_t* key, const uint
     for (int d = 0; d < c.value_dim; d++) value_to[2 * d] = value[d];
 }
 
+constexpr int TOKENS_WORTH_SHARING = 64, TOKENS_PER_PIECE = 16;
+
 template <ElementType FROM, ElementType TO>
-void store_all(const AttentionCall& c) {
+void store_all(const AttentionCall& c, Team* team) {
     typedef typename Element<FROM>::type From;
     typedef typename Element<TO>::type To;
     const bool in_pairs = lies_in_pairs(c);
-    const int num_threads = c.step->num_tokens >= 64 ? c.step->num_threads : 1;
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (num_threads > 1)
-    for (int token = 0; token < c.step->num_tokens; token++) {
+    const auto store_token = [&](long token) {
         const int64_t block = c.step->slots[token] / c.block_size, offset = c.step->slots[token] % c.block_size;
         for (int head = 0; head < c.num_kv_heads; head++) {
             const int64_t place = (block * c.num_kv_heads + head) * c.block_size + offset;
@@ -76,15 +77,18 @@ void store_all(const AttentionCall& c) {
             store_row<FROM, TO>(key, key_to, c.block_size, key_scale, c.key_dim);
             store_row<FROM, TO>(value, value_to, 1, value_scale, c.value_dim);
         }
-    }
+    };
+    share(team, c.step->num_tokens >= TOKENS_WORTH_SHARING, c.step->num_tokens, TOKENS_PER_PIECE, [&](long first, long end) {
+        for (long token = first; token < end; token++) store_token(token);
+    });
 }
 
-template <ElementType FROM> void store_from(const AttentionCall& c) {
+template <ElementType FROM> void store_from(const AttentionCall& c, Team* team) {
     switch (c.memory_type) {
-        case F32: return store_all<FROM, F32>(c);
-        case F16: return store_all<FROM, F16>(c);
-        case BF16: return store_all<FROM, BF16>(c);
-        case INT8: return store_all<FROM, INT8>(c);
+        case F32: return store_all<FROM, F32>(c, team);
+        case F16: return store_all<FROM, F16>(c, team);
+        case BF16: return store_all<FROM, BF16>(c, team);
+        case INT8: return store_all<FROM, INT8>(c, team);
     }
 }
 

@@ -65,6 +65,16 @@ class Walk {
         }
     }
 
+    // Merge a decode's splits, the first of which `item` names, into its rows of the output.
+    void merge_parts(const Item& item, float* workspace) const {
+        const int64_t rows = rows_of(1), step = partial_size(1);
+        const int last = first_position(item) / SPLIT;
+        float* at = workspace + item.workspace;
+        const Seen total = seen_at(at, rows);
+        for (int split = item.partial + 1; split <= last; split++) merge(total, seen_at(at += step, rows), rows);
+        finish(item, total);
+    }
+
     // Let the sink take its weight, divide, and write the item's rows of the output.
     void finish(const Item& item, const Seen& seen) const {
         switch (c.input_type) {

@@ -1,6 +1,7 @@
 // What a decoder does between its linear layers and its attention, on activations in float32: one row per token.
 //
 // Sums run over fixed lanes in a fixed order, so a row's result does not depend on its neighbours or on the threads.
+#include "team.h"
 #include "vector.h"
 
 #include <math.h>
@@ -29,7 +30,7 @@ struct RotateCall {
 };
 
 struct WrittenCall {
-    int (*kernel)(const void* call);
+    int (*kernel)(const void* call, void* team);
     const void* call;
 };
 }
@@ -37,6 +38,15 @@ struct WrittenCall {
 namespace {
 
 constexpr int64_t WORTH_SHARING = 1 << 14; // elements: about what waking a thread costs
+constexpr int64_t ELEMENTS_PER_PIECE = 1 << 12;
+
+// body(row) for all rows of so many elements.
+template <class Body> void share_rows(Team* team, long rows, long elements, const Body& body) {
+    const long piece = elements ? (ELEMENTS_PER_PIECE + elements - 1) / elements : rows;
+    share(team, rows * elements > WORTH_SHARING, rows, piece, [&](long first, long end) {
+        for (long row = first; row < end; row++) body(row);
+    });
+}
 
 template <class X, class T> void norm_row(const X* x, const float* weight, float eps, long n, T* out) {
     floats squares = {};
@@ -73,14 +83,13 @@ template <class T> void rotate_row(T* row, const RotateCall& c, int64_t position
 }
 
 template <class T> void gather_rows(const T* table, const int64_t* ids, float* out, long rows, long n) {
-#pragma omp parallel for schedule(static) if (rows * n > WORTH_SHARING)
-    for (long row = 0; row < rows; row++) {
+    share_rows(nullptr, rows, n, [&](long row) {
         const T* from = table + ids[row] * n;
         float* to = out + row * n;
         const long whole = n / LANES * LANES;
         for (long i = 0; i < whole; i += LANES) store(to + i, load(from + i));
         if (whole < n) store_some(to + whole, load_some(from + whole, n - whole), n - whole);
-    }
+    });
 }
 
 template <class T> void quantize_row(const T* x, long k, uint8_t* out, float* scale) {
@@ -106,34 +115,34 @@ template <class T> void quantize_row(const T* x, long k, uint8_t* out, float* sc
 extern "C" {
 
 // out[row] = x[r] / rms(x[r]) * weight, where r is x_rows[row], or row if there are none.
-int rms_norm(const NormCall* call) {
+int rms_norm(const NormCall* call, Team* team) {
     const NormCall& c = *call;
-#pragma omp parallel for schedule(static) if (c.rows * c.n > WORTH_SHARING)
-    for (long row = 0; row < c.rows; row++) {
+    share_rows(team, c.rows, c.n, [&](long row) {
         const float* x = c.x + (c.x_rows ? c.x_rows[row] : row) * c.n;
         if (c.out_is_bfloat16) norm_row(x, c.weight, c.eps, c.n, (uint16_t*)c.out + row * c.n);
         else norm_row(x, c.weight, c.eps, c.n, (float*)c.out + row * c.n);
-    }
+    });
     return 0;
 }
 
 // In place, on the heads of queries and keys at the front of each row: an RMS norm per head (if weights are given), then
 // the rotary embedding of the first 2 * half elements.
-int rotate_heads(const RotateCall* call) {
+int rotate_heads(const RotateCall* call, Team* team) {
     const RotateCall& c = *call;
-#pragma omp parallel for schedule(static) if (c.rows * (c.query_heads + c.key_heads) * c.head_dim > WORTH_SHARING)
-    for (long row = 0; row < c.rows; row++) {
+    share_rows(team, c.rows, (c.query_heads + c.key_heads) * c.head_dim, [&](long row) {
         if (c.is_bfloat16) rotate_row((uint16_t*)c.qkv + row * c.row_stride, c, c.positions[row]);
         else rotate_row((float*)c.qkv + row * c.row_stride, c, c.positions[row]);
-    }
+    });
     return 0;
 }
 
-// Calls written down, in their order; stops at the first that fails.
+// Calls written down, in their order, by one team; stops at the first that fails.
 int run_calls(const WrittenCall* calls, int64_t count) {
-    for (long i = 0; i < count; i++)
-        if (const int status = calls[i].kernel(calls[i].call)) return status;
-    return 0;
+    int status = 0;
+    with_team([&](Team* team) {
+        for (long i = 0; i < count && status == 0; i++) status = calls[i].kernel(calls[i].call, team);
+    });
+    return status;
 }
 
 // Rows `ids` of a table [ids, n] of float32 or bfloat16, as float32.
@@ -144,10 +153,9 @@ void gather_rows(const void* table, int32_t table_is_bfloat16, const int64_t* id
 
 // x[row] ~ (out[row] - 128) * scale[row]: symmetric, one scale a row.
 void quantize_rows(const void* x, int32_t x_is_bfloat16, int64_t rows, int64_t k, uint8_t* out, float* scale) {
-#pragma omp parallel for schedule(static) if (rows * k > WORTH_SHARING)
-    for (long row = 0; row < rows; row++) {
+    share_rows(nullptr, rows, k, [&](long row) {
         if (x_is_bfloat16) quantize_row((const uint16_t*)x + row * k, k, out + row * k, scale + row);
         else quantize_row((const float*)x + row * k, k, out + row * k, scale + row);
-    }
+    });
 }
 }

@@ -9,6 +9,7 @@
 // read the same panels, but round differently: a layer keeps to one of them.
 #include <utility>
 
+#include "team.h"
 #include "tiles.h"
 #include "vector.h"
 
@@ -129,7 +130,9 @@ inline floats to_floats(ints acc, const LinearCall& call, long row, long column)
 }
 
 // ROWS rows against one panel. `ahead` is memory that will be wanted soon; it is fetched while this tile computes.
-template <class T, int ROWS> void tile(const LinearCall& call, long row, long panel, const char* ahead, long ahead_bytes) {
+// False: another thread writes what this one has computed.
+template <class T, int ROWS>
+bool tile(const LinearCall& call, long row, long panel, const char* ahead, long ahead_bytes, Parts& parts) {
     const auto* x = (const typename T::X*)call.x + row * call.x_stride;
     const long groups = call.k / T::GROUP, group_bytes = PANEL * T::GROUP * T::WEIGHT_BYTES;
     const char* w = (const char*)call.w + panel * groups * group_bytes;
@@ -148,33 +151,42 @@ template <class T, int ROWS> void tile(const LinearCall& call, long row, long pa
         for (long line = 0; line < ahead_step; line += 64) __builtin_prefetch(ahead + line, 0, 2);
         ahead += ahead_step;
     }
+    if (!parts.may_write()) return false;
     const long column = panel * PANEL;
 #pragma GCC unroll 14
     for (int r = 0; r < ROWS; r++)
         finish(call, row + r, panel, to_floats(low[r], call, row + r, column), to_floats(high[r], call, row + r, column + LANES));
+    parts.written();
+    return true;
 }
 
-using Tile = void (*)(const LinearCall&, long, long, const char*, long);
+using Tile = bool (*)(const LinearCall&, long, long, const char*, long, Parts&);
 
 template <class T, int... ROWS> Tile tile_of(int rows, std::integer_sequence<int, ROWS...>) {
     static constexpr Tile tiles[] = {tile<T, ROWS + 1>...};
     return tiles[rows - 1];
 }
 
-template <class T> void linear(const LinearCall& call) {
-    if (call.rows == 0) return; // a step that samples nothing
-    const long panels = (call.n + PANEL - 1) / PANEL, panel_bytes = PANEL * call.k * T::WEIGHT_BYTES;
-    const long blocks = (call.rows + ROWS_MAX - 1) / ROWS_MAX; // of nearly equal height
-#pragma omp parallel for schedule(static) if (call.rows * call.n * call.k > WORTH_SHARING)
-    for (long panel = 0; panel < panels; panel++) {
-        const char* next = (const char*)call.w + (panel + 1) * panel_bytes;
-        const long fetch = panel + 1 < panels ? panel_bytes / blocks : 0;
-        for (long block = 0, row = 0; block < blocks; block++) {
-            const long height = (call.rows - row) / (blocks - block);
-            tile_of<T>(height, std::make_integer_sequence<int, ROWS_MAX>{})(call, row, panel, next + block * fetch, fetch);
-            row += height;
-        }
+long panels_of(const LinearCall& call) { return (call.n + PANEL - 1) / PANEL; }
+
+// All rows against one panel, in parts of at most ROWS_MAX rows, of nearly equal height.
+template <class T> void panel_in_vectors(const void* context, long panel, Parts& parts) {
+    const LinearCall& call = *(const LinearCall*)context;
+    const long panel_bytes = PANEL * call.k * T::WEIGHT_BYTES, blocks = (call.rows + ROWS_MAX - 1) / ROWS_MAX;
+    const char* next = (const char*)call.w + (panel + 1) * panel_bytes;
+    const long fetch = panel + 1 < panels_of(call) ? panel_bytes / blocks : 0;
+    for (long block = 0, row = 0; block < blocks; block++) {
+        const long height = (call.rows - row) / (blocks - block);
+        const Tile tile = tile_of<T>(height, std::make_integer_sequence<int, ROWS_MAX>{});
+        if (block >= parts.first && !tile(call, row, panel, next + block * fetch, fetch, parts)) return;
+        row += height;
     }
+}
+
+int share_panels(const LinearCall& call, Team* team, RunChunk panel) {
+    const bool is_worth_sharing = call.rows * call.n * call.k > WORTH_SHARING;
+    if (call.rows) share_parts(team, is_worth_sharing, panels_of(call), panel, &call); // none: a step that samples nothing
+    return 0;
 }
 
 #ifdef HAS_TILES
@@ -182,7 +194,9 @@ const bool has_tiles = ask_for_tiles();
 
 // Up to 32 rows against one panel, in the machine's matrix tiles; k is a multiple of what a tile's row holds.
 // Tiles 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 columns of weights.
-template <class T> void matrix_tile(const LinearCall& call, long row, long height, long panel, const char* ahead, long ahead_bytes) {
+// False: another thread writes what this one has computed.
+template <class T>
+bool matrix_tile(const LinearCall& call, long row, long height, long panel, const char* ahead, long ahead_bytes, Parts& parts) {
     const long x_stride = call.x_stride * T::WEIGHT_BYTES, steps = call.k * T::WEIGHT_BYTES / TILE_BYTES;
     constexpr long STEP_BYTES = PANEL * TILE_BYTES, W_STRIDE = 2 * TILE_BYTES;
     const char* x = (const char*)call.x + row * x_stride;
@@ -216,30 +230,26 @@ template <class T> void matrix_tile(const LinearCall& call, long row, long heigh
         _tile_stored(2, &sums[TILE_ROWS][0], SUMS_STRIDE);
         _tile_stored(3, &sums[TILE_ROWS][1], SUMS_STRIDE);
     }
+    if (!parts.may_write()) return false;
     const long column = panel * PANEL;
     for (long r = 0; r < height; r++)
         finish(call, row + r, panel, to_floats(sums[r][0], call, row + r, column), to_floats(sums[r][1], call, row + r, column + LANES));
+    parts.written();
+    return true;
 }
 
-template <class T> void linear_in_tiles(const LinearCall& call) {
+template <class T> void panel_in_tiles(const void* context, long panel, Parts& parts) {
+    const LinearCall& call = *(const LinearCall*)context;
     constexpr long BLOCK = 2 * TILE_ROWS;
-    if (call.rows == 0) return;
-    const long panels = (call.n + PANEL - 1) / PANEL, panel_bytes = PANEL * call.k * T::WEIGHT_BYTES;
-    const long blocks = (call.rows + BLOCK - 1) / BLOCK;
-#pragma omp parallel if (call.rows * call.n * call.k > WORTH_SHARING)
-    {
-        Tiles tiles;
-#pragma omp for schedule(static)
-        for (long panel = 0; panel < panels; panel++) {
-            const char* next = (const char*)call.w + (panel + 1) * panel_bytes;
-            const long fetch = panel + 1 < panels ? panel_bytes / blocks : 0;
-            for (long block = 0; block < blocks; block++) {
-                const long row = block * BLOCK, height = call.rows - row < BLOCK ? call.rows - row : BLOCK;
-                const uint8_t upper = height < TILE_ROWS ? height : TILE_ROWS, lower = height - upper;
-                tiles.set_up({upper, upper, lower, lower, upper, lower, TILE_ROWS, TILE_ROWS});
-                matrix_tile<T>(call, row, height, panel, next + block * fetch, fetch);
-            }
-        }
+    const long panel_bytes = PANEL * call.k * T::WEIGHT_BYTES, blocks = (call.rows + BLOCK - 1) / BLOCK;
+    const char* next = (const char*)call.w + (panel + 1) * panel_bytes;
+    const long fetch = panel + 1 < panels_of(call) ? panel_bytes / blocks : 0;
+    Tiles tiles;
+    for (long block = parts.first; block < blocks; block++) {
+        const long row = block * BLOCK, height = call.rows - row < BLOCK ? call.rows - row : BLOCK;
+        const uint8_t upper = height < TILE_ROWS ? height : TILE_ROWS, lower = height - upper;
+        tiles.set_up({upper, upper, lower, lower, upper, lower, TILE_ROWS, TILE_ROWS});
+        if (!matrix_tile<T>(call, row, height, panel, next + block * fetch, fetch, parts)) return;
     }
 }
 #endif
@@ -248,34 +258,19 @@ template <class T> void linear_in_tiles(const LinearCall& call) {
 
 extern "C" {
 
-int linear_float32(const LinearCall* call) {
-    linear<Float32>(*call);
-    return 0;
-}
+int linear_float32(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_vectors<Float32>); }
 
 #ifdef __AVX512BF16__
-int linear_bfloat16(const LinearCall* call) {
-    linear<BFloat16>(*call);
-    return 0;
-}
+int linear_bfloat16(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_vectors<BFloat16>); }
 #endif
 
 #ifdef __AVX512VNNI__
-int linear_int8(const LinearCall* call) {
-    linear<Int8>(*call);
-    return 0;
-}
+int linear_int8(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_vectors<Int8>); }
 #endif
 
 #ifdef HAS_TILES
 int32_t has_matrix_tiles() { return has_tiles; }
-int linear_bfloat16_tiles(const LinearCall* call) {
-    linear_in_tiles<BFloat16>(*call);
-    return 0;
-}
-int linear_int8_tiles(const LinearCall* call) {
-    linear_in_tiles<Int8>(*call);
-    return 0;
-}
+int linear_bfloat16_tiles(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_tiles<BFloat16>); }
+int linear_int8_tiles(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_tiles<Int8>); }
 #endif
 }

@@ -158,11 +158,11 @@ class _Nothing(ctypes.Structure):
 
 
 def test_a_call_that_fails_ends_the_run() -> None:
-    kernel = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    kernel = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
     made = []
 
     def answer(status: int) -> Any:
-        return kernel(lambda _: made.append(status) or status)
+        return kernel(lambda _call, _team: made.append(status) or status)
 
     kernels = [answer(0), answer(1), answer(0)]
     written = WrittenCalls()
