@@ -11,6 +11,7 @@ from nightshift.observability import adopt_libraries
 from nightshift.outbound.cloud_metadata import open_provider
 from nightshift.settings import DataSettings, LocationSettings, QueueSettings, WorkerSettings
 from nightshift.store import Store, open_database
+from workers.engine.openmp import limit_spinning
 from workers.runtime import Connections, Runtime
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LoadModel
@@ -21,6 +22,7 @@ WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
 
 def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
     """A model in our own engine. Imports torch, which nothing before this needs."""
+    limit_spinning(os.environ)
     from workers.serving.loading import load_model
 
     adopt_libraries()
