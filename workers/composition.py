@@ -11,7 +11,7 @@ from nightshift.observability import adopt_libraries
 from nightshift.outbound.cloud_metadata import open_provider
 from nightshift.settings import DataSettings, LocationSettings, QueueSettings, WorkerSettings
 from nightshift.store import Store, open_database
-from workers.engine.openmp import limit_spinning
+from workers.engine.execution.openmp import limit_spinning
 from workers.runtime import Connections, Runtime
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LoadModel

@@ -109,7 +109,7 @@ def _parsed(value: str) -> Any:
 
 def load_engine(config: EngineConfig, threads: int) -> Engine:
     """The engine, on so many threads of torch's pool, which wait as a worker's do."""
-    from workers.engine.openmp import limit_spinning
+    from workers.engine.execution.openmp import limit_spinning
 
     limit_spinning(os.environ)
     import torch

