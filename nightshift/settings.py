@@ -115,6 +115,8 @@ COUNT_MAX: Final = 2**63 - 1  # the databases' largest integer
 Count = Annotated[int, Field(ge=1, le=COUNT_MAX)]
 Limit = Annotated[int, Field(ge=0, le=COUNT_MAX)]  # 0: none allowed
 
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
 SECONDS_MAX: Final = 24 * 86400  # databases and sockets hold milliseconds in 32 bits
 YEARS: Final = 10 * 365 * 86400
 Seconds = Annotated[float, Field(ge=0.001, le=SECONDS_MAX, allow_inf_nan=False)]
@@ -242,6 +244,11 @@ class WorkerSettings(RowSettings):
     online_slots: Count = 256  # online requests held
     engine_max_num_seqs: Count = 128
     engine_num_kv_blocks: Count | None = None
+    engine_max_num_batched_tokens: Count = 1024  # per step
+    engine_max_model_len: Count | None = None  # prompt and answer together; default: the model's own
+    engine_block_size: Count = 32  # tokens per KV block
+    engine_gpu_memory_utilization: Share = 0.9  # of a CUDA device, of all the worker's models together
+    engine_attention_backend: str = "auto"  # or torch, native (CPU), triton, varlen (both CUDA)
     engine_weight_dtype: str = "auto"  # or int8
     engine_kv_cache_dtype: str = "auto"  # or float32, bfloat16, float16, int8, fp8 (CUDA)
     # Limits steps with bulk rows beside interactive ones; None: no limit.

@@ -1,6 +1,7 @@
 """The worker's composition root."""
 
 import os
+from collections.abc import Sequence
 
 from nightshift.broker.token_streams import StreamWriter
 from nightshift.errors import ConfigurationError
@@ -14,22 +15,22 @@ from nightshift.store import Store, open_database
 from workers.engine.execution.openmp import limit_spinning
 from workers.runtime import Connections, Runtime
 from workers.serving.model_server import ModelServer, OnFatal
-from workers.serving.models import LoadModel
+from workers.serving.models import LoadModels
 
 # Set by the supervisor, which releases this worker's leases after a crash.
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
 
 
-def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
-    """A model in our own engine. Imports torch, which nothing before this needs."""
+def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelServer]:
+    """The models in our own engine. Imports torch, which nothing before this needs."""
     limit_spinning(os.environ)
-    from workers.serving.loading import load_model
+    from workers.serving.loading import load_models
 
     adopt_libraries()
-    return load_model(path_or_id, position, settings, on_fatal)
+    return load_models(settings, on_fatal)
 
 
-def compose(load: LoadModel = load_model) -> Runtime:
+def compose(load: LoadModels = load_models) -> Runtime:
     """A runtime on the parts that the settings name. Raises ConfigurationError."""
     settings = WorkerSettings()
     if not settings.models:

@@ -39,7 +39,7 @@ from workers.health.watchdog import (
 )
 from workers.intake.claiming import Intake
 from workers.online.runner import OnlineRunner
-from workers.serving.models import LoadModel, Models
+from workers.serving.models import LoadModels, Models
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.isolation import Isolation
 from workers.shard.running import Shards
@@ -69,7 +69,7 @@ class Runtime:
         worker_id: str,
         settings: WorkerSettings,
         connections: Connections,
-        load: LoadModel,
+        load: LoadModels,
         provider: Provider | None = None,
         *,
         exit: Callable[[int], None] = exit_process,
@@ -104,7 +104,7 @@ class Runtime:
         self._hints.start()
         self._notices.wait_until_withdrawn()
         check_distinct(self._settings.models)
-        self._models = self._load_models()
+        self._models = Models(self._load(self._settings, engine_died))
         self._make_parts()
         if self._settings.worker_metrics_port:
             self._metrics.serve(self._settings.worker_metrics_port)
@@ -116,10 +116,6 @@ class Runtime:
         self.intake.start()
         self._watchdog.start()
         self._report_ready()
-
-    def _load_models(self) -> Models:
-        paths = enumerate(self._settings.models)
-        return Models([self._load(path, position, self._settings, engine_died) for position, path in paths])
 
     def _make_parts(self) -> None:
         """What runs rows and requests, which needs the models."""

@@ -50,7 +50,10 @@ class EngineConfig:
     num_kv_blocks: int | None = None
     """Size of KV memory in blocks; wins over kv_cache_bytes."""
     kv_cache_bytes: int | None = None
-    """Size of KV memory in bytes; None takes a share of the memory free after loading."""
+    """Size of KV memory in bytes; None takes what the device may give: see gpu_memory_utilization."""
+    gpu_memory_utilization: float = 0.9
+    """Of a CUDA device's memory, the share that this process takes: weights, steps and KV, of all its
+    engines. Without effect on a CPU."""
     max_num_seqs: int = 128
     """Sequences running at once. More is faster until the step is bound by arithmetic."""
     max_num_batched_tokens: int = 1024
@@ -101,6 +104,9 @@ class EngineConfig:
             )
         for name in ("deterministic", "cuda_graphs", "enable_prefix_reuse"):
             _require(isinstance(getattr(self, name), bool), name, "must be a bool", getattr(self, name))
+        share = self.gpu_memory_utilization
+        is_share = isinstance(share, (int, float)) and not isinstance(share, bool) and 0 < share <= 1
+        _require(is_share, "gpu_memory_utilization", "must be more than 0 and at most 1", share)
         overlaps, budget_ms = self.overlap_steps, self.interactive_step_budget_ms
         _require(isinstance(overlaps, bool | None), "overlap_steps", "must be a bool or None", overlaps)
         is_time = isinstance(budget_ms, (int, float)) and not isinstance(budget_ms, bool) and budget_ms > 0

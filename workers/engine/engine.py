@@ -27,6 +27,7 @@ from .config import EngineConfig
 from .errors import DuplicateRequest, InvalidConfig
 from .execution.attention.selection import can_be_recorded, has_transposed_keys, make_attention
 from .execution.cuda_graphs import CudaCapture
+from .execution.devices import DeviceMemory, on_device
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import ModelRunner, is_out_of_memory
 from .loading.model import LoadedModel, load_model
@@ -39,6 +40,9 @@ from .text.detokenizer import TextStream
 from .text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+
+CPU = torch.device("cpu")
 
 
 class Runner(Protocol):
@@ -88,9 +92,16 @@ class Engine:
     """Continuous batching over one model. Build it with `Engine.load`."""
 
     def __init__(
-        self, runner: Runner, tokenizer: Tokenizer, model: ModelFacts, pool: BlockPool, config: EngineConfig
+        self,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        model: ModelFacts,
+        pool: BlockPool,
+        config: EngineConfig,
+        device: torch.device = CPU,
     ) -> None:
         self.tokenizer = tokenizer
+        self._device = device
         self._model = model
         self._runner = runner
         self._pool = pool
@@ -136,11 +147,28 @@ class Engine:
         return cls.over(load_model(config, tokenizer), tokenizer, config)
 
     @classmethod
-    def over(cls, model: LoadedModel, tokenizer: Tokenizer, config: EngineConfig) -> Engine:
-        """An engine with KV memory for a model that is loaded and proven. Raises `InvalidConfig`."""
+    def over(
+        cls,
+        model: LoadedModel,
+        tokenizer: Tokenizer,
+        config: EngineConfig,
+        memory: DeviceMemory | None = None,
+    ) -> Engine:
+        """An engine with KV memory for a model that is loaded and proven. Raises `InvalidConfig`.
+
+        `memory` is its part of the device's; None gives it all that may be taken now.
+        """
+        with on_device(model.device):
+            memory = memory or DeviceMemory.measure(model.device, config.gpu_memory_utilization)
+            return cls._over(model, tokenizer, config, memory)
+
+    @classmethod
+    def _over(
+        cls, model: LoadedModel, tokenizer: Tokenizer, config: EngineConfig, memory: DeviceMemory
+    ) -> Engine:
         facts, device = model.facts, model.device
         num_blocks = num_blocks_for(
-            config, model.shapes, facts.context_length, model.kv_dtype, device, model.step_bytes
+            config, model.shapes, facts.context_length, model.kv_dtype, memory, model.step_bytes
         )
         has_graphs = config.cuda_graphs and device.type == "cuda" and can_be_recorded(model.attention)
         try:
@@ -168,7 +196,7 @@ class Engine:
         log.info("engine loaded: model %s, %d KV blocks", facts.id, num_blocks)
         extra_key = "|".join((facts.digest, facts.dtype, facts.kv_cache_dtype)).encode()
         pool = BlockPool(num_blocks, config.block_size, extra_key)
-        return cls(runner, tokenizer, facts, pool, config)
+        return cls(runner, tokenizer, facts, pool, config, device)
 
     @property
     def model_id(self) -> str:
@@ -298,8 +326,10 @@ class Engine:
         launched_s, shape = time.perf_counter(), step_shape(chunks)
         sampled = [chunk.sequence for chunk in chunks if chunk.is_last]
         starts = [chunk.sequence.num_computed_tokens for chunk in chunks]
-        logits = self._runner.forward(chunks, self._in_flight.choice.tokens if self._in_flight else None)
-        choice = self._sampler.choose(logits, sampled)
+        promised = self._in_flight.choice.tokens if self._in_flight else None
+        with on_device(self._device):
+            logits = self._runner.forward(chunks, promised)
+            choice = self._sampler.choose(logits, sampled)
         for chunk in chunks:
             self._batcher.advance(chunk)
         for row, sequence in enumerate(sampled):

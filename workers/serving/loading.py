@@ -1,9 +1,12 @@
-"""From a path or a hub id to a model server.
+"""From the paths or hub ids of a worker to its model servers.
 
 Needs torch, and so is imported only when models are loaded: a worker starts quickly, and tests replace it.
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -16,21 +19,67 @@ from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import WorkerSettings
 from workers.engine import Engine, EngineConfig, EngineError
-from workers.engine.config import DTypeName, KvCacheDTypeName, WeightDTypeName
+from workers.engine.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
 from workers.engine.encoders.model import EncoderModel
+from workers.engine.execution.devices import DeviceMemory
+from workers.engine.loading.model import LoadedModel
+from workers.engine.loading.model import load_model as load_decoder
+from workers.engine.text.tokenizer import Tokenizer
 from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.text_server import TextServer
 
 
-def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
-    """Load one model and its engine. Raises ConfigurationError saying why it cannot be served."""
+def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer]:
+    """All models of a worker, ready to start, in the order of the settings.
+
+    The weights of all are loaded before the first takes KV memory, of which each then has an equal part.
+    Raises ConfigurationError saying which model cannot be served, and why.
+    """
     transformers.utils.logging.disable_progress_bar()
+    loaded = [_load(path_or_id, position, settings) for position, path_or_id in enumerate(settings.models)]
+    decoders = [each for each in loaded if isinstance(each, _Decoder)]
+    memory = None
+    if decoders:
+        device = decoders[0].loaded.device  # that of all: there is one setting
+        memory = DeviceMemory.measure(device, settings.engine_gpu_memory_utilization)
+        memory = memory.shared_by(len(decoders))
+    return [each.serve(memory, on_fatal) for each in loaded]
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """A decoder with its weights, and without KV memory."""
+
+    model: Model
+    path_or_id: str
+    loaded: LoadedModel
+    tokenizer: Tokenizer
+    config: EngineConfig
+
+    def serve(self, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
+        with _refusing(self.path_or_id):
+            engine = Engine.over(self.loaded, self.tokenizer, self.config, memory)
+            return TextServer(self.model, engine, on_fatal, _sampling_defaults(self.path_or_id))
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """An encoder, which needs no memory between its steps."""
+
+    model: Model
+    encoder: EncoderModel
+
+    def serve(self, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
+        return EmbeddingServer(self.model, self.encoder, on_fatal)
+
+
+@contextmanager
+def _refusing(path_or_id: str) -> Iterator[None]:
+    """Say of an error that this model cannot be served."""
     try:
-        if _is_decoder(path_or_id):
-            return _load_decoder(path_or_id, position, settings, on_fatal)
-        return _load_encoder(path_or_id, position, settings, on_fatal)
+        yield
     except (EngineError, OSError, ValueError, SafetensorError) as error:
         why = " ".join(str(error).split())  # the hub's reasons have several lines
         raise ConfigurationError(
@@ -38,33 +87,49 @@ def load_model(path_or_id: str, position: int, settings: WorkerSettings, on_fata
         ) from error
 
 
-def _load_decoder(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
-    engine = Engine.load(
-        EngineConfig(
-            model=path_or_id,
-            dtype=cast(DTypeName, settings.dtype),
-            deterministic=settings.deterministic,
-            weight_dtype=cast(WeightDTypeName, settings.engine_weight_dtype),
-            kv_cache_dtype=cast(KvCacheDTypeName, settings.engine_kv_cache_dtype),
-            device=settings.device,
-            max_num_seqs=settings.engine_max_num_seqs,
-            num_kv_blocks=settings.engine_num_kv_blocks,
-            interactive_step_budget_ms=settings.engine_interactive_step_budget_ms,
-        )
-    )
+def _load(path_or_id: str, position: int, settings: WorkerSettings) -> _Decoder | _Encoder:
+    with _refusing(path_or_id):
+        if _is_decoder(path_or_id):
+            return _load_decoder(path_or_id, position, settings)
+        return _load_encoder(path_or_id, position, settings)
+
+
+def _load_decoder(path_or_id: str, position: int, settings: WorkerSettings) -> _Decoder:
+    config = engine_config(path_or_id, settings)
+    tokenizer = Tokenizer.load(config.model, config.revision)
+    loaded = load_decoder(config, tokenizer)
     model = Model(
         id=model_id(path_or_id),
         kind=ModelKind.DECODER,
-        context_length=engine.context_length,
+        context_length=loaded.facts.context_length,
         revision=_revision(path_or_id),
         position=position,
     )
-    return TextServer(model, engine, on_fatal, _sampling_defaults(path_or_id))
+    return _Decoder(model, path_or_id, loaded, tokenizer, config)
 
 
-def _load_encoder(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
-    device = "cpu" if settings.device == "auto" else settings.device
-    encoder = EncoderModel.load(path_or_id, cast(DTypeName, settings.dtype), device)
+def engine_config(path_or_id: str, settings: WorkerSettings) -> EngineConfig:
+    """What the settings say of one decoder's engine. Raises InvalidConfig naming the field."""
+    return EngineConfig(
+        model=path_or_id,
+        dtype=cast(DTypeName, settings.dtype),
+        deterministic=settings.deterministic,
+        weight_dtype=cast(WeightDTypeName, settings.engine_weight_dtype),
+        kv_cache_dtype=cast(KvCacheDTypeName, settings.engine_kv_cache_dtype),
+        attention_backend=cast(AttentionBackendName, settings.engine_attention_backend),
+        device=settings.device,
+        block_size=settings.engine_block_size,
+        num_kv_blocks=settings.engine_num_kv_blocks,
+        gpu_memory_utilization=settings.engine_gpu_memory_utilization,
+        max_num_seqs=settings.engine_max_num_seqs,
+        max_num_batched_tokens=settings.engine_max_num_batched_tokens,
+        max_model_len=settings.engine_max_model_len,
+        interactive_step_budget_ms=settings.engine_interactive_step_budget_ms,
+    )
+
+
+def _load_encoder(path_or_id: str, position: int, settings: WorkerSettings) -> _Encoder:
+    encoder = EncoderModel.load(path_or_id, cast(DTypeName, settings.dtype), settings.device)
     model = Model(
         id=model_id(path_or_id),
         kind=ModelKind.ENCODER,
@@ -72,7 +137,7 @@ def _load_encoder(path_or_id: str, position: int, settings: WorkerSettings, on_f
         revision=_revision(path_or_id),
         position=position,
     )
-    return EmbeddingServer(model, encoder, on_fatal)
+    return _Encoder(model, encoder)
 
 
 def _sampling_defaults(path_or_id: str) -> SamplingDefaults:

@@ -6,8 +6,8 @@ from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.settings import WorkerSettings
 from workers.serving.model_server import Inference, ModelServer, OnFatal
 
-# (path or id, position in the list, settings, on_fatal). Raises ConfigurationError.
-LoadModel = Callable[[str, int, WorkerSettings, OnFatal], ModelServer]
+# All models of the settings, in their order. Raises ConfigurationError.
+LoadModels = Callable[[WorkerSettings, OnFatal], Sequence[ModelServer]]
 
 
 class Models:

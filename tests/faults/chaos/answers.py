@@ -59,11 +59,11 @@ class ModelAnswers:
     """The demo model's, from an engine of our own here, in deterministic mode."""
 
     def __init__(self) -> None:
-        from workers.serving.loading import load_model  # torch: only who asks for a model pays for it
+        from workers.serving.loading import load_models  # torch: only who asks for a model pays for it
 
         self._heard: queue.SimpleQueue[tuple[int, Answer] | BaseException] = queue.SimpleQueue()
-        settings = WorkerSettings(deterministic=True)
-        self._server = load_model(str(demo_model_path()), 0, settings, self._heard.put)
+        settings = WorkerSettings(models=(str(demo_model_path()),), deterministic=True)
+        (self._server,) = load_models(settings, self._heard.put)
         self._server.start()
 
     def of(self, asked: Sequence[Asked]) -> list[Answer]:

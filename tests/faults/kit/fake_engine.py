@@ -240,8 +240,13 @@ def _eat_memory(more_bytes: int) -> None:
         eaten.append(b"x" * (16 * 1024 * 1024))  # memory that is written to, so that it is really taken
 
 
-def load_fake(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
-    """In place of `workers.serving.loading.load_model`: any name is a model."""
+def load_fakes(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer]:
+    """In place of `workers.serving.loading.load_models`: any name is a model."""
+    paths = enumerate(settings.models)
+    return [_load_fake(path_or_id, position, settings, on_fatal) for position, path_or_id in paths]
+
+
+def _load_fake(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
     while os.path.exists(os.environ.get(LOADING, "")):
         time.sleep(0.02)
     model = Model(

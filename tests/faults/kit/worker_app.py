@@ -6,7 +6,7 @@ from typing import Any, Final
 from kombu.transport import virtual
 
 from nightshift.processes import failpoints
-from tests.faults.kit.fake_engine import load_fake
+from tests.faults.kit.fake_engine import load_fakes
 from workers import composition, runtime
 from workers.app import app
 from workers.intake import claiming
@@ -23,7 +23,7 @@ class FakePool(EnginePool):
     """The worker's pool; only the models are not."""
 
     def compose(self) -> Runtime:
-        return composition.compose(load_fake)
+        return composition.compose(load_fakes)
 
 
 def _die_with_a_message_in_hand() -> None:

@@ -31,13 +31,13 @@ def test_the_operator_decides_the_log_level_of_a_worker_not_celery(level, times)
 LOADING_PROGRAM = """
 import contextlib, logging
 from workers.app import app
-from workers.composition import load_model
+from workers.composition import load_models
 from nightshift.errors import ConfigurationError
 from nightshift.settings import WorkerSettings
 
 app.log.setup(loglevel="WARNING")
 with contextlib.suppress(ConfigurationError):
-    load_model("/nowhere", 0, WorkerSettings(), lambda error: None)
+    load_models(WorkerSettings(models=("/nowhere",)), lambda error: None)
 for library in ("huggingface_hub", "transformers"):
     logging.getLogger(f"{library}.somewhere").warning(f"{library} warns")
 """

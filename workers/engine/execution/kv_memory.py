@@ -1,4 +1,4 @@
-"""The tensors behind the block numbers, and how many blocks a machine can afford.
+"""The tensors behind the block numbers, and how many blocks an engine can afford.
 
 Layout per layer: `[blocks, kv_heads, block_size, head_dim]`, keys and values apart, because their head dims
 may differ, and so may those of two layers. In int8 and fp8 each head's key and each value of a token has
@@ -8,10 +8,8 @@ a scale of its own. Does not know who owns a block.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +18,7 @@ from torch import Tensor
 
 from ..config import EngineConfig
 from ..errors import InvalidConfig
-
-CPU_MEMORY_FRACTION = 0.25
-"""Of the memory free at load. A worker shares its machine with the service and with other workers."""
-CUDA_MEMORY_FRACTION = 0.85
-"""Of the device memory free after the weights are loaded; the rest is for activations."""
+from .devices import DeviceMemory
 
 CACHE_LINE_BYTES = 64
 
@@ -129,10 +123,10 @@ def num_blocks_for(
     shapes: Mapping[int, KvShape],
     context_length: int,
     dtype: torch.dtype,
-    device: torch.device,
+    memory: DeviceMemory,
     step_bytes: int = 0,
 ) -> int:
-    """Blocks the configuration asks for, or as many as are useful and fit a share of free memory.
+    """Blocks the configuration asks for, or as many as are useful and fit the engine's part of `memory`.
 
     `dtype` is that of KV memory, `step_bytes` what the largest step needs besides. Raises
     `InvalidConfig` if not even one block fits.
@@ -144,7 +138,7 @@ def num_blocks_for(
         num_blocks = config.kv_cache_bytes // block_bytes
     else:
         usable = config.max_num_seqs * -(-context_length // config.block_size)
-        num_blocks = min(usable, _free_bytes(device, step_bytes) // block_bytes)
+        num_blocks = min(usable, memory.kv_bytes(step_bytes) // block_bytes)
     if num_blocks < 1:
         raise InvalidConfig(f"KV memory does not hold one block of {block_bytes} bytes; set kv_cache_bytes")
     return num_blocks
@@ -154,35 +148,9 @@ def largest_step_bytes(config: EngineConfig, text_config: Any, dtype: torch.dtyp
     """Memory that a step at the configured limits takes besides KV: activations, and logits.
 
     Of a layer at a time: input, residual, queries, keys, values and output; three of the MLP's inner width.
-    Logits are float32, and sampling sorts a copy, with its indices.
+    Logits are float32; sampling has probabilities and three more of their size beside them.
     """
     hidden = int(text_config.hidden_size)
     inner = int(np.max(getattr(text_config, "intermediate_size", None) or 4 * hidden))  # some: one per layer
     activations = config.max_num_batched_tokens * (6 * hidden + 3 * inner) * dtype.itemsize
-    return activations + 4 * config.max_num_seqs * int(text_config.vocab_size) * 4
-
-
-def _free_bytes(device: torch.device, step_bytes: int) -> int:
-    """What KV may take of the memory free right now on `device`: a share, and what a step leaves."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # what loading has left over counts as used
-        free, share = torch.cuda.mem_get_info(device)[0], CUDA_MEMORY_FRACTION
-    else:
-        free, share = _available_cpu_bytes(), CPU_MEMORY_FRACTION
-    return int(max(0, min(free * share, free - step_bytes)))
-
-
-def _available_cpu_bytes() -> int:
-    """What the kernel says is available, or less where a container is limited to less."""
-    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo, limit, used = (
-        Path("/proc/meminfo"),
-        Path("/sys/fs/cgroup/memory.max"),
-        Path("/sys/fs/cgroup/memory.current"),
-    )
-    if meminfo.exists():
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        available = int(fields["MemAvailable"].split()[0]) * 1024
-    if limit.exists() and used.exists() and (limit_text := limit.read_text().strip()) != "max":
-        available = min(available, max(0, int(limit_text) - int(used.read_text())))
-    return available
+    return activations + 5 * config.max_num_seqs * int(text_config.vocab_size) * 4

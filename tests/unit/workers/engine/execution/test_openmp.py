@@ -13,10 +13,10 @@ from workers.engine.execution.openmp import SPIN_COUNT, SPIN_VARIABLES, limit_sp
 LOAD_NO_MODEL = """
 import sys
 from nightshift.settings import WorkerSettings
-from workers.composition import load_model
+from workers.composition import load_models
 assert "torch" not in sys.modules
 try:
-    load_model("/nowhere", 0, WorkerSettings(models="/nowhere"), print)
+    load_models(WorkerSettings(models="/nowhere"), print)
 finally:
     assert "torch" in sys.modules
 """
