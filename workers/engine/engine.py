@@ -82,11 +82,6 @@ class _Launched:
     launched_s: float
     """When, by the process's own clock."""
 
-    @property
-    def may_stay_in_flight(self) -> bool:
-        """The next step can be launched before this one's tokens are known."""
-        return not any(sequence.needs_known_tokens for sequence in self.sampled)
-
 
 class Engine:
     """Continuous batching over one model. Build it with `Engine.load`."""
@@ -251,7 +246,7 @@ class Engine:
         launched = self._try_launch(chunks) if chunks else None
         self._settle()  # the step before, if it is still in flight: it was computed in the meantime
         self._in_flight = launched
-        if launched and not (self._overlaps and launched.may_stay_in_flight):
+        if not self._overlaps:
             self._settle()
         return self._take_outbox()
 
@@ -329,7 +324,7 @@ class Engine:
         promised = self._in_flight.choice.tokens if self._in_flight else None
         with on_device(self._device):
             logits = self._runner.forward(chunks, promised)
-            choice = self._sampler.choose(logits, sampled)
+            choice = self._sampler.choose(logits, sampled, promised)
         for chunk in chunks:
             self._batcher.advance(chunk)
         for row, sequence in enumerate(sampled):

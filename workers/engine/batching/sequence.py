@@ -101,12 +101,6 @@ class Sequence:
         return len(self.token_ids) >= self.num_tokens_max
 
     @property
-    def needs_known_tokens(self) -> bool:
-        """Its next token cannot be chosen, or not reported, before the last one is known here."""
-        sampling = self.sampling
-        return bool(sampling.has_penalties or sampling.min_tokens or sampling.logprobs is not None)
-
-    @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
 

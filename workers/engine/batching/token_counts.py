@@ -41,6 +41,11 @@ class TokenCounts:
         """`[distinct tokens]`, in the order of `ids`; a view that the next `add` may change."""
         return self._counts[: len(self._place)]
 
+    def look_up(self, token: int) -> tuple[int, float]:
+        """Where a listed token stands in `ids`, and its count."""
+        place = self._place[token]
+        return place, float(self._counts[place])
+
     def add(self, token: int) -> None:
         place = self._place.get(token)
         if place is None:

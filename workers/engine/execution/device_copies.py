@@ -26,6 +26,8 @@ def to_device(parts: Mapping[str, NDArray[Any]], device: torch.device) -> dict[s
 
     torch keeps a pinned buffer until its copy is done.
     """
+    if not parts:
+        return {}
     starts, size = {}, 0
     for name, part in parts.items():
         starts[name] = size

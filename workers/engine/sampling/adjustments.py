@@ -1,100 +1,88 @@
 """Changes to logits before the choice: penalties, bias, and tokens that may not come yet.
 
-They move the argmax too, so greedy rows need them as well. All rows of a step are changed together: what
-each sequence contributes lies in columns that are put end to end.
+They move the argmax too, so greedy rows need them as well. All rows of a step are changed together, in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..batching.sequence import Sequence
+from .penalties import Penalties
 
-Row = tuple[int, Sequence]
+Entry = tuple[int, int, float]
+"""Row, token, and what is added to its logit."""
 
 
-@dataclass(frozen=True, slots=True)
 class Adjustments:
-    """What to do to the rows of one composition of a batch. Rows are numbered as in the given logits."""
+    """What to do to the logits of one composition of a batch."""
 
-    penalised: Seq[Row]
-    biased: Seq[Row]
-    held_open: Seq[Row]
-    """Rows that may not end before `min_tokens`."""
-    eos_token_ids: Seq[int]
+    def __init__(self, sequences: Seq[Sequence], eos_token_ids: Seq[int], vocab_size: int) -> None:
+        self._rows = list(enumerate(sequences))
+        self._eos_token_ids = eos_token_ids
+        penalised = [row for row, s in self._rows if s.sampling.has_penalties]
+        counted = [sequences[row] for row in penalised]
+        self._penalties = Penalties(penalised, counted, vocab_size) if penalised else None
+        self._bias = [
+            (row, token, bias) for row, s in self._rows for token, bias in s.sampling.logit_bias.items()
+        ]
+        self._has_min_tokens = any(s.sampling.min_tokens for s in sequences)
 
-    @classmethod
-    def of(cls, sequences: Seq[Sequence], eos_token_ids: Seq[int]) -> Adjustments:
-        rows = list(enumerate(sequences))
-        return cls(
-            penalised=[row for row in rows if row[1].sampling.has_penalties],
-            biased=[row for row in rows if row[1].sampling.logit_bias],
-            held_open=[row for row in rows if row[1].sampling.min_tokens],
-            eos_token_ids=eos_token_ids,
-        )
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self._penalties is not None or self._bias or self._has_min_tokens)
 
-    @staticmethod
-    def concern(sequence: Sequence) -> bool:
-        sampling = sequence.sampling
-        return bool(sampling.has_penalties or sampling.logit_bias or sampling.min_tokens)
+    @property
+    def has_room(self) -> bool:
+        """Whether the next step's changes fit what is on the device."""
+        return self._penalties is None or self._penalties.has_room
 
-    def apply(self, logits: Tensor) -> None:
-        """Change `logits` `[rows, vocabulary]`, float32, in place. A NaN stays a NaN."""
-        if self.penalised:
-            _penalise(logits, self.penalised)
-        if self.biased:
-            _bias(logits, self.biased)
-        held = [(row, s) for row, s in self.held_open if s.num_output_tokens < s.sampling.min_tokens]
-        if held:
-            ids = [[*self.eos_token_ids, *sequence.sampling.stop_token_ids] for _, sequence in held]
-            rows = np.repeat([row for row, _ in held], [len(each) for each in ids])
-            where = _where(rows, np.array([id for each in ids for id in each], dtype=np.int64), logits)
-            logits[where] = logits[where] + float("-inf")  # added, not put: so that a NaN shows
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What stays the same, for `start`."""
+        penalties = self._penalties.arrays() if self._penalties is not None else {}
+        return penalties | (_entries("bias", self._bias) if self._bias else {})
 
+    def step_arrays(self) -> dict[str, NDArray[Any]]:
+        """What a step needs besides: tokens that have come, and ends that may not come yet."""
+        changes = self._penalties.step_arrays() if self._penalties is not None else {}
+        if not self._has_min_tokens:
+            return changes
+        # Added, not put, so that a NaN shows.
+        banned = [
+            (row, token, float("-inf"))
+            for row, s in self._rows
+            if s.next_output_index < s.sampling.min_tokens
+            for token in dict.fromkeys([*self._eos_token_ids, *s.sampling.stop_token_ids])
+        ]
+        return changes | (_entries("banned", banned) if banned else {})
 
-def _penalise(logits: Tensor, rows: Seq[Row]) -> None:
-    """Repetition over prompt and output, frequency and presence over the output.
+    def start(self, columns: dict[str, Tensor]) -> None:
+        """Take over `arrays`, now on the device."""
+        if self._penalties is not None:
+            self._penalties.start(columns)
 
-    As in vLLM and transformers: a positive logit is divided by the repetition penalty, a negative one
-    multiplied.
-    """
-    columns = [sequence.token_counts for _, sequence in rows]
-    sizes = [len(column.ids) for column in columns]
-    where = _where(
-        np.repeat([row for row, _ in rows], sizes), np.concatenate([c.ids for c in columns]), logits
-    )
-    counts = _like(np.concatenate([c.counts for c in columns]), logits)
-    params = [sequence.sampling for _, sequence in rows]
-    wanted = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in params]
-    repetition, frequency, presence = _like(np.repeat(np.array(wanted, np.float32), sizes, axis=0).T, logits)
-    values = logits[where]
-    values = torch.where(values > 0, values / repetition, values * repetition)
-    logits[where] = values - frequency * counts - presence * (counts > 0)
+    def apply(self, logits: Tensor, columns: dict[str, Tensor], promised: Tensor | None = None) -> None:
+        """Change `logits` `[rows, vocabulary]`, float32, in place. A NaN stays a NaN.
 
-
-def _bias(logits: Tensor, rows: Seq[Row]) -> None:
-    biases = [sequence.sampling.logit_bias for _, sequence in rows]
-    where = _where(
-        np.repeat([row for row, _ in rows], [len(bias) for bias in biases]),
-        np.array([id for bias in biases for id in bias], dtype=np.int64),
-        logits,
-    )
-    values = np.array([value for bias in biases for value in bias.values()], dtype=np.float32)
-    logits[where] = logits[where] + _like(values, logits)
+        `columns` are all arrays on the device, `promised` the tokens of a step that is still in flight.
+        """
+        if self._penalties is not None:
+            self._penalties.apply(logits, columns, promised)
+        for name in ("bias", "banned"):
+            if f"{name}_rows" in columns:
+                where = (columns[f"{name}_rows"], columns[f"{name}_ids"])
+                logits[where] = logits[where] + columns[f"{name}_values"]
 
 
-def _where(
-    rows: np.ndarray[tuple[int], np.dtype[np.int64]],
-    ids: np.ndarray[tuple[int], np.dtype[np.int64]],
-    logits: Tensor,
-) -> tuple[Tensor, Tensor]:
-    return _like(rows, logits), _like(ids, logits)
-
-
-def _like(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], logits: Tensor) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).to(logits.device)
+def _entries(name: str, entries: Seq[Entry]) -> dict[str, NDArray[Any]]:
+    rows, ids, values = zip(*entries, strict=True)
+    return {
+        f"{name}_rows": np.array(rows, dtype=np.int64),
+        f"{name}_ids": np.array(ids, dtype=np.int64),
+        f"{name}_values": np.array(values, dtype=np.float32),
+    }

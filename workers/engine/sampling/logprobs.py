@@ -1,7 +1,7 @@
 """How likely the model itself found a token: log-softmax of its own logits.
 
 Before temperature, filters, penalties and bias, as OpenAI's API and vLLM's `raw_logprobs` have it. Computed
-for the rows that ask, and no others.
+for the rows that ask, and no others, and on its way to the host as soon as the tokens are.
 """
 
 from __future__ import annotations
@@ -11,28 +11,34 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
+from ..execution.device_copies import to_host
 from ..request import TokenLogprobs
 
 
 class RawLogprobs:
     """Log-probabilities of some rows, taken before anything changes their logits."""
 
-    def __init__(self, logits: Tensor, rows: Seq[int], counts: Seq[int]) -> None:
+    def __init__(self, logits: Tensor, rows: Tensor, counts: Seq[int]) -> None:
         """`logits` `[all rows, vocabulary]` of any float dtype; `counts`: alternatives per row asked."""
         self._rows = rows
         self._counts = [min(count, logits.shape[-1]) for count in counts]
-        self._all = torch.log_softmax(logits[list(rows)].float(), dim=-1)
-        self._top = self._all.topk(max(self._counts), dim=-1)
+        self._all: Tensor | None = torch.log_softmax(logits[rows].float(), dim=-1)
+        top = self._all.topk(max(self._counts), dim=-1)
+        self._top_ids, self._top_logprobs = to_host(top.indices), to_host(top.values)
 
-    def of(self, tokens: Seq[int | None]) -> dict[int, TokenLogprobs]:
-        """By row, for the token chosen there. `tokens` are those of all rows."""
-        chosen = [tokens[row] or 0 for row in self._rows]
-        column = torch.tensor(chosen, device=self._all.device)[:, None]
-        logprobs = self._all.gather(1, column)[:, 0].tolist()
-        top_ids, top_logprobs = self._top.indices.tolist(), self._top.values.tolist()
+    def choose(self, tokens: Tensor) -> None:
+        """Look up the tokens chosen for all rows, on the device."""
+        assert self._all is not None, "tokens are chosen once"
+        self._chosen = to_host(self._all.gather(1, tokens[self._rows][:, None])[:, 0])
+        self._all = None  # as large as the logits
+
+    def read(self, rows: Seq[int]) -> dict[int, TokenLogprobs]:
+        """By row, for the tokens chosen; `rows` as given. Call it once the device has come so far."""
+        chosen = self._chosen.tolist()
+        top_ids, top_logprobs = self._top_ids.tolist(), self._top_logprobs.tolist()
         return {
-            row: TokenLogprobs(logprobs[at], *_ranked(top_ids[at][:count], top_logprobs[at][:count]))
-            for at, (row, count) in enumerate(zip(self._rows, self._counts, strict=True))
+            row: TokenLogprobs(chosen[at], *_ranked(top_ids[at][:count], top_logprobs[at][:count]))
+            for at, (row, count) in enumerate(zip(rows, self._counts, strict=True))
         }
 
 

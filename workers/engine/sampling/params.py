@@ -35,8 +35,11 @@ class SamplingParams:
     """Before so many tokens, end-of-sequence and stop ids are not drawn, and stop strings not seen."""
     temperature: float = 1.0
     top_k: int = 0
-    """Keep the k most likely tokens; 0 or -1 keeps all."""
+    """Keep exactly the k most likely tokens, of equally likely ones those of the lowest ids: 1 is greedy.
+    0 or -1 keeps all."""
     top_p: float = 1.0
+    """Keep the fewest most likely tokens whose probabilities reach p of those that top_k and min_p keep; of
+    equally likely ones those of the lowest ids."""
     min_p: float = 0.0
     """Keep tokens at least this likely relative to the likeliest."""
     seed: int | None = None

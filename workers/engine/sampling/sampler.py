@@ -1,8 +1,9 @@
 """Chooses each sequence's next token from its logits.
 
-There is no generator and no state: the random number of a draw is a function of the sequence's seed and the
-index of the output token, so a sequence that moves to another machine, or is recomputed, draws the same
-again. A batch that is greedy throughout is looked at once, for its argmax.
+There is no generator and no state that a sequence needs: the random number of a draw is a function of the
+sequence's seed and the index of the output token, so a sequence that moves to another machine, or is
+recomputed, draws the same again. What a step needs on the device goes there in one copy, and nothing waits
+for the device before `Choice.read`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ import torch
 from torch import Tensor
 
 from ..batching.sequence import Sequence
+from ..execution.device_copies import to_device, to_host
 from ..request import TokenLogprobs
 from .adjustments import Adjustments
-from .draws import Filters, draw, seeds_column, uniform
 from .logprobs import RawLogprobs
-
-TEMPERATURE_MIN = 1e-5
-"""Colder than this is greedy, as in vLLM: the softmax has nothing left but the likeliest token."""
+from .random_rows import RandomRows
 
 ROWS_AT_ONCE = 16
 """Rows of a 16-bit dtype that are widened together for their argmax: bounds the memory, not the speed."""
@@ -40,27 +39,27 @@ class Sampled:
 class Choice:
     """Tokens chosen on the device, on their way to the host: nothing has waited for them yet."""
 
-    def __init__(self, tokens: Tensor, usable: Tensor, raw: RawLogprobs | None = None) -> None:
+    def __init__(
+        self, tokens: Tensor, usable: Tensor, raw: RawLogprobs | None = None, logprob_rows: Seq[int] = ()
+    ) -> None:
         self.tokens = tokens
         """int64 `[rows]`, on the device of the logits; any token where a row holds no usable number."""
         self._raw = raw
-        # Both in one, so that they are copied in one.
-        marked = torch.where(usable, tokens, -1)
+        self._logprob_rows = logprob_rows
+        self._host = to_host(torch.where(usable, tokens, -1))  # both in one, to be copied in one
         self._copied: torch.cuda.Event | None = None
+        if raw is not None:
+            raw.choose(tokens)
         if tokens.is_cuda:
-            self._host = torch.empty(marked.shape, dtype=marked.dtype, pin_memory=True)
-            self._host.copy_(marked, non_blocking=True)
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._copied.record()
-        else:
-            self._host = marked
 
     def read(self) -> Sampled:
         """Wait until the device has come so far."""
         if self._copied is not None:
             self._copied.synchronize()
         tokens = [token if token >= 0 else None for token in self._host.tolist()]
-        return Sampled(tokens, self._raw.of(tokens) if self._raw is not None else {})
+        return Sampled(tokens, self._raw.read(self._logprob_rows) if self._raw is not None else {})
 
 
 class Sampler:
@@ -68,7 +67,7 @@ class Sampler:
 
     def __init__(self, eos_token_ids: Iterable[int]) -> None:
         self._eos_token_ids = tuple(eos_token_ids)
-        self._batch = _Batch([], ())
+        self._batch: _Batch | None = None
 
     def sample(self, logits: Tensor, sequences: Seq[Sequence]) -> Sampled:
         """One token per row of `logits` `[sequences, vocabulary]`, of any float dtype.
@@ -77,66 +76,70 @@ class Sampler:
         return self.choose(logits, sequences).read()
 
     @torch.inference_mode()
-    def choose(self, logits: Tensor, sequences: Seq[Sequence]) -> Choice:
-        """As `sample`, without waiting for the device: `Choice.read` waits."""
-        if self._batch.sequences != sequences:  # the parameter columns hold while the batch stays the same
-            self._batch = _Batch(list(sequences), self._eos_token_ids)
-        batch = self._batch
-        raw = RawLogprobs(logits, batch.logprob_rows, batch.logprob_counts) if batch.logprob_rows else None
-        if len(batch.choosy_rows) == len(sequences):
-            return Choice(*batch.choose(logits), raw)
-        tokens, usable = _argmax(logits)
-        if batch.choosy_rows:
-            tokens[batch.choosy_rows], usable[batch.choosy_rows] = batch.choose(logits)
-        return Choice(tokens, usable, raw)
+    def choose(self, logits: Tensor, sequences: Seq[Sequence], promised: Tensor | None = None) -> Choice:
+        """As `sample`, without waiting for the device: `Choice.read` waits.
+
+        `promised` are the tokens of the step before, if the host does not know them yet. If this raises,
+        the next call begins anew with what the sequences hold.
+        """
+        batch, self._batch = self._batch, None
+        if batch is None or batch.sequences != sequences or not batch.has_room:
+            batch = _Batch(list(sequences), self._eos_token_ids, logits.shape[-1])
+        choice = batch.choose(logits, promised)
+        self._batch = batch
+        return choice
 
 
 class _Batch:
-    """The parameters of one composition of a batch, as columns."""
+    """One composition of a batch, and its columns on the device, which hold while it stays the same."""
 
-    def __init__(self, sequences: list[Sequence], eos_token_ids: Seq[int]) -> None:
+    def __init__(self, sequences: list[Sequence], eos_token_ids: Seq[int], vocab_size: int) -> None:
         self.sequences = sequences
+        self._adjustments = Adjustments(sequences, eos_token_ids, vocab_size)
+        self._random = RandomRows(sequences, vocab_size)
         wishes = [(row, s.sampling.logprobs) for row, s in enumerate(sequences)]
-        self.logprob_rows = [row for row, count in wishes if count is not None]
-        self.logprob_counts = [count for _, count in wishes if count is not None]
-        self.choosy_rows = [row for row, s in enumerate(sequences) if _is_random(s) or Adjustments.concern(s)]
-        """Rows for which the argmax of the logits as they are is not the answer."""
-        choosy = [sequences[row] for row in self.choosy_rows]
-        self._adjustments = Adjustments.of(choosy, eos_token_ids)
-        self._random_rows = [row for row, sequence in enumerate(choosy) if _is_random(sequence)]
-        self._random = [choosy[row] for row in self._random_rows]
-        self._seeds = seeds_column([sequence.seed for sequence in self._random])
-        self._temperatures = [sequence.sampling.temperature for sequence in self._random]
-        self._filters: Filters | None = None
+        self._logprob_rows = [row for row, count in wishes if count is not None]
+        self._logprob_counts = [count for _, count in wishes if count is not None]
+        self._columns: dict[str, Tensor] | None = None
 
-    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens of the choosy rows, in order, and whether they are any."""
-        every = len(self.choosy_rows) == len(self.sequences)
-        work = (logits if every else logits[self.choosy_rows]).float()
-        self._adjustments.apply(work)
-        if self._random_rows and len(self._random_rows) == len(work):
-            return self._draw(work)
-        tokens, usable = _argmax(work)
-        if self._random_rows:
-            tokens[self._random_rows], usable[self._random_rows] = self._draw(work[self._random_rows])
-        return tokens, usable
+    @property
+    def has_room(self) -> bool:
+        """Whether what has changed since fits the columns."""
+        return self._adjustments.has_room
 
-    def _draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens of the random rows `[rows, vocabulary]`, which are overwritten, and whether they are any."""
-        usable = torch.isfinite(logits.amax(dim=-1))
-        if set(self._temperatures) != {1.0}:
-            logits /= torch.tensor(self._temperatures, dtype=logits.dtype, device=logits.device)[:, None]
-        probs = torch.softmax(logits, dim=-1)
-        if self._filters is None:
-            params = [sequence.sampling for sequence in self._random]
-            self._filters = Filters(params, logits.shape[-1], logits.device)
-        self._filters.apply(probs)
-        numbers = uniform(self._seeds, [sequence.next_output_index for sequence in self._random])
-        return draw(probs, numbers), usable
+    def choose(self, logits: Tensor, promised: Tensor | None) -> Choice:
+        columns = self._upload(logits.device)
+        raw = (
+            RawLogprobs(logits, columns["logprob_rows"], self._logprob_counts) if self._logprob_rows else None
+        )
+        if len(self._random) or self._adjustments:
+            logits = logits.float().contiguous()
+        self._adjustments.apply(logits, columns, promised)
+        return Choice(*self._tokens(logits, columns), raw, self._logprob_rows)
 
+    def _upload(self, device: torch.device) -> dict[str, Tensor]:
+        """What the step needs, in one copy: the numbers of its draws, and at first all columns."""
+        arrays = self._random.step_arrays() | self._adjustments.step_arrays()
+        if self._columns is not None:
+            return self._columns | to_device(arrays, device)
+        kept = self._random.arrays() | self._adjustments.arrays()
+        if self._logprob_rows:
+            kept["logprob_rows"] = np.array(self._logprob_rows, dtype=np.int64)
+        columns = to_device(arrays | kept, device)
+        self._columns = {name: columns[name] for name in kept}
+        self._adjustments.start(columns)
+        return columns
 
-def _is_random(sequence: Sequence) -> bool:
-    return sequence.sampling.temperature >= TEMPERATURE_MIN
+    def _tokens(self, logits: Tensor, columns: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Tokens of all rows, and whether they are any."""
+        if not len(self._random):
+            return _argmax(logits)
+        drawn, are_drawn = self._random.draw(logits, columns)
+        if self._random.are_all:
+            return drawn, are_drawn
+        rows = columns["random_rows"]
+        tokens, usable = _argmax(logits)
+        return tokens.scatter_(0, rows, drawn), usable.scatter_(0, rows, are_drawn)
 
 
 def _argmax(logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ CRAMPED: dict[str, Any] = {"num_kv_blocks": 16, "max_num_batched_tokens": 16, "m
 
 
 def random_request(number: int, rng: random.Random) -> Request:
-    """Any way of sampling: some ways let the next step be launched early, some do not."""
+    """Any way of sampling."""
     kinds: list[dict[str, Any]] = [
         {"temperature": 0.0},
         {"temperature": 1.0, "seed": rng.randrange(1000)},
@@ -37,11 +37,13 @@ def random_request(number: int, rng: random.Random) -> Request:
         {"temperature": 0.0, "logit_bias": {EOS: 8.0}},
         {"temperature": 0.0, "repetition_penalty": 1.3, "presence_penalty": 0.5},
         {"temperature": 1.0, "min_tokens": 4, "logit_bias": {EOS: 8.0}},
+        {"temperature": 1.0, "frequency_penalty": 1.5, "min_tokens": 4, "logprobs": 1},
         {"temperature": 0.0, "logprobs": 2},
     ]
     shared = [7] * 9  # a beginning that several have, so that prefixes are found
     prompt = (shared if rng.random() < 0.4 else []) + [rng.randrange(256) for _ in range(rng.randint(1, 20))]
-    params = SamplingParams(max_tokens=rng.randint(1, 24), **rng.choice(kinds))
+    kind = rng.choice(kinds)
+    params = SamplingParams(max_tokens=rng.randint(kind.get("min_tokens", 1), 24), **kind)
     priority = rng.choice(["interactive", "standard", "background"])
     return Request(f"r{number}", prompt, params, priority=priority)
 
@@ -141,11 +143,22 @@ def test_an_end_that_is_known_beforehand_costs_no_surplus_token(llama: Path) -> 
     assert passes == ["after", "ahead", "ahead"]
 
 
-@pytest.mark.parametrize("needing", [{"logprobs": 1}, {"presence_penalty": 0.5}, {"min_tokens": 2}])
-def test_a_sequence_that_needs_known_tokens_makes_the_step_wait(llama: Path, needing: dict[str, Any]) -> None:
-    passes, _ = watched(llama, [65, 66, 67], Request("a", [1], greedy(3, **needing)), overlap_steps=True)
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"logprobs": 1},
+        {"presence_penalty": 0.5},
+        {"repetition_penalty": 1.2, "temperature": 1.0, "top_p": 0.5},
+        {"min_tokens": 2},
+        {"logit_bias": {65: 1.0}},
+    ],
+)
+def test_no_way_of_sampling_makes_a_step_wait_for_the_last(llama: Path, params: dict[str, Any]) -> None:
+    request = Request("a", [1], SamplingParams(**{"temperature": 0.0, "max_tokens": 3} | params))
+    passes, completion = watched(llama, [65, 66, 67], request, overlap_steps=True)
 
-    assert passes == ["after"] * 3
+    assert passes == ["after", "ahead", "ahead"]
+    assert len(completion.token_ids) == 3
 
 
 def test_on_a_cpu_steps_do_not_overlap_unless_asked(llama: Path) -> None:

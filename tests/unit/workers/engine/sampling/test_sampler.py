@@ -23,8 +23,9 @@ from transformers import (
 from workers.engine import Request, SamplingParams, TokenLogprobs
 from workers.engine.batching.sequence import Sequence
 from workers.engine.batching.token_counts import TokenCounts
+from workers.engine.execution.device_copies import to_device
 from workers.engine.sampling import draws as draws_module
-from workers.engine.sampling import sampler as sampler_module
+from workers.engine.sampling import random_rows as random_rows_module
 from workers.engine.sampling.adjustments import Adjustments
 from workers.engine.sampling.draws import seeds_column
 from workers.engine.sampling.draws import uniform as uniform_of
@@ -45,8 +46,10 @@ def sample(logits: Tensor, *sequences: Sequence) -> list[int | None]:
 
 def adjusted(logits: Tensor, row: Sequence) -> Tensor:
     """The logits of one row as its parameters change them."""
-    changed = logits[None].clone()
-    Adjustments.of([row], [EOS]).apply(changed)
+    changed, adjustments = logits[None].clone(), Adjustments([row], [EOS], VOCAB)
+    columns = to_device(adjustments.arrays() | adjustments.step_arrays(), changed.device)
+    adjustments.start(columns)
+    adjustments.apply(changed, columns)
     return changed[0]
 
 
@@ -161,11 +164,11 @@ def test_filters_keep_what_transformers_keeps(
         assert_distributed(tokens, expected, seed=11)
 
 
-def test_top_p_sorts_the_whole_vocabulary_when_the_likeliest_are_not_enough(
+def test_top_p_looks_at_the_whole_vocabulary_when_the_likeliest_are_not_enough(
     logits: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = draws(logits, 500, top_p=0.9)
-    monkeypatch.setattr(draws_module, "TOP_P_CANDIDATES", (2, 4))
+    monkeypatch.setattr(random_rows_module, "TOP_P_TRIED", 2)
 
     assert draws(logits, 500, top_p=0.9) == wanted
 
@@ -227,7 +230,7 @@ def test_a_row_without_usable_numbers_gets_no_token_and_leaves_other_rows_alone(
 
 
 def test_the_largest_possible_number_still_picks_a_possible_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_module, "uniform", lambda seeds, indices: np.array([1 - 2**-53]))
+    monkeypatch.setattr(random_rows_module, "uniform", lambda seeds, indices: np.array([1 - 2**-53]))
     logits = torch.full((1, VOCAB), float("-inf"))
     logits[0, [2, 3]] = 0.0
 
@@ -352,7 +355,7 @@ def test_draws_reach_every_token_of_any_vocabulary(vocab_size: int) -> None:
     probs = torch.full((1, vocab_size), 1 / vocab_size)
     numbers = [(token + 0.5) / vocab_size for token in range(vocab_size)]
 
-    tokens = draws_module.draw(probs.expand(vocab_size, -1), np.array(numbers))
+    tokens = draws_module.draw(probs.expand(vocab_size, -1), torch.tensor(numbers, dtype=torch.float64))
 
     assert tokens.tolist() == list(range(vocab_size))
 
