@@ -1,4 +1,4 @@
-"""Checkpoints to measure with: random-weight Llamas of two sizes, in two dtypes, and their tokenizer.
+"""Checkpoints to measure with: random weights in the shapes of `models.py`, in two dtypes, and a tokenizer.
 
 python -m benchmarks.checkpoints small medium        # into .bench/models
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.environments import BENCH_DIRECTORY
-from benchmarks.models import LLAMAS, make_model
+from benchmarks.models import SHAPES, make_model
 from benchmarks.vocabularies import save_trained_tokenizer, special_token_ids
 
 MODELS_DIRECTORY = BENCH_DIRECTORY / "models"
@@ -33,8 +33,10 @@ def make(name: str, dtype: str, path: Path) -> None:
 
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    shape, settings = LLAMAS[name], special_token_ids("bos", "eos", "pad") | {"rms_norm_eps": 1e-5}
-    model = make_model(shape, torch.float32, torch.device("cpu"), CONTEXT_LENGTH, **settings)
+    shape = SHAPES[name]
+    eps = {} if shape.family == "gpt2" else {"rms_norm_eps": 1e-5}
+    tokens = special_token_ids("bos", "eos", "pad")
+    model = make_model(shape, torch.float32, torch.device("cpu"), CONTEXT_LENGTH, **tokens, **eps)
     unfinished = path.with_name(path.name + ".part")
     shutil.rmtree(unfinished, ignore_errors=True)
     model.to(getattr(torch, dtype)).save_pretrained(unfinished)
@@ -45,7 +47,7 @@ def make(name: str, dtype: str, path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Write the checkpoints that benchmarks use.")
     # argparse would check a default list against `choices`.
-    parser.add_argument("names", nargs="*", choices=[*LLAMAS, []], metavar="NAME", help=", ".join(LLAMAS))
+    parser.add_argument("names", nargs="*", choices=[*SHAPES, []], metavar="NAME", help=", ".join(SHAPES))
     for name in parser.parse_args(arguments).names or ("small", "medium"):
         for dtype in DTYPES:
             print(ensure(name, dtype), flush=True)

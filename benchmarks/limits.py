@@ -7,7 +7,8 @@ prompt of T tokens computes, or reads the weights:
     prefill  t >= max((2 * P * T + 2 * layers * heads * D * T^2) / flops, W / bandwidth)
 
 W and P are the bytes and the number of the parameters of all linears and the head (the embedding table is
-only looked up), kv the bytes of KV of a token; in prefill the head counts for the last token only.
+only looked up; of a mixture of experts, W counts those that a step needs and P those of one token), kv the
+bytes of KV of a token; in prefill the head counts for the last token only.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Limits:
 
     def decode_seconds(self, shape: Shape, itemsize: int, batch: int, context_tokens: float) -> float:
         """Least time of a step of `batch` sequences that see `context_tokens` tokens, all together."""
-        weights = shape.num_linear_parameters * itemsize
+        weights = shape.num_parameters_read(batch) * itemsize
         kv = context_tokens * shape.kv_elements_per_token * itemsize
         reading = (weights + kv + batch * shape.vocab_size * LOGIT_BYTES) / self.bytes_per_second
         return max(reading, 2 * shape.num_linear_parameters * batch / self.flops_per_second)
@@ -36,7 +37,7 @@ class Limits:
     def prefill_seconds(self, shape: Shape, itemsize: int, prompts: int, length: int) -> float:
         """Least time for `prompts` prompts of `length` tokens."""
         flops = layers_flops(shape, 0, length) + 2 * shape.num_head_parameters
-        weights = shape.num_linear_parameters * itemsize
+        weights = shape.num_parameters_read(prompts * length) * itemsize
         return max(prompts * flops / self.flops_per_second, weights / self.bytes_per_second)
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.models import LLAMAS, Shape
+from benchmarks.models import SHAPES, Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +49,7 @@ class Machine:
 
     def best_flops(self, dtype: str) -> float:
         """The highest FLOP/s of a dtype seen in any product, the ceiling of a roofline."""
-        shape = LLAMAS[self.model]
+        shape = SHAPES[self.model]
         per_row = 2 * shape.num_linear_parameters
         of_stack = [
             rows * per_row / seconds
@@ -82,7 +82,7 @@ def measure(model: str = "medium", threads: int | None = None) -> Machine:
             threads=threads,
             read_bytes_per_second=_read_bandwidth(),
             peak_flops={dtype: {kind: _peak_flops(dtype, kind) for kind in GEMM_KINDS} for dtype in DTYPES},
-            linears_seconds={dtype: _linears_seconds(LLAMAS[model], dtype) for dtype in DTYPES},
+            linears_seconds={dtype: _linears_seconds(SHAPES[model], dtype) for dtype in DTYPES},
             model=model,
         )
 
@@ -164,7 +164,7 @@ def best_seconds(call: Callable[[], object], seconds: float = SECONDS_PER_TIMING
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure what this machine can do at best.")
-    parser.add_argument("--model", default="medium", choices=list(LLAMAS))
+    parser.add_argument("--model", default="medium", choices=list(SHAPES))
     parser.add_argument("--threads", type=int)
     chosen = parser.parse_args(arguments)
     machine = measure(chosen.model, chosen.threads)

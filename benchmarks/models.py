@@ -2,7 +2,8 @@
 
 Speed does not depend on the values of the weights, so none need be downloaded. They are random but scaled: a
 plain initialisation makes greedy decoding repeat its last token for ever, which would flatter engines that
-cache or speculate. `checkpoints.py` writes the Llamas down; the GPU benchmark makes its Qwen3s on the device.
+cache or speculate. `checkpoints.py` writes those of `SHAPES` down; the GPU benchmark makes its Qwen3s on the
+device.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ if TYPE_CHECKING:
     import torch
 
 
+Family = Literal["llama", "qwen3", "gpt2", "gemma2", "qwen3_moe"]
+
+
 @dataclass(frozen=True)
 class Shape:
-    """A decoder's dimensions."""
+    """A decoder's dimensions. `intermediate_size` is that of one expert where there are several."""
 
     vocab_size: int
     hidden_size: int
@@ -25,23 +29,28 @@ class Shape:
     num_kv_heads: int
     head_dim: int
     intermediate_size: int
-    family: Literal["llama", "qwen3"] = "llama"
+    family: Family = "llama"
     has_tied_embeddings: bool = False
+    has_gate: bool = True
+    """Of the MLP: three linears instead of two."""
+    num_experts: int = 1
+    num_experts_per_token: int = 1
 
     @property
     def layer_linears(self) -> tuple[tuple[int, int], ...]:
-        """`(in, out)` of one layer's linears, as an engine that fuses qkv and gate/up computes them."""
+        """`(in, out)` of what a token passes in a layer, with qkv fused, and gate and up."""
         width, kv_width = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        inner = self.intermediate_size * self.num_experts_per_token
         return (
             (self.hidden_size, width + 2 * kv_width),
             (width, self.hidden_size),
-            (self.hidden_size, 2 * self.intermediate_size),
-            (self.intermediate_size, self.hidden_size),
+            (self.hidden_size, (2 if self.has_gate else 1) * inner),
+            (inner, self.hidden_size),
         )
 
     @property
     def num_layer_parameters(self) -> int:
-        """Parameters of all layers' linears, without embeddings, head and norms."""
+        """Parameters of one token in all layers' linears, without embeddings, head, norms, routers."""
         return self.num_layers * sum(inputs * outputs for inputs, outputs in self.layer_linears)
 
     @property
@@ -52,6 +61,13 @@ class Shape:
     def num_linear_parameters(self) -> int:
         """Of all linears and the head; the embedding table is only looked up."""
         return self.num_layer_parameters + self.num_head_parameters
+
+    def num_parameters_read(self, batch: int) -> float:
+        """Of linears and head in a step of `batch` tokens, if experts are drawn evenly."""
+        expert = (3 if self.has_gate else 2) * self.hidden_size * self.intermediate_size
+        share = self.num_experts_per_token / self.num_experts
+        needed = self.num_experts * (1 - (1 - share) ** batch)
+        return self.num_linear_parameters + self.num_layers * expert * (needed - self.num_experts_per_token)
 
     @property
     def kv_elements_per_token(self) -> int:
@@ -64,6 +80,13 @@ LLAMAS = {
     "medium": Shape(32000, 768, 12, 12, 4, 64, 2560),
 }
 """tiny is for trying the scripts; small and medium are the sizes that published figures are about."""
+
+SHAPES = LLAMAS | {
+    "gpt2": Shape(32000, 768, 12, 12, 12, 64, 3072, "gpt2", has_tied_embeddings=True, has_gate=False),
+    "gemma2": Shape(32000, 768, 12, 6, 2, 128, 3072, "gemma2", has_tied_embeddings=True),
+    "qwen3-moe": Shape(32000, 512, 12, 8, 2, 64, 256, "qwen3_moe", num_experts=32, num_experts_per_token=4),
+}
+"""What checkpoints are made of: also GPT-2 small, a Gemma2 of medium's size, a small mixture of experts."""
 
 QWENS = {
     "0.6b": Shape(151_936, 1024, 28, 16, 8, 128, 3072, "qwen3", has_tied_embeddings=True),
@@ -86,11 +109,9 @@ def make_model(
         hidden_size=shape.hidden_size,
         num_hidden_layers=shape.num_layers,
         num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        intermediate_size=shape.intermediate_size,
         tie_word_embeddings=shape.has_tied_embeddings,
         max_position_embeddings=context_length,
+        **_family_settings(shape),
         **({"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0} | settings),
     )
     torch.manual_seed(0)
@@ -98,8 +119,26 @@ def make_model(
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() == 2:
+            if parameter.dim() >= 2:
                 embeds = "embed" in name and not shape.has_tied_embeddings
+                inputs = parameter.shape[
+                    0 if ".c_" in name else -1
+                ]  # GPT-2's linears lie the other way round
                 # 1.5 / sqrt(fan in): residual branches strong enough to vary the output tokens.
-                parameter.normal_(0, 1 if embeds else 1.5 / parameter.shape[1] ** 0.5)
+                parameter.normal_(0, 1 if embeds else 1.5 / inputs**0.5)
     return model.eval()
+
+
+def _family_settings(shape: Shape) -> dict[str, Any]:
+    if shape.family == "gpt2":
+        return {"n_inner": shape.intermediate_size}
+    heads = {"num_key_value_heads": shape.num_kv_heads, "head_dim": shape.head_dim}
+    if shape.family == "qwen3_moe":
+        return heads | {
+            "num_experts": shape.num_experts,
+            "num_experts_per_tok": shape.num_experts_per_token,
+            "moe_intermediate_size": shape.intermediate_size,
+            "norm_topk_prob": True,
+        }
+    scale = {"query_pre_attn_scalar": shape.head_dim} if shape.family == "gemma2" else {}
+    return heads | scale | {"intermediate_size": shape.intermediate_size}

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 
 from benchmarks import machine, roofline, table
 from benchmarks.launch import LOGS_DIRECTORY, REPOSITORY, RESULTS_DIRECTORY, Launch, RunFailedError, prepare
-from benchmarks.models import LLAMAS
+from benchmarks.models import SHAPES
 from benchmarks.peers import ENGINES, OURS, PRECISIONS
 from benchmarks.runners import nightshift
 from benchmarks.workloads import DEFAULT_SEED, RECIPES, make_workload
@@ -135,7 +135,7 @@ def measured_limits(plan: Plan) -> tuple[dict[str, machine.Machine], dict[tuple[
     limits: dict[tuple[str, str], roofline.Limit] = {}
     for name in plan.workloads:
         workload = make_workload(name, plan.seed, plan.num_requests)
-        shape = LLAMAS[workload.model]
+        shape = SHAPES[workload.model]
         if workload.model not in machines:
             _show(f"what this machine can do, with {workload.model}'s shapes … ", end="")
             machines[workload.model] = machine.measure(workload.model, plan.threads)
@@ -212,7 +212,7 @@ def _heading(
         lines.append(f"{name}: {measured.read_bytes_per_second / 1e9:.1f} GB/s read, {peaks}.")
     for (workload_name, dtype), limit in limits.items():
         workload = make_workload(workload_name, plan.seed, plan.num_requests)
-        arguments = (workload, LLAMAS[workload.model], machines[workload.model], dtype, plan.max_num_seqs)
+        arguments = (workload, SHAPES[workload.model], machines[workload.model], dtype, plan.max_num_seqs)
         speeds = {
             kind: roofline.practical_limit(*arguments, kind).output_tokens_per_second
             for kind in machine.GEMM_KINDS

@@ -13,8 +13,19 @@ DEFAULT_SEED = 1234
 NUM_SPECIAL_TOKENS = 4
 """Ids below this have meanings (`vocabularies.SPECIAL_TOKENS`) and are in no prompt."""
 
-PROMPT_MEDIAN, PROMPT_SIGMA, PROMPT_MIN, PROMPT_MAX = 90, 0.6, 32, 256
-OUTPUT_MEDIAN, OUTPUT_SIGMA, OUTPUT_MIN, OUTPUT_MAX = 48, 0.9, 4, 384
+
+@dataclass(frozen=True)
+class Lengths:
+    """Lognormal, in tokens, clipped to a range."""
+
+    median: int
+    sigma: float
+    low: int
+    high: int
+
+
+PROMPT_LENGTHS = Lengths(90, 0.6, 32, 256)
+OUTPUT_LENGTHS = Lengths(48, 0.9, 4, 384)
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,8 @@ class _Recipe:
     vocab_size: int
     num_requests: int
     num_shared_prefix_tokens: int = 0
+    prompt: Lengths = PROMPT_LENGTHS
+    output: Lengths = OUTPUT_LENGTHS
 
 
 RECIPES = {
@@ -58,8 +71,15 @@ RECIPES = {
     "medium-256": _Recipe("medium", 32000, 256),
     "small-shared": _Recipe("small", 8192, 128, num_shared_prefix_tokens=256),
     "medium-shared": _Recipe("medium", 32000, 64, num_shared_prefix_tokens=256),
+    "medium-long": _Recipe(
+        "medium", 32000, 32, prompt=Lengths(1500, 0.1, 1200, 1800), output=Lengths(16, 0.3, 8, 32)
+    ),
+    "gpt2": _Recipe("gpt2", 32000, 64),
+    "gemma2": _Recipe("gemma2", 32000, 64),
+    "qwen3-moe": _Recipe("qwen3-moe", 32000, 64),
 }
-"""medium-256 has enough requests to keep a batch of 64 full: steady state rather than tail."""
+"""medium-256 has enough requests to keep a batch of 64 full: steady state rather than tail. medium-long is
+long prompts with short answers; the last three are medium's lengths on other families."""
 
 
 def make_workload(name: str, seed: int = DEFAULT_SEED, num_requests: int | None = None) -> Workload:
@@ -81,8 +101,7 @@ def make_workload(name: str, seed: int = DEFAULT_SEED, num_requests: int | None 
     prefix = draw_ids(recipe.num_shared_prefix_tokens)
     requests = []
     for index in range(recipe.num_requests):
-        num_prompt = _draw_length(lengths, PROMPT_MEDIAN, PROMPT_SIGMA, PROMPT_MIN, PROMPT_MAX)
-        num_output = _draw_length(lengths, OUTPUT_MEDIAN, OUTPUT_SIGMA, OUTPUT_MIN, OUTPUT_MAX)
+        num_prompt, num_output = _draw_length(lengths, recipe.prompt), _draw_length(lengths, recipe.output)
         requests.append(BenchRequest(index, prefix + draw_ids(num_prompt), num_output))
     return Workload(name, recipe.model, seed, recipe.num_shared_prefix_tokens, tuple(requests[:num_requests]))
 
@@ -95,5 +114,5 @@ def warm_up_requests(workload: Workload, count: int = 32, num_output_tokens: int
     ]
 
 
-def _draw_length(rng: random.Random, median: int, sigma: float, low: int, high: int) -> int:
-    return min(high, max(low, round(median * rng.lognormvariate(0, sigma))))
+def _draw_length(rng: random.Random, lengths: Lengths) -> int:
+    return min(lengths.high, max(lengths.low, round(lengths.median * rng.lognormvariate(0, lengths.sigma))))

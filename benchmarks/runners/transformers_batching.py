@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.runners import harness
-from benchmarks.workloads import OUTPUT_MAX, PROMPT_MAX, RECIPES, BenchRequest
+from benchmarks.workloads import RECIPES, BenchRequest
 
 PAGE_TOKENS = 256
 POLL_SECONDS = 1.0
@@ -36,7 +36,7 @@ class TransformersBatching:
             do_sample=False,
             eos_token_id=-1,
             pad_token_id=self._model.config.pad_token_id,
-            max_new_tokens=OUTPUT_MAX,
+            max_new_tokens=RECIPES[arguments.workload].output.high,
         )
         self.pid = os.getpid()
         self.version = transformers.__version__
@@ -76,7 +76,8 @@ class TransformersBatching:
 
 def _longest_request(arguments: argparse.Namespace) -> int:
     """Tokens of the longest request that the workload may have, prompt and output."""
-    return RECIPES[arguments.workload].num_shared_prefix_tokens + PROMPT_MAX + OUTPUT_MAX
+    recipe = RECIPES[arguments.workload]
+    return recipe.num_shared_prefix_tokens + recipe.prompt.high + recipe.output.high
 
 
 if __name__ == "__main__":

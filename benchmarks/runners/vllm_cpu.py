@@ -10,7 +10,7 @@ from benchmarks.runners import harness
 from benchmarks.workloads import BenchRequest
 
 MAX_NUM_BATCHED_TOKENS = 512
-CONTEXT_LENGTH = 1024
+CONTEXT_LENGTH = 2048
 
 
 class VllmCpu:

@@ -6,13 +6,14 @@ import ast
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.limits import Limits
-from benchmarks.models import QWENS, make_model
+from benchmarks.models import QWENS, SHAPES, make_model
 
 ROOT = Path(__file__).parents[3]
 ALLOWED = {"torch", "triton", "transformers", "numpy", "safetensors", "tokenizers", "workers", "benchmarks"}
@@ -87,6 +88,21 @@ def imported_names(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names.add(node.module.split(".")[0])
     return names
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "qwen3-moe"])
+def test_other_families_have_the_parameters_that_their_models_have(name: str) -> None:
+    shape = replace(SHAPES[name], vocab_size=512, num_layers=2)
+    model = make_model(shape, torch.float32, torch.device("meta"), context_length=64)
+    not_linear = ("embed", "wpe", "wte", "lm_head", "mlp.gate.")
+    counted = sum(
+        p.numel()
+        for name, p in model.named_parameters()
+        if p.dim() >= 2 and not any(part in name for part in not_linear)
+    )
+
+    assert shape.num_parameters_read(10**6) - shape.num_head_parameters == pytest.approx(counted)
+    assert shape.num_parameters_read(1) == pytest.approx(shape.num_linear_parameters)
 
 
 def test_the_shapes_have_the_parameters_that_the_models_have() -> None:

@@ -6,10 +6,6 @@ import pytest
 
 from benchmarks.workloads import (
     NUM_SPECIAL_TOKENS,
-    OUTPUT_MAX,
-    OUTPUT_MIN,
-    PROMPT_MAX,
-    PROMPT_MIN,
     RECIPES,
     make_workload,
     warm_up_requests,
@@ -24,11 +20,11 @@ def test_the_same_seed_gives_the_same_workload_and_another_seed_another(name: st
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_lengths_and_ids_stay_in_their_ranges(name: str) -> None:
-    workload = make_workload(name)
+    workload, recipe = make_workload(name), RECIPES[name]
     for request in workload.requests:
         own_prompt = request.prompt_token_ids[workload.num_shared_prefix_tokens :]
-        assert PROMPT_MIN <= len(own_prompt) <= PROMPT_MAX
-        assert OUTPUT_MIN <= request.num_output_tokens <= OUTPUT_MAX
+        assert recipe.prompt.low <= len(own_prompt) <= recipe.prompt.high
+        assert recipe.output.low <= request.num_output_tokens <= recipe.output.high
         assert all(NUM_SPECIAL_TOKENS <= id < RECIPES[name].vocab_size for id in request.prompt_token_ids)
 
 
