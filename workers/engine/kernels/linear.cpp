@@ -24,7 +24,8 @@ constexpr int ROWS_MAX = 2; // of 16 half as wide: 8 accumulators, four of weigh
 
 constexpr int64_t WORTH_SHARING = 1 << 19; // multiply-adds: about what waking a thread costs
 
-enum Epilogue : int32_t { STORE = 0, ADD = 1, GATED_SILU = 2, GATED_GELU_TANH = 3 };
+enum Epilogue : int32_t { STORE = 0, ADD = 1, ACTIVATED = 2, GATED = 3 };
+enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2, GELU_QUICK = 3, RELU = 4, RELU_SQUARED = 5 };
 
 struct LinearCall {
     const void* x;         // [rows, k], row stride x_stride elements: float32, bfloat16 or uint8
@@ -35,7 +36,8 @@ struct LinearCall {
     const float* w_scale;  // int8: [panels * 32]
     const int32_t* w_sum;  // int8: [panels * 32], each column's sum, for the offset of 128 in x
     int64_t rows, n, k, x_stride, out_stride;
-    int32_t epilogue, out_is_bfloat16;
+    int32_t epilogue, activation, out_is_bfloat16;
+    float factor;          // of what ADD adds
 };
 
 struct Float32 {
@@ -102,18 +104,31 @@ inline void add(const LinearCall& call, long row, long column, floats value, lon
     else if (count > 0) store_some(out, load_some(out, count) + value, count);
 }
 
+inline floats activate(int32_t activation, floats x) {
+    switch (activation) {
+        case SILU: return silu(x);
+        case GELU_TANH: return gelu_tanh(x);
+        case GELU: return gelu(x);
+        case GELU_QUICK: return gelu_quick(x);
+        case RELU: return relu(x);
+        default: return relu_squared(x);
+    }
+}
+
 inline void finish(const LinearCall& call, long row, long panel, floats low, floats high) {
     const long column = panel * PANEL, left = call.n - column;
     if (call.bias) {
         low += load(call.bias + column);
         high += load(call.bias + column + LANES);
     }
-    if (call.epilogue >= GATED_SILU) { // a panel holds 16 columns of the gate, then the same 16 of what it gates
-        const floats gate = call.epilogue == GATED_SILU ? silu(low) : gelu_tanh(low);
-        put(call, row, panel * LANES, gate * high, call.n / 2 - panel * LANES);
+    if (call.epilogue == GATED) { // a panel holds 16 columns of the gate, then the same 16 of what it gates
+        put(call, row, panel * LANES, activate(call.activation, low) * high, call.n / 2 - panel * LANES);
     } else if (call.epilogue == ADD) {
-        add(call, row, column, low, left);
-        add(call, row, column + LANES, high, left - LANES);
+        add(call, row, column, low * call.factor, left);
+        add(call, row, column + LANES, high * call.factor, left - LANES);
+    } else if (call.epilogue == ACTIVATED) {
+        put(call, row, column, activate(call.activation, low), left);
+        put(call, row, column + LANES, activate(call.activation, high), left - LANES);
     } else {
         put(call, row, column, low, left);
         put(call, row, column + LANES, high, left - LANES);
@@ -127,6 +142,14 @@ inline floats to_floats(ints acc, const LinearCall& call, long row, long column)
     memcpy(&sum, call.w_sum + column, 64);
     const floats exact = __builtin_convertvector(acc - sum * 128, floats); // x was stored as x + 128
     return exact * call.x_scale[row] * load(call.w_scale + column);
+}
+
+// Not inlined: once for all heights of a tile.
+template <class Acc>
+__attribute__((noinline)) void finish_rows(const LinearCall& call, long row, long height, long panel, const Acc (*sums)[2]) {
+    const long column = panel * PANEL;
+    for (long r = 0; r < height; r++)
+        finish(call, row + r, panel, to_floats(sums[r][0], call, row + r, column), to_floats(sums[r][1], call, row + r, column + LANES));
 }
 
 // ROWS rows against one panel. `ahead` is memory that will be wanted soon; it is fetched while this tile computes.
@@ -151,11 +174,11 @@ bool tile(const LinearCall& call, long row, long panel, const char* ahead, long 
         for (long line = 0; line < ahead_step; line += 64) __builtin_prefetch(ahead + line, 0, 2);
         ahead += ahead_step;
     }
-    if (!parts.may_write()) return false;
-    const long column = panel * PANEL;
+    typename T::Acc sums[ROWS][2];
 #pragma GCC unroll 14
-    for (int r = 0; r < ROWS; r++)
-        finish(call, row + r, panel, to_floats(low[r], call, row + r, column), to_floats(high[r], call, row + r, column + LANES));
+    for (int r = 0; r < ROWS; r++) sums[r][0] = low[r], sums[r][1] = high[r];
+    if (!parts.may_write()) return false;
+    finish_rows(call, row, ROWS, panel, sums);
     parts.written();
     return true;
 }
@@ -186,6 +209,39 @@ template <class T> void panel_in_vectors(const void* context, long panel, Parts&
 int share_panels(const LinearCall& call, Team* team, RunChunk panel) {
     const bool is_worth_sharing = call.rows * call.n * call.k > WORTH_SHARING;
     if (call.rows) share_parts(team, is_worth_sharing, panels_of(call), panel, &call); // none: a step that samples nothing
+    return 0;
+}
+
+// Several layers of one shape, each for its own run of rows: the experts of a mixture.
+struct GroupedCall {
+    LinearCall all;         // weights one layer after the other; rows is the number of all rows
+    const int64_t* starts;  // [groups + 1]: group g computes rows starts[g] to starts[g + 1]
+    int64_t groups;
+};
+
+template <class T> LinearCall group_of(const GroupedCall& call, long group) {
+    LinearCall one = call.all;
+    const int64_t first = call.starts[group], padded = panels_of(one) * PANEL;
+    one.rows = call.starts[group + 1] - first;
+    one.x = (const typename T::X*)one.x + first * one.x_stride;
+    one.w = (const char*)one.w + group * padded * one.k * T::WEIGHT_BYTES;
+    one.out = (char*)one.out + first * one.out_stride * (one.out_is_bfloat16 ? 2 : 4);
+    if (one.bias) one.bias += group * padded;
+    if (one.x_scale) one.x_scale += first, one.w_scale += group * padded, one.w_sum += group * padded;
+    return one;
+}
+
+template <class T, RunChunk run_panel> void grouped_panel(const void* context, long chunk, Parts& parts) {
+    const GroupedCall& call = *(const GroupedCall*)context;
+    const long panels = panels_of(call.all);
+    const LinearCall one = group_of<T>(call, chunk / panels);
+    if (one.rows) run_panel(&one, chunk % panels, parts);
+}
+
+int share_groups(const GroupedCall& call, Team* team, RunChunk panel) {
+    const LinearCall& all = call.all;
+    const bool is_worth_sharing = all.rows * all.n * all.k > WORTH_SHARING;
+    if (all.rows) share_parts(team, is_worth_sharing, call.groups * panels_of(all), panel, &call);
     return 0;
 }
 
@@ -231,9 +287,7 @@ bool matrix_tile(const LinearCall& call, long row, long height, long panel, cons
         _tile_stored(3, &sums[TILE_ROWS][1], SUMS_STRIDE);
     }
     if (!parts.may_write()) return false;
-    const long column = panel * PANEL;
-    for (long r = 0; r < height; r++)
-        finish(call, row + r, panel, to_floats(sums[r][0], call, row + r, column), to_floats(sums[r][1], call, row + r, column + LANES));
+    finish_rows(call, row, height, panel, sums);
     parts.written();
     return true;
 }
@@ -259,18 +313,33 @@ template <class T> void panel_in_tiles(const void* context, long panel, Parts& p
 extern "C" {
 
 int linear_float32(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_vectors<Float32>); }
+int grouped_float32(const GroupedCall* call, Team* team) {
+    return share_groups(*call, team, grouped_panel<Float32, panel_in_vectors<Float32>>);
+}
 
 #ifdef __AVX512BF16__
 int linear_bfloat16(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_vectors<BFloat16>); }
+int grouped_bfloat16(const GroupedCall* call, Team* team) {
+    return share_groups(*call, team, grouped_panel<BFloat16, panel_in_vectors<BFloat16>>);
+}
 #endif
 
 #ifdef __AVX512VNNI__
 int linear_int8(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_vectors<Int8>); }
+int grouped_int8(const GroupedCall* call, Team* team) {
+    return share_groups(*call, team, grouped_panel<Int8, panel_in_vectors<Int8>>);
+}
 #endif
 
 #ifdef HAS_TILES
 int32_t has_matrix_tiles() { return has_tiles; }
 int linear_bfloat16_tiles(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_tiles<BFloat16>); }
+int grouped_bfloat16_tiles(const GroupedCall* call, Team* team) {
+    return share_groups(*call, team, grouped_panel<BFloat16, panel_in_tiles<BFloat16>>);
+}
 int linear_int8_tiles(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_tiles<Int8>); }
+int grouped_int8_tiles(const GroupedCall* call, Team* team) {
+    return share_groups(*call, team, grouped_panel<Int8, panel_in_tiles<Int8>>);
+}
 #endif
 }

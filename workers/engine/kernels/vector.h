@@ -106,4 +106,30 @@ inline floats silu(floats x) { return x * sigmoid(x); }
 // x/2 (1 + tanh u) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): GELU's tanh form.
 inline floats gelu_tanh(floats x) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
 
+// Within 4e-7 of the error function: the rational minimax approximation on [-4, 4] of Eigen and XLA, clamped beyond.
+inline floats erf(floats x) {
+    x = at_most(at_least(x, -4.f), 4.f);
+    const floats y = x * x;
+    floats p = splat(-2.72614225801306e-10f);
+    p = p * y + 2.77068142495902e-08f;
+    p = p * y - 2.10102402082508e-06f;
+    p = p * y - 5.69250639462346e-05f;
+    p = p * y - 7.34990630326855e-04f;
+    p = p * y - 2.95459980854025e-03f;
+    p = p * y - 1.60960333262415e-02f;
+    floats q = splat(-1.45660718464996e-05f);
+    q = q * y - 2.13374055278905e-04f;
+    q = q * y - 1.68282697438203e-03f;
+    q = q * y - 7.37332916720468e-03f;
+    q = q * y - 1.42647390514189e-02f;
+    return x * p / q;
+}
+
+inline floats gelu(floats x) { return 0.5f * x * (1.f + erf(x * 0.70710678118f)); }
+inline floats gelu_quick(floats x) { return x * sigmoid(1.702f * x); }
+inline floats relu(floats x) { return at_least(x, 0.f); }
+inline floats relu_squared(floats x) { return relu(x) * relu(x); }
+
+inline floats tanh(floats x) { return 2.f * sigmoid(2.f * x) - 1.f; }
+
 } // namespace

@@ -19,15 +19,16 @@ from ..errors import InvalidConfig, UnsupportedModel
 from ..execution.attention.native_backend import native_kernels
 from ..execution.attention.selection import resolve_attention_backend
 from ..execution.decoder.pack import read_decoder
-from ..execution.decoder.recognise import NotPlain
+from ..execution.decoder.recognition.facts import NotPlain
 from ..execution.devices import on_device
-from ..execution.forward_pass import ForwardPass, ModulePass, pack_linears
+from ..execution.forward_pass import ForwardPass, ModulePass
 from ..execution.kv_memory import KvShape, largest_step_bytes
 from ..execution.linears.interface import LinearDType, Packing
 from ..execution.linears.measuring import fastest_packing
 from ..execution.linears.native import NativeLinear
 from ..execution.linears.packing import native_packing
 from ..execution.mapped_files import return_free_memory
+from ..execution.packed_modules import pack_modules
 from ..text.tokenizer import Tokenizer
 from . import weights
 from .context import context_length
@@ -143,7 +144,9 @@ def _written_out(
         is_quantized=config.weight_dtype == "int8",
     )
     try:
-        decoder = read_decoder(model, checked.calls, packing, model.dtype)
+        decoder = read_decoder(
+            model, checked.calls, packing, model.dtype, allows_modules=not config.deterministic
+        )
         prove(decoder)
         return decoder
     except NotPlain as difference:
@@ -154,8 +157,8 @@ def _written_out(
         log.info("model %s runs through its own modules: %s", name, difference)
         model = weights.load_model(config, model.device)
         check_model(model, name, attention)
-    num_packed = pack_linears(model, packing)
-    log.debug("model %s: %d linear layers packed", name, num_packed)
+    num_packed = pack_modules(model, packing, head=model.get_output_embeddings())
+    log.debug("model %s: %d layers packed", name, num_packed)
     forward_pass = ModulePass(model)
     prove(forward_pass)
     return forward_pass

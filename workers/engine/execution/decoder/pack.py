@@ -1,8 +1,9 @@
-"""Takes a plain transformers decoder apart: its weights packed, its own freed as they are."""
+"""Takes a transformers decoder apart as it was recognised: its weights packed, its own freed as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,99 +11,186 @@ from torch import Tensor
 
 from ...kernels.build import load_kernels
 from ..attention.interface import LayerCall
-from ..linears.interface import Gate, Linear, Pack, Packing
+from ..linears.interface import Linear, Pack, Packing
 from ..mapped_files import MappedFiles
 from ..native_calls import FIXED_ORDER
+from ..packed_modules import bias_of, free, pack_modules, weight_of
 from .decoder import Decoder
-from .recognise import (
-    DECODER_PARTS,
-    DTYPES,
-    STATIC_ROPES,
+from .native_operations import DTYPES, NativeOperations
+from .recognition.facts import (
+    AttentionFacts,
+    DecoderFacts,
+    HeadNormFacts,
+    JoinFacts,
+    LayerFacts,
+    MlpFacts,
+    NormFacts,
     NotPlain,
-    check_parts,
-    check_shapes,
-    gate_of,
-    parts_of,
-    shape_of,
 )
+from .recognition.model import recognise_decoder
 from .rotary import Rotary
-from .weights import DecoderLayer
+from .weights import (
+    Attention,
+    DecoderLayer,
+    DecoderWeights,
+    Embedding,
+    Head,
+    HeadNorm,
+    Join,
+    Mlp,
+    ModuleMlp,
+    Norm,
+    Rotation,
+)
 
 
-def read_decoder(model: Any, calls: Sequence[LayerCall], packing: Packing, dtype: torch.dtype) -> Decoder:
-    """Take a transformers model apart into a `Decoder`. Its linear weights are freed as they are packed.
+def read_decoder(
+    model: Any,
+    calls: Sequence[LayerCall],
+    packing: Packing,
+    dtype: torch.dtype,
+    *,
+    allows_modules: bool = True,
+) -> Decoder:
+    """Take a transformers model on paged attention apart into a `Decoder`.
 
-    `calls` is what each layer asks of attention. Raises `NotPlain`, before anything is freed, if the model is
-    built otherwise.
+    Its linear weights are freed as they are packed. `calls` is what each layer asks of attention. With
+    `allows_modules`, an MLP of an unknown kind is called as the module it is. Raises `NotPlain`, before
+    anything is freed, if the model is built otherwise.
     """
     if load_kernels("decoder", FIXED_ORDER) is None:
         raise NotPlain("there are no native kernels on this machine")
     if dtype not in DTYPES:
         raise NotPlain(f"it computes in {dtype}")
-    body, head = parts_of(model, {"model", "lm_head"}), model.lm_head
-    parts = parts_of(body["model"], DECODER_PARTS)
-    config = model.config.get_text_config()
-    rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type")  # else per kind of layer
-    if rope_type not in STATIC_ROPES:
-        raise NotPlain(f"its rotary embedding is of type {rope_type!r}")
-    modules = list(parts["layers"])
-    for module in modules:
-        check_parts(module)
-    rotary = Rotary(parts["rotary_emb"])
-    shape = shape_of(modules, parts["embed_tokens"], config, rotary.half)
-    gate = gate_of(config)
-    for module in modules:
-        check_shapes(module, shape)
-    if head.weight.shape != parts["embed_tokens"].weight.shape:
-        raise NotPlain("its logits are not of the tokens it embeds")
-    files = MappedFiles()
-    pairs = zip(modules, calls, strict=True)
-    layers = [_pack_layer(module, call, packing.layers, gate, files) for module, call in pairs]
-    # Copies, here and of the norms: one tensor left would keep the whole mapped file in memory.
-    table = parts["embed_tokens"].weight.detach()
-    embedding = table.to(torch.bfloat16 if table.dtype == torch.bfloat16 else torch.float32, copy=True)
-    lm_head = packing.head(head.weight.detach(), _detached(head.bias))
-    if head.weight is not parts["embed_tokens"].weight:
-        _free(head, files)
-    return Decoder(shape, layers, embedding, _weight(parts["norm"]), lm_head, rotary, dtype)
+    facts = recognise_decoder(model)
+    own = [each.mlp for each in facts.layer_facts if not isinstance(each.mlp, MlpFacts)]
+    if own and not allows_modules:
+        raise NotPlain(f"its {own[0]} is a module of its own kind")
+    return Decoder(_Packer(facts, packing).pack(calls), NativeOperations(dtype))
 
 
-def _pack_layer(module: Any, call: LayerCall, pack: Pack, gate: Gate, files: MappedFiles) -> DecoderLayer:
-    attention, mlp = module.self_attn, module.mlp
-    return DecoderLayer(
-        call=call,
-        input_norm=_weight(module.input_layernorm),
-        qkv=_pack_fused([attention.q_proj, attention.k_proj, attention.v_proj], pack, files),
-        query_norm=_weight(getattr(attention, "q_norm", None)),
-        key_norm=_weight(getattr(attention, "k_norm", None)),
-        output=_pack_fused([attention.o_proj], pack, files),
-        mlp_norm=_weight(module.post_attention_layernorm),
-        gate_up=_pack_fused([mlp.gate_proj, mlp.up_proj], pack, files, gate=gate),
-        down=_pack_fused([mlp.down_proj], pack, files),
+class _Packer:
+    """Makes packed weights of modules, and frees theirs."""
+
+    def __init__(self, facts: DecoderFacts, packing: Packing) -> None:
+        self._facts, self._packing = facts, packing
+        self._files = MappedFiles()
+        self._rotaries = [Rotary(call.tables) for call in facts.rotaries]
+
+    def pack(self, calls: Sequence[LayerCall]) -> DecoderWeights:
+        facts = self._facts
+        layers = [
+            self._layer(module, each, call)
+            for module, each, call in zip(facts.layers, facts.layer_facts, calls, strict=True)
+        ]
+        embedding = self._embedding()
+        linear = self._packing.head(weight_of(facts.head), bias_of(facts.head))
+        if facts.head.weight is not facts.embedding.weight:
+            free(facts.head, self._files)
+        norm = None if facts.norm is None else _norm(facts.norm_module, facts.norm)
+        head = Head(norm, linear, facts.logit_factor, facts.logit_cap)
+        return DecoderWeights(embedding, layers, head)
+
+    def _embedding(self) -> Embedding:
+        """Copies, here and of the norms: one tensor left would keep the whole mapped file in memory."""
+        facts = self._facts
+        table = facts.embedding.weight.detach()
+        kept = table.to(torch.bfloat16 if table.dtype == torch.bfloat16 else torch.float32, copy=True)
+        positions = None
+        if facts.positions is not None:
+            learned = facts.positions.module.weight.detach()[facts.positions.offset :]
+            positions = learned.to(torch.float32, copy=True).contiguous()
+        return Embedding(kept, facts.embedding_factor, positions)
+
+    def _layer(self, module: Any, facts: LayerFacts, call: LayerCall) -> DecoderLayer:
+        mlp: Mlp | ModuleMlp
+        if isinstance(facts.mlp, MlpFacts):
+            mlp = self._mlp(module, facts.mlp)
+        else:
+            mlp = ModuleMlp(module.get_submodule(facts.mlp))
+            pack_modules(mlp.module, self._packing)
+        return DecoderLayer(
+            input_norm=_norm_at(module, facts.input_norm),
+            attention=self._attention(module, facts.attention, call),
+            attention_join=_join(module, facts.attention_join),
+            mlp_reads=facts.mlp_reads,
+            mlp_norm=_norm_at(module, facts.mlp_norm),
+            mlp=mlp,
+            mlp_join=_join(module, facts.mlp_join),
+        )
+
+    def _attention(self, module: Any, facts: AttentionFacts, call: LayerCall) -> Attention:
+        rotation = None
+        if facts.rotation is not None:
+            rotation = Rotation(self._rotaries[facts.rotation.rotary], facts.rotation.is_interleaved)
+        return Attention(
+            call=replace(call, scale=call.scale * facts.score_factor),
+            query_heads=facts.query_heads,
+            key_heads=facts.key_heads,
+            head_dim=facts.head_dim,
+            qkv=self._qkv(module, facts),
+            query_norm=_head_norm(module, facts.query_norm),
+            key_norm=_head_norm(module, facts.key_norm),
+            rotation=rotation,
+            output=self._fused(module, (facts.output,), self._packing.layers),
+        )
+
+    def _qkv(self, module: Any, facts: AttentionFacts) -> Linear:
+        order = None
+        if facts.is_grouped:
+            heads = torch.arange(facts.query_heads + 2 * facts.key_heads).view(facts.key_heads, -1)
+            order = torch.cat([heads[:, :-2].flatten(), heads[:, -2], heads[:, -1]])
+            order = (order[:, None] * facts.head_dim + torch.arange(facts.head_dim)).flatten()
+        return self._fused(module, facts.linears, self._packing.layers, order)
+
+    def _mlp(self, module: Any, facts: MlpFacts) -> Mlp:
+        order = None
+        if facts.gate_is_second:
+            rows = len(weight_of(module.get_submodule(facts.ups[0])))
+            order = torch.arange(rows).roll(rows // 2)
+        kind = "gate" if facts.is_gated else "activation"
+        up = self._fused(module, facts.ups, self._packing.layers, order, **{kind: facts.activation})
+        return Mlp(up, self._fused(module, (facts.down,), self._packing.layers))
+
+    def _fused(
+        self, module: Any, paths: Sequence[str], pack: Pack, order: Tensor | None = None, **options: Any
+    ) -> Linear:
+        """Several linears over the same input as one, its rows in `order`; their own weights are freed."""
+        linears = [module.get_submodule(path) for path in paths]
+        weight = torch.cat([weight_of(linear) for linear in linears])
+        biases = [
+            torch.zeros(len(weight_of(linear))) if linear.bias is None else linear.bias.detach().float()
+            for linear in linears
+        ]
+        bias = torch.cat(biases) if any(linear.bias is not None for linear in linears) else None
+        for linear in linears:
+            free(linear, self._files)
+        if order is not None:
+            weight, bias = weight[order], None if bias is None else bias[order]
+        return pack(weight, bias, **options)
+
+
+def _norm_at(layer: Any, facts: NormFacts | None) -> Norm | None:
+    return None if facts is None else _norm(layer.get_submodule(facts.path), facts)
+
+
+def _norm(module: Any, facts: NormFacts) -> Norm:
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    if weight is not None:
+        weight = weight.detach().to(torch.float32, copy=True).flatten()
+        weight = weight + 1 if facts.adds_one else weight
+    if bias is not None:
+        bias = bias.detach().to(torch.float32, copy=True).flatten()
+    return Norm(facts.kind, weight, bias, facts.eps)
+
+
+def _head_norm(layer: Any, facts: HeadNormFacts | None) -> HeadNorm | None:
+    return (
+        None
+        if facts is None
+        else HeadNorm(_norm(layer.get_submodule(facts.norm.path), facts.norm), facts.spans_heads)
     )
 
 
-def _pack_fused(linears: list[Any], pack: Pack, files: MappedFiles, **options: Any) -> Linear:
-    """Several linears over the same input as one; their own weights are freed."""
-    weight = torch.cat([linear.weight.detach() for linear in linears])
-    biases = [
-        torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
-        for linear in linears
-    ]
-    has_bias = any(linear.bias is not None for linear in linears)
-    for linear in linears:
-        _free(linear, files)
-    return pack(weight, torch.cat(biases) if has_bias else None, **options)
-
-
-def _free(linear: Any, files: MappedFiles) -> None:
-    files.release(linear.weight)
-    linear.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
-
-
-def _detached(parameter: Any) -> Tensor | None:
-    return None if parameter is None else parameter.detach()
-
-
-def _weight(norm: Any) -> Any:
-    return None if norm is None else norm.weight.detach().to(torch.float32, copy=True)
+def _join(layer: Any, facts: JoinFacts) -> Join:
+    return Join(_norm_at(layer, facts.norm), facts.factor)

@@ -1,43 +1,32 @@
-"""Cosines and sines of rotary embeddings, tabulated."""
+"""Cosines and sines of a rotary embedding, tabulated by position."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from .recognise import NotPlain
-
 ROPE_ROWS = 1024
-"""The table of cosines grows by whole multiples of this many positions."""
+"""Tables grow by whole multiples of this many positions."""
+STATIC_ROPES = {"default", "linear", "llama3", "yarn", "proportional"}
+"""Rotary embeddings that depend on the position alone, so that they can be tabulated."""
 
 
 class Rotary:
-    """Cosines and sines of the rotary embedding by position, as the model's own module gives them."""
+    """`tables` gives cosines and sines `[positions, pairs]` of an int64 tensor of positions."""
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
-        self._cosine, self._sine = self._table(ROPE_ROWS)
+    def __init__(self, tables: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        self._tables = tables
+        self.cosine, self.sine = self._table(ROPE_ROWS)
 
-    @property
-    def half(self) -> int:
-        return self._cosine.shape[1]
-
-    def upto(self, num_positions: int) -> tuple[Tensor, Tensor]:
-        """Tables `[at least num_positions, half]`."""
-        if num_positions > len(self._cosine):
-            rows = max(num_positions, 2 * len(self._cosine))
-            self._cosine, self._sine = self._table(-(-rows // ROPE_ROWS) * ROPE_ROWS)
-        return self._cosine, self._sine
+    def grow_to(self, num_positions: int) -> None:
+        """Have at least `num_positions` rows in `cosine` and `sine`; they move where they grow."""
+        if num_positions > len(self.cosine):
+            rows = max(num_positions, 2 * len(self.cosine))
+            self.cosine, self.sine = self._table(-(-rows // ROPE_ROWS) * ROPE_ROWS)
 
     def _table(self, num_positions: int) -> tuple[Tensor, Tensor]:
-        positions = torch.arange(num_positions)[None]
-        tables = self._module(torch.zeros(1), positions)  # its first argument only says which dtype
-        halves = []
-        for table in tables:
-            first, second = table[0].float().chunk(2, dim=-1)
-            if not torch.equal(first, second):
-                raise NotPlain("its rotary embedding interleaves")
-            halves.append(first.contiguous())
-        return halves[0], halves[1]
+        with torch.inference_mode():
+            cosine, sine = self._tables(torch.arange(num_positions))
+        return cosine.contiguous(), sine.contiguous()

@@ -1,38 +1,130 @@
-"""What a written-out decoder consists of: its dimensions, and each layer's packed weights."""
+"""What a written-out decoder consists of: packed weights, and how they are connected.
+
+Nothing here knows a family: a layer is attention and an MLP, each with a norm before or after it or both,
+which return to a residual stream.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import Tensor
 
 from ..attention.interface import LayerCall
 from ..linears.interface import Linear
+from .rotary import Rotary
+
+NormKind = Literal["rms", "layer"]
+MlpInput = Literal["sum", "input", "attention's input"]
+"""What an MLP (or the norm before it) reads: the stream after attention has joined, or before it, or the very
+input of attention, norm included."""
 
 
 @dataclass(frozen=True, slots=True)
-class DecoderLayer:
+class Norm:
+    kind: NormKind
+    weight: Tensor | None  # float32, as is the bias
+    bias: Tensor | None
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """A norm over the elements of each head, or over all heads of a token; its weight may differ by head."""
+
+    norm: Norm
+    spans_heads: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    rotary: Rotary
+    is_interleaved: bool
+    """Neighbouring elements rotate together, rather than those half a head apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
     call: LayerCall
-    input_norm: Tensor  # [hidden], float32, as are all norms
+    query_heads: int
+    key_heads: int
+    head_dim: int
     qkv: Linear
-    query_norm: Tensor | None
-    key_norm: Tensor | None
+    """All queries, then all keys, then all values."""
+    query_norm: HeadNorm | None
+    key_norm: HeadNorm | None
+    rotation: Rotation | None
     output: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    up: Linear
+    """With the activation, and the gate if there is one."""
     down: Linear
 
 
 @dataclass(frozen=True, slots=True)
-class DecoderShape:
-    hidden: int
-    query_heads: int
-    key_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    norm_eps: float
+class ModuleMlp:
+    """transformers' own module, where it is of a kind that is not written out."""
+
+    module: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """How a branch returns to the residual stream: `factor * norm(branch)` is added."""
+
+    norm: Norm | None
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    input_norm: Norm | None
+    attention: Attention
+    attention_join: Join
+    mlp_reads: MlpInput
+    mlp_norm: Norm | None
+    mlp: Mlp | ModuleMlp
+    mlp_join: Join
 
     @property
-    def qkv(self) -> int:
-        return (self.query_heads + 2 * self.key_heads) * self.head_dim
+    def linears(self) -> list[Linear]:
+        mlp = [self.mlp.up, self.mlp.down] if isinstance(self.mlp, Mlp) else []
+        return [self.attention.qkv, self.attention.output, *mlp]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    table: Tensor  # [vocab, hidden], float32 or bfloat16
+    factor: float
+    positions: Tensor | None  # [positions, hidden], added
+
+    @property
+    def hidden(self) -> int:
+        return self.table.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """From the residual stream to logits: `cap * tanh(factor * y / cap)`, or `factor * y` where cap is 0."""
+
+    norm: Norm | None
+    linear: Linear
+    factor: float
+    cap: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    embedding: Embedding
+    layers: list[DecoderLayer]
+    head: Head
+
+    @property
+    def rotaries(self) -> list[Rotary]:
+        """Each one once."""
+        rotations = (layer.attention.rotation for layer in self.layers)
+        return list({id(each.rotary): each.rotary for each in rotations if each is not None}.values())

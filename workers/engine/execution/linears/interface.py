@@ -5,20 +5,20 @@ Knows weights and rows; no layers, no sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from torch import Tensor
 
-Gate = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "gelu_quick", "relu", "relu_squared"]
+"""Functions that follow a linear layer; "gelu" is the exact one, "gelu_quick" x sigmoid(1.702 x)."""
 LinearDType = Literal["float32", "bfloat16", "int8"]
 Unit = Literal["vectors", "tiles"]
 """What multiplies in our kernel: AVX-512 and its like, or AMX."""
 
 
 class Linear(Protocol):
-    """`y = x @ weight.T + bias`, and, if it was packed with a gate, `act(y_gate) * y_up`."""
+    """`y = x @ weight.T + bias`; packed with an activation `act(y)`, with a gate `act(y_gate) * y_up`."""
 
     in_features: int
     out_features: int
@@ -29,17 +29,46 @@ class Linear(Protocol):
     def store(self, x: Tensor, out: Tensor) -> None:
         """Write y for rows `x` `[rows, in_features]` to `out` `[rows, out_features]`, in its dtype."""
 
-    def add_to(self, x: Tensor, out: Tensor) -> None:
-        """Add y to `out`, which is float32."""
+    def add_to(self, x: Tensor, out: Tensor, factor: float = 1.0) -> None:
+        """Add `factor` times y to `out`, which is float32. Not for layers that end in an activation."""
 
 
-Pack = Callable[..., Linear]
-"""`pack(weight [n, k], bias [n] or None, gate=None)`. With a gate, weight is the gate's rows, then up's."""
+class Pack(Protocol):
+    """Makes a packed layer of `weight` `[n, k]` and `bias` `[n]`; at most one of `activation` and `gate`.
+
+    With a gate, weight and bias are the gate's rows, then those of what it gates.
+    """
+
+    def __call__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Activation | None = None,
+        gate: Activation | None = None,
+    ) -> Linear: ...
+
+
+class GroupedLinear(Protocol):
+    """Several layers of one shape, each for its own run of rows: the experts of a mixture."""
+
+    out_features: int
+
+    def store(self, x: Tensor, starts: Tensor, out: Tensor) -> None:
+        """As `Linear.store`; layer g computes rows `starts[g]` to `starts[g + 1]`, int64 `[groups + 1]`."""
+
+
+class PackGrouped(Protocol):
+    """Makes a packed group of `weight` `[groups, n, k]`; None if this machine has no kernel for it."""
+
+    def __call__(self, weight: Tensor, *, gate: Activation | None = None) -> GroupedLinear | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a model's linear layers are packed: those inside, and the one that makes logits."""
+    """How a model's linear layers are packed: those inside, the one that makes logits, and experts."""
 
     layers: Pack
     head: Pack
+    experts: PackGrouped | None = None
+    """None: they are left as they are."""

@@ -9,6 +9,7 @@ import torch
 
 from .interface import LinearDType, Pack, Packing
 from .native import UNITS, NativeLinear
+from .native_grouped import native_grouped_pack
 from .onednn import has_onednn
 from .packing import native_pack, onednn_pack
 from .panels import PANEL_COLUMNS
@@ -32,8 +33,9 @@ def fastest_packing(
     """
     layers, _ = fastest_pack(dtype, in_features, out_features)
     if head_dtype == dtype:
-        return Packing(layers, layers)
-    return Packing(layers, fastest_pack(head_dtype, in_features, out_features)[0])
+        return Packing(layers, layers, native_grouped_pack(dtype))
+    head, _ = fastest_pack(head_dtype, in_features, out_features)
+    return Packing(layers, head, native_grouped_pack(dtype))
 
 
 def fastest_dtype(in_features: int, out_features: int) -> torch.dtype:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from ...kernels.build import load_kernels
 from ..native_calls import FIXED_ORDER, invoke
-from .interface import Gate, LinearDType, Unit
+from .interface import Activation, LinearDType, Unit
 from .panels import arrange, quantize_rows, to_panels
 
 KERNEL_DTYPES = (torch.float32, torch.bfloat16)
@@ -21,18 +21,20 @@ LANES_PER_STEP: dict[Unit, int] = {"vectors": 1, "tiles": 16}
 """Inputs are taken so many lanes' worth at a time."""
 
 
-class _LinearCall(ctypes.Structure):
+class LinearCall(ctypes.Structure):
     """`LinearCall` of linear.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "w", "bias", "out", "x_scale", "w_scale", "w_sum")),
         *((name, ctypes.c_int64) for name in ("rows", "n", "k", "x_stride", "out_stride")),
-        *((name, ctypes.c_int32) for name in ("epilogue", "out_is_bfloat16")),
+        *((name, ctypes.c_int32) for name in ("epilogue", "activation", "out_is_bfloat16")),
+        ("factor", ctypes.c_float),
     )
 
 
-_STORE, _ADD = 0, 1
-_GATED: dict[Gate, int] = {"silu": 2, "gelu_tanh": 3}
+STORE, ADD, ACTIVATED, GATED = range(4)
+ACTIVATION_NUMBERS = {name: number for number, name in enumerate(get_args(Activation))}
+"""Numbered as in linear.cpp."""
 
 
 class NativeLinear:
@@ -43,7 +45,9 @@ class NativeLinear:
         dtype: LinearDType,
         weight: Tensor,
         bias: Tensor | None,
-        gate: Gate | None,
+        *,
+        activation: Activation | None = None,
+        gate: Activation | None = None,
         unit: Unit = "vectors",
     ) -> None:
         kernels = load_kernels("linear", FIXED_ORDER)
@@ -54,7 +58,7 @@ class NativeLinear:
         self.in_features, self.out_features = k, n // 2 if gate else n
         self._run: Any = getattr(kernels, _symbol(dtype, unit))
         self._dtype = dtype
-        self._store_epilogue = _GATED[gate] if gate else _STORE
+        self._store_epilogue = GATED if gate else ACTIVATED if activation else STORE
         columns = [weight] if bias is None else [weight, bias[:, None]]
         arranged = [arrange(column, gate) for column in columns]  # whole panels of rows
         scales = None
@@ -67,15 +71,16 @@ class NativeLinear:
         self._bias = arranged[1][:, 0].float().contiguous() if bias is not None else None
         self._scales = scales
         self._sums = arranged[0].sum(dim=1, dtype=torch.int32) if scales is not None else None
-        self._quantizer = _RowQuantizer() if scales is not None else None
+        self._quantizer = RowQuantizer() if scales is not None else None
         self.can_be_written_down = self._quantizer is None
-        self._call = _LinearCall(
+        self._call = LinearCall(
             w=self._weight.data_ptr(),
             bias=_pointer(self._bias),
             w_scale=_pointer(self._scales),
             w_sum=_pointer(self._sums),
             n=n,
             k=k,
+            activation=ACTIVATION_NUMBERS[gate or activation or "silu"],
         )
 
     @staticmethod
@@ -90,10 +95,11 @@ class NativeLinear:
     def store(self, x: Tensor, out: Tensor) -> None:
         self._compute(x, out, self._store_epilogue)
 
-    def add_to(self, x: Tensor, out: Tensor) -> None:
-        assert self._store_epilogue == _STORE, "a gated layer cannot add"
+    def add_to(self, x: Tensor, out: Tensor, factor: float = 1.0) -> None:
+        assert self._store_epilogue == STORE, "a layer with an activation cannot add"
         assert out.dtype == torch.float32, f"adds to float32, not {out.dtype}"
-        self._compute(x, out, _ADD)
+        self._call.factor = factor
+        self._compute(x, out, ADD)
 
     def _compute(self, x: Tensor, out: Tensor, epilogue: int) -> None:
         assert out.dtype in KERNEL_DTYPES, f"the kernel writes no {out.dtype}"
@@ -110,7 +116,7 @@ class NativeLinear:
         invoke(self._run, self._call)
 
 
-class _RowQuantizer:
+class RowQuantizer:
     """Rows of activations as unsigned bytes around 128, one scale a row."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .interface import Gate
+from .interface import Activation
 
 PANEL_COLUMNS = 32
 GATED_COLUMNS = 16
@@ -19,7 +19,7 @@ def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     return (weight.float() / scales[:, None]).round().clamp(-127, 127).to(torch.int8), scales
 
 
-def arrange(rows: Tensor, gate: Gate | None) -> Tensor:
+def arrange(rows: Tensor, gate: Activation | None) -> Tensor:
     """Rows in the order of packed columns, padded with zeros to whole panels."""
     if gate is None:
         return _pad_rows(rows, PANEL_COLUMNS)

@@ -19,15 +19,16 @@ from tests.unit.workers.engine.tiny_models import (
     save_model,
 )
 from workers.engine import Request
-from workers.engine.execution.attention.interface import LayerCall
+from workers.engine.execution.attention.interface import ATTENTION_NAME, LayerCall
 from workers.engine.execution.decoder.decoder import Decoder
 from workers.engine.execution.decoder.pack import read_decoder
-from workers.engine.execution.decoder.recognise import NotPlain
+from workers.engine.execution.decoder.recognition.facts import NotPlain
 from workers.engine.execution.linears import measuring
 from workers.engine.execution.linears.interface import Packing
 from workers.engine.execution.linears.native import NativeLinear
 from workers.engine.execution.linears.packing import native_pack, native_packing, onednn_pack
 from workers.engine.execution.step_layout import StepInputs, StepLayout
+from workers.engine.loading.selftest import check_model
 
 pytestmark = pytest.mark.skipif(
     not NativeLinear.can_pack("float32", 1), reason="no compiler, so no native kernels"
@@ -41,17 +42,51 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+GEMMA2 = {"head_dim": 8, "attn_logit_softcapping": None, "sliding_window": 4096, "query_pre_attn_scalar": 8}
+GPT2_NAMES = ("intermediate_size", "num_key_value_heads")
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
+GRANITE = {"residual_multiplier": 0.22, "embedding_multiplier": 12.0, "logits_scaling": 8.0}
+OPT = {"ffn_dim": 48, "word_embed_proj_dim": 32}
 PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
-    "llama, biases": ("llama", {"attention_bias": True}),
+    "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama, odd sizes": ("llama", {"hidden_size": 40, "intermediate_size": 50, "head_dim": 12}),
     "llama 3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
-    "gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "tanh gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "exact gelu": ("llama", {"hidden_act": "gelu"}),
+    "quick gelu": ("llama", {"hidden_act": "quick_gelu"}),
+    "relu": ("llama", {"hidden_act": "relu"}),
     "mistral": ("mistral", {}),
     "qwen2": ("qwen2", {}),
-    "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3, norms of heads": ("qwen3", {"head_dim": 16}),
+    "gpt2, learned positions, fused heads": ("gpt2", GPT2),
+    "gpt2, scale by layer": ("gpt2", GPT2 | {"scale_attn_by_inverse_layer_idx": True}),
+    "gemma2, norms around, scaled embeddings, capped logits": ("gemma2", GEMMA2),
+    "gemma3, two ropes": ("gemma3_text", GEMMA2 | {"layer_types": ["sliding_attention", "full_attention"]}),
+    "opt, scaled queries, offset positions": ("opt", OPT),
+    "gpt_neox, parallel with two norms, heads interleaved": ("gpt_neox", {}),
+    "gpt_neox, in sequence": ("gpt_neox", {"use_parallel_residual": False}),
+    "phi, parallel with one norm, partial rope": ("phi", {}),
+    "phi, norms of heads with biases": ("phi", {"qk_layernorm": True}),
+    "phi3, fused gate": ("phi3", {}),
+    "granite, multipliers": ("granite", GRANITE),
+    "olmo, norms without weights": ("olmo", {}),
+    "olmo2, norms over all heads, none before": ("olmo2", {}),
+    "smollm3, a layer without rope": ("smollm3", {"no_rope_layers": [1, 0]}),
+    "stablelm": ("stablelm", {}),
+    "stablelm, parallel": ("stablelm", {"use_parallel_residual": True}),
+    "starcoder2": ("starcoder2", {}),
+    "cohere, neighbours rotate": ("cohere", {}),
+    "cohere, norms that differ by head": ("cohere", {"use_qk_norm": True}),
+    "glm4, four norms": ("glm4", {"head_dim": 8}),
+    "nemotron, 1 + weight in layer norms, squared relu": ("nemotron", {}),
+    "arcee": ("arcee", {}),
+    "biogpt": ("biogpt", {}),
+    "gpt_bigcode": ("gpt_bigcode", GPT2 | {"n_inner": 48}),
+    "persimmon": ("persimmon", {}),
 }
+"""By what is special in each; the weights are random, the biases and norms not all 0 and 1 (`stir`)."""
 TOKENS = 37
 
 
@@ -67,6 +102,15 @@ class Whole:
 
 def load(directory: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+
+
+def stir(model: Any) -> Any:
+    """Vectors are 0 or 1 in a fresh model, so that a bias or a weight left out would not show."""
+    for index, parameter in enumerate(model.parameters()):
+        if parameter.dim() == 1:
+            noise = torch.rand(parameter.shape, generator=torch.Generator().manual_seed(index))
+            parameter.data += 0.3 * (noise - 0.5)
+    return model
 
 
 def inputs(token_ids: Tensor, rows: list[int]) -> StepInputs:
@@ -87,10 +131,9 @@ def inputs(token_ids: Tensor, rows: list[int]) -> StepInputs:
 
 
 def read(model: Any, pack: Any = None, dtype: torch.dtype = torch.float32) -> Decoder:
-    head_dim = model.model.layers[0].self_attn.head_dim
-    calls = [LayerCall(head_dim**-0.5, None, None, None)] * len(model.model.layers)
     pack = pack or native_pack("float32")
-    return read_decoder(model, calls, Packing(pack, pack), dtype)
+    checked = check_model(model, "read")
+    return read_decoder(model, checked.calls, Packing(pack, pack), dtype)
 
 
 @torch.inference_mode()
@@ -105,8 +148,10 @@ def relative_error(model: Any, decoder: Decoder, *, rows: list[int], seed: int =
 @pytest.mark.parametrize("pack", [native_pack, onednn_pack])
 def test_logits_equal_those_of_the_models_own_modules(name: str, pack: Any, tmp_path: Path) -> None:
     model_type, overrides = PLAIN[name]
-    model = load(save_model(tmp_path, model_type, **overrides))
+    without = GPT2_NAMES if model_type.startswith("gpt") else ()
+    model = stir(load(save_model(tmp_path, model_type, without=without, **overrides)))
     decoder = read(copy.deepcopy(model), pack("float32"))
+    assert not decoder.has_modules
     assert relative_error(model, decoder, rows=[3, 20, TOKENS - 1]) < 1e-5
     assert relative_error(model, decoder, rows=list(range(TOKENS)), seed=1) < 1e-5
     assert relative_error(model, decoder, rows=[TOKENS - 1], seed=2) < 1e-5
@@ -151,26 +196,43 @@ def test_positions_beyond_the_first_table_are_tabulated_when_they_come(tmp_path:
 @pytest.mark.parametrize(
     ("model_type", "overrides", "reason"),
     [
-        ("gpt2", {}, "other parts"),
-        ("gemma2", {"head_dim": 8}, "other parts"),
-        ("phi3", {}, "other parts"),
-        ("qwen3_moe", {"head_dim": 8, "num_experts": 4, "moe_intermediate_size": 16}, "other parts"),
+        ("opt", OPT | {"do_layer_norm_before": False}, "simply added"),
+        ("bert", {"is_decoder": True}, "parts beside attention"),
+        ("bitnet", {}, "comes between its attention and the linear layer"),
         (
             "llama",
             {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
             "'dynamic'",
         ),
-        ("llama", {"hidden_act": "relu"}, "gated by 'relu'"),
     ],
 )
 def test_a_model_built_otherwise_is_left_whole(
     model_type: str, overrides: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     model = load(save_model(tmp_path, model_type, **overrides))
+    model.set_attn_implementation(ATTENTION_NAME)
     before = {name: value.clone() for name, value in model.named_parameters()}
     with pytest.raises(NotPlain, match=reason):
         read_decoder(model, [], native_packing("float32"), torch.float32)
     assert all(torch.equal(before[name], value) for name, value in model.named_parameters())
+
+
+@pytest.mark.parametrize("model_type", ["mixtral", "qwen2_moe", "lfm2", "apertus"])
+def test_an_mlp_of_an_unknown_kind_stays_a_module_and_the_rest_is_written_out(
+    model_type: str, tmp_path: Path
+) -> None:
+    overrides: dict[str, Any] = {"num_local_experts": 4} if model_type == "mixtral" else {"num_experts": 4}
+    model = stir(load(save_model(tmp_path, model_type, **overrides)))
+    decoder = read(copy.deepcopy(model))
+    assert decoder.has_modules
+    assert relative_error(model, decoder, rows=[3, 20, TOKENS - 1]) < 1e-5
+
+
+def test_an_mlp_of_an_unknown_kind_is_not_taken_where_modules_are_not_wanted(tmp_path: Path) -> None:
+    model = load(save_model(tmp_path, "mixtral", num_local_experts=4))
+    calls = check_model(model, "mixtral").calls
+    with pytest.raises(NotPlain, match="its mlp is a module of its own kind"):
+        read_decoder(model, calls, native_packing("float32"), torch.float32, allows_modules=False)
 
 
 @pytest.mark.skipif(not NativeLinear.can_pack("int8", 4), reason="this processor has no AVX512_VNNI")

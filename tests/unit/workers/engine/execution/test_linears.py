@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tests.unit.workers.engine.pairwise import pairwise
 from workers.engine.execution.linears import measuring
+from workers.engine.execution.linears.activations import ACTIVATIONS
 from workers.engine.execution.linears.measuring import fastest_pack
 from workers.engine.execution.linears.native import NativeLinear
 from workers.engine.execution.linears.onednn import OneDnnLinear
@@ -131,6 +132,31 @@ def test_a_gated_layer_returns_the_activated_gate_times_up(way, gate, act, half)
 
 
 @needs_native
+@pytest.mark.parametrize("way", PACKS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_follows_a_layer_or_gates_it(way, activation):
+    weight, bias = weights(66, 24)
+    x = 3 * rows_of(9, 24)
+    function, exact = ACTIVATIONS[activation], F.linear(x.double(), weight.double(), bias.double())
+    plain = PACKS[way]("float32")(weight, bias, activation=activation)
+    gated = PACKS[way]("float32")(weight, bias, gate=activation)
+    gates, ups = exact.chunk(2, dim=-1)
+    assert error(stored(plain, x), function(exact)) < 2e-6
+    assert error(stored(gated, x), function(gates) * ups) < 2e-6
+
+
+@needs_native
+@pytest.mark.parametrize("way", PACKS)
+def test_what_is_added_may_be_multiplied(way):
+    weight, bias = weights(70, 24)
+    x, before = rows_of(5, 24), rows_of(5, 70, seed=2)
+    out = before.clone()
+    PACKS[way]("float32")(weight, bias).add_to(x, out, 0.22)
+    wanted = before.double() + 0.22 * F.linear(x.double(), weight.double(), bias.double())
+    assert error(out, wanted) < 2e-6
+
+
+@needs_native
 def test_extreme_gates_saturate_instead_of_overflowing():
     weight = torch.cat([torch.full((16, 1), 1.0), torch.full((16, 1), 1.0)])
     x = torch.tensor([[-1e4], [-90.0], [0.0], [90.0], [1e4]])
@@ -214,7 +240,7 @@ def test_bfloat16_layers_gate_and_add_as_float32_ones_do(unit):
     x, before = rows_of(21, 64).bfloat16(), rows_of(21, 96, seed=2)
     exact = F.linear(x.double(), weight.bfloat16().double(), bias.double())
     gates, ups = exact.chunk(2, dim=-1)
-    gated = stored(native_pack("bfloat16", unit)(weight, bias, "silu"), x)
+    gated = stored(native_pack("bfloat16", unit)(weight, bias, gate="silu"), x)
     assert error(gated, F.silu(gates) * ups) < 5e-6
     added = before.clone()
     native_pack("bfloat16", unit)(weight, bias).add_to(x, added)

@@ -71,15 +71,29 @@ CASES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "gpt_neox": {},
+    "gpt_neox, in sequence": {"use_parallel_residual": False},
+    "gpt_bigcode": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    "biogpt": {},
+    "persimmon": {},
     "phi": {},
+    "phi, norms of heads": {"qk_layernorm": True},
     "phi3": WINDOW,
     "granite": {},
+    "granite, multipliers": {"residual_multiplier": 0.3, "embedding_multiplier": 3.0, "logits_scaling": 4.0},
+    "olmo": {},
     "olmo2": {},
     "olmo3": ALTERNATING,
     "smollm3": {},
     "stablelm": {},
+    "stablelm, parallel": {"use_parallel_residual": True},
+    "arcee": {},
+    "apertus": {},
+    "ernie4_5": {},
+    "seed_oss": {"head_dim": 8},
+    "vaultgemma": GEMMA | WINDOW,
     "starcoder2": WINDOW,
     "cohere": {},
+    "cohere, norms of heads": {"use_qk_norm": True},
     "cohere2": ALTERNATING,
     "glm4": {"head_dim": 8},
     "nemotron": {},
@@ -96,7 +110,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.fixture(params=list(CASES))
 def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     name: str = request.param
-    without = GPT2_NAMES if name == "gpt2" else ()
+    without = GPT2_NAMES if name in ("gpt2", "gpt_bigcode") else ()
     return save_model(tmp_path / "model", name.split(",")[0], without=without, **CASES[name])
 
 

@@ -1,0 +1,84 @@
+"""The decoder's operations on a CPU, by our own kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import torch
+from torch import Tensor
+
+from ..attention.interface import AttentionStep
+from ..attention.native_backend import NativeAttention
+from ..native_calls import WrittenCalls
+from .buffers import Buffers
+from .kernels import DecoderKernels
+from .weights import Attention, Embedding, Head, Norm
+
+DTYPES = (torch.float32, torch.bfloat16)
+"""Of activations: what `kernels/decoder.cpp` reads and writes."""
+WRITTEN_STEPS_MAX = 256
+"""Decoding steps of so many sizes are kept written down."""
+
+
+class NativeOperations:
+    """Kernel calls on kept buffers; steps that come again are written down once (`native_calls.py`)."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        assert dtype in DTYPES, f"the kernels compute no {dtype}"
+        self.dtype = dtype
+        self._kernels = DecoderKernels()
+        self._buffers = Buffers()
+        self._written: dict[int, WrittenCalls] = {}
+        self._written_for: tuple[object, ...] = ()
+
+    def buffer(self, name: str, rows: int, columns: int, dtype: torch.dtype | None = None) -> Tensor:
+        return self._buffers.get(name, rows, columns, dtype or self.dtype)
+
+    def embed(self, embedding: Embedding, token_ids: Tensor, positions: Tensor, out: Tensor) -> None:
+        self._kernels.gather_rows(embedding.table, token_ids, out, factor=embedding.factor)
+        if embedding.positions is not None:
+            self._kernels.gather_rows(embedding.positions, positions, out, adds=True)
+
+    def norm(self, x: Tensor, norm: Norm | None, out: Tensor, rows: Tensor | None = None) -> None:
+        self._kernels.norm(x, rows, norm, out)
+
+    def add(self, x: Tensor, norm: Norm | None, factor: float, out: Tensor) -> None:
+        self._kernels.norm(x, None, norm, out, adds=True, factor=factor)
+
+    def rotate(self, qkv: Tensor, attention: Attention, positions: Tensor) -> None:
+        if attention.rotation or attention.query_norm or attention.key_norm:
+            self._kernels.rotate_heads(qkv, positions, attention)
+
+    def attend(self, step: AttentionStep, layer: int, attention: Attention, qkv: Tensor) -> Tensor:
+        heads = qkv.view(len(qkv), -1, attention.head_dim).transpose(0, 1)  # [heads, tokens, head_dim]
+        counts = [attention.query_heads, attention.key_heads, attention.key_heads]
+        query, key, value = torch.split(heads, counts)
+        if not isinstance(step, NativeAttention):
+            return step.attend(layer, query, key, value, attention.call).flatten(1)
+        attended = self.buffer("attended", len(qkv), attention.query_heads * attention.head_dim)
+        step.attend(layer, query, key, value, attention.call, out=attended)
+        return attended
+
+    def finish_logits(self, logits: Tensor, head: Head) -> None:
+        if head.factor != 1 or head.cap:
+            self._kernels.finish_logits(logits, head.factor, head.cap)
+
+    def can_repeat(self, attention: AttentionStep) -> bool:
+        return isinstance(attention, NativeAttention)
+
+    def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
+        if (written := self._still_written(valid_for).get(size)) is None:
+            written = WrittenCalls()
+            with written.writing():
+                compute()
+            # Writing may have grown a buffer, and so moved it from under what was written before.
+            self._still_written(valid_for)[size] = written
+        written.run()
+
+    def _still_written(self, valid_for: Hashable) -> dict[int, WrittenCalls]:
+        """The steps written down, less those that point to memory no longer in use."""
+        now = (valid_for, self._buffers.num_moves)
+        if now != self._written_for or len(self._written) >= WRITTEN_STEPS_MAX:
+            self._written_for = now
+            self._written.clear()
+        return self._written

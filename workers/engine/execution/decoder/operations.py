@@ -1,0 +1,53 @@
+"""What a written-out decoder does between its linear layers: the part that differs between devices.
+
+`NativeOperations` does it on a CPU. Rows are tokens; the residual stream is float32 whatever the dtype of
+weights and activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..attention.interface import AttentionStep
+from .weights import Attention, Embedding, Head, Norm
+
+
+class Operations(Protocol):
+    """Everything but linear layers. What it writes to, its callers got from `buffer`."""
+
+    dtype: torch.dtype
+    """Of activations."""
+
+    def buffer(self, name: str, rows: int, columns: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Memory kept from step to step under its name; without a dtype, in that of activations."""
+
+    def embed(self, embedding: Embedding, token_ids: Tensor, positions: Tensor, out: Tensor) -> None:
+        """Tokens `[rows]` at `positions` `[rows]` to `out` `[rows, hidden]`, float32."""
+
+    def norm(self, x: Tensor, norm: Norm | None, out: Tensor, rows: Tensor | None = None) -> None:
+        """Rows of float32 `x`, all or those given, normed (or as they are) to `out`."""
+
+    def add(self, x: Tensor, norm: Norm | None, factor: float, out: Tensor) -> None:
+        """Add `factor` times float32 `x`, normed if there is a norm, to float32 `out`."""
+
+    def rotate(self, qkv: Tensor, attention: Attention, positions: Tensor) -> None:
+        """Norm and rotate the heads of queries and keys of `qkv`, in place."""
+
+    def attend(self, step: AttentionStep, layer: int, attention: Attention, qkv: Tensor) -> Tensor:
+        """`[rows, query heads * head_dim]`, of rows of queries, keys and values."""
+
+    def finish_logits(self, logits: Tensor, head: Head) -> None:
+        """What follows the linear layer of the head, in place."""
+
+    def can_repeat(self, attention: AttentionStep) -> bool:
+        """Whether `repeat` can be used with this attention."""
+
+    def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
+        """Do what `compute` does: a step of this size, with attention and tables as `valid_for` says.
+
+        An implementation may keep what was done and do it again without calling `compute`.
+        """

@@ -1,0 +1,114 @@
+"""The experts of a mixture, packed: tokens are sorted by expert, and all experts are computed in one call.
+
+Stands in for the experts' module of transformers, whose router stays as it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kernels.build import load_kernels
+from .linears.activations import activation_of
+from .linears.interface import GroupedLinear, PackGrouped
+from .native_calls import FIXED_ORDER, invoke
+
+TRIED_TOKENS = 5
+RELATIVE_ERROR_MAX = 0.1
+"""What rounding to int8 may cost; anything computed otherwise is off by order one."""
+
+
+class _CombineCall(ctypes.Structure):
+    """`CombineCall` of decoder.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("y", "places", "weights", "out")),
+        *((name, ctypes.c_int64) for name in ("tokens", "choices", "n")),
+    )
+
+
+class PackedExperts(torch.nn.Module):
+    """`sum over choices of weight * down(act(gate(x)) * up(x))`, by the experts chosen."""
+
+    def __init__(self, num_experts: int, up: GroupedLinear, down: GroupedLinear) -> None:
+        super().__init__()
+        self._num_experts, self._up, self._down = num_experts, up, down
+        kernels: Any = load_kernels("decoder", FIXED_ORDER)
+        self._combine = kernels.combine_choices
+
+    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        """`[tokens, hidden]`, and for each token its choices `[tokens, choices]` and their weights."""
+        choices = top_k_index.shape[1]
+        experts = top_k_index.reshape(-1)
+        order = torch.argsort(experts, stable=True)
+        starts = torch.zeros(self._num_experts + 1, dtype=torch.int64)
+        torch.cumsum(torch.bincount(experts, minlength=self._num_experts), dim=0, out=starts[1:])
+        inner = hidden_states.new_empty(len(order), self._up.out_features)
+        self._up.store(hidden_states[order // choices], starts, inner)
+        y = torch.empty(len(order), self._down.out_features)
+        self._down.store(inner, starts, y)
+        return self._combined(y, order, top_k_weights).to(hidden_states.dtype)
+
+    def _combined(self, y: Tensor, order: Tensor, top_k_weights: Tensor) -> Tensor:
+        places = torch.empty_like(order)
+        places[order] = torch.arange(len(order))
+        weights = top_k_weights.float().contiguous()
+        out = torch.empty(len(weights), y.shape[1])
+        call = _CombineCall(
+            y=y.data_ptr(),
+            places=places.data_ptr(),
+            weights=weights.data_ptr(),
+            out=out.data_ptr(),
+            tokens=len(weights),
+            choices=weights.shape[1],
+            n=y.shape[1],
+        )
+        invoke(self._combine, call)
+        return out
+
+
+def pack_experts(module: Any, pack: PackGrouped) -> PackedExperts | None:
+    """The experts of a module packed, if they are gated MLPs whose weights lie side by side.
+
+    None for anything else. Weights: `gate_up_proj` `[experts, 2 * inner, hidden]`, `down_proj` `[experts,
+    hidden, inner]`, or transposed. That it computes the same is tried on a few tokens.
+    """
+    if not is_experts(module):
+        return None
+    gate = activation_of(module.act_fn)
+    if gate is None:
+        return None
+    gate_up, down = module.gate_up_proj.detach(), module.down_proj.detach()
+    if module.is_transposed:
+        gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
+    packed_up, packed_down = pack(gate_up, gate=gate), pack(down)
+    if packed_up is None or packed_down is None:
+        return None
+    packed = PackedExperts(len(gate_up), packed_up, packed_down)
+    return packed if _computes_the_same(packed, module, gate_up) else None
+
+
+def is_experts(module: Any) -> bool:
+    """Whether a module holds experts as transformers' experts interface describes them, and no more."""
+    flags = ("has_gate", "is_concatenated")
+    not_flags = ("has_bias", "has_post_expert_norm")
+    return (
+        set(dict(module.named_parameters(recurse=False))) == {"gate_up_proj", "down_proj"}
+        and all(getattr(module, name, False) for name in flags)
+        and not any(getattr(module, name, False) for name in not_flags)
+        and callable(getattr(module, "act_fn", None))
+    )
+
+
+def _computes_the_same(packed: PackedExperts, module: Any, gate_up: Tensor) -> bool:
+    num_experts, _, hidden = gate_up.shape
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(TRIED_TOKENS, hidden, generator=generator).to(gate_up.dtype)
+    choices = min(2, num_experts)
+    index = torch.stack([torch.randperm(num_experts, generator=generator)[:choices] for _ in x])
+    weights = torch.rand(TRIED_TOKENS, choices, generator=generator).to(gate_up.dtype)
+    wanted, got = module(x, index, weights).float(), packed(x, index, weights).float()
+    return bool((got - wanted).norm() <= RELATIVE_ERROR_MAX * wanted.norm())

@@ -1,0 +1,88 @@
+"""Packed layers that stand in for those of transformers' modules, where a model runs through these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.pytorch_utils import Conv1D
+
+from .linears.interface import Linear, Packing
+from .mapped_files import MappedFiles
+from .packed_experts import is_experts, pack_experts
+
+PACKED_INPUTS_MIN = 16
+"""Smaller layers gain nothing."""
+
+
+class PackedLinear(torch.nn.Module):
+    """Stands in for a `torch.nn.Linear` whose weight has been packed."""
+
+    def __init__(self, linear: Linear, packed_dtype: torch.dtype) -> None:
+        super().__init__()
+        self._linear = linear
+        self._packed_dtype = packed_dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., in_features]` to `[..., out_features]`, in the dtype of `x`."""
+        rows = x.reshape(-1, self._linear.in_features).to(self._packed_dtype).contiguous()
+        out = torch.empty(len(rows), self._linear.out_features, dtype=self._packed_dtype)
+        self._linear.store(rows, out)
+        return out.to(x.dtype).view(*x.shape[:-1], self._linear.out_features)
+
+
+def pack_modules(module: Any, packing: Packing, *, head: Any = None) -> int:
+    """Replace the linear layers and experts below `module` by packed ones, freeing their weights.
+
+    `head` is the layer that makes logits. Layers that share their weight with an embedding keep that one too.
+    Returns how many were replaced.
+    """
+    packed_dtype = _packed_dtype(module)
+    shared = {id(each.weight) for each in module.modules() if isinstance(each, torch.nn.Embedding)}
+    files, count = MappedFiles(), 0
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            packed = _packed(child, packing, is_head=child is head, packed_dtype=packed_dtype)
+            if packed is not None:
+                if id(getattr(child, "weight", None)) not in shared:
+                    free(child, files)
+                setattr(parent, name, packed)
+                count += 1
+    return count
+
+
+def _packed_dtype(module: Any) -> torch.dtype:
+    """All the kernels know."""
+    is_bfloat16 = next(module.parameters()).dtype == torch.bfloat16
+    return torch.bfloat16 if is_bfloat16 else torch.float32
+
+
+def _packed(
+    child: Any, packing: Packing, *, is_head: bool, packed_dtype: torch.dtype
+) -> torch.nn.Module | None:
+    """What stands in for a module; None if it stays."""
+    if type(child) in (torch.nn.Linear, Conv1D) and weight_of(child).shape[1] >= PACKED_INPUTS_MIN:
+        pack = packing.head if is_head else packing.layers
+        return PackedLinear(pack(weight_of(child).contiguous(), bias_of(child)), packed_dtype)
+    if packing.experts is not None and is_experts(child) and child.down_proj.dtype == packed_dtype:
+        return pack_experts(child, packing.experts)
+    return None
+
+
+def weight_of(linear: Any) -> Tensor:
+    """`[out, in]`, of a `torch.nn.Linear` or of GPT-2's Conv1D, which keeps it the other way round."""
+    weight: Tensor = linear.weight.detach()
+    return weight.T if type(linear) is Conv1D else weight
+
+
+def bias_of(linear: Any) -> Tensor | None:
+    return None if linear.bias is None else linear.bias.detach()
+
+
+def free(module: Any, files: MappedFiles) -> None:
+    """Give up the memory of a module's own weights, which have been packed. Vectors stay."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        if parameter.dim() > 1:
+            files.release(parameter)
+            setattr(module, name, torch.nn.Parameter(torch.empty(0), requires_grad=False))
