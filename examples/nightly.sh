@@ -2,7 +2,10 @@
 # A nightly run for cron. Safe to start twice: the same name and date is the same job.
 #
 #   0 1 * * *  NIGHTSHIFT_API_KEY=… /srv/nightshift/examples/nightly.sh s3://docs/new/*.parquet s3://docs/vectors/
+#
+# MODEL is the encoder's id (`GET /v1/models`), COLUMN the input's column with the text.
 set -euo pipefail
+PATH="$(cd "$(dirname "$0")/.." && pwd)/.venv/bin:$PATH"  # cron's has no `nightshift`
 
 input=${1:?usage: nightly.sh INPUT OUTPUT}
 parent=${2:?usage: nightly.sh INPUT OUTPUT}

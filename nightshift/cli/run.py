@@ -47,7 +47,7 @@ EndpointName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Its name: chat, completions, embeddings; or its route.",
+        help="Its name, such as chat or embeddings, or its route, such as /v1/completions.",
     ),
 ]
 ModelId = Annotated[

@@ -14,6 +14,7 @@ from nightshift.cli.terminal import fail, is_interactive, say
 from nightshift.errors import ConfigurationError
 from nightshift.processes.children import AfterExit, ChildExit
 from nightshift.processes.supervisor import Supervisor
+from nightshift.settings import ClientSettings
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -176,7 +177,7 @@ def _status() -> "Iterator[Status | None]":
 
 
 def _announce(site: "Embedded") -> None:
-    model_ids = [model.id for model in site.models]
+    is_default = ClientSettings().base_url == site.base_url
     typer.echo(
         "\n".join(
             (
@@ -184,29 +185,48 @@ def _announce(site: "Embedded") -> None:
                 "",
                 f"  base URL   {site.base_url}/v1",
                 f"  API key    in {site.key_file}",
-                f"  models     {', '.join(model_ids)}",
+                f"  models     {', '.join(model.id for model in site.models)}",
                 f"  data       {site.data.data_dir}  (logs in logs/)",
                 f"  jobs may read and write under {', '.join(site.file_roots)}",
                 f"  webhooks may reach {', '.join(site.webhook_cidrs)} besides the public internet",
+                *(() if is_default else (f"  commands   export NIGHTSHIFT_BASE_URL={site.base_url}",)),
                 "",
-                *_curl_lines(site, model_ids[0]),
-                "",
+                *_curl_lines(site),
                 "Ctrl-C stops it.",
             )
         )
     )
 
 
-def _curl_lines(site: "Embedded", model_id: str) -> tuple[str, ...]:
+def _curl_lines(site: "Embedded") -> tuple[str, ...]:
+    """A request that the first model can answer."""
+    from nightshift import endpoints
     from nightshift.demo import DEMO_MODEL_ID
 
-    text = "48213" if model_id == DEMO_MODEL_ID else "Hello"
-    body = json.dumps({"model": model_id, "messages": [{"role": "user", "content": text}]})
+    model = _first_model(site)
+    if model is None:
+        return ()
+    text = "48213" if model["id"] == DEMO_MODEL_ID else "Hello"
+    endpoint = next(endpoint for endpoint in endpoints.every() if endpoint.model_kind == model["kind"])
     return (
-        f"  curl {site.base_url}/v1/chat/completions \\",
+        f"  curl {site.base_url}{endpoint.route} \\",
         f'    -H "Authorization: Bearer $(cat {site.key_file})" -H "Content-Type: application/json" \\',
-        f"    -d '{body}'",
+        f"    -d '{json.dumps(endpoint.row_template(model['id'], text))}'",
+        "",
     )
+
+
+def _first_model(site: "Embedded") -> dict[str, str] | None:
+    """As the API lists it; None if it does not answer."""
+    import httpx
+
+    headers = {"Authorization": f"Bearer {site.key_file.read_text().strip()}"}
+    url = f"{site.base_url}/v1/models"
+    try:
+        answer = httpx.get(url, headers=headers, timeout=READY_TIMEOUT_S, trust_env=False).raise_for_status()
+    except httpx.HTTPError:
+        return None
+    return next(iter(answer.json()["data"]), None)
 
 
 def _log_tail(path: Path) -> str:

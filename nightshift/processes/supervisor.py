@@ -295,9 +295,10 @@ class Supervisor:
     def _kill_overdue(self, alive: "Mapping[Process, _Running]", asked_at_s: float) -> None:
         for process, running in alive.items():
             if self._hurry_asked or asked_at_s + running.child.grace_s <= self._clock_s():
+                grace_s = running.child.grace_s
                 log.warning(
-                    "child killed: it did not stop in %.0f s",
-                    running.child.grace_s,
+                    "child killed: %s",
+                    "a second signal came" if self._hurry_asked else f"it did not stop in {grace_s:.0f} s",
                     extra={"action": "child_killed", "child": running.child.name},
                 )
                 _kill_group(process)

@@ -106,21 +106,14 @@ def check_custom_id(value: Any) -> None:
         )
 
 
-def check_envelope(line: JsonObject, endpoint: str) -> JsonObject:
-    """Check the method, url and body of a batch line that has them. Returns the body.
-
-    Raises InvalidRequest.
-    """
+def check_target(line: JsonObject, endpoint: str) -> None:
+    """Check the method and url of a batch line. Raises InvalidRequest."""
     if line["method"] != "POST":
         message = f"'method' must be POST, not {quoted(line['method'])}."
         raise InvalidRequest(message, param="method", code="invalid_method")
     if line["url"] != endpoint:
         message = f"'url' must be the batch's endpoint, {endpoint}, not {quoted(line['url'])}."
         raise InvalidRequest(message, param="url", code="invalid_url")
-    body = line["body"]
-    if not isinstance(body, dict):
-        raise InvalidRequest("'body' must be an object.", param="body", code="missing_required_parameter")
-    return body
 
 
 def refuse_stream(body: JsonObject) -> None:
@@ -137,14 +130,15 @@ def quoted(value: Any) -> str:
 
 def _batch_line(line: JsonObject, endpoint: str, number: str) -> RowRequest:
     """A native job's line needs only a body."""
-    if line.get("body") is None:
+    whole = {"custom_id": number, "method": "POST", "url": endpoint, **line}
+    check_custom_id(whole["custom_id"])
+    check_target(whole, endpoint)
+    body = line.get("body")
+    if not isinstance(body, dict):
         raise InvalidRequest(
             "The row has no 'body' object, and the job has no template to make one.",
             param="body",
             code="missing_required_parameter",
         )
-    whole = {"custom_id": number, "method": "POST", "url": endpoint, **line}
-    check_custom_id(whole["custom_id"])
-    body = check_envelope(whole, endpoint)
     refuse_stream(body)
     return RowRequest(whole["custom_id"], body)

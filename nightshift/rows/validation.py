@@ -13,7 +13,7 @@ from nightshift.endpoints import Endpoint
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import InputError, JsonObject
 from nightshift.rows.lines import BadLine, Line, parse_object
-from nightshift.rows.requests import check_custom_id, check_envelope, quoted, refuse_stream
+from nightshift.rows.requests import check_custom_id, check_target, quoted, refuse_stream
 
 ERRORS_MAX: Final = 100  # the last message counts the others
 ID_DIGEST_BYTES: Final = 16  # per row, to find duplicates without collisions
@@ -122,7 +122,11 @@ class _Validator:
                 raise InvalidRequest(f"'{name}' is missing.", param=name, code="missing_required_parameter")
         check_custom_id(row["custom_id"])
         self._check_is_new(row["custom_id"])
-        return check_envelope(row, self.endpoint.route)
+        check_target(row, self.endpoint.route)
+        body = row["body"]
+        if not isinstance(body, dict):
+            raise InvalidRequest("'body' must be an object.", param="body", code="missing_required_parameter")
+        return body
 
     def _check_is_new(self, custom_id: str) -> None:
         digest = blake2b(custom_id.encode(errors="surrogatepass"), digest_size=ID_DIGEST_BYTES).digest()

@@ -1,11 +1,15 @@
 """What `nightshift up` decides before it starts anything; the running whole is tests/e2e."""
 
+import json
 import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -261,6 +265,57 @@ def test_what_workers_held_when_the_machine_went_down_is_free_at_the_next_start(
 
     assert testing.claimed(store, "wrk_2").lease.term == 2
     database.close()
+
+
+# -- what it prints when it is ready -------------------------------------------------------------------
+
+
+@pytest.fixture
+def listed() -> list[dict[str, str]]:
+    """What the API lists as its models."""
+    return []
+
+
+@pytest.fixture
+def ready_site(site: Embedded, listed: list[dict[str, str]]) -> Iterator[Embedded]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_known = self.headers["Authorization"] == "Bearer sk-1" and self.path == "/v1/models"
+            self.send_response(200 if is_known else 401)
+            self.end_headers()
+            self.wfile.write(json.dumps({"data": listed}).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    site.key_file.write_text("sk-1\n")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield replace(site, port=server.server_port)
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("kind", "route", "field"),
+    [("decoder", "/v1/chat/completions", "messages"), ("encoder", "/v1/embeddings", "input")],
+)
+def test_it_prints_a_request_that_its_first_model_answers(ready_site, listed, capsys, kind, route, field):
+    listed += [{"id": "first", "kind": kind}, {"id": "second", "kind": "decoder"}]
+    up._announce(ready_site)
+
+    command = capsys.readouterr().out
+    assert f"curl {ready_site.base_url}{route} " in command
+    body = json.loads(command.partition("-d '")[2].partition("'\n")[0])
+    assert body["model"] == "first"
+    assert field in body
+    assert f"export NIGHTSHIFT_BASE_URL={ready_site.base_url}\n" in command
+
+
+def test_without_an_answer_it_prints_no_request(site, capsys):
+    site.key_file.write_text("sk-1\n")
+    up._announce(replace(site, port=1))
+
+    assert "curl" not in capsys.readouterr().out
 
 
 # -- exits ---------------------------------------------------------------------------------------------

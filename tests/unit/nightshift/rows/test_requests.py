@@ -53,6 +53,10 @@ def test_a_row_without_an_id_is_called_by_its_number() -> None:
         ({"body": None}, "missing_required_parameter", "body"),
         ({"body": "text"}, "missing_required_parameter", "body"),
         ({"body": {"stream": True}}, "invalid_value", "body.stream"),
+        # With several things wrong: in the order of the fields.
+        ({"custom_id": 7, "url": "/v1/embeddings", "body": None}, "missing_required_parameter", "custom_id"),
+        ({"url": "/v1/embeddings", "body": None}, "invalid_url", "url"),
+        ({"method": "GET", "body": []}, "invalid_method", "method"),
     ],
 )
 def test_a_line_that_cannot_be_run_says_why(change: JsonObject, code: str, param: str) -> None:
