@@ -30,7 +30,7 @@ TOP_K_SMALL = 1024
 TOP_P_TRIED = 64
 """A CPU looks first whether so many of the likeliest tokens reach top_p."""
 
-CPU_LOGITS_AT_ONCE = 2**20
+CPU_LOGITS_AT_ONCE = 2**19
 """A CPU takes so many rows at once as have this many logits: what lies beside them then fits its cache."""
 
 
