@@ -378,7 +378,7 @@ class Walk {
             }
             const float inverse = factor / total;
             const float* from = seen.values + row * width;
-            auto* to = out + (token * c.num_heads + head) * c.value_dim;
+            auto* to = out + token * c.out_token_stride + head * c.value_dim;
             for (int d = 0; d < c.value_dim; d++) to[d] = narrow<T>(from[d] * inverse);
         }
     }

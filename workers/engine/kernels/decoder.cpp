@@ -15,8 +15,8 @@ struct NormCall {
     const float* x;         // [.., n]
     const int64_t* x_rows;  // [rows] or null
     const float *weight, *bias; // [n] or null
-    void* out;              // [rows, n], float32 or bfloat16
-    int64_t rows, n;
+    void* out;              // [rows, n], float32 or bfloat16, row stride out_stride elements
+    int64_t rows, n, out_stride;
     int32_t kind, out_is_bfloat16;
     int32_t adds;           // to `out`, which is float32, `factor` times what comes out
     float eps, factor;
@@ -199,9 +199,9 @@ int norm(const NormCall* call, Team* team) {
     const NormCall& c = *call;
     share_rows(team, c.rows, c.n, [&](long row) {
         const float* x = c.x + (c.x_rows ? c.x_rows[row] : row) * c.n;
-        if (c.adds) norm_and_add(x, c, (float*)c.out + row * c.n);
-        else if (c.out_is_bfloat16) norm_and_store(x, c, (uint16_t*)c.out + row * c.n);
-        else norm_and_store(x, c, (float*)c.out + row * c.n);
+        if (c.adds) norm_and_add(x, c, (float*)c.out + row * c.out_stride);
+        else if (c.out_is_bfloat16) norm_and_store(x, c, (uint16_t*)c.out + row * c.out_stride);
+        else norm_and_store(x, c, (float*)c.out + row * c.out_stride);
     });
     return 0;
 }

@@ -41,6 +41,7 @@ class _Call(ctypes.Structure):
         *((name, c_int64) for name in ("query_head_stride", "query_token_stride")),
         *((name, c_int64) for name in ("key_head_stride", "key_token_stride")),
         *((name, c_int64) for name in ("value_head_stride", "value_token_stride")),
+        ("out_token_stride", c_int64),
         *((name, c_int32) for name in ("num_heads", "num_kv_heads", "key_dim", "value_dim", "block_size")),
         *((name, c_int32) for name in ("window", "input_type", "memory_type")),
         *((name, c_float) for name in ("scale", "softcap")),
@@ -108,6 +109,7 @@ class NativeAttention:
         native.query_head_stride, native.query_token_stride, _ = query.stride()
         native.key_head_stride, native.key_token_stride, _ = key.stride()
         native.value_head_stride, native.value_token_stride, _ = value.stride()
+        native.out_token_stride = out.stride(0)
         native.out, native.sinks = out.data_ptr(), None if sinks is None else sinks.data_ptr()
         native.input_type = ELEMENT_TYPES[query.dtype]
         native.num_heads, native.num_kv_heads = num_heads, shape.num_heads

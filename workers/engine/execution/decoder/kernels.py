@@ -20,7 +20,7 @@ class _NormCall(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "x_rows", "weight", "bias", "out")),
-        *((name, ctypes.c_int64) for name in ("rows", "n")),
+        *((name, ctypes.c_int64) for name in ("rows", "n", "out_stride")),
         *((name, ctypes.c_int32) for name in ("kind", "out_is_bfloat16", "adds")),
         *((name, ctypes.c_float) for name in ("eps", "factor")),
     )
@@ -93,6 +93,7 @@ class DecoderKernels:
             out=out.data_ptr(),
             rows=len(out),
             n=x.shape[1],
+            out_stride=out.stride(0),
             kind=_KINDS[norm.kind] if norm else 0,
             out_is_bfloat16=out.dtype == torch.bfloat16,
             adds=adds,

@@ -32,7 +32,7 @@ class NativeOperations:
         self._written_for: tuple[object, ...] = ()
 
     def buffer(self, name: str, rows: int, columns: int, dtype: torch.dtype | None = None) -> Tensor:
-        return self._buffers.get(name, rows, columns, dtype or self.dtype)
+        return self._buffers.get(name, rows, columns, dtype or self.dtype, is_spaced=dtype is None)
 
     def embed(self, embedding: Embedding, token_ids: Tensor, positions: Tensor, out: Tensor) -> None:
         self._kernels.gather_rows(embedding.table, token_ids, out, factor=embedding.factor)

@@ -23,7 +23,10 @@ class Operations(Protocol):
     """Of activations."""
 
     def buffer(self, name: str, rows: int, columns: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Memory kept from step to step under its name; without a dtype, in that of activations."""
+        """Memory kept from step to step under its name.
+
+        Without a dtype it is for activations, whose rows may lie apart.
+        """
 
     def embed(self, embedding: Embedding, token_ids: Tensor, positions: Tensor, out: Tensor) -> None:
         """Tokens `[rows]` at `positions` `[rows]` to `out` `[rows, hidden]`, float32."""

@@ -52,6 +52,10 @@ PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
     "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama, odd sizes": ("llama", {"hidden_size": 40, "intermediate_size": 50, "head_dim": 12}),
+    "llama, rows a cache way apart": (
+        "llama",
+        {"hidden_size": 1024, "intermediate_size": 1024, "head_dim": 256, "num_hidden_layers": 1},
+    ),
     "llama 3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
     "tanh gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
     "exact gelu": ("llama", {"hidden_act": "gelu"}),

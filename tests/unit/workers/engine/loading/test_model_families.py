@@ -60,6 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
     "llama, tied embeddings": {"tie_word_embeddings": True},
     "llama, odd head dim": {"head_dim": 10},
     "llama, three heads of 14": {"hidden_size": 42, "num_attention_heads": 3, "num_key_value_heads": 3},
+    "llama, rows a cache way apart": {"hidden_size": 1024, "head_dim": 256, "num_hidden_layers": 1},
     "llama, scaled rope": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
     "mistral": WINDOW,
     "mistral, window of two": {"sliding_window": 2},
