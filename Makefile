@@ -18,7 +18,7 @@ demo: $(READY) ## Start the service, run 500 rows and some chats through the off
 # The tests of the fault tests' own parts: `make chaos` begins with them.
 HARNESS := tests/faults/harness
 test: $(READY) ## Run every test: real Valkey, PostgreSQL and S3 servers, the whole service as processes
-	@$(BIN)/python -m pytest -n 6 --dist=loadfile --no-loadscope-reorder --ignore=$(HARNESS)
+	@$(BIN)/python -m pytest -n 4 --dist=loadfile --no-loadscope-reorder --ignore=$(HARNESS)
 
 N ?= 100
 SEED ?= $(shell date +%s)
