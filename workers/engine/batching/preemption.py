@@ -14,11 +14,11 @@ from .sequence import Sequence
 def tail_to_free(sequence: Sequence, needed: int, pool: BlockPool) -> tuple[int, int]:
     """How many tail blocks to release for `needed` to become free, and how many do.
 
-    Shared blocks do not become free, and less than `needed` may.
+    Shared blocks do not become free, and less than `needed` may. None are released if `needed` is 0 or less.
     """
     num_released = freed = 0
     for block in reversed(sequence.blocks):
-        if freed == needed:
+        if freed >= needed:
             break
         num_released += 1
         freed += not pool.is_shared(block)

@@ -125,6 +125,22 @@ def test_a_waiting_interactive_sequence_takes_a_slot_from_bulk_at_the_next_step(
     assert model.batcher.num_preemptions == 1
 
 
+@pytest.mark.parametrize("blocks_free", [983, 2, 1])
+def test_a_sequence_that_gives_up_its_slot_keeps_the_blocks_that_are_not_needed(blocks_free: int) -> None:
+    model = FakeModel(blocks=17 + blocks_free, slots=2, budget=64, lengths=Shortsighted())
+    model.add("bulk-0", prompt=30, new=30, priority="background")
+    victim = model.add("bulk-1", prompt=33, new=30, priority="background")
+    model.step()
+    assert (victim.num_computed_tokens, model.pool.num_free) == (33, blocks_free)
+    model.add("urgent", prompt=8, new=1, priority="interactive")
+    model.step()
+
+    assert [sequence.id for sequence in model.batcher.waiting] == ["bulk-1"]
+    assert len(victim.blocks) == 9 - max(0, 2 - blocks_free)
+    assert victim.num_computed_tokens == min(33, 4 * len(victim.blocks))
+    model.run()
+
+
 def test_a_waiting_interactive_sequence_takes_blocks_from_bulk_at_the_next_step() -> None:
     model = FakeModel(blocks=10, budget=64)
     model.add("bulk-0", prompt=14, new=20, priority="background")
