@@ -82,7 +82,7 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.deterministic:
         asked["deterministic"] = True
     if arguments.kv_dtype:
-        asked["kv_dtype"] = arguments.kv_dtype
+        asked["kv_cache_dtype"] = arguments.kv_dtype
     weight_dtype = arguments.weights or ("int8" if arguments.precision == "int8" else None)
     if weight_dtype:
         asked["weight_dtype"] = weight_dtype

@@ -53,6 +53,24 @@ def test_a_setting_our_engine_does_not_have_is_named(checkpoint: Path, tmp_path:
     assert not (tmp_path / "r.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (["--kv-dtype", "int8", "--weights", "int8"], {"kv_cache_dtype": "int8", "weight_dtype": "int8"}),
+        (["--deterministic", "--set", "block_size=16"], {"deterministic": True, "block_size": 16}),
+    ],
+)
+def test_the_options_of_the_command_line_configure_the_engine_that_runs(
+    checkpoint: Path, tmp_path: Path, options: list[str], settings: dict[str, object]
+) -> None:
+    command = our_runner(checkpoint, tmp_path / "r.json", *run.parse(options).our_options)
+    run_process(command, dict(os.environ), tmp_path / "log", 120)
+
+    result = RunResult.read(tmp_path / "r.json")
+    assert settings.items() <= result.settings.items()
+    assert result.num_output_tokens == make_workload("tiny", num_requests=3).num_output_tokens
+
+
 def test_a_run_that_takes_too_long_is_ended_with_everything_it_started(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
