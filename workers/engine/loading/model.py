@@ -25,6 +25,7 @@ from ..execution.linears import LinearDType, NativeLinear, Packing, fastest_pack
 from ..execution.mapped_files import return_free_memory
 from ..text.tokenizer import Tokenizer
 from . import weights
+from .context import context_length
 from .selftest import CheckedModel, check_forward_pass, check_invariance, check_model
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     facts = ModelFacts(
         id=weights.model_id(config.model),
         vocab_size=model.config.get_text_config().vocab_size,
-        context_length=weights.context_length(model.config, tokenizer, config.max_model_len),
+        context_length=context_length(model.config, tokenizer, config.max_model_len),
         eos_token_ids=weights.eos_token_ids(model, tokenizer),
         digest=digest,
         dtype=str(dtype).removeprefix("torch."),

@@ -1,4 +1,4 @@
-"""Loads a decoder and says what its files promise: dtype, context length, end-of-sequence ids.
+"""Loads a decoder and says what its files promise: dtype, end-of-sequence ids, a digest.
 
 Safetensors only and never code from the model's repository; HF_HUB_OFFLINE is respected by the libraries
 below. Does not judge whether the model is computed rightly: that is `selftest.py`.
@@ -22,12 +22,11 @@ from ..config import EngineConfig
 from ..errors import InvalidConfig, ModelLoadFailed
 from ..execution.linears import fastest_dtype
 from ..text.tokenizer import Tokenizer
+from .context import pin_longrope
 
 log = logging.getLogger(__name__)
 
 DIGESTED_BYTES = 1 << 16
-
-CONTEXT_LENGTH_MIN = 2
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 KV_DTYPES = DTYPES | {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -86,7 +85,7 @@ def resolve_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
 
 
 def load_model(config: EngineConfig, device: torch.device) -> Any:
-    """The decoder on its device, in eval mode. Raises `ModelLoadFailed`."""
+    """The decoder on its device, in eval mode. Raises `ModelLoadFailed` or `UnsupportedModel`."""
     source: dict[str, Any] = {"revision": config.revision, "trust_remote_code": False}
     try:
         hf_config = AutoConfig.from_pretrained(config.model, **source)
@@ -105,6 +104,7 @@ def load_model(config: EngineConfig, device: torch.device) -> Any:
         raise ModelLoadFailed(f"cannot load model {config.model!r}: {_said(error)}") from error
     model, found = loaded
     _check_complete(config.model, found)
+    pin_longrope(model, config.max_model_len, config.model)
     return model.to(device).eval()
 
 
@@ -176,35 +176,3 @@ def eos_token_ids(model: Any, tokenizer: Tokenizer) -> frozenset[int]:
     if strange:
         log.warning("end-of-sequence ids outside the vocabulary of %d are ignored: %s", len(known), strange)
     return frozenset(id for id in stated if id is not None and id not in strange)
-
-
-def context_length(hf_config: Any, tokenizer: Tokenizer, max_model_len: int | None) -> int:
-    """Tokens that prompt and output may have together. Raises `InvalidConfig` if the model has fewer."""
-    own = _own_context_length(hf_config.get_text_config()) or tokenizer.context_length
-    if own is None and max_model_len is None:
-        raise InvalidConfig("neither model nor tokenizer states a context length; set max_model_len")
-    if own is not None and max_model_len is not None and max_model_len > own:
-        raise InvalidConfig(f"max_model_len {max_model_len} exceeds the model's context of {own} tokens")
-    length = max_model_len or own or 0
-    if length < CONTEXT_LENGTH_MIN:
-        raise InvalidConfig(f"a context of {length} tokens has no room for a prompt and an answer")
-    return length
-
-
-def _own_context_length(text_config: Any) -> int | None:
-    length: int | None = getattr(text_config, "max_position_embeddings", None)
-    for rope in _rope_parameters(text_config):
-        if rope.get("rope_type") == "longrope":
-            # Beyond its original length such a model switches factors for the whole batch, so one long
-            # sequence would change the others. We stay below.
-            original = rope.get("original_max_position_embeddings") or getattr(
-                text_config, "original_max_position_embeddings", None
-            )
-            length = min(length or original, original) if original else length
-    return length
-
-
-def _rope_parameters(text_config: Any) -> list[dict[str, Any]]:
-    """Rope settings of a model: one dictionary, or one per layer type."""
-    rope = getattr(text_config, "rope_parameters", None) or {}
-    return [rope] if "rope_type" in rope else [entry for entry in rope.values() if isinstance(entry, dict)]

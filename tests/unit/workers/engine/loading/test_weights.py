@@ -13,7 +13,6 @@ from transformers import AutoConfig
 from tests.unit.workers.engine.tiny_models import BASE, byte_tokenizer
 from workers.engine import InvalidConfig
 from workers.engine.loading.weights import (
-    context_length,
     eos_token_ids,
     model_id,
     resolve_device,
@@ -42,34 +41,6 @@ def test_a_device_that_does_not_exist_is_refused() -> None:
             resolve_device(name)
     with pytest.raises(InvalidConfig, match="abacus"):
         resolve_device("abacus")
-
-
-def test_the_context_is_what_the_model_says_or_less_if_asked() -> None:
-    assert context_length(config("llama"), TOKENIZER, None) == 128
-    assert context_length(config("llama"), TOKENIZER, 100) == 100
-
-
-def test_a_model_that_states_no_context_needs_one_from_the_configuration() -> None:
-    silent = SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=None))
-
-    with pytest.raises(InvalidConfig, match="no room for a prompt and an answer"):
-        context_length(config("llama", max_position_embeddings=-4), TOKENIZER, None)
-    with pytest.raises(InvalidConfig, match="set max_model_len"):
-        context_length(silent, TOKENIZER, None)
-    assert context_length(silent, TOKENIZER, 100) == 100
-
-
-def test_longrope_stays_below_the_length_where_it_would_change_for_the_whole_batch() -> None:
-    rope = {
-        "rope_type": "longrope",
-        "rope_theta": 10000.0,
-        "short_factor": [1.0] * 4,
-        "long_factor": [2.0] * 4,
-        "factor": 2.0,
-    }
-    phi3 = config("phi3", rope_parameters=rope, original_max_position_embeddings=64)
-
-    assert context_length(phi3, TOKENIZER, None) == 64
 
 
 @pytest.mark.parametrize(
