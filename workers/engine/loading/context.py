@@ -85,9 +85,7 @@ def pin_longrope(model: Any, max_model_len: int | None, name: str) -> None:
     compute = ROPE_INIT_FUNCTIONS["longrope"]
     rotaries = [module for module in model.modules() if getattr(module, "rope_type", None) == "longrope"]
     for rotary in rotaries:
-        frequencies, _ = ROPE_INIT_FUNCTIONS["longrope"](
-            text_config, model.device, seq_len=limits.default + 1
-        )
+        frequencies, _ = compute(text_config, model.device, seq_len=limits.default + 1)
         rotary.original_inv_freq = frequencies  # transformers goes back to it for short sequences
         rotary.inv_freq.copy_(frequencies)
     if not rotaries or not all(_is_static(rotary, limits.default + 1) for rotary in rotaries):
