@@ -1,95 +1,14 @@
-"""Tokens back to text, one at a time: text appears as soon as its characters are whole.
+"""The text of one growing sequence, up to its first stop string, wherever token boundaries fall.
 
-What comes out is a function of the tokens alone, however they arrive. Stop strings are found wherever token
-boundaries fall. Knows no sequences and no tensors.
+What comes out is a function of the tokens alone, however they arrive. How tokens become text is decided in
+`decoders.py`. Knows no sequences and no tensors.
 """
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
-REPLACEMENT_CHARACTER = "\ufffd"
-
-
-class TextDecoder(Protocol):
-    """Turns tokens into text as they come."""
-
-    def push(self, token_id: int) -> str:
-        """Text that is certain now that this token is known."""
-
-    def finish(self) -> str:
-        """What is left, once no more tokens will come: half a character becomes U+FFFD."""
-
-
-class ByteTextDecoder:
-    """For tokenizers whose tokens are bytes (byte-level BPE): a table look-up and a UTF-8 decoder.
-
-    Gives what `Tokenizer.decode` gives of all tokens at once, because joining bytes is all that does.
-    """
-
-    __slots__ = ("_partial", "_prompts", "_token_bytes")
-
-    def __init__(self, token_bytes: Callable[[int], bytes], prompt_tail: Sequence[int]) -> None:
-        """`token_bytes` is empty for what leaves no text."""
-        self._token_bytes = token_bytes
-        self._partial = b""
-        self._prompts = 0
-        for token in prompt_tail:
-            self.push(token)
-        self._prompts = int(self._partial != b"")  # a character that began in the prompt is the prompt's
-
-    def push(self, token_id: int) -> str:
-        buffer = self._partial + self._token_bytes(token_id)
-        text, num_bytes = codecs.utf_8_decode(buffer, "replace", False)
-        self._partial = buffer[num_bytes:]
-        return self._without_prompt(text) if self._prompts else text
-
-    def finish(self) -> str:
-        text, self._partial = self._partial.decode(errors="replace"), b""
-        return self._without_prompt(text)
-
-    def _without_prompt(self, text: str) -> str:
-        num_skipped = min(self._prompts, len(text))
-        self._prompts -= num_skipped
-        return text[num_skipped:]
-
-
-class WindowTextDecoder:
-    """For all other tokenizers: decodes the last few tokens again with each new one, and cuts off what was.
-
-    ids      ... emitted ...| context, whose text is known | pending ...
-                            |                              |  not yet whole characters
-    A token may join the one before it (spaces, half characters), which is why it needs company. The context
-    is kept as short as that allows: two decodes of a token or two cost less than one of a dozen. (The
-    library's own `DecodeStream` is faster still, but raises on broken characters.)
-    """
-
-    __slots__ = ("_context", "_context_text", "_decode", "_pending")
-
-    def __init__(self, decode: Callable[[Sequence[int]], str], prompt_tail: Sequence[int]) -> None:
-        self._decode = decode
-        self._context = list(prompt_tail)
-        self._context_text = decode(self._context)
-        self._pending: list[int] = []
-
-    def push(self, token_id: int) -> str:
-        self._pending.append(token_id)
-        decoded = self._decode(self._context + self._pending)
-        if decoded.endswith(REPLACEMENT_CHARACTER) or len(decoded) <= len(self._context_text):
-            return ""
-        return self._advance(decoded)
-
-    def finish(self) -> str:
-        return self._advance(self._decode(self._context + self._pending))
-
-    def _advance(self, decoded: str) -> str:
-        text = decoded[len(self._context_text) :]
-        if self._pending:
-            self._context, self._pending = self._pending, []
-            self._context_text = self._decode(self._context)
-        return text
+from .decoders import TextDecoder
 
 
 class TextStream:

@@ -1,23 +1,20 @@
 """Text to tokens, and tokens to text or bytes.
 
-Holds the model's tokenizer and its chat template. Knows no sequences and no tensors; `detokenizer.py` turns
-a growing sequence into text.
+Holds the model's tokenizer and its chat template. Knows no sequences and no tensors; `decoders.py` and
+`detokenizer.py` turn a growing sequence into text.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformers import AutoTokenizer
 
 from ..errors import ChatTemplateFailed, InvalidRequest, ModelLoadFailed
-from .detokenizer import ByteTextDecoder, TextDecoder, TextStream, WindowTextDecoder
-
-PROMPT_TAIL_TOKENS = 6
-"""Prompt tokens that the first new token is decoded with: enough for the space it may join."""
+from .decoders import ByteTextDecoder, FallbackTextDecoder, TextDecoder, WindowTextDecoder
+from .detokenizer import TextStream
 
 
 class Tokenizer:
@@ -32,7 +29,7 @@ class Tokenizer:
         decoders = list(_decoder_types(self._backend.decoder))
         self._is_byte_level = "ByteLevel" in decoders
         self._joins_bytes = decoders == ["ByteLevel"]
-        self._spells_bytes = "ByteFallback" in decoders
+        self._byte_by_token = self._spelled_bytes() if "ByteFallback" in decoders else {}
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -106,16 +103,30 @@ class Tokenizer:
 
     def text_stream(self, prompt_token_ids: Sequence[int], stop: Sequence[str] = ()) -> TextStream:
         """The text of what comes after a prompt."""
-        tail = prompt_token_ids[-PROMPT_TAIL_TOKENS:]
-        decoder: TextDecoder
+        return TextStream(self._text_decoder(prompt_token_ids), stop)
+
+    def _text_decoder(self, prompt: Sequence[int]) -> TextDecoder:
         if self._joins_bytes:
-            decoder = ByteTextDecoder(self._visible_bytes, tail)
-        else:
-            decoder = WindowTextDecoder(self.decode, tail)
-        return TextStream(decoder, stop)
+            return ByteTextDecoder(self._visible_bytes, prompt)
+        if self._byte_by_token:
+            return FallbackTextDecoder(self.decode, self._is_silent, self._byte_by_token, prompt)
+        return WindowTextDecoder(self.decode, self._is_silent, prompt, ends_in_halves=self._is_byte_level)
 
     def _visible_bytes(self, token_id: int) -> bytes:
         return b"" if token_id in self._silent else self.token_bytes(token_id)
+
+    def _is_silent(self, token_id: int) -> bool:
+        return token_id in self._silent or self._backend.id_to_token(token_id) is None
+
+    def _spelled_bytes(self) -> dict[int, int]:
+        """Tokens that stand for one byte, written <0x0A>, and leave text."""
+        found = {}
+        for byte in range(256):
+            for name in {f"<0x{byte:02X}>", f"<0x{byte:02x}>"}:
+                token = self._backend.token_to_id(name)
+                if token is not None and token not in self._silent:
+                    found[token] = byte
+        return found
 
     def _spelled(self, token_id: int) -> bytes:
         added = self._added.get(token_id)
@@ -128,8 +139,8 @@ class Tokenizer:
             return bytes(map(_BYTE_BY_CHARACTER.__getitem__, token)) if known else token.encode()
         if added is not None:
             return added
-        if self._spells_bytes and (byte := _SPELLED_BYTE.fullmatch(token)):
-            return bytes([int(byte[1], 16)])
+        if token_id in self._byte_by_token:
+            return bytes([self._byte_by_token[token_id]])
         return token.replace("▁", " ").encode()
 
 
@@ -153,4 +164,3 @@ def _byte_by_character() -> dict[str, int]:
 
 
 _BYTE_BY_CHARACTER = _byte_by_character()
-_SPELLED_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")

@@ -1,114 +1,22 @@
-"""Text appears whole, once and in time, however tokens cut it."""
+"""The tokenizer's own: text and conversations to ids, what a token's bytes are, and stop strings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer as BackendTokenizer
-from tokenizers import decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
-from tests.unit.workers.engine.tiny_models import BOS, EOS, byte_tokenizer
+from tests.unit.workers.engine.text.some_tokenizers import BPE, BYTES, CORPUS, FALLBACK
+from tests.unit.workers.engine.text.test_decoders import stream_text
+from tests.unit.workers.engine.tiny_models import EOS, byte_tokenizer
 from workers.engine import ChatTemplateFailed, InvalidRequest
-from workers.engine.text.detokenizer import ByteTextDecoder, StopMatcher, TextStream, WindowTextDecoder
+from workers.engine.text.detokenizer import StopMatcher
 from workers.engine.text.tokenizer import Tokenizer
 
-CORPUS = [
-    "Grüße aus der Nacht 🌙✨",
-    "naïve café — 你好, 世界!",
-    "👩‍👩‍👧‍👦 family 🏳️‍🌈",
-    "plain words and more words",
-]
 
-BYTES = Tokenizer(byte_tokenizer())
-
-
-def bpe_tokenizer() -> Tokenizer:
-    """Byte-level BPE with merges, so that tokens end in the middle of characters and hold several."""
-    backend = BackendTokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=330, initial_alphabet=alphabet, special_tokens=["<eos>"], show_progress=False
-    )
-    backend.train_from_iterator(CORPUS * 3, trainer)
-    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>"))
-
-
-def metaspace_tokenizer() -> Tokenizer:
-    """SentencePiece style: a space belongs to the token after it, and the very first one is dropped."""
-    words = ["<unk>", "▁Hello", "▁world", "!", "▁", "a", "▁again"] + [
-        f"<0x{byte:02X}>" for byte in range(256)
-    ]
-    vocab: list[tuple[str, float]] = [(word, -1.0) for word in words]
-    backend = BackendTokenizer(models.Unigram(vocab, unk_id=0, byte_fallback=True))
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>"))
-
-
-BPE = bpe_tokenizer()
-METASPACE = metaspace_tokenizer()
-
-
-def stream_text(stream: TextStream, ids: list[int]) -> str:
-    return "".join(stream.push(id) for id in ids) + stream.finish()
-
-
-@settings(max_examples=150, deadline=None)
-@given(text=st.text(max_size=30) | st.sampled_from(CORPUS), use_bpe=st.booleans())
-@example(text="👩‍👩‍👧‍👦", use_bpe=False)
-def test_streamed_text_is_the_text(text: str, use_bpe: bool) -> None:
-    tokenizer = BPE if use_bpe else BYTES
-    assert stream_text(tokenizer.text_stream([]), tokenizer.encode(text)) == text
-
-
-@settings(max_examples=150, deadline=None)
-@given(ids=st.lists(st.integers(0, 257), max_size=40))
-def test_any_tokens_stream_to_what_they_decode_to(ids: list[int]) -> None:
-    """Random bytes, broken characters and special tokens included."""
-    assert stream_text(BYTES.text_stream([]), ids) == BYTES.decode(ids)
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    ids=st.lists(st.integers(0, 340), max_size=40),
-    prompt=st.lists(st.integers(0, 340), max_size=8),
-    use_bpe=st.booleans(),
-)
-def test_joining_bytes_gives_what_decoding_everything_gives(
-    ids: list[int], prompt: list[int], use_bpe: bool
-) -> None:
-    """Against the library's own decoder: broken characters, special tokens and unknown ids included."""
-    tokenizer = BPE if use_bpe else BYTES
-    whole, of_prompt = tokenizer.decode([*prompt, *ids]), tokenizer.decode(prompt)
-    prompt_ends_whole = not of_prompt.endswith("\ufffd")
-
-    text = stream_text(tokenizer.text_stream(prompt), ids)
-
-    assert isinstance(tokenizer.text_stream([])._decoder, ByteTextDecoder)
-    if prompt_ends_whole:
-        assert of_prompt + text == whole
-
-
-@settings(max_examples=200, deadline=None)
-@given(text=st.text(max_size=60) | st.sampled_from(CORPUS), prompt=st.sampled_from(["", "Hello", "Hello é"]))
-def test_decoding_a_window_gives_what_decoding_everything_gives(text: str, prompt: str) -> None:
-    ids, before = METASPACE.encode("a" + text)[1:], METASPACE.encode(prompt)
-    whole = METASPACE.decode([*before, *ids])
-
-    assert isinstance(METASPACE.text_stream([])._decoder, WindowTextDecoder)
-    assert METASPACE.decode(before) + stream_text(METASPACE.text_stream(before), ids) == whole
-
-
-@pytest.mark.parametrize("tokenizer", [BYTES, BPE, METASPACE])
+@pytest.mark.parametrize("tokenizer", [BYTES, BPE, FALLBACK])
 @pytest.mark.parametrize("text", CORPUS)
 def test_the_bytes_of_tokens_make_up_the_text(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
@@ -119,8 +27,8 @@ def test_the_bytes_of_tokens_make_up_the_text(tokenizer: Tokenizer, text: str) -
 
 def test_the_bytes_of_half_a_character_are_half_a_character() -> None:
     assert [BYTES.token_bytes(id) for id in BYTES.encode("é")] == [b"\xc3", b"\xa9"]
-    assert [METASPACE.token_bytes(id) for id in METASPACE.encode("é")[1:]] == [b"\xc3", b"\xa9"]
-    assert METASPACE.token_bytes(METASPACE.encode("Hello world")[1]) == b" world"
+    assert [FALLBACK.token_bytes(id) for id in FALLBACK.encode("é")[1:]] == [b"\xc3", b"\xa9"]
+    assert FALLBACK.token_bytes(FALLBACK.encode("Hello world")[1]) == b" world"
 
 
 def test_a_special_token_is_spelled_but_leaves_no_text() -> None:
@@ -128,45 +36,6 @@ def test_a_special_token_is_spelled_but_leaves_no_text() -> None:
     assert BYTES.is_special(EOS)
     assert not BYTES.is_special(65)
     assert BYTES.token_bytes(5_000) == b""
-
-
-def test_no_character_appears_before_its_last_byte() -> None:
-    stream = BYTES.text_stream([])
-
-    assert [stream.push(id) for id in BYTES.encode("é🌙")] == ["", "é", "", "", "", "🌙"]
-
-
-def test_half_a_character_at_the_end_is_not_lost() -> None:
-    stream = BYTES.text_stream([])
-    stream.push(BYTES.encode("é")[0])
-
-    assert stream.finish() == "\ufffd"
-
-
-def test_special_tokens_leave_no_text() -> None:
-    stream = BYTES.text_stream([BOS])
-
-    assert stream_text(stream, [*BYTES.encode("a"), EOS, *BYTES.encode("b")]) == "ab"
-
-
-def test_a_completion_keeps_the_space_it_begins_with() -> None:
-    hello, world = METASPACE.encode("Hello world")
-    assert METASPACE.decode([world]) == "world"
-
-    assert stream_text(METASPACE.text_stream([hello]), [world]) == " world"
-
-
-def test_bytes_spelled_as_tokens_join_into_characters() -> None:
-    ids = METASPACE.encode("Hello é🌙!")
-    assert len(ids) > 6
-
-    assert stream_text(METASPACE.text_stream([]), ids) == "Hello é🌙!"
-
-
-def test_a_prompt_cut_within_a_character_does_not_swallow_the_answer() -> None:
-    half = BYTES.encode("é")[:1]
-
-    assert stream_text(BYTES.text_stream(half), BYTES.encode("ok")) == "ok"
 
 
 def first_stop_letter_by_letter(text: str, stops: list[str]) -> tuple[str, bool]:
@@ -246,11 +115,3 @@ def test_a_template_that_fails_is_the_requests_fault_not_the_engines(
 def test_half_of_a_surrogate_pair_is_no_prompt() -> None:
     with pytest.raises(InvalidRequest, match="UTF-8"):
         BYTES.encode("half \ud83d")
-
-
-@pytest.mark.parametrize("make", [lambda: BYTES, lambda: BPE])
-def test_ids_beyond_the_tokenizers_vocabulary_are_silent(make: Callable[[], Tokenizer]) -> None:
-    """Models often have more output rows than their tokenizer has tokens."""
-    stream = make().text_stream([])
-
-    assert stream_text(stream, [5_000, *make().encode("a"), 5_001]) == "a"

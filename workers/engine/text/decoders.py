@@ -1,0 +1,228 @@
+"""Tokens to text, one at a time: a character appears as soon as it is whole, and never changes.
+
+Three ways, by what a tokenizer's tokens are: bytes (`ByteTextDecoder`), pieces of text that may join the one
+before them (`WindowTextDecoder`), and such pieces with a token per byte for characters that are in no piece
+(`FallbackTextDecoder`). All give what decoding prompt and output in one go gives beyond the prompt. A
+character that begins in the prompt is the prompt's. Knows no sequences, no tensors and no stop strings.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Protocol
+
+REPLACEMENT_CHARACTER = "\ufffd"
+
+CHARACTER_BYTES_MAX = 4
+PARTIAL_BYTES_MAX = 3
+"""Of a character in UTF-8 whose last byte is missing."""
+WINDOW_TOKENS_MAX = 16
+"""Tokens that a window may hold while it ends in half a character."""
+
+Decode = Callable[[Sequence[int]], str]
+"""Text of tokens in one go, silent ones left out."""
+
+
+class TextDecoder(Protocol):
+    """Turns tokens into text as they come."""
+
+    def push(self, token_id: int) -> str:
+        """Text that is certain now that this token is known."""
+
+    def finish(self) -> str:
+        """What is left, once no more tokens will come: half a character becomes U+FFFD."""
+
+
+class ByteTextDecoder:
+    """For tokenizers whose tokens are bytes (byte-level BPE): a table look-up and a UTF-8 decoder.
+
+    Gives what `Tokenizer.decode` gives of all tokens at once, because joining bytes is all that does.
+    """
+
+    __slots__ = ("_num_prompt_characters", "_partial", "_token_bytes")
+
+    def __init__(self, token_bytes: Callable[[int], bytes], prompt: Sequence[int]) -> None:
+        """`token_bytes` is empty for what leaves no text."""
+        self._token_bytes = token_bytes
+        self._partial = self._partial_of(prompt)
+        self._num_prompt_characters = int(self._partial != b"")
+
+    def push(self, token_id: int) -> str:
+        buffer = self._partial + self._token_bytes(token_id)
+        text, num_bytes = codecs.utf_8_decode(buffer, "replace", False)
+        self._partial = buffer[num_bytes:]
+        return self._without_prompt(text) if self._num_prompt_characters else text
+
+    def finish(self) -> str:
+        text, self._partial = self._partial.decode(errors="replace"), b""
+        return self._without_prompt(text)
+
+    def _partial_of(self, prompt: Sequence[int]) -> bytes:
+        """The bytes at the end of a prompt that are no whole character yet."""
+        tail = b""
+        for token in reversed(prompt):
+            tail = self._token_bytes(token) + tail
+            if len(tail) >= PARTIAL_BYTES_MAX:  # the one that begins the character is among them
+                break
+        _, num_bytes = codecs.utf_8_decode(tail, "replace", False)
+        return tail[num_bytes:]
+
+    def _without_prompt(self, text: str) -> str:
+        num_skipped = min(self._num_prompt_characters, len(text))
+        self._num_prompt_characters -= num_skipped
+        return text[num_skipped:]
+
+
+class WindowTextDecoder:
+    """For tokens that are pieces of text: decodes each in the company of the one before, and cuts that off.
+
+    ids      ... emitted ...| context, whose text is known | pending ...
+                            |                              |  ends in half a character
+    A token may join the one before it (spaces), which is why it needs company. The window is kept as short as
+    that allows: two decodes of a token or two cost less than one of a dozen. (The library's own
+    `DecodeStream` is faster still, but raises on broken characters.)
+    """
+
+    __slots__ = ("_decode", "_ends_in_halves", "_is_silent", "_num_context", "_num_emitted", "_window")
+
+    _num_emitted: int
+    """Characters of the window's text that have been emitted, or are the prompt's."""
+
+    def __init__(
+        self,
+        decode: Decode,
+        is_silent: Callable[[int], bool],
+        prompt: Sequence[int] = (),
+        *,
+        ends_in_halves: bool = False,
+    ) -> None:
+        """`is_silent` tells tokens that leave no text.
+
+        `ends_in_halves`: a token may end in half a character, which decodes to one U+FFFD.
+        """
+        self._decode = decode
+        self._is_silent = is_silent
+        self._ends_in_halves = ends_in_halves
+        num_context = CHARACTER_BYTES_MAX + PARTIAL_BYTES_MAX if ends_in_halves else 1
+        visible = (token for token in reversed(prompt) if not is_silent(token))
+        self.replace_context([*islice(visible, num_context)][::-1])
+
+    def push(self, token_id: int) -> str:
+        return "" if self._is_silent(token_id) else self.push_together([token_id])
+
+    def push_together(self, token_ids: Sequence[int]) -> str:
+        """Text that is certain now that these tokens, none of them silent, are known."""
+        self._window += token_ids
+        decoded = self._decode(self._window)
+        is_half = self._ends_in_halves and decoded.endswith(REPLACEMENT_CHARACTER)
+        end = len(decoded) - is_half
+        text = decoded[self._num_emitted : end]
+        if not is_half:
+            self.replace_context(self._window[self._num_context :])
+            return text
+        self._num_emitted = max(self._num_emitted, end)
+        if len(self._window) > WINDOW_TOKENS_MAX:  # only the end of so many can still change
+            num_pending = len(decoded) - self._num_emitted
+            self.replace_context(self._window[-CHARACTER_BYTES_MAX:])
+            self._num_emitted -= num_pending
+        return text
+
+    def finish(self) -> str:
+        return self._decode(self._window)[self._num_emitted :]
+
+    def replace_context(self, token_ids: list[int]) -> None:
+        """Go on after these tokens, whose text has been emitted, or is the prompt's."""
+        self._window = token_ids
+        self._num_context = len(token_ids)
+        self._num_emitted = len(self._decode(token_ids)) if token_ids else 0
+
+
+class FallbackTextDecoder:
+    """For pieces of text with byte fallback (sentencepiece): bytes are joined here, character by character.
+
+    The library decodes a run of byte tokens as a whole, and gives U+FFFD for each byte if any part of the run
+    is no UTF-8. What is emitted cannot be taken back, so here, as in sentencepiece itself, a byte that
+    belongs to no character is one U+FFFD, and whole characters beside it stay what they are.
+    """
+
+    __slots__ = ("_byte_by_token", "_held", "_is_after_broken", "_is_silent", "_num_prompt_bytes", "_window")
+
+    def __init__(
+        self,
+        decode: Decode,
+        is_silent: Callable[[int], bool],
+        byte_by_token: Mapping[int, int],
+        prompt: Sequence[int] = (),
+    ) -> None:
+        """`is_silent` tells tokens that leave no text, `byte_by_token` those that are one byte."""
+        self._is_silent = is_silent
+        self._byte_by_token = byte_by_token
+        self._window = WindowTextDecoder(decode, is_silent)
+        self._held: list[int] = []  # the beginning of a character
+        self._is_after_broken = False
+        self._num_prompt_bytes = 0  # of those held
+        for token in self._tail_of(prompt):
+            self.push(token)
+        self._num_prompt_bytes = len(self._held)
+
+    def push(self, token_id: int) -> str:
+        if token_id in self._byte_by_token:
+            return self._push_byte(token_id)
+        if self._is_silent(token_id):
+            return ""
+        broken = self._break()
+        self._is_after_broken = False
+        return broken + self._window.push_together([token_id])
+
+    def finish(self) -> str:
+        return self._break()
+
+    def _push_byte(self, token: int) -> str:
+        character = bytes(self._byte_by_token[each] for each in [*self._held, token])
+        try:
+            text, num_bytes = codecs.utf_8_decode(character, "strict", False)
+        except UnicodeDecodeError:
+            if self._held:  # they are broken; this byte may begin a character
+                return self._break() + self._push_byte(token)
+            self._held = [token]
+            return self._break()
+        self._held.append(token)
+        return self._emit_character(text) if num_bytes else ""
+
+    def _emit_character(self, character: str) -> str:
+        """The bytes held are a whole character. One that begins in the prompt is the prompt's."""
+        tokens, self._held = self._held, []
+        if self._is_after_broken:  # the library would not tell these bytes from the broken ones
+            text = character
+            self._window.replace_context(tokens)
+            self._is_after_broken = False
+        else:
+            text = self._window.push_together(tokens)
+        is_prompts, self._num_prompt_bytes = self._num_prompt_bytes > 0, 0
+        return "" if is_prompts else text
+
+    def _break(self) -> str:
+        """The bytes held become no character: U+FFFD for each that is not the prompt's."""
+        if not self._held:
+            return ""
+        num_broken = len(self._held) - self._num_prompt_bytes
+        self._window.replace_context(self._held[-1:])
+        self._is_after_broken = True
+        self._held, self._num_prompt_bytes = [], 0
+        return REPLACEMENT_CHARACTER * num_broken
+
+    def _tail_of(self, prompt: Sequence[int]) -> list[int]:
+        """Tokens at the end of a prompt that decide how what follows is decoded.
+
+        The last piece of text and what comes after it, or as many bytes as a character, and half of the next.
+        """
+        tail: list[int] = []
+        for token in reversed(prompt):
+            if self._is_silent(token):
+                continue
+            tail.append(token)
+            if token not in self._byte_by_token or len(tail) == CHARACTER_BYTES_MAX + PARTIAL_BYTES_MAX:
+                break
+        return tail[::-1]
