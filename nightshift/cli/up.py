@@ -14,7 +14,6 @@ from nightshift.cli.terminal import fail, is_interactive, say
 from nightshift.errors import ConfigurationError
 from nightshift.processes.children import AfterExit, ChildExit
 from nightshift.processes.supervisor import Supervisor
-from nightshift.settings import ClientSettings
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -177,6 +176,8 @@ def _status() -> "Iterator[Status | None]":
 
 
 def _announce(site: "Embedded") -> None:
+    from nightshift.settings import ClientSettings
+
     is_default = ClientSettings().base_url == site.base_url
     typer.echo(
         "\n".join(
