@@ -230,7 +230,9 @@ class Batcher:
                 deferrals_left -= 1
             elif self._allocate(sequence, draft):
                 self._start_running(sequence, is_overdue=overdue is not None)
-                draft.put(sequence, min(draft.tokens_for(sequence), sequence.num_uncomputed_tokens))
+                count = draft.tokens_for(sequence)  # fewer where a prefix was found: its KV is read as well
+                if count > 0:
+                    draft.put(sequence, count)
             else:
                 return
 
