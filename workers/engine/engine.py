@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch import Tensor
 from .admission import ModelFacts, token_limit
 from .batching.batcher import Batcher, Chunk
 from .batching.draft import step_shape
-from .batching.kv_blocks import BlockPool
+from .batching.kv_blocks import BlockPool, chain_digests
 from .batching.sequence import Sequence
 from .batching.step_time import StepShape
 from .config import EngineConfig
@@ -107,6 +108,7 @@ class Engine:
             reuse_prefixes=config.enable_prefix_reuse,
             step_budget_ms=config.interactive_step_budget_ms,
         )
+        self._reuses_prefixes = config.enable_prefix_reuse
         self._sampler = Sampler(model.eos_token_ids)
         self._overlaps = config.overlap_steps if config.overlap_steps is not None else model.device == "cuda"
         self._in_flight: _Launched | None = None
@@ -216,11 +218,13 @@ class Engine:
         Raises `PromptTooLong`, `DuplicateRequest` or another `InvalidRequest` if it can never run here.
         """
         limit = self._token_limit(request)
+        digests = self._prompt_digests(request)  # here, on the caller's thread: a step should not wait for it
         text = self.tokenizer.text_stream(request.prompt_token_ids, request.sampling.stop)
         with self._inbox_lock:
             if request.id in self._known_ids:
                 raise DuplicateRequest(request.id)
             sequence = Sequence(request, arrival=self._arrivals, num_tokens_max=limit)
+            sequence.block_digests = digests
             self._arrivals += 1
             self._known_ids.add(request.id)
             self._inbox.append(_Live(sequence, text, list(request.output_logprobs)))
@@ -274,6 +278,13 @@ class Engine:
         inside = {sequence.id for sequence in [*self._batcher.running, *self._batcher.waiting]}
         assert inside == set(self._live), "the batcher holds other sequences than the engine"
         assert set(self._live) <= self._known_ids, "a live request is unknown"
+
+    def _prompt_digests(self, request: Request) -> list[bytes]:
+        """Of the full blocks of what is known of a request; none if they are not looked for."""
+        if not self._reuses_prefixes:
+            return []
+        token_ids = array("q", [*request.prompt_token_ids, *request.output_token_ids])
+        return chain_digests(self._pool.root_digest, token_ids, self._pool.block_size)
 
     def _token_limit(self, request: Request) -> int:
         return token_limit(request, self._model, self._pool.num_blocks * self._pool.block_size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from .draft import Chunk, Draft
-from .forecast import Forecast
+from .forecast import Forecast, Futures
 from .kv_blocks import BlockPool
 from .output_lengths import OutputLengths
 from .preemption import cheapest_victim, release_tail
@@ -57,8 +57,9 @@ class Batcher:
         self._queue = WaitingQueue(self._forecast.remaining_tokens)
         self._in_flight = PrefixesInFlight()
         self._running = RunningSet()
-        self._holders: set[Sequence] = set()  # waiting, and holding blocks
+        self._holders: dict[Sequence, None] = {}  # waiting, and holding blocks; in a fixed order
         self._steps_left_out = 0
+        self._futures: Futures | None = None  # of those running, as long as none changes
         self.num_preemptions = 0
         self.num_deferrals = 0
         self.num_tokens_reused = 0
@@ -96,14 +97,14 @@ class Batcher:
             self._stop_running(sequence)
         elif not self._in_flight.discard(sequence):
             self._queue.discard(sequence)
-            self._holders.discard(sequence)
-        self._pool.release(sequence.blocks)
-        sequence.blocks = []
+            self._holders.pop(sequence, None)
+        self._pool.release(sequence.drop_blocks())
         sequence.num_computed_tokens = 0
 
     def plan(self) -> list[Chunk]:
         """Choose this step's chunks, most urgent class first. Blocks for them are allocated on return."""
         draft = Draft(self.limits.max_num_batched_tokens, self._budget)
+        self._futures = None
         self._start_budget()
         self._close_slots(draft)
         if self._steps_left_out >= STEPS_LEFT_OUT_MAX:
@@ -139,10 +140,10 @@ class Batcher:
         sequence, size = chunk.sequence, self._pool.block_size
         stop = min(start + chunk.num_tokens, sequence.num_computed_tokens)
         if self._reuse_prefixes and stop // size > start // size:
-            digests = sequence.digests(stop // size, size, self._pool.root_digest)
-            for index in range(start // size, stop // size):
-                self._pool.publish(sequence.blocks[index], digests[index])
-                self._requeue(self._in_flight.publish(digests[index]))
+            full = slice(start // size, stop // size)
+            digests = sequence.digests(stop // size, size, self._pool.root_digest)[full]
+            self._pool.publish(sequence.blocks[full], digests)
+            self._requeue(self._in_flight.publish(digests))
 
     def observe(self, shape: StepShape, seconds: float) -> None:
         """Learn from a step that fitted into memory, and took so long."""
@@ -161,11 +162,14 @@ class Batcher:
         assert len({*running, *waiting}) == len(running) + len(waiting), "a sequence is in two places"
         self._pool.check_integrity([sequence.blocks for sequence in [*running, *waiting]])
         holders = {sequence for sequence in waiting if sequence.blocks}
-        assert holders == self._holders, "other sequences hold blocks than are known to"
+        assert holders == set(self._holders), "other sequences hold blocks than are known to"
         assert running == sorted(running, key=urgency), "out of order"
         self._in_flight.check_integrity(running)
         for sequence in [*running, *waiting]:
-            assert sequence.num_computed_tokens <= len(sequence.blocks) * self._pool.block_size
+            num_blocks = len(sequence.blocks)
+            assert sequence.num_computed_tokens <= num_blocks * self._pool.block_size
+            row = sequence.block_row.tolist()
+            assert row == sequence.blocks + [0] * (len(row) - num_blocks), "a row of the block table is stale"
 
     # Running sequences
 
@@ -191,7 +195,8 @@ class Batcher:
                 self._preempt(sequence, draft)
                 return False
             self._evict(victim, missing, draft)
-        sequence.blocks += self._pool.allocate(max(0, missing))
+        sequence.add_blocks(self._pool.allocate(max(0, missing)))
+        self._futures = None
         return True
 
     def _continue_left_out(self, draft: Draft) -> None:
@@ -230,7 +235,9 @@ class Batcher:
                 deferrals_left -= 1
             elif self._allocate(sequence, draft):
                 self._start_running(sequence, is_overdue=overdue is not None)
-                draft.put(sequence, min(draft.tokens_for(sequence), sequence.num_uncomputed_tokens))
+                count = draft.tokens_for(sequence)  # fewer where a prefix was found: its KV is read as well
+                if count > 0:
+                    draft.put(sequence, count)
             else:
                 return
 
@@ -255,7 +262,7 @@ class Batcher:
         if not self._make_room(sequence, missing, draft):
             pool.release(prefix)
             return False
-        sequence.blocks += prefix + pool.allocate(missing)
+        sequence.add_blocks(prefix + pool.allocate(missing))
         sequence.num_computed_tokens += len(prefix) * size
         self.num_tokens_reused += len(prefix) * size
         if sequence.num_cached_tokens is None:
@@ -270,18 +277,17 @@ class Batcher:
             for other in self._holders
             if other is not sequence and (is_alone or other.rank > sequence.rank)
         ]
-        reachable = pool.num_free + pool.num_freed_without([other.blocks for other in evictable])
+        blocks = [other.blocks for other in evictable]
         if (
             self._has_slot
-            and missing <= reachable
-            and (is_alone or missing + self._forecast.growth_blocks(self._running, sequence) <= reachable)
+            and pool.can_free(missing, blocks)
+            and (is_alone or pool.can_free(missing + self._growth_blocks(sequence), blocks))
         ):
             self._evict_until(missing, evictable, draft)
             return True
-        evictable += self._running.unprotected(sequence, from_rank=sequence.rank + 1)
-        reachable = pool.num_free + pool.num_freed_without([other.blocks for other in evictable])
-        running = [other for other in evictable if other not in self._holders]
-        if not running or missing > reachable:
+        running = self._running.unprotected(sequence, from_rank=sequence.rank + 1)
+        evictable += running
+        if not running or not pool.can_free(missing, [other.blocks for other in evictable]):
             return False
         if not self._has_slot:
             needed = max(1, missing - pool.num_free)
@@ -289,6 +295,12 @@ class Batcher:
             self._evict(victim, missing, draft)
         self._evict_until(missing, evictable, draft)
         return True
+
+    def _growth_blocks(self, newcomer: Sequence) -> int:
+        """Blocks needed beyond those that are held, and those for all that `newcomer` knows already."""
+        if self._futures is None:
+            self._futures = self._forecast.of_all(self.running)
+        return self._futures.plus(self._forecast.of(newcomer)).peak_growth_blocks(self._pool.block_size)
 
     # Preemption
 
@@ -306,15 +318,16 @@ class Batcher:
             self._preempt(victim, draft)
         release_tail(victim, missing - self._pool.num_free, self._pool)
         if not victim.blocks:
-            self._holders.discard(victim)
+            self._holders.pop(victim, None)
 
     def _preempt(self, victim: Sequence, draft: Draft) -> None:
         """Move a running sequence to the waiting ones, with its blocks."""
+        self._futures = None
         draft.drop(victim)
         self._stop_running(victim)
         self._queue.put_back(victim)
         if victim.blocks:
-            self._holders.add(victim)
+            self._holders[victim] = None
         self.num_preemptions += 1
 
     # Slots
@@ -333,8 +346,10 @@ class Batcher:
 
     def _start_running(self, sequence: Sequence, *, is_overdue: bool) -> None:
         self._queue.take(sequence)
-        self._holders.discard(sequence)
+        self._holders.pop(sequence, None)
         self._running.add(sequence, is_overdue=is_overdue)
+        if self._futures is not None:
+            self._futures = self._futures.plus(self._forecast.of(sequence))
         if self._reuse_prefixes:
             first_own = sequence.num_computed_tokens // self._pool.block_size
             self._in_flight.start(sequence, self._reusable_digests(sequence)[first_own:])

@@ -7,13 +7,20 @@ lies at the moment a sequence ends (the "past-future" scheduler of LightLLM).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence as Seq
+from dataclasses import astuple, dataclass
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .output_lengths import OutputLengths
 from .sequence import Sequence
 
+Column = NDArray[np.int64]
 
-@dataclass(frozen=True, slots=True, order=True)
+
+@dataclass(frozen=True, slots=True)
 class Future:
     """What is expected of one running sequence."""
 
@@ -22,6 +29,36 @@ class Future:
     """Tokens in the blocks that become free when it ends; those it shares do not."""
     slack_tokens: int
     """Tokens that the blocks it has can still take."""
+
+
+class Futures:
+    """Those of all running sequences, as columns."""
+
+    def __init__(self, remaining: Column, held: Column, slack: Column) -> None:
+        self._columns = np.stack([remaining, held, slack])
+
+    @classmethod
+    def of(cls, futures: Iterable[Future]) -> Futures:
+        rows = np.array([astuple(future) for future in futures], dtype=np.int64).reshape(-1, 3)
+        return cls(*rows.T)
+
+    def plus(self, future: Future) -> Futures:
+        """These and one more."""
+        more = Futures.__new__(Futures)
+        row = (future.remaining_tokens, future.held_tokens, future.slack_tokens)
+        more._columns = np.concatenate([self._columns, np.array(row, dtype=np.int64)[:, None]], axis=1)
+        return more
+
+    def peak_growth_blocks(self, block_size: int) -> int:
+        """Blocks needed beyond those held now, at the worst moment, at one token per sequence and step."""
+        order = np.argsort(-self._columns[0])
+        remaining, held, slack = self._columns[:, order]
+        alive = np.arange(1, len(order) + 1)
+        # When one ends: all with more to do are alive, all with less have ended.
+        held_by_ended = held.sum() - held.cumsum()
+        rounding = alive * block_size // 2
+        peak = int((alive * remaining - slack.cumsum() + rounding - held_by_ended).max(initial=0))
+        return -(-peak // block_size)
 
 
 class Forecast:
@@ -43,30 +80,37 @@ class Forecast:
             sequence.num_expected_tokens = min(sequence.num_prompt_tokens + expected, sequence.num_tokens_max)
         return sequence.num_expected_tokens - num_tokens
 
-    def growth_blocks(self, running: Iterable[Sequence], newcomer: Sequence) -> int:
-        """Blocks needed beyond those that are held, and those for all that `newcomer` knows already."""
-        futures = [self._future(sequence, len(sequence.blocks)) for sequence in running]
-        futures.append(self._future(newcomer, -(-newcomer.num_tokens // self._block_size)))
-        return peak_growth_blocks(futures, self._block_size)
-
-    def _future(self, sequence: Sequence, num_blocks: int) -> Future:
-        capacity = num_blocks * self._block_size
+    def of(self, sequence: Sequence) -> Future:
+        """What is expected of a sequence that is admitted: it then holds blocks for all that it knows."""
+        capacity = -(-sequence.num_tokens // self._block_size) * self._block_size
         return Future(
             remaining_tokens=self.remaining_tokens(sequence),
             held_tokens=capacity - (sequence.num_cached_tokens or 0),
             slack_tokens=capacity - sequence.num_tokens,
         )
 
+    def of_all(self, running: Seq[Sequence]) -> Futures:
+        """What is expected of running sequences, by columns: they are looked at in every step that admits."""
+        known = _column(map(len, map(_token_ids, running)), running)
+        num_tokens = known + _column(map(_num_promised, running), running)
+        expected = _column(map(_num_expected_tokens, running), running)
+        capacity = _column(map(len, map(_blocks, running)), running) * self._block_size
+        cached = _column(map(_num_cached_tokens, running), running)
+        unsure = (expected <= num_tokens) | (known == _column(map(_num_prompt_tokens, running), running))
+        remaining = expected - num_tokens
+        if unsure.any():
+            for index in unsure.nonzero()[0].tolist():
+                remaining[index] = self.remaining_tokens(running[index])
+        return Futures(remaining, capacity - cached, capacity - num_tokens)
 
-def peak_growth_blocks(futures: Iterable[Future], block_size: int) -> int:
-    """Blocks needed beyond those held now, at the worst moment, at one token per sequence and step."""
-    ordered = sorted(futures, reverse=True)
-    held_by_ended = sum(future.held_tokens for future in ordered)
-    peak = slack = 0
-    for alive, future in enumerate(ordered, start=1):
-        # When this one ends: all with more to do are alive, all with less have ended.
-        held_by_ended -= future.held_tokens
-        slack += future.slack_tokens
-        rounding = alive * block_size // 2
-        peak = max(peak, alive * future.remaining_tokens - slack + rounding - held_by_ended)
-    return -(-peak // block_size)
+
+def _column(values: Iterable[int], sequences: Seq[Sequence]) -> Column:
+    return np.fromiter(values, dtype=np.int64, count=len(sequences))
+
+
+_token_ids = attrgetter("token_ids")
+_num_promised = attrgetter("num_promised")
+_num_expected_tokens = attrgetter("num_expected_tokens")
+_num_prompt_tokens = attrgetter("num_prompt_tokens")
+_num_cached_tokens = attrgetter("num_cached_tokens")
+_blocks = attrgetter("blocks")

@@ -23,6 +23,16 @@ def chain_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return hashlib.blake2b(parent + array("q", token_ids).tobytes(), digest_size=DIGEST_BYTES).digest()
 
 
+def chain_digests(parent: bytes, token_ids: array[int], block_size: int) -> list[bytes]:
+    """Names of all full blocks of `token_ids`, an array of type "q", after a block named `parent`."""
+    raw, size = token_ids.tobytes(), block_size * token_ids.itemsize
+    digests: list[bytes] = []
+    for start in range(0, len(raw) - size + 1, size):
+        parent = hashlib.blake2b(parent + raw[start : start + size], digest_size=DIGEST_BYTES).digest()
+        digests.append(parent)
+    return digests
+
+
 class BlockPool:
     """Reference-counted blocks; unreferenced ones keep their content until the space is needed.
 
@@ -67,15 +77,29 @@ class BlockPool:
     def is_shared(self, block: int) -> bool:
         return self._ref_counts[block] > 1
 
-    def num_freed_without(self, holders: Iterable[Sequence[int]]) -> int:
-        """Blocks that would become free if `holders` gave back all of theirs."""
+    def can_free(self, count: int, holders: Sequence[Sequence[int]]) -> bool:
+        """Whether `count` blocks would be free if `holders` gave back all of theirs."""
+        missing = count - self.num_free
+        for blocks in holders:
+            if missing <= 0:
+                return True
+            missing -= list(map(self._ref_counts.__getitem__, blocks)).count(1)
+        if missing <= 0:
+            return True
         held = Counter(block for blocks in holders for block in blocks)
-        return sum(self._ref_counts[block] == count for block, count in held.items())
+        return missing <= sum(self._ref_counts[block] == num > 1 for block, num in held.items())
 
     def allocate(self, count: int) -> list[int]:
         """Take `count` blocks of unspecified content, one reference each. The caller checked `num_free`."""
         assert count <= self.num_free, f"asked for {count} blocks, {self.num_free} free"
-        return [self._take() for _ in range(count)]
+        num_blank = min(count, len(self._blank))
+        blocks = self._blank[len(self._blank) - num_blank :][::-1]
+        del self._blank[len(self._blank) - num_blank :]
+        while len(blocks) < count:
+            blocks += self._take_fresh_or_cached(count - len(blocks))
+        for block in blocks:
+            self._ref_counts[block] = 1
+        return blocks
 
     def num_known(self, digests: Iterable[bytes]) -> int:
         """How many of the first `digests` can be found, up to the first that cannot."""
@@ -100,20 +124,27 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def publish(self, block: int, digest: bytes) -> None:
-        """Make a held, full block findable. The first block published under a digest stays the one found."""
-        assert self._ref_counts[block] > 0, f"publishing block {block}, which has no holder"
-        if digest not in self._block_by_digest and block not in self._digest_by_block:
-            self._block_by_digest[digest] = block
-            self._digest_by_block[block] = digest
+    def publish(self, blocks: Sequence[int], digests: Sequence[bytes]) -> None:
+        """Make held, full blocks findable. The first block published under a digest stays the one found."""
+        block_by_digest, digest_by_block = self._block_by_digest, self._digest_by_block
+        for block, digest in zip(blocks, digests, strict=True):
+            assert self._ref_counts[block] > 0, f"publishing block {block}, which has no holder"
+            if digest not in block_by_digest and block not in digest_by_block:
+                block_by_digest[digest] = block
+                digest_by_block[block] = digest
 
     def release(self, blocks: Sequence[int]) -> None:
         """Give back one reference on each. A chain's tail becomes reusable before its head."""
+        ref_counts, digest_by_block, cached = self._ref_counts, self._digest_by_block, self._cached
         for block in reversed(blocks):
-            assert self._ref_counts[block] > 0, f"releasing block {block}, which has no holder"
-            self._ref_counts[block] -= 1
-            if self._ref_counts[block] == 0:
-                self._park(block)
+            assert ref_counts[block] > 0, f"releasing block {block}, which has no holder"
+            ref_counts[block] -= 1
+            if ref_counts[block]:
+                continue
+            if block in digest_by_block:
+                cached[block] = None
+            else:
+                self._blank.append(block)
 
     def forget(self, blocks: Iterable[int]) -> list[int]:
         """Make held blocks unfindable, as what they hold is wrong; return those only the caller holds."""
@@ -145,19 +176,25 @@ class BlockPool:
     def _num_fresh(self) -> int:
         return self.num_blocks - self._first_fresh
 
-    def _take(self) -> int:
-        if self._blank:
-            block = self._blank.pop()
-        elif self._num_fresh and len(self._cached) < self._num_kept():
-            block = self._first_fresh
-            self._first_fresh += 1
-        else:
-            block, _ = self._cached.popitem(last=False)
+    def _take_fresh_or_cached(self, count: int) -> list[int]:
+        """Take at least one block and at most `count`: as many as certainly come from the same place."""
+        if self._num_fresh and len(self._cached) < self._num_kept():  # more are worth keeping with each taken
+            first = self._first_fresh
+            self._first_fresh += min(count, self._num_fresh)
+            return list(range(first, self._first_fresh))
+        return self._take_cached(1 if self._num_fresh else count)
+
+    def _take_cached(self, count: int) -> list[int]:
+        """Take the blocks least recently used, and forget what they hold."""
+        blocks = [self._cached.popitem(last=False)[0] for _ in range(count)]
+        for block in blocks:
             digest = self._digest_by_block.pop(block)
             del self._block_by_digest[digest]
-            self._remember_taken(digest)
-        self._ref_counts[block] = 1
-        return block
+            if self._num_fresh:
+                self._remember_taken(digest)
+        if not self._num_fresh:  # more memory could not have kept them
+            self._taken.clear()
+        return blocks
 
     def _num_kept(self) -> int:
         """Cached blocks that are worth a fresh one."""
@@ -173,9 +210,3 @@ class BlockPool:
         if digest in self._taken:
             self._taken.clear()  # double once per prefix, not once per block
             self._kept_per_held *= 2
-
-    def _park(self, block: int) -> None:
-        if block in self._digest_by_block:
-            self._cached[block] = None
-        else:
-            self._blank.append(block)

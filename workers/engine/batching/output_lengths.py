@@ -18,6 +18,8 @@ ANSWERS_UNTIL_TRUSTED = 8
 ANSWERS_REMEMBERED = 1024
 """When so many are counted, all counts are halved: recent answers matter more."""
 GROUPS_REMEMBERED = 256
+EXPECTED_REMEMBERED = 4096
+"""Estimates kept until another answer changes them: the same one is asked for with every admission."""
 
 _SUB_BUCKETS_BITS = 2  # four buckets per power of two: lengths are kept to within a fifth
 
@@ -54,9 +56,11 @@ class OutputLengths:
     def __init__(self) -> None:
         self._all = LengthHistogram()
         self._by_group: OrderedDict[str, LengthHistogram] = OrderedDict()
+        self._expected: dict[tuple[str | None, int], int] = {}  # since the last answer
 
     def add(self, group: str | None, num_output_tokens: int) -> None:
         """Note the length of an answer that has ended by itself or at its limit."""
+        self._expected.clear()
         self._all.add(num_output_tokens)
         if group is None:
             return
@@ -67,6 +71,14 @@ class OutputLengths:
 
     def expect(self, group: str | None, num_output_tokens: int) -> int:
         """Expected length in tokens of an answer of which `num_output_tokens` are there, always more."""
+        known = self._expected.get((group, num_output_tokens))
+        if known is None:
+            if len(self._expected) >= EXPECTED_REMEMBERED:
+                self._expected.clear()
+            known = self._expected[group, num_output_tokens] = self._estimate(group, num_output_tokens)
+        return known
+
+    def _estimate(self, group: str | None, num_output_tokens: int) -> int:
         histogram = self._by_group.get(group) if group is not None else None
         if histogram is None or histogram.total < ANSWERS_UNTIL_TRUSTED:
             histogram = self._all

@@ -29,8 +29,7 @@ def release_tail(sequence: Sequence, needed: int, pool: BlockPool) -> None:
     """Release tail blocks until `needed` have become free, or none is left."""
     num_released, _ = tail_to_free(sequence, needed, pool)
     kept = len(sequence.blocks) - num_released
-    pool.release(sequence.blocks[kept:])
-    del sequence.blocks[kept:]
+    pool.release(sequence.drop_blocks(kept))
     sequence.num_computed_tokens = min(sequence.num_computed_tokens, kept * pool.block_size)
 
 

@@ -30,10 +30,14 @@ class PrefixesInFlight:
         self._owner_by_digest.update(dict.fromkeys(mine, owner))
         self._digests_by_owner[owner] = mine
 
-    def publish(self, digest: bytes) -> list[Sequence]:
-        """A block has been computed; returns those that waited for it."""
-        self._owner_by_digest.pop(digest, None)
-        return self._release(digest)
+    def publish(self, digests: Seq[bytes]) -> list[Sequence]:
+        """Blocks have been computed; returns those that waited for one of them."""
+        released: list[Sequence] = []
+        for digest in digests:
+            self._owner_by_digest.pop(digest, None)
+            if self._waiting_for:
+                released += self._release(digest)
+        return released
 
     def stop(self, owner: Sequence) -> list[Sequence]:
         """`owner` computes no more; returns those that waited for it."""

@@ -15,12 +15,12 @@ shifting of one array of pointers.
 
 from __future__ import annotations
 
-import sys
-from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Literal
+
+import numpy as np
 
 from ..request import PRIORITY_RANKS
 from .sequence import Sequence
@@ -37,6 +37,8 @@ PREFIX_TOKENS = 1024
 """Tokens that are compared to find equal beginnings."""
 
 _Place = Literal["returned", "online", "bulk"]
+_PrefixEntry = tuple[bytes, int, Sequence]
+"""The beginning of its tokens, its arrival, and the sequence."""
 
 
 class ClassQueue:
@@ -49,7 +51,8 @@ class ClassQueue:
         self._returned: list[tuple[int, Sequence]] = []
         self._online: list[tuple[int, Sequence]] = []
         self._due: list[tuple[int, int, Sequence]] = []
-        self._bulk: list[tuple[bytes, int, Sequence]] = []  # in prefix order
+        self._bulk: list[_PrefixEntry] = []  # in prefix order
+        self._bulk_entries: dict[Sequence, _PrefixEntry] = {}
         self._cursor: tuple[bytes, int] = (b"", -1)
         self._num_taken = 0
         self._first: Sequence | None = None
@@ -70,7 +73,8 @@ class ClassQueue:
             heappush(self._online, (arrival, sequence))
         else:
             self._places[sequence] = "bulk"
-            insort(self._bulk, _prefix_entry(sequence))
+            entry = self._bulk_entries[sequence] = _prefix_entry(sequence)
+            insort(self._bulk, entry)
             if sequence.admission_due is None:
                 passes = PASSES_MIN + PASSES_PER_WAITING * len(self)
                 sequence.admission_due = self._num_taken + passes
@@ -91,8 +95,7 @@ class ClassQueue:
 
     def discard(self, sequence: Sequence) -> None:
         if self._places.pop(sequence) == "bulk":
-            entry = _prefix_entry(sequence)
-            index = bisect_left(self._bulk, entry)
+            index = bisect_left(self._bulk, self._bulk_entries.pop(sequence))
             assert self._bulk[index][2] is sequence, f"{sequence.id} is not where its tokens say"
             del self._bulk[index]
         self._first = None
@@ -173,9 +176,7 @@ class WaitingQueue:
         return None
 
 
-def _prefix_entry(sequence: Sequence) -> tuple[bytes, int, Sequence]:
+def _prefix_entry(sequence: Sequence) -> _PrefixEntry:
     """Sorts as the tokens do. Compared as bytes, hence big-endian: far faster than number by number."""
-    tokens = array("I", sequence.token_ids[: min(PREFIX_TOKENS, sequence.num_prompt_tokens)])
-    if sys.byteorder == "little":
-        tokens.byteswap()
+    tokens = np.array(sequence.token_ids[: min(PREFIX_TOKENS, sequence.num_prompt_tokens)], dtype=">u4")
     return tokens.tobytes(), sequence.urgency[1], sequence

@@ -6,10 +6,17 @@ Pure bookkeeping. Does not know how tokens are chosen or turned into text, or wh
 from __future__ import annotations
 
 import hashlib
+from array import array
+from collections.abc import Sequence as Seq
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..request import PRIORITY_RANKS, Request
-from .kv_blocks import chain_digest
+from .kv_blocks import chain_digests
 from .token_counts import TokenCounts
+
+BLOCK_ROW_MIN = 8
 
 
 class Sequence:
@@ -26,6 +33,7 @@ class Sequence:
     __slots__ = (
         "admission_due",
         "block_digests",
+        "block_row",
         "blocks",
         "group",
         "id",
@@ -53,7 +61,8 @@ class Sequence:
         self.sampling = request.sampling
         # Smaller is more urgent. The arrival never changes, so a preempted sequence goes back to its place.
         self.urgency = (PRIORITY_RANKS[request.priority], arrival)
-        self.token_ids = [*request.prompt_token_ids, *request.output_token_ids]
+        self.token_ids = array("q", request.prompt_token_ids)
+        self.token_ids.extend(request.output_token_ids)
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.num_tokens_max = num_tokens_max
         self.num_computed_tokens = 0
@@ -64,7 +73,8 @@ class Sequence:
         self.num_expected_tokens = 0  # at its end; estimated anew when it has more
         self.admission_due: int | None = None  # the admission at which it comes first, once it waits
         self.protected_until_tokens = 0  # with fewer tokens, more urgent classes cannot preempt it
-        self.blocks: list[int] = []
+        self.blocks: list[int] = []  # changed by `add_blocks` and `drop_blocks` only, in place
+        self.block_row: NDArray[np.int32] = np.zeros(BLOCK_ROW_MIN, dtype=np.int32)  # `blocks`, then zeros
         self.block_digests: list[bytes] = []
         self.seed = request.sampling.seed if request.sampling.seed is not None else seed_from_id(request.id)
         if request.sampling.has_penalties:
@@ -91,9 +101,10 @@ class Sequence:
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        if self.num_promised and self.num_tokens >= self.num_tokens_max:
+        num_tokens = len(self.token_ids) + self.num_promised
+        if self.num_promised and num_tokens >= self.num_tokens_max:
             return 0  # the promised token is the last
-        return self.num_tokens - self.num_computed_tokens
+        return num_tokens - self.num_computed_tokens
 
     @property
     def is_full(self) -> bool:
@@ -102,7 +113,7 @@ class Sequence:
 
     @property
     def output_token_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt_tokens :]
+        return self.token_ids[self.num_prompt_tokens :].tolist()
 
     def promise(self, row: int) -> None:
         """A step has been launched that samples the next token, as the `row`-th of its tokens."""
@@ -114,14 +125,35 @@ class Sequence:
         if self.sampling.has_penalties:
             self.token_counts.add(token)
 
+    def add_blocks(self, blocks: Seq[int]) -> None:
+        """Hold these too, after those held already."""
+        start, stop = len(self.blocks), len(self.blocks) + len(blocks)
+        if stop > len(self.block_row):
+            self.widen_block_row(stop)
+        self.block_row[start:stop] = blocks
+        self.blocks += blocks
+
+    def drop_blocks(self, num_kept: int = 0) -> list[int]:
+        """Hold the first `num_kept` only; returns the others."""
+        dropped = self.blocks[num_kept:]
+        del self.blocks[num_kept:]
+        self.block_row[num_kept:] = 0
+        return dropped
+
+    def widen_block_row(self, width: int) -> None:
+        """Make room for at least `width` blocks in `block_row`."""
+        widened = np.zeros(max(width, 2 * len(self.block_row)), dtype=np.int32)
+        widened[: len(self.blocks)] = self.blocks
+        self.block_row = widened
+
     def digests(self, count: int, block_size: int, root: bytes) -> list[bytes]:
         """Digests of the first `count` full blocks, computed once and kept: tokens never change."""
         assert count * block_size <= len(self.token_ids), f"{self.id}: block {count} is not full"
-        while len(self.block_digests) < count:
-            start = len(self.block_digests) * block_size
-            parent = self.block_digests[-1] if self.block_digests else root
-            self.block_digests.append(chain_digest(parent, self.token_ids[start : start + block_size]))
-        return self.block_digests[:count]
+        known = self.block_digests
+        if len(known) < count:
+            tokens = self.token_ids[len(known) * block_size : count * block_size]
+            known += chain_digests(known[-1] if known else root, tokens, block_size)
+        return known[:count]
 
 
 def seed_from_id(request_id: str) -> int:

@@ -29,8 +29,8 @@ class StepBudget:
         self.times = StepTimeModel()
         self._steps_to_remember = 0
         self.is_in_force = False
-        self._planned = StepShape()
-        self._decoding = StepShape()  # bulk rows that decode, not planned yet
+        self._planned = _Sum()
+        self._decoding = _Sum()  # bulk rows that decode, not planned yet
         self._has_interactive_prompt = False
         self._has_bulk_prompt = False
 
@@ -40,11 +40,11 @@ class StepBudget:
             return
         self._steps_to_remember = STEPS_REMEMBERED if has_interactive else self._steps_to_remember - 1
         self.is_in_force = self._steps_to_remember > 0 and self.times.is_trusted
-        self._planned = self._decoding = StepShape()
+        self._planned, self._decoding = _Sum(), _Sum()
         self._has_interactive_prompt = self._has_bulk_prompt = False
         if self.is_in_force:
             rows = [sequence.num_tokens for sequence in running_bulk if _is_decoding(sequence)]
-            self._decoding = StepShape(len(rows), sum(rows), len(rows))
+            self._decoding.add(len(rows), sum(rows), len(rows))
 
     def allow(self, sequence: Sequence, wanted: int) -> int:
         """How many of the `wanted` next tokens of a sequence this step has time for."""
@@ -52,24 +52,23 @@ class StepBudget:
         if sequence.rank == 0:
             return wanted
         if _is_decoding(sequence):
-            row = StepShape(1, sequence.num_tokens, 1)
-            is_late = self._has_interactive_prompt and self._predict_with(row) > self._budget_s
+            is_late = self._has_interactive_prompt and self._predict_with(sequence) > self._budget_s
             return 0 if is_late else wanted
         limit_s, least = self._budget_s, 0
         if not self._has_interactive_prompt:
-            limit_s = max(limit_s, (1 + CHUNK_TIME_SHARE) * self.times.predict_s(self._decoding))
+            limit_s = max(limit_s, (1 + CHUNK_TIME_SHARE) * self.times.predict_s(self._decoding.shape))
             least = 0 if self._has_bulk_prompt else MIN_CHUNK_TOKENS
-        others = self._planned + self._decoding
+        others = self._planned.shape + self._decoding.shape
         room = self.times.tokens_within(others, sequence.num_computed_tokens, limit_s)
         return wanted if room is None else min(wanted, max(room, least))
 
     def note(self, sequence: Sequence, num_tokens: int) -> None:
         """A sequence's tokens have been planned."""
-        self._planned += StepShape(num_tokens, sequence.num_computed_tokens + num_tokens, 1)
+        self._planned.add(num_tokens, sequence.num_computed_tokens + num_tokens, 1)
         if sequence.rank == 0:
             self._has_interactive_prompt |= not _is_decoding(sequence)
         elif _is_decoding(sequence):
-            self._decoding += StepShape(-1, -sequence.num_tokens, -1)
+            self._decoding.add(-1, -sequence.num_tokens, -1)
         else:
             self._has_bulk_prompt = True
 
@@ -78,8 +77,26 @@ class StepBudget:
         if self._budget_s is not None:
             self.times.observe(shape, seconds)
 
-    def _predict_with(self, row: StepShape) -> float:
-        return self.times.predict_s(self._planned + row)
+    def _predict_with(self, row: Sequence) -> float:
+        return self.times.predict_s(self._planned.shape + StepShape(1, row.num_tokens, 1))
+
+
+class _Sum:
+    """A shape that grows row by row."""
+
+    __slots__ = ("kv_tokens", "sequences", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = self.kv_tokens = self.sequences = 0
+
+    @property
+    def shape(self) -> StepShape:
+        return StepShape(self.tokens, self.kv_tokens, self.sequences)
+
+    def add(self, tokens: int, kv_tokens: int, sequences: int) -> None:
+        self.tokens += tokens
+        self.kv_tokens += kv_tokens
+        self.sequences += sequences
 
 
 def _is_decoding(sequence: Sequence) -> bool:

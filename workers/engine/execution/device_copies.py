@@ -37,12 +37,13 @@ def to_device(parts: Mapping[str, NDArray[Any]], device: torch.device) -> dict[s
     for name, part in parts.items():
         raw[starts[name] : starts[name] + part.nbytes] = part.reshape(-1).view(np.uint8)
     buffer = host.to(device, non_blocking=True)
-    return {
-        name: buffer[starts[name] : starts[name] + part.nbytes]
-        .view(_TORCH_DTYPES[part.dtype])
-        .view(part.shape)
-        for name, part in parts.items()
-    }
+    by_dtype = {dtype: buffer.view(_TORCH_DTYPES[dtype]) for dtype in {part.dtype for part in parts.values()}}
+    tensors = {}
+    for name, part in parts.items():
+        start = starts[name] // part.itemsize
+        tensor = by_dtype[part.dtype][start : start + part.size]
+        tensors[name] = tensor if part.ndim == 1 else tensor.view(part.shape)
+    return tensors
 
 
 def to_host(tensor: Tensor) -> Tensor:

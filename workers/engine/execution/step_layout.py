@@ -6,9 +6,9 @@ device in one copy. Decides nothing, and knows no sequence beyond this pass.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..batching.batcher import Chunk
+from ..batching.sequence import Sequence
 from .device_copies import to_device
 
 
@@ -63,24 +64,34 @@ class StepInputs:
 
 def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepInputs:
     """The step that computes `chunks`, on `device`."""
-    arranged = sorted(chunks, key=_decodes_first_by_length)
-    counts = np.array([chunk.num_tokens for chunk in arranged], dtype=np.int64)
-    computed = np.array([chunk.sequence.num_computed_tokens for chunk in arranged], dtype=np.int64)
-    ends = np.cumsum(counts)
+    counts = _column([chunk.num_tokens for chunk in chunks])
+    computed = _column([chunk.sequence.num_computed_tokens for chunk in chunks])
+    # Decoding sequences first, by length. The order changes only where sequences come, go or begin to decode.
+    order = np.lexsort((computed, counts > 1))
+    sequences = [chunks[index].sequence for index in order.tolist()]
+    counts, computed = counts[order], computed[order]
+    seq_lens, ends = computed + counts, np.cumsum(counts)
     num_tokens = int(ends[-1])
-    tables = _block_tables(arranged, int((computed + counts - 1).max()) // block_size + 1)
+    rows = np.repeat(np.arange(len(sequences)), counts)
     positions = np.arange(num_tokens) + np.repeat(computed - (ends - counts), counts)
-    blocks = tables[np.repeat(np.arange(len(arranged)), counts), positions // block_size]
+    tables = _block_tables(sequences, int(seq_lens.max() - 1) // block_size + 1)
+    places, offsets = np.divmod(positions, block_size)
+    known = _column([len(sequence.token_ids) for sequence in sequences])
+    promised = _column([sequence.num_promised for sequence in sequences])
+    is_last = seq_lens == known + promised
+    # Only a sequence's last token can be promised, so it is the last one of its chunk.
+    awaits = (is_last & (promised > 0)).nonzero()[0]
     on_device = to_device(
         {
             "cu_seqlens_q": np.concatenate([[0], ends]).astype(np.int32),
-            "seq_lens": (computed + counts).astype(np.int32),
+            "seq_lens": seq_lens.astype(np.int32),
             "block_tables": tables,
-            "slot_mapping": blocks.astype(np.int64) * block_size + positions % block_size,
+            "slot_mapping": tables[rows, places].astype(np.int64) * block_size + offsets,
             "positions": positions,
-            "input_ids": _token_ids(arranged),
-            "logits_rows": _logits_rows(chunks, arranged, ends),
-            **_promised(arranged, ends),
+            "input_ids": _token_ids(sequences, computed, known, counts),
+            "logits_rows": _logits_rows(order, ends, is_last),
+            "promised_rows": ends[awaits] - 1,
+            "promised_sources": _column([sequences[index].promised_row for index in awaits.tolist()]),
         },
         device,
     )
@@ -90,43 +101,49 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
         num_tokens=num_tokens,
         num_decodes=int((counts == 1).sum()),
         max_query_len=int(counts.max()),
-        max_seq_len=int((computed + counts).max()),
+        max_seq_len=int(seq_lens.max()),
     )
     return StepInputs(layout, **inputs)
 
 
-def _decodes_first_by_length(chunk: Chunk) -> tuple[bool, int]:
-    return chunk.num_tokens > 1, chunk.sequence.num_computed_tokens
+def _column(values: list[int]) -> NDArray[np.int64]:
+    return np.array(values, dtype=np.int64)
 
 
-def _block_tables(arranged: list[Chunk], width: int) -> NDArray[np.int32]:
-    rows = [chunk.sequence.blocks[:width] for chunk in arranged]
-    lengths = np.array([len(row) for row in rows])
-    tables = np.zeros((len(rows), width), dtype=np.int32)
-    tables[np.arange(width) < lengths[:, None]] = np.fromiter(chain.from_iterable(rows), np.int32)
-    return tables
+def _block_tables(sequences: list[Sequence], width: int) -> NDArray[np.int32]:
+    """Every sequence keeps a row of its own, which changes with its blocks: here they are only copied."""
+    for sequence in sequences:
+        if len(sequence.block_row) < width:
+            sequence.widen_block_row(width)
+    rows = [sequence.block_row[:width] for sequence in sequences]
+    return np.concatenate(rows).reshape(len(rows), width)
 
 
-def _token_ids(arranged: list[Chunk]) -> NDArray[np.int64]:
-    pieces = []
-    for chunk in arranged:
-        start = chunk.sequence.num_computed_tokens
-        pieces.append(chunk.sequence.token_ids[start : start + chunk.num_tokens])
-        if len(pieces[-1]) < chunk.num_tokens:
-            pieces.append([0])  # the last one is promised
-    return np.fromiter(chain.from_iterable(pieces), np.int64)
+def _token_ids(
+    sequences: list[Sequence],
+    computed: NDArray[np.int64],
+    known: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """New tokens end to end, those of decoding sequences first; 0 for one that is promised."""
+    num_decodes = int((counts == 1).sum())
+    places = np.minimum(computed, known - 1)[:num_decodes].tolist()
+    token_ids = array("q", [s.token_ids[place] for s, place in zip(sequences, places, strict=False)])
+    for index in (computed >= known)[:num_decodes].nonzero()[0].tolist():
+        token_ids[index] = 0
+    for index in range(num_decodes, len(sequences)):
+        start, stop = int(computed[index]), int(computed[index] + counts[index])
+        token_ids += sequences[index].token_ids[start:stop]
+        if stop > known[index]:  # its last one is promised
+            token_ids.append(0)
+    return np.frombuffer(token_ids, dtype=np.int64)
 
 
-def _promised(arranged: list[Chunk], ends: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Only a sequence's last token can be promised, so it is the last one of its chunk."""
-    promised = [n for n, chunk in enumerate(arranged) if chunk.is_last and chunk.sequence.num_promised]
-    sources = [arranged[n].sequence.promised_row for n in promised]
-    return {
-        "promised_rows": ends[promised] - 1 if promised else np.empty(0, dtype=np.int64),
-        "promised_sources": np.array(sources, dtype=np.int64),
-    }
-
-
-def _logits_rows(chunks: Seq[Chunk], arranged: list[Chunk], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    last_rows = {id(chunk): row for chunk, row in zip(arranged, (ends - 1).tolist(), strict=True)}
-    return np.array([last_rows[id(chunk)] for chunk in chunks if chunk.is_last], dtype=np.int64)
+def _logits_rows(
+    order: NDArray[np.int64], ends: NDArray[np.int64], is_last: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """The last row of each chunk that is its sequence's last, in the order in which chunks were given."""
+    rows = np.where(is_last, ends - 1, -1)
+    given = np.empty_like(rows)
+    given[order] = rows
+    return given[given >= 0]

@@ -8,6 +8,7 @@ transformers' own eager attention over each prompt alone. What the model's class
 from __future__ import annotations
 
 import contextlib
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -238,12 +239,12 @@ def _paged_logits(
     runner = ModelRunner(forward_pass, kv, make_attention(attention, kv), model.device)
     sequences = [Sequence(Request(str(n), ()), arrival=n, num_tokens_max=1) for n in range(len(prompts))]
     for sequence, blocks in zip(sequences, ([5, 0, 3], [1, 4]), strict=False):
-        sequence.blocks = blocks
+        sequence.add_blocks(blocks)
     rows: list[list[Tensor]] = [[] for _ in prompts]
     for counts in plans:
         for sequence, prompt, count in zip(sequences, prompts, counts, strict=True):
             known = sequence.num_computed_tokens + count
-            sequence.token_ids = prompt[:known].tolist()
+            sequence.token_ids = array("q", prompt[:known].tolist())
         logits = runner.forward([Chunk(sequence, sequence.num_uncomputed_tokens) for sequence in sequences])
         for index, sequence in enumerate(sequences):
             sequence.num_computed_tokens = sequence.num_tokens

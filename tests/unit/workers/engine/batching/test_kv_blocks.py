@@ -63,7 +63,7 @@ class PoolMachine(RuleBasedStateMachine):
     def publish(self, table: Table) -> None:
         if table in self.held:
             for index, (block, digest) in enumerate(zip(table.blocks, table.digests(), strict=True)):
-                self.pool.publish(block, digest)
+                self.pool.publish([block], [digest])
                 self.content[block] = tuple(table.tokens[: (index + 1) * BLOCK_SIZE])
 
     @rule(table=consumes(tables))
@@ -100,7 +100,7 @@ def test_a_released_block_is_found_again_by_its_digest() -> None:
     pool = BlockPool(num_blocks=4, block_size=BLOCK_SIZE)
     digest = chain_digest(b"", [1, 2])
     blocks = pool.allocate(1)
-    pool.publish(blocks[0], digest)
+    pool.publish([blocks[0]], [digest])
     pool.release(blocks)
 
     assert pool.acquire_prefix([digest]) == blocks
@@ -110,7 +110,7 @@ def test_blank_blocks_are_used_before_cached_content_is_given_up() -> None:
     pool = BlockPool(num_blocks=3, block_size=BLOCK_SIZE)
     digest = chain_digest(b"", [1, 2])
     cached = pool.allocate(1)
-    pool.publish(cached[0], digest)
+    pool.publish([cached[0]], [digest])
     pool.release(cached)
 
     others = pool.allocate(2)
@@ -123,7 +123,7 @@ def cache(pool: BlockPool, tokens: list[int]) -> bytes:
     """A block of these tokens, computed and given back."""
     digest = chain_digest(b"", tokens)
     blocks = pool.allocate(1)
-    pool.publish(blocks[0], digest)
+    pool.publish([blocks[0]], [digest])
     pool.release(blocks)
     return digest
 
@@ -137,7 +137,7 @@ def test_content_not_asked_for_again_is_dropped_before_unused_memory_is_touched(
         blocks = pool.allocate(2)
         used.update(blocks)
         for block in blocks:
-            pool.publish(block, chain_digest(b"", [number, block]))
+            pool.publish([block], [chain_digest(b"", [number, block])])
         pool.release(blocks)
 
     assert len(used) <= 3 + 2
@@ -173,8 +173,8 @@ def test_the_tail_of_a_chain_is_given_up_before_its_head() -> None:
     head = chain_digest(b"", [1, 2])
     tail = chain_digest(head, [3, 4])
     chain = pool.allocate(2)
-    pool.publish(chain[0], head)
-    pool.publish(chain[1], tail)
+    pool.publish([chain[0]], [head])
+    pool.publish([chain[1]], [tail])
     pool.release(chain)
 
     assert pool.allocate(1) == [chain[1]]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.unit.workers.engine.batching.test_batcher import FakeModel, Shortsighted
-from workers.engine.batching.forecast import Future, peak_growth_blocks
+from workers.engine.batching.forecast import Forecast, Future, Futures
 from workers.engine.batching.output_lengths import (
     ANSWERS_REMEMBERED,
     DEFAULT_OUTPUT_TOKENS,
@@ -70,9 +70,55 @@ def test_the_peak_lies_where_a_sequence_ends_not_at_the_sum_of_all_ends() -> Non
     """Room for 8 tokens each, all of it in use; the first ends when the second has grown by two blocks."""
     short, long = Future(8, 8, 0), Future(16, 8, 0)
 
-    assert peak_growth_blocks([long], 4) == 5  # 16 tokens, and half a block for rounding
-    assert peak_growth_blocks([short], 4) == 3
-    assert peak_growth_blocks([short, long], 4) == 5, "not 8: the first gives back what it held"
+    assert Futures.of([long]).peak_growth_blocks(4) == 5  # 16 tokens, and half a block for rounding
+    assert Futures.of([short]).peak_growth_blocks(4) == 3
+    assert Futures.of([short, long]).peak_growth_blocks(4) == 5, "not 8: the first gives back what it held"
+
+
+def peak_moment_by_moment(futures: list[Future], block_size: int) -> int:
+    """The definition: whenever one ends, what those alive need more, less what the ended have given back."""
+    peak = 0
+    for moment in {future.remaining_tokens for future in futures}:
+        alive = [future for future in futures if future.remaining_tokens >= moment]
+        ended = [future for future in futures if future.remaining_tokens < moment]
+        grown = sum(moment - future.slack_tokens for future in alive) + len(alive) * block_size // 2
+        peak = max(peak, grown - sum(future.held_tokens for future in ended))
+    return -(-peak // block_size)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_peak_by_columns_is_the_peak_by_its_definition(seed: int) -> None:
+    rng, block_size = random.Random(seed), random.Random(seed).randint(1, 8)
+    futures = []
+    for _ in range(rng.randint(1, 40)):
+        num_tokens, cached = rng.randint(1, 60), rng.randint(0, 20)
+        capacity = -(-num_tokens // block_size) * block_size
+        held = capacity - min(cached, num_tokens)
+        futures.append(Future(rng.randint(0, 30), held, capacity - num_tokens))
+    columns = Futures.of(futures[:-1]).plus(futures[-1])
+
+    assert columns.peak_growth_blocks(block_size) == peak_moment_by_moment(futures, block_size)
+
+
+def test_what_is_expected_of_all_running_is_what_is_expected_of_each() -> None:
+    lengths = OutputLengths()
+    for length in (3, 9, 30, 80) * 4:
+        lengths.add("job", length)
+    forecast, rng = Forecast(lengths, 4), random.Random(3)
+    running: list[Sequence] = []
+    for number in range(40):
+        tokens, outputs = [1] * rng.randint(1, 30), [1] * rng.choice([0, 0, 1, 5, 40, 200])
+        request = Request(str(number), tokens, group="job", output_token_ids=outputs)
+        sequence = Sequence(request, arrival=number, num_tokens_max=len(tokens) + 220)
+        sequence.num_cached_tokens = rng.randint(0, len(tokens))
+        sequence.num_promised = number % 2
+        sequence.add_blocks(range(-(-sequence.num_tokens // 4)))
+        running.append(sequence)
+
+    each = Futures.of([forecast.of(sequence) for sequence in running])
+
+    assert forecast.of_all(running).peak_growth_blocks(4) == each.peak_growth_blocks(4)
+    assert [s.num_expected_tokens > s.num_tokens for s in running] == [True] * 40
 
 
 def heavy_tailed(lengths: OutputLengths | None, seed: int) -> tuple[FakeModel, int]:

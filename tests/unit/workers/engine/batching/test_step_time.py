@@ -8,6 +8,7 @@ from statistics import quantiles
 
 import pytest
 
+from tests.unit.workers.engine.batching.test_batcher import FakeModel, ids
 from workers.engine.batching.batcher import Batcher
 from workers.engine.batching.draft import step_shape
 from workers.engine.batching.kv_blocks import BlockPool
@@ -55,6 +56,26 @@ def test_nothing_is_predicted_from_a_few_steps() -> None:
 
     assert model.predict_s(StepShape(10, 100, 1)) == 0
     assert model.tokens_within(StepShape(), 0, 0.01) is None
+
+
+def test_a_row_whose_cached_prefix_takes_up_the_time_left_runs_in_the_next_step() -> None:
+    model = FakeModel(blocks=200, budget=64, step_budget_ms=10.0)
+    rng = random.Random(5)
+    for _ in range(100):
+        shape = some_shape(rng)
+        model.batcher.observe(shape, 0.001 + 1e-4 * shape.tokens + 1e-4 * shape.kv_tokens)
+    done = model.add("done", prompt=100, new=1)
+    model.run()
+    model.add("online", prompt=4, new=100, priority="interactive")
+    model.step()
+    model.add("short", prompt=4, new=100)
+    row = Sequence(Request("row", [*done.token_ids[:100], *range(10)]), arrival=9, num_tokens_max=120)
+    model.batcher.add(row)
+    steps = [ids(model.step()) for _ in range(5)]
+
+    assert steps[0] == ["online", "short"]
+    assert row.num_cached_tokens == 100
+    assert "row" in steps[1] + steps[2]
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,9 +87,10 @@ def logits(
         attention = Rounding(attention, rounded_to)
     runner = ModelRunner(ModulePass(model), kv, attention, device)
     sequence = Sequence(Request("one", ()), arrival=0, num_tokens_max=len(PROMPT) + 1)
-    sequence.blocks, rows = [5, 2, 7, 1], []
+    sequence.add_blocks([5, 2, 7, 1])
+    rows = []
     for end in range(CHUNK, len(PROMPT), CHUNK):
-        sequence.token_ids = PROMPT[:end]
+        sequence.token_ids = array("q", PROMPT[:end])
         rows.append(runner.forward([Chunk(sequence, sequence.num_uncomputed_tokens)]).clone())
         sequence.num_computed_tokens = end
     return torch.cat(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ def kv_memory(model: Any, num_blocks: int = NUM_SEQUENCES * BLOCKS_EACH) -> KvMe
 
 def sequence(number: int, token_ids: list[int], blocks: list[int]) -> Sequence:
     made = Sequence(Request(str(number), ()), arrival=number, num_tokens_max=1)
-    made.token_ids, made.blocks = token_ids, blocks
+    made.token_ids = array("q", token_ids)
+    made.add_blocks(blocks)
     return made
 
 

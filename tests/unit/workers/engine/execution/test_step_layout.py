@@ -18,7 +18,8 @@ CPU = torch.device("cpu")
 def chunk(name: str, num_known: int, num_computed: int, num_new: int, blocks: list[int]) -> Chunk:
     token_ids = [1000 * int(name) + position for position in range(num_known)]
     sequence = Sequence(Request(name, token_ids), arrival=int(name), num_tokens_max=num_known + 1)
-    sequence.num_computed_tokens, sequence.blocks = num_computed, blocks
+    sequence.num_computed_tokens = num_computed
+    sequence.add_blocks(blocks)
     return Chunk(sequence, num_new)
 
 
@@ -40,6 +41,33 @@ def test_decoding_sequences_come_first_by_length_and_logits_keep_the_given_order
     assert layout.slot_mapping.tolist() == [16, 9, 28, 29, 30, 22, 23, 12, 13, 14, 15, 32]
     assert (layout.num_sequences, layout.num_tokens, layout.num_decodes) == (4, 12, 2)
     assert (layout.max_query_len, layout.max_seq_len) == (7, 9)
+
+
+def test_a_promised_token_is_taken_from_where_the_step_before_sampled_it() -> None:
+    decoding = chunk("1", num_known=5, num_computed=5, num_new=1, blocks=[3, 4])
+    prompt = chunk("2", num_known=6, num_computed=3, num_new=4, blocks=[1, 2])
+    known = chunk("3", num_known=3, num_computed=2, num_new=1, blocks=[5])
+    for each in (decoding, prompt):
+        each.sequence.num_tokens_max += 9
+    decoding.sequence.promise(7)
+    prompt.sequence.promise(9)
+
+    inputs = lay_out([prompt, decoding, known], BLOCK_SIZE, CPU)
+
+    assert inputs.input_ids.tolist() == [3002, 0, 2003, 2004, 2005, 0]
+    assert inputs.promised_rows.tolist() == [1, 5]
+    assert inputs.promised_sources.tolist() == [7, 9]
+    assert inputs.logits_rows.tolist() == [5, 1, 0]
+
+
+def test_a_row_follows_the_blocks_that_are_taken_and_given_back() -> None:
+    sequence = chunk("1", 40, 39, 1, list(range(10, 20))).sequence
+    sequence.drop_blocks(3)
+    sequence.num_computed_tokens = 11
+    sequence.add_blocks([77])
+    layout = lay_out([Chunk(sequence, 1), chunk("2", 20, 19, 1, [1, 2, 3, 4, 5])], BLOCK_SIZE, CPU).layout
+
+    assert layout.block_tables.tolist() == [[10, 11, 12, 77, 0], [1, 2, 3, 4, 5]]
 
 
 def test_blocks_beyond_those_in_use_are_left_out_of_the_tables() -> None:
@@ -82,6 +110,11 @@ def test_random_steps_place_every_token_where_its_sequence_says() -> None:
             assert token % 1000 == position
             block = sequence.blocks[position // BLOCK_SIZE]
             assert slot == block * BLOCK_SIZE + position % BLOCK_SIZE
+        counts = inputs.layout.cu_seqlens_q.diff().tolist()
+        order = sorted(chunks, key=lambda one: (one.num_tokens > 1, one.sequence.num_computed_tokens))
+        assert counts == [one.num_tokens for one in order]
+        for row, one in zip(inputs.layout.block_tables.tolist(), order, strict=True):
+            assert row == (one.sequence.blocks + [0] * 9)[: len(row)]
         ends = [one.sequence.num_tokens for one in chunks if one.is_last]
         positions = inputs.layout.positions[inputs.logits_rows]
         assert (positions + 1).tolist() == ends
