@@ -22,6 +22,7 @@ from workers.engine import Engine, EngineConfig, EngineError
 from workers.engine.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
 from workers.engine.encoders.model import EncoderModel
 from workers.engine.execution.devices import DeviceMemory
+from workers.engine.loading.kind import read_kind
 from workers.engine.loading.model import LoadedModel
 from workers.engine.loading.model import load_model as load_decoder
 from workers.engine.text.tokenizer import Tokenizer
@@ -89,7 +90,7 @@ def _refusing(path_or_id: str) -> Iterator[None]:
 
 def _load(path_or_id: str, position: int, settings: WorkerSettings) -> _Decoder | _Encoder:
     with _refusing(path_or_id):
-        if _is_decoder(path_or_id):
+        if read_kind(path_or_id) == "decoder":
             return _load_decoder(path_or_id, position, settings)
         return _load_encoder(path_or_id, position, settings)
 
@@ -146,11 +147,6 @@ def _sampling_defaults(path_or_id: str) -> SamplingDefaults:
     except OSError:  # no generation_config.json
         return SamplingDefaults()
     return SamplingDefaults.from_generation_config(config.to_diff_dict())
-
-
-def _is_decoder(path_or_id: str) -> bool:
-    architectures = AutoConfig.from_pretrained(path_or_id, trust_remote_code=False).architectures or []
-    return any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures)
 
 
 def _revision(path_or_id: str) -> str:

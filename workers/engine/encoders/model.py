@@ -8,6 +8,7 @@ runs when.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from transformers import AutoConfig, AutoModel
 
 from ..config import DTypeName
 from ..errors import InvalidConfig, ModelLoadFailed, UnsupportedModel
+from ..loading.context import context_limits
+from ..loading.kind import brings_own_code, require_kind, unused_by_encoder
 from ..loading.weights import checkpoint_dtype, resolve_device, resolve_dtype
 from ..text.tokenizer import Tokenizer
 from .length_buckets import length_buckets
@@ -70,12 +73,13 @@ class EncoderModel:
         checkpoint was made for. Raises ModelLoadFailed, UnsupportedModel or InvalidConfig.
         """
         directory = _local_directory(str(path_or_id), revision)
+        require_kind(str(directory), None, "encoder")
         pooling = _read_pooling(directory)
         tokenizer = Tokenizer.load(str(directory))
         model = _load_weights(directory, dtype, resolve_device(device))
         limit = _max_length(model, tokenizer, pooling, max_length)
         encoder = cls(model, tokenizer, pooling, limit)
-        encoder._refuse_if_batching_changes_results(directory)
+        encoder._check(directory)
         return encoder
 
     def tokenize(self, text: str) -> list[int]:
@@ -97,8 +101,41 @@ class EncoderModel:
         lengths = torch.tensor([len(token_ids) for token_ids in inputs])
         mask = (torch.arange(longest) < lengths[:, None]).long().to(self._model.device)  # [inputs, tokens]
         input_ids = torch.tensor(rows).to(self._model.device)  # [inputs, tokens]
-        hidden = self._model(input_ids=input_ids, attention_mask=mask).last_hidden_state
-        return self.pooling(hidden, mask)
+        return self.pooling(self._hidden(input_ids, mask), mask)
+
+    @torch.inference_mode()
+    def _hidden(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """Vectors of tokens `[inputs, tokens, dimensions]`, from `[inputs, tokens]` twice."""
+        hidden: Tensor = self._model(input_ids=input_ids, attention_mask=mask).last_hidden_state
+        return hidden
+
+    def _check(self, directory: Path) -> None:
+        """Choose the default pooling by computing. Raises UnsupportedModel if it is no encoder of text."""
+        name, made_as = str(directory), type(self._model).__name__
+        try:
+            is_causal = self._sees_only_earlier_tokens()
+            if not self.pooling.is_declared and is_causal:
+                self.pooling = replace(self.pooling, mode="lasttoken")
+            shape = tuple(self._forward([[self._pad_id]]).shape)
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            reason = f"{made_as} gives no vectors of tokens: {type(error).__name__}: {error}"
+            raise UnsupportedModel(name, reason) from error
+        if shape != (1, self.dimensions):
+            raise UnsupportedModel(name, f"its vectors have {shape[-1]} dimensions, not {self.dimensions}")
+        is_said_to_be = not brings_own_code(directory) and getattr(self._model.config, "is_causal", True)
+        if is_causal and not is_said_to_be:
+            made = "its files bring code of their own, which is not run, or say that it sees later tokens"
+            raise UnsupportedModel(name, f"{made}; {made_as} sees only earlier ones")
+        self._refuse_if_batching_changes_results(directory)
+
+    def _sees_only_earlier_tokens(self) -> bool:
+        """Whether the first of two tokens is the same whatever the second is."""
+        if self.max_length < 2 or self.vocab_size < 3:
+            return False
+        first, others = self.vocab_size // 2, (self.vocab_size // 3, self.vocab_size - 1)
+        input_ids = torch.tensor([[first, other] for other in others]).to(self._model.device)
+        one, two = self._hidden(input_ids, torch.ones_like(input_ids))[:, 0].float()
+        return bool((one - two).norm() <= _BATCHING_TOLERANCE[torch.float32] * one.norm())
 
     def _refuse_if_batching_changes_results(self, directory: Path) -> None:
         """Raise UnsupportedModel where padding or other inputs change an input's vector (FNet's do)."""
@@ -138,8 +175,6 @@ def _read_pooling(directory: Path) -> Pooling:
 def _load_weights(directory: Path, dtype: DTypeName, device: torch.device) -> Any:
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
-        if config.is_encoder_decoder:
-            raise UnsupportedModel(str(directory), f"{config.model_type} is an encoder-decoder")
         if not hasattr(config, "hidden_size") or not hasattr(config, "vocab_size"):
             raise UnsupportedModel(str(directory), f"{config.model_type} is not an encoder of text")
         model, loaded = AutoModel.from_pretrained(
@@ -155,6 +190,9 @@ def _load_weights(directory: Path, dtype: DTypeName, device: torch.device) -> An
     # A pooler head belongs to classification; the embedding is made from the tokens' vectors.
     if missing := sorted(key for key in loaded["missing_keys"] if not key.startswith("pooler.")):
         raise ModelLoadFailed(f"{str(directory)!r} lacks weights: {missing[0]} and {len(missing) - 1} more")
+    if unused := unused_by_encoder(config, loaded["unexpected_keys"]):
+        head = f"{type(model).__name__} has no use for its weights {unused[0]} and {len(unused) - 1} more"
+        raise UnsupportedModel(str(directory), f"{head}: with a head of its own, it is not an embedder")
     return model.to(device).eval()
 
 
@@ -173,7 +211,7 @@ def _max_length(model: Any, tokenizer: Tokenizer, pooling: Pooling, wanted: int 
 
 def _num_positions(model: Any) -> int | None:
     """Positions the model can tell apart. RoBERTa-like models count them from after the padding id."""
-    declared = getattr(model.config, "max_position_embeddings", None)
+    declared = context_limits(model.config).default
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             return int(module.num_embeddings - module.padding_idx - 1)

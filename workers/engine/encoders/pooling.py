@@ -2,7 +2,8 @@
 
 Reads the files sentence-transformers puts beside a model (`modules.json` and what it lists). What we do not
 compute exactly as they say, we refuse: a wrong embedding looks like a right one. A checkpoint that declares
-nothing gets the common default, mean pooling and L2 normalisation.
+nothing gets the common default: mean pooling, or the last token where only that has seen the whole input, and
+L2 normalisation.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Pooling:
     prompt: str = ""
     """Text put before every input, where the checkpoint has a default one."""
     lowercases: bool = False
+    is_declared: bool = False
+    """Whether the checkpoint's files say so, or it is the default."""
 
     @classmethod
     def read(cls, directory: Path) -> Pooling:
@@ -61,6 +64,7 @@ class Pooling:
         return cls(
             mode=_mode(directory, _read_json(modules["Pooling"] / "config.json")),
             is_normalized="Normalize" in modules,
+            is_declared=True,
             prompt=_default_prompt(directory / "config_sentence_transformers.json"),
             **_transformer_settings(directory / "sentence_bert_config.json"),
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from .attention.interface import AttentionStep, paged_step
+from .layer_hooks import OnLayer, watch_layers
 from .step_layout import StepInputs
 
 
@@ -16,6 +18,12 @@ class ForwardPass(Protocol):
 
     def __call__(self, inputs: StepInputs, attention: AttentionStep) -> Tensor:
         """Logits `[rows, vocab]`, float32, of `inputs.logits_rows`; valid until the next call."""
+
+    def watch_layers(self, on_layer: OnLayer) -> AbstractContextManager[None]:
+        """Put what enters each layer through `on_layer`, in calls made meanwhile.
+
+        They compute all rows in all layers, module by module or layer by layer.
+        """
 
 
 class ModulePass:
@@ -35,3 +43,6 @@ class ModulePass:
             else:
                 logits = self._model(**arguments, use_cache=False).logits[0, rows]
         return logits.float()
+
+    def watch_layers(self, on_layer: OnLayer) -> AbstractContextManager[None]:
+        return watch_layers(self._model, on_layer)

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import platform
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.hub import cached_file
 
 from ..config import EngineConfig
-from ..errors import InvalidConfig, ModelLoadFailed
+from ..errors import InvalidConfig, ModelLoadFailed, UnsupportedModel
 from ..execution.linears.measuring import fastest_dtype
 from ..text.tokenizer import Tokenizer
 from .context import pin_longrope
+from .kind import require_kind, unused_by_decoder
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +88,7 @@ def resolve_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
 
 def load_model(config: EngineConfig, device: torch.device) -> Any:
     """The decoder on its device, in eval mode. Raises `ModelLoadFailed` or `UnsupportedModel`."""
+    require_kind(config.model, config.revision, "decoder")
     source: dict[str, Any] = {"revision": config.revision, "trust_remote_code": False}
     try:
         hf_config = AutoConfig.from_pretrained(config.model, **source)
@@ -104,6 +107,10 @@ def load_model(config: EngineConfig, device: torch.device) -> Any:
         raise ModelLoadFailed(f"cannot load model {config.model!r}: {_said(error)}") from error
     model, found = loaded
     _check_complete(config.model, found)
+    made_as = type(model).__name__
+    if unused := unused_by_decoder(hf_config, made_as, found["unexpected_keys"]):
+        reason = f"{len(unused)} weights in its files belong to nothing in {made_as}: {_shown(unused)}"
+        raise UnsupportedModel(config.model, reason)
     pin_longrope(model, config.max_model_len, config.model)
     return model.to(device).eval()
 
@@ -115,11 +122,13 @@ def _check_complete(name: str, found: Any) -> None:
     ]
     for weights, problem in ((found["missing_keys"], "are missing"), (misshapen, "have another shape")):
         if weights:
-            shown = ", ".join(sorted(weights)[:3]) + (", …" if len(weights) > 3 else "")
-            raise ModelLoadFailed(f"cannot load model {name!r}: {len(weights)} weights {problem}: {shown}")
-    if found["unexpected_keys"]:
-        count = len(found["unexpected_keys"])
-        log.warning("model %s: %d weights in its files belong to nothing in it", name, count)
+            raise ModelLoadFailed(
+                f"cannot load model {name!r}: {len(weights)} weights {problem}: {_shown(weights)}"
+            )
+
+
+def _shown(weights: Collection[str]) -> str:
+    return ", ".join(sorted(weights)[:3]) + (", …" if len(weights) > 3 else "")
 
 
 def _said(error: Exception) -> str:

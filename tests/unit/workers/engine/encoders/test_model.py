@@ -144,7 +144,6 @@ def test_more_tokens_than_one_pass_takes_are_encoded_in_several(tmp_path):
         ("electra", {**SIZES, "embedding_size": 16}),
         ("modernbert", {**SIZES, "local_attention": 8}),
         ("mpnet", {**SIZES, "max_position_embeddings": 66}),
-        ("qwen3", {**SIZES, "num_key_value_heads": 2, "head_dim": 8}),
         ("xlm-roberta", {**SIZES, "max_position_embeddings": 66}),
     ],
 )
@@ -158,6 +157,21 @@ def test_every_family_equals_its_reference_however_its_inputs_are_batched(tmp_pa
     vectors = EncoderModel.load(directory).encode(inputs)
 
     expected = reference(directory, inputs, mean_and_normalize)
+    np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_model_that_sees_only_earlier_tokens_gives_the_last_ones_vector_if_it_declares_nothing(
+    tmp_path, family
+):
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, vocab_size=64, num_key_value_heads=2, head_dim=8, **SIZES)
+    directory = save_checkpoint(tmp_path, AutoModel.from_config(config))
+    inputs = random_inputs(6, [64, 3, 20, 1, 33, 50])
+
+    vectors = EncoderModel.load(directory).encode(inputs)
+
+    expected = reference(directory, inputs, lambda tokens: torch.nn.functional.normalize(tokens[-1], dim=0))
     np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
 
 

@@ -161,6 +161,29 @@ def test_logits_equal_those_of_the_models_own_modules(name: str, pack: Any, tmp_
     assert relative_error(model, decoder, rows=[TOKENS - 1], seed=2) < 1e-5
 
 
+@torch.inference_mode()
+def test_what_enters_each_layer_can_be_seen_and_replaced(tmp_path: Path) -> None:
+    model = load(save_model(tmp_path))
+    token_ids = torch.arange(TOKENS)
+    wanted = model(token_ids[None], use_cache=False, output_hidden_states=True)
+    decoder, seen = read(copy.deepcopy(model)), []
+
+    def keep(index: int, hidden: Tensor) -> Tensor:
+        seen.append((index, hidden.clone()))
+        return hidden
+
+    with decoder.watch_layers(keep):
+        decoder(inputs(token_ids, [TOKENS - 1]), Whole())
+    with decoder.watch_layers(lambda index, hidden: wanted.hidden_states[index][0]):
+        held = decoder(inputs(token_ids + 1, [TOKENS - 1]), Whole()).clone()
+
+    assert [index for index, _ in seen] == list(range(len(model.model.layers)))
+    for index, hidden in seen:
+        torch.testing.assert_close(hidden, wanted.hidden_states[index][0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(held, wanted.logits[0, -1:], atol=1e-3, rtol=1e-3)
+    assert relative_error(model, decoder, rows=[TOKENS - 1]) < 1e-5, "and is computed as before afterwards"
+
+
 @pytest.mark.skipif(not NativeLinear.can_pack("bfloat16", 2), reason="this processor has no AVX512_BF16")
 def test_bfloat16_is_as_close_to_float32_as_the_modules_in_bfloat16(tmp_path: Path) -> None:
     model = load(save_model(tmp_path))

@@ -1,0 +1,196 @@
+"""Mixtures of experts in half precision: rounding that chooses other experts is no error, a wrong pass is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.unit.workers.engine.tiny_models import (
+    complete,
+    greedy,
+    load_engine,
+    save_model,
+)
+from workers.engine import Request, UnsupportedModel
+from workers.engine.execution.attention.interface import AttentionStep, LayerCall
+from workers.engine.execution.attention.torch_backend import TorchAttention
+from workers.engine.execution.step_layout import StepInputs
+from workers.engine.loading import selftest
+from workers.engine.loading.selftest import check_forward_pass, check_model
+
+WIDE: dict[str, Any] = {
+    "vocab_size": 258,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [],
+    "pad_token_id": 0,
+}
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+}
+SHAPES = {  # layers, experts, experts per token
+    "qwen3_moe": (16, 64, 8),
+    "mixtral": (8, 8, 2),
+    "gpt_oss": (8, 16, 4),
+    "deepseek_v3": (8, 32, 8),
+    "phimoe": (8, 16, 2),
+    "granitemoe": (8, 32, 8),
+}
+
+
+def fields(family: str) -> dict[str, Any]:
+    layers, experts, per_token = SHAPES[family]
+    is_latent = family == "deepseek_v3"
+    names = ("n_routed_experts",) if is_latent else ("num_experts", "num_local_experts")
+    sizes = WIDE | (LATENT if is_latent else {}) | dict.fromkeys(names, experts)
+    return sizes | {"num_hidden_layers": layers, "num_experts_per_tok": per_token}
+
+
+def mixture(family: str, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """Random and wide, so that every layer matters and experts score nearly alike often enough."""
+    print(f"{seed=}")
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(family, **fields(family))
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.25)
+    return model.to(dtype)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", SHAPES)
+def test_rounding_that_chooses_other_experts_is_no_reason_to_refuse(family: str, seed: int) -> None:
+    check_model(mixture(family, seed), family)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("family", SHAPES)
+def test_a_mixture_at_wrong_positions_is_refused(
+    family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = selftest.ModulePass.__call__
+
+    def shifted(self: Any, inputs: StepInputs, attention: AttentionStep) -> Tensor:
+        layout = replace(inputs.layout, positions=inputs.layout.positions // 2)
+        return real(self, replace(inputs, layout=layout), attention)
+
+    monkeypatch.setattr(selftest.ModulePass, "__call__", shifted)
+    with pytest.raises(UnsupportedModel, match="logits differ"):
+        check_model(mixture(family, dtype=dtype), family)
+
+
+@pytest.mark.parametrize("wrong", ["scale", "tail", "neighbour"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss"])
+def test_a_mixture_with_wrong_attention_is_refused(
+    family: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = TorchAttention.step
+
+    def step(self: TorchAttention, layout: Any) -> AttentionStep:
+        if wrong == "tail":  # the last key is not seen
+            layout = replace(layout, seq_lens=(layout.seq_lens - 1).clamp(min=1))
+        if wrong == "neighbour":  # the sequences read one another's blocks
+            layout = replace(layout, block_tables=layout.block_tables.flip(0))
+        return Changed(real(self, layout)) if wrong == "scale" else real(self, layout)
+
+    monkeypatch.setattr(TorchAttention, "step", step)
+    with pytest.raises(UnsupportedModel, match="logits differ"):
+        check_model(mixture(family), family)
+
+
+class Changed:
+    """Attention whose scale is not what the layer asked for."""
+
+    def __init__(self, step: AttentionStep) -> None:
+        self._step = step
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
+        return self._step.attend(layer, query, key, value, replace(call, scale=call.scale * 0.7))
+
+
+def test_a_layer_that_differs_late_and_little_is_found_in_a_deep_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The logits of a deep model hide it among rounding; its own layer does not."""
+    real = TorchAttention.step
+    monkeypatch.setattr(TorchAttention, "step", lambda self, layout: LateFault(real(self, layout)))
+
+    with pytest.raises(UnsupportedModel, match="layer by layer"):
+        check_model(mixture("qwen3_moe"), "late")
+
+
+class LateFault:
+    """Attention that is a fifth too small in one late layer."""
+
+    def __init__(self, step: AttentionStep) -> None:
+        self._step = step
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
+        out = self._step.attend(layer, query, key, value, call)
+        return out * 0.8 if layer == 12 else out
+
+
+class Rounding:
+    """A pass of its own over a model's modules that rounds more than they do, after every layer."""
+
+    def __init__(self, model: Any) -> None:
+        self._modules = selftest.ModulePass(model)
+
+    def __call__(self, inputs: StepInputs, attention: AttentionStep) -> Tensor:
+        with self.watch_layers(lambda index, hidden: hidden):
+            return self._modules(inputs, attention)
+
+    @contextmanager
+    def watch_layers(self, on_layer: Any) -> Iterator[None]:
+        def noisy(index: int, hidden: Tensor) -> Tensor:
+            noise = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(index))
+            return on_layer(index, hidden * (1 + 2**-9 * noise).to(hidden.dtype))
+
+        with self._modules.watch_layers(noisy):
+            yield
+
+
+@torch.inference_mode()
+def test_another_way_through_a_mixture_is_proven_layer_by_layer_where_its_logits_differ() -> None:
+    model = mixture("qwen3_moe")
+    checked = check_model(model, "mixture")
+    assert checked.reference.chooses_experts
+    other = Rounding(model)
+
+    check_forward_pass(other, checked, model, "mixture", "torch", block_size=16, is_held=True)
+    with pytest.raises(UnsupportedModel, match="packed, its logits differ"):
+        check_forward_pass(other, checked, model, "mixture", "torch", block_size=16, is_held=False)
+
+
+@pytest.mark.parametrize("weight_dtype", ["auto", "int8"])
+def test_a_mixture_in_bfloat16_is_loaded_and_answers(tmp_path: Path, weight_dtype: str) -> None:
+    directory = save_model(tmp_path / "model", "qwen3_moe", **fields("qwen3_moe"))
+
+    engine = load_engine(directory, dtype="bfloat16", weight_dtype=weight_dtype)
+    [answer] = complete(engine, Request("one", [1, 2, 3], greedy(8)))
+
+    assert len(answer.token_ids) == 8
