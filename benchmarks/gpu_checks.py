@@ -200,7 +200,7 @@ def last_logits(model: LoadedModel, prompt: list[int]) -> Tensor:
     )
     runner = ModelRunner(model.forward_pass, kv, make_attention(model.attention, kv), model.device)
     sequence = Sequence(Request("r", prompt), arrival=0, num_tokens_max=len(prompt) + 1)
-    sequence.blocks = random.Random(1).sample(range(num_blocks), num_blocks)
+    sequence.add_blocks(random.Random(1).sample(range(num_blocks), num_blocks))
     runner.forward([Chunk(sequence, len(prompt) // 2)])
     sequence.num_computed_tokens = len(prompt) // 2
     return runner.forward([Chunk(sequence, sequence.num_uncomputed_tokens)])[0]

@@ -132,10 +132,10 @@ def test_more_kv_memory_than_there_is_is_refused(llama: Path, size: dict[str, An
 def test_kv_memory_leaves_room_for_the_largest_step(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With little memory free, its share for KV would be more than activations and logits leave."""
     config = {"num_kv_blocks": None, "max_num_seqs": 64, "max_num_batched_tokens": 512}
-    activations, logits = 512 * (6 * 32 + 3 * 48) * 4, 4 * 64 * VOCAB_SIZE * 4
+    activations, logits = 512 * (6 * 32 + 3 * 48) * 4, 5 * 64 * VOCAB_SIZE * 4
     block_bytes = 2 * 4 * 2 * (8 + 8) * 4
     free = activations + logits + 10 * block_bytes
-    monkeypatch.setattr("workers.engine.execution.kv_memory._available_cpu_bytes", lambda: free)
+    monkeypatch.setattr("workers.engine.execution.devices._available_cpu_bytes", lambda: free)
 
     assert load_engine(llama, **config).stats().blocks_total == 10
 
