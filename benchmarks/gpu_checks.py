@@ -67,7 +67,7 @@ def run_checks(device: torch.device, *, quick: bool) -> Iterator[Check]:
 
 def check_kernels(device: torch.device, names: list[str]) -> Iterator[Check]:
     """Chunks, split decoding and KV writes in Triton against float64."""
-    from workers.engine.kernels.triton_kv_write import write_kv
+    from workers.engine.kernels.triton.kv_write import write_kv
 
     for name in names:
         problem = PROBLEMS[name]
@@ -90,26 +90,24 @@ def check_kernels(device: torch.device, names: list[str]) -> Iterator[Check]:
 
 def attend_chunks(inputs: Inputs) -> Tensor:
     """`[tokens, heads, value_dim]` by the chunk kernel."""
-    from workers.engine.kernels import triton_prefill
+    from workers.engine.kernels.triton import prefill
 
     out = _nans(inputs, inputs.q.shape[0])
-    triton_prefill.attend_chunks(
-        inputs.q, _paged(inputs), out, cu_seqlens_q=inputs.cu_seqlens_q, **_options(inputs)
-    )
+    prefill.attend_chunks(inputs.q, _paged(inputs), out, cu_seqlens_q=inputs.cu_seqlens_q, **_options(inputs))
     return out
 
 
 def attend_decodes(inputs: Inputs, split_size: int = SPLIT_SIZE, programs_wanted: int = 1024) -> Tensor:
     """The newest token of each sequence `[sequences, heads, value_dim]` by the split kernel."""
-    from workers.engine.kernels import triton_decode
+    from workers.engine.kernels.triton import decode
 
     rows = inputs.cu_seqlens_q[1:].long() - 1
     longest = max(length for _, length in inputs.problem.sequences)
     out = _nans(inputs, len(rows))
     _, heads, value_dim = out.shape
     splits = -(-longest // split_size)
-    parts = triton_decode.SplitParts.allocate(len(rows), heads, splits, value_dim, out.device)
-    triton_decode.attend_decodes(
+    parts = decode.SplitParts.allocate(len(rows), heads, splits, value_dim, out.device)
+    decode.attend_decodes(
         inputs.q[rows],
         _paged(inputs),
         out,
@@ -221,7 +219,7 @@ def _generated(model: Any, prompt: list[int], max_tokens: int) -> list[int]:
 
 
 def _paged(inputs: Inputs) -> Any:
-    from workers.engine.kernels.triton_launch import PagedKv
+    from workers.engine.kernels.triton.launch import PagedKv
 
     return PagedKv(inputs.keys, inputs.values, inputs.key_scales, inputs.value_scales)
 

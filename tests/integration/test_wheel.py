@@ -82,6 +82,15 @@ def test_the_wheel_holds_what_up_needs_without_a_checkout(wheel, name):
         assert name in archive.namelist()
 
 
+def test_the_wheel_holds_the_sources_of_the_kernels_that_are_built_at_first_use(wheel):
+    sources = CHECKOUT / "workers" / "engine" / "kernels" / "native"
+    needed = {str(path.relative_to(CHECKOUT)) for path in sources.iterdir() if path.suffix in (".cpp", ".h")}
+    assert len(needed) > 10
+
+    with zipfile.ZipFile(wheel) as archive:
+        assert needed <= set(archive.namelist())
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_package_is_imported_from_the_wheel_wherever_one_stands(installed, package):
     where = run(installed, f"import {package}; print({package}.__file__)").strip()

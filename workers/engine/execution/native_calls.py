@@ -1,8 +1,8 @@
 """Calls of native kernels: made as they come, or written down once and made again in one go.
 
-A kernel takes a pointer to a structure and a team of threads (`kernels/team.h`; null: it makes its own), and
-returns 0, or something else where it had no memory. What is written down is a copy of the structure, so the
-memory it points to must stay where it is: buffers are kept.
+A kernel takes a pointer to a structure and a team of threads (`kernels/native/team.h`; null: it makes its
+own), and returns 0, or something else where it had no memory. What is written down is a copy of the
+structure, so the memory it points to must stay where it is: buffers are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..kernels.build import load_kernels
+from ..kernels.native.build import load_kernels
 
 FIXED_ORDER = "-fno-associative-math"
 """Flag for kernels whose sums must be made in the order written."""

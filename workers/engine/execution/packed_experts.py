@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels.build import load_kernels
+from ..kernels.native.build import load_kernels
 from .linears.activations import activation_of
 from .linears.interface import GroupedLinear, PackGrouped
 from .native_calls import FIXED_ORDER, invoke

@@ -1,7 +1,7 @@
 """Paged attention by our own C++ kernel: no gather, no copies, the same bits however a step is put together.
 
-See `kernels/attention.cpp` for what it guarantees. Needs a C++ compiler once per machine; `load` gives None
-where there is none.
+See `kernels/native/attention.cpp` for what it guarantees. Needs a C++ compiler once per machine; `load` gives
+None where there is none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from ...kernels.build import load_kernels
+from ...kernels.native.build import load_kernels
 from ..kv_memory import KvMemory
 from ..native_calls import FIXED_ORDER, invoke
 from ..step_layout import StepLayout

@@ -1,4 +1,4 @@
-"""`kernels/decoder.cpp`, called with tensors."""
+"""`kernels/native/decoder.cpp`, called with tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...kernels.build import load_kernels
+from ...kernels.native.build import load_kernels
 from ..native_calls import FIXED_ORDER, invoke
 from .weights import Attention, HeadNorm, Norm, NormKind
 

@@ -15,7 +15,7 @@ from .kernels import DecoderKernels
 from .weights import Attention, Embedding, Head, Norm
 
 DTYPES = (torch.float32, torch.bfloat16)
-"""Of activations: what `kernels/decoder.cpp` reads and writes."""
+"""Of activations: what `kernels/native/decoder.cpp` reads and writes."""
 WRITTEN_STEPS_MAX = 256
 """Decoding steps of so many sizes are kept written down."""
 

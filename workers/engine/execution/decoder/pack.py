@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...kernels.build import load_kernels
+from ...kernels.native.build import load_kernels
 from ..attention.interface import LayerCall
 from ..linears.interface import Linear, Pack, Packing
 from ..mapped_files import MappedFiles

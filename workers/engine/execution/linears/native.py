@@ -1,4 +1,4 @@
-"""Linear layers by our own kernel, `kernels/linear.cpp`: in the processor's vectors or its matrix tiles."""
+"""Linear layers by our own `kernels/native/linear.cpp`: in the processor's vectors or its matrix tiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from ...kernels.build import load_kernels
+from ...kernels.native.build import load_kernels
 from ..native_calls import FIXED_ORDER, invoke
 from .interface import Activation, LinearDType, Unit
 from .panels import arrange, quantize_rows, to_panels

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...kernels.build import load_kernels
+from ...kernels.native.build import load_kernels
 from ..native_calls import FIXED_ORDER, invoke
 from .interface import Activation, GroupedLinear, LinearDType, PackGrouped, Unit
 from .native import (

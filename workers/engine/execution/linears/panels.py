@@ -1,4 +1,4 @@
-"""Weights in the order in which `kernels/linear.cpp` reads them: panels of columns, padded with zeros."""
+"""Weights in the order in which `kernels/native/linear.cpp` reads them: zero-padded panels of columns."""
 
 from __future__ import annotations
 

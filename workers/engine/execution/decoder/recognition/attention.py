@@ -15,7 +15,7 @@ from .trace import LayerTrace, ModuleCall
 from .values import NamedFactors, factor_of, same
 
 HEAD_DIM_MAX = 512
-"""What `kernels/decoder.cpp` has room for."""
+"""What `kernels/native/decoder.cpp` has room for."""
 LINEARS = (torch.nn.Linear, Conv1D)
 Tables = tuple[Tensor, Tensor]
 

@@ -1,4 +1,4 @@
-// What test_team.py runs: prints nothing and returns 0 if a team does what kernels/team.h says, else the failed line.
+// What test_team.py runs: prints nothing and returns 0 if a team does what kernels/native/team.h says, else the failed line.
 #include "team.h"
 
 #include <cstdio>

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_launch import IS_INTERPRETED, PagedKv, Shape, Tile
-from .triton_tile import load_rows, new_softmax, scan_keys, store_rows
+from .launch import IS_INTERPRETED, PagedKv, Shape, Tile
+from .tile import load_rows, new_softmax, scan_keys, store_rows
 
 
 def attend_chunks(

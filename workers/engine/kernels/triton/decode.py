@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_launch import DOT_ROWS_MIN, IS_INTERPRETED, PagedKv, Shape, Tile
-from .triton_tile import LOG2_E, load_rows, new_softmax, scan_keys, store_rows
+from .launch import DOT_ROWS_MIN, IS_INTERPRETED, PagedKv, Shape, Tile
+from .tile import LOG2_E, load_rows, new_softmax, scan_keys, store_rows
 
 SPLIT_TOKENS_MIN = 512
 """Keys per split: some hundred KB to read, so that starting a program and storing its part cost little."""

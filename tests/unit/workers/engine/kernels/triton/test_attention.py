@@ -22,9 +22,9 @@ from benchmarks.gpu_problems import (
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs the kernels on the device")
 
-from workers.engine.kernels.triton_decode import SPLITS_MAX, split_tokens  # noqa: E402
-from workers.engine.kernels.triton_kv_write import write_kv  # noqa: E402
-from workers.engine.kernels.triton_launch import PagedKv  # noqa: E402
+from workers.engine.kernels.triton.decode import SPLITS_MAX, split_tokens  # noqa: E402
+from workers.engine.kernels.triton.kv_write import write_kv  # noqa: E402
+from workers.engine.kernels.triton.launch import PagedKv  # noqa: E402
 
 CPU = torch.device("cpu")
 

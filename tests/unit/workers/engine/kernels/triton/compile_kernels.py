@@ -18,8 +18,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks.gpu_problems import PROBLEMS, Inputs, Problem, random_inputs
-from workers.engine.kernels import triton_decode, triton_kv_write, triton_prefill
-from workers.engine.kernels.triton_launch import PagedKv
+from workers.engine.kernels.triton import decode, kv_write, prefill
+from workers.engine.kernels.triton.launch import PagedKv
 
 TYPE_NAMES = {
     torch.float32: "*fp32",
@@ -53,7 +53,7 @@ class Recorder:
 def launch_everything(inputs: Inputs) -> None:
     problem = inputs.problem
     kv = PagedKv(inputs.keys, inputs.values, inputs.key_scales, inputs.value_scales)
-    parts = triton_decode.SplitParts.allocate(8, problem.heads, 2, problem.key_dim, torch.device("cpu"))
+    parts = decode.SplitParts.allocate(8, problem.heads, 2, problem.key_dim, torch.device("cpu"))
     out = torch.empty_like(inputs.q)
     shared: dict[str, Any] = {
         "seqused_k": inputs.seqused_k,
@@ -63,11 +63,9 @@ def launch_everything(inputs: Inputs) -> None:
         "softcap": problem.softcap,
         "sinks": inputs.sinks,
     }
-    triton_kv_write.write_kv(inputs.key, inputs.value, kv, inputs.slots)
-    triton_prefill.attend_chunks(inputs.q, kv, out, cu_seqlens_q=inputs.cu_seqlens_q, **shared)
-    triton_decode.attend_decodes(
-        inputs.q[:5], kv, out[:5], max_seqlen_k=1024, split_size=512, parts=parts, **shared
-    )
+    kv_write.write_kv(inputs.key, inputs.value, kv, inputs.slots)
+    prefill.attend_chunks(inputs.q, kv, out, cu_seqlens_q=inputs.cu_seqlens_q, **shared)
+    decode.attend_decodes(inputs.q[:5], kv, out[:5], max_seqlen_k=1024, split_size=512, parts=parts, **shared)
 
 
 def compile_launch(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any], architecture: int) -> Any:
@@ -99,7 +97,7 @@ def compile_launch(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]
 def compile_case(problem: Problem, architecture: int) -> dict[str, int]:
     """Bytes of shared memory each kernel takes, by name."""
     recorders = []
-    for module in (triton_prefill, triton_decode, triton_kv_write):
+    for module in (prefill, decode, kv_write):
         for name, kernel in list(vars(module).items()):
             if isinstance(kernel, triton.runtime.jit.JITFunction) and name in (
                 "_attend_chunk",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_launch import IS_INTERPRETED
+from .launch import IS_INTERPRETED
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 DOT_IN_FLOAT32 = tl.constexpr(IS_INTERPRETED)

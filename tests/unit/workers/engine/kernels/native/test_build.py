@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.engine.kernels import build
+from workers.engine.kernels.native import build
 
 TWICE = """
 #include <omp.h>
@@ -28,7 +28,7 @@ extern "C" int threads() {
 LOAD_IN_NEW_PROCESS = """
 import sys
 from pathlib import Path
-from workers.engine.kernels import build
+from workers.engine.kernels.native import build
 build.SOURCES = Path(sys.argv[1])
 print(build.load_kernels("twice") is not None)
 """

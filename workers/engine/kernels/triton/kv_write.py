@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_launch import PagedKv
-from .triton_tile import kv_rows, load_rows, store_rows
+from .launch import PagedKv
+from .tile import kv_rows, load_rows, store_rows
 
 TOKENS_PER_PROGRAM = 4
 

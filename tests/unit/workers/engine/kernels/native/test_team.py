@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.engine.kernels.build import SOURCES
+from workers.engine.kernels.native.build import SOURCES
 
 CHECK = Path(__file__).with_name("team_check.cpp")
 
