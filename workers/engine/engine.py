@@ -50,7 +50,7 @@ class Runner(Protocol):
     """What the engine needs of a model runner; `ModelRunner` is the real one."""
 
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
-        """Logits `[chunks that are last, vocabulary]`, in the order of `chunks`.
+        """Logits `[rows, vocabulary]`, in the order of `chunks`: `num_sampled` rows of each that is last.
 
         `promised` are the tokens that the step before sampled; sequences with a promised token need them.
         """

@@ -58,8 +58,9 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
-        """Compute all chunks; logits `[chunks that are last, vocabulary]` in the order given, float32.
+        """Compute all chunks; logits `[rows, vocabulary]` in the order given, float32.
 
+        Each chunk that is its sequence's last has `num_sampled` rows: those of its last tokens, in order.
         `promised` are the tokens of the step before, on the device, for sequences that do not know theirs.
         """
         inputs = lay_out(chunks, self.kv.block_size, self.device)

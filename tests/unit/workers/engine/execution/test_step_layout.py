@@ -43,6 +43,17 @@ def test_decoding_sequences_come_first_by_length_and_logits_keep_the_given_order
     assert (layout.max_query_len, layout.max_seq_len) == (7, 9)
 
 
+def test_a_chunk_may_have_logits_of_more_than_its_last_row() -> None:
+    prefill = chunk("1", num_known=9, num_computed=2, num_new=7, blocks=[5, 3, 8])
+    unfinished = chunk("2", num_known=9, num_computed=0, num_new=3, blocks=[7])
+    decoding = chunk("3", num_known=6, num_computed=5, num_new=1, blocks=[1, 2])
+    prefill.num_sampled, unfinished.num_sampled = 3, 2
+
+    inputs = lay_out([decoding, prefill, unfinished], BLOCK_SIZE, CPU)
+
+    assert inputs.input_ids[inputs.logits_rows].tolist() == [3005, 1006, 1007, 1008]
+
+
 def test_a_promised_token_is_taken_from_where_the_step_before_sampled_it() -> None:
     decoding = chunk("1", num_known=5, num_computed=5, num_new=1, blocks=[3, 4])
     prompt = chunk("2", num_known=6, num_computed=3, num_new=4, blocks=[1, 2])
