@@ -4,6 +4,7 @@ Needs torch, and so is imported only when models are loaded: a worker starts qui
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from transformers import AutoConfig, GenerationConfig
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.settings import WorkerSettings
+from nightshift.settings import PREFIX, WorkerSettings
 from workers.engine import Engine, EngineConfig, EngineError
 from workers.engine.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
 from workers.engine.encoders.model import EncoderModel
@@ -82,10 +83,18 @@ def _refusing(path_or_id: str) -> Iterator[None]:
     try:
         yield
     except (EngineError, OSError, ValueError, SafetensorError) as error:
-        why = " ".join(str(error).split())  # the hub's reasons have several lines
+        why = _with_settings(" ".join(str(error).split()))  # the hub's reasons have several lines
         raise ConfigurationError(
             f"The model {path_or_id!r} cannot be served: {why}", param="MODELS"
         ) from error
+
+
+def _with_settings(reason: str) -> str:
+    """A reason of the engine's in which its fields have the names under which an operator sets them."""
+    settings = [name for name in WorkerSettings.model_fields if name.startswith("engine_")]
+    fields = "|".join(name.removeprefix("engine_") for name in settings)
+    named = re.sub(rf"\b({fields})\b", lambda found: f"{PREFIX}ENGINE_{found[0].upper()}", reason)
+    return re.sub(r"^(dtype|device|deterministic)\b", lambda found: PREFIX + found[0].upper(), named)
 
 
 def _load(path_or_id: str, position: int, settings: WorkerSettings) -> _Decoder | _Encoder:

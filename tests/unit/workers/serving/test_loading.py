@@ -55,13 +55,13 @@ def test_precision_and_determinism_are_the_operators_to_set() -> None:
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"deterministic": True, "dtype": "bfloat16"}, "dtype"),
-        ({"engine_weight_dtype": "int3"}, "weight_dtype"),
-        ({"engine_kv_cache_dtype": "int3"}, "kv_cache_dtype"),
-        ({"engine_kv_cache_dtype": "fp8"}, "kv_cache_dtype 'fp8' needs triton and a CUDA device"),
-        ({"engine_attention_backend": "flash"}, "attention_backend must be one of auto, torch"),
-        ({"engine_attention_backend": "varlen"}, "attention_backend 'varlen' does not run here"),
-        ({"engine_max_model_len": 257}, "max_model_len 257 exceeds the model's context of 256"),
+        ({"deterministic": True, "dtype": "bfloat16"}, "NIGHTSHIFT_DTYPE must be float32"),
+        ({"engine_weight_dtype": "int3"}, "NIGHTSHIFT_ENGINE_WEIGHT_DTYPE must be one of"),
+        ({"engine_kv_cache_dtype": "int3"}, "NIGHTSHIFT_ENGINE_KV_CACHE_DTYPE must be one of"),
+        ({"engine_kv_cache_dtype": "fp8"}, "_ENGINE_KV_CACHE_DTYPE 'fp8' needs triton and a CUDA device"),
+        ({"engine_attention_backend": "flash"}, "_ENGINE_ATTENTION_BACKEND must be one of auto, torch"),
+        ({"engine_attention_backend": "varlen"}, "_ENGINE_ATTENTION_BACKEND 'varlen' does not run here"),
+        ({"engine_max_model_len": 257}, "_ENGINE_MAX_MODEL_LEN 257 exceeds the model's context of 256"),
     ],
 )
 def test_what_the_engine_cannot_be_is_said_with_the_settings_name(
@@ -69,6 +69,37 @@ def test_what_the_engine_cannot_be_is_said_with_the_settings_name(
 ) -> None:
     with pytest.raises(ConfigurationError, match=field):
         made_by(**settings)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("ENGINE_MAX_NUM_BATCHED_TOKENS", "0", "is '0': it should be greater than or equal to 1"),
+        ("ENGINE_MAX_NUM_BATCHED_TOKENS", "many", "is 'many': it should be a valid integer"),
+        ("ENGINE_MAX_NUM_SEQS", "-1", "is '-1': it should be greater than or equal to 1"),
+        ("ENGINE_MAX_MODEL_LEN", "0", "is '0': it should be greater than or equal to 1"),
+        ("ENGINE_MAX_MODEL_LEN", "100000", "100000 exceeds the model's context of 256 tokens"),
+        ("ENGINE_BLOCK_SIZE", "0", "is '0': it should be greater than or equal to 1"),
+        ("ENGINE_BLOCK_SIZE", "1.5", "is '1.5': it should be a valid integer"),
+        ("ENGINE_GPU_MEMORY_UTILIZATION", "0", "is '0': it should be greater than 0"),
+        ("ENGINE_GPU_MEMORY_UTILIZATION", "90", "is '90': it should be less than or equal to 1"),
+        ("ENGINE_ATTENTION_BACKEND", "flash", "must be one of auto, torch, native, triton, varlen, got"),
+        ("ENGINE_ATTENTION_BACKEND", "varlen", "'varlen' does not run here"),
+        ("ENGINE_WEIGHT_DTYPE", "int3", "must be one of auto, int8, got 'int3'"),
+        ("DEVICE", "tpu", "'tpu' is not a torch device"),
+    ],
+)
+def test_a_bad_value_in_the_environment_is_refused_by_the_settings_name(
+    monkeypatch: pytest.MonkeyPatch, setting: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_DEVICE", "cpu")
+    monkeypatch.setenv("NIGHTSHIFT_MODELS", str(demo_model_path()))
+    monkeypatch.setenv(f"NIGHTSHIFT_{setting}", value)
+
+    with pytest.raises(ConfigurationError) as refused:
+        load_models(WorkerSettings(), lambda _: None)
+
+    assert f"NIGHTSHIFT_{setting} {said}" in refused.value.message
 
 
 def test_limits_of_steps_and_memory_are_the_operators_to_set() -> None:
