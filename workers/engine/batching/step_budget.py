@@ -1,8 +1,8 @@
 """How many bulk tokens a step may hold, so that interactive requests do not wait long for it.
 
 In force while there is interactive traffic. Bulk is never kept out for good: its prompts always get a small
-chunk, or as much as lengthens the step by a quarter; its decoding rows are left out of steps with an
-interactive prompt only, and of no more than a few in a row.
+chunk, or as much time as decoding takes; its decoding rows are left out of steps with an interactive prompt
+only, and of no more than a few in a row.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from .step_time import StepShape, StepTimeModel
 
 MIN_CHUNK_TOKENS = 16
 """Of bulk prompts, in a step whose time is spent already."""
-CHUNK_TIME_SHARE = 0.25
+CHUNK_TIME_SHARE = 1.0
 """Time that bulk prompts may add to a step whose decoding rows alone take longer than the budget: so many
-rows that decode also need a flow of new ones."""
-STEPS_REMEMBERED = 256
-"""Steps after the last interactive sequence during which another one is expected."""
+rows that decode also need a flow of new ones, or few are left and the step is as long as before."""
+SECONDS_REMEMBERED = 2.0
+"""Time of steps after the last interactive sequence during which another one is expected. Time, not
+steps: where these are slow, few of them are many seconds."""
 
 
 class StepBudget:
@@ -27,7 +28,7 @@ class StepBudget:
     def __init__(self, budget_ms: float | None) -> None:
         self._budget_s = budget_ms / 1000 if budget_ms is not None else None
         self.times = StepTimeModel()
-        self._steps_to_remember = 0
+        self._seconds_to_remember = 0.0
         self.is_in_force = False
         self._planned = _Sum()
         self._decoding = _Sum()  # bulk rows that decode, not planned yet
@@ -38,8 +39,9 @@ class StepBudget:
         """Begin to plan a step."""
         if self._budget_s is None:
             return
-        self._steps_to_remember = STEPS_REMEMBERED if has_interactive else self._steps_to_remember - 1
-        self.is_in_force = self._steps_to_remember > 0 and self.times.is_trusted
+        if has_interactive:
+            self._seconds_to_remember = SECONDS_REMEMBERED
+        self.is_in_force = self._seconds_to_remember > 0 and self.times.is_trusted
         self._planned, self._decoding = _Sum(), _Sum()
         self._has_interactive_prompt = self._has_bulk_prompt = False
         if self.is_in_force:
@@ -76,6 +78,7 @@ class StepBudget:
         """Learn from a measured step."""
         if self._budget_s is not None:
             self.times.observe(shape, seconds)
+            self._seconds_to_remember -= seconds
 
     def _predict_with(self, row: Sequence) -> float:
         return self.times.predict_s(self._planned.shape + StepShape(1, row.num_tokens, 1))

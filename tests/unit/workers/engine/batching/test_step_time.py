@@ -78,6 +78,25 @@ def test_a_row_whose_cached_prefix_takes_up_the_time_left_runs_in_the_next_step(
     assert "row" in steps[1] + steps[2]
 
 
+def test_bulk_fills_its_slots_when_the_last_interactive_request_has_ended_on_a_slow_machine() -> None:
+    """Decoding alone takes longer than the budget: 60 ms per step, and 4 ms per token."""
+    model = FakeModel(blocks=800, slots=64, budget=512, step_budget_ms=50.0)
+    for number in range(600):
+        model.add(f"bulk-{number}", prompt=8, new=10, priority="background")
+    model.add("online", prompt=8, new=20, priority="interactive")
+    num_running, seconds_after = [], 0.0
+    while seconds_after < 6.0:
+        chunks = model.step()
+        num_tokens = sum(chunk.num_tokens for chunk in chunks)
+        seconds = 0.06 + 4e-3 * num_tokens
+        model.batcher.observe(StepShape(num_tokens, 0, len(chunks)), seconds)
+        if "online" in model.finished:
+            seconds_after += seconds
+            num_running.append(len(chunks))
+
+    assert max(num_running) == 64, num_running
+
+
 @dataclass
 class Machine:
     """Runs a batcher in modelled time: bulk to saturation, interactive requests at given times."""
@@ -129,7 +148,7 @@ class Machine:
         if sequence.group is None:
             self.first_token_s.setdefault(sequence.id, self.now_s - float(sequence.id.split("-")[1]))
         if sequence.num_tokens >= sequence.num_tokens_max:
-            self.batcher.finish(sequence)
+            self.batcher.remove(sequence)
 
     @property
     def ttft_p95_s(self) -> float:
