@@ -79,7 +79,7 @@ class Host:
 
     def end(self, count: int) -> None:
         for sequence in self._batcher.running[:count]:
-            self._batcher.finish(sequence)
+            self._batcher.remove(sequence)
 
     def step(self) -> None:
         chunks = self._timed("plan", self._batcher.plan)

@@ -427,7 +427,7 @@ class Engine:
 
     def _finish(self, live: _Live, reason: FinishReason, text: str, token_ids: list[int]) -> Output:
         sequence = live.sequence
-        (self._batcher.remove if reason == "abort" else self._batcher.finish)(sequence)
+        self._batcher.remove(sequence)
         del self._live[sequence.id]
         with self._inbox_lock:
             self._known_ids.discard(sequence.id)

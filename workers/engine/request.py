@@ -44,8 +44,7 @@ class Request:
     priority: PriorityClass = "standard"
     output_token_ids: Sequence[int] = ()
     group: str | None = None
-    """The job this request is a row of; None for an online request. Rows of a group may be reordered, and the
-    lengths of finished ones predict those of the next."""
+    """The job this request is a row of; None for an online request. Rows of jobs may be reordered."""
     output_logprobs: Sequence[TokenLogprobs] = ()
     """Of `output_token_ids`, one each, if `sampling.logprobs` asks for them."""
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from .draft import Chunk, Draft
-from .forecast import Forecast, Futures
 from .kv_blocks import BlockPool
-from .output_lengths import OutputLengths
-from .preemption import cheapest_victim, release_tail
+from .preemption import least_urgent, release_tail
 from .prefixes import PrefixesInFlight
 from .queue import WaitingQueue
-from .running import RunningSet, urgency
-from .sequence import Sequence
+from .running import RunningSet
+from .sequence import Sequence, urgency
 from .step_budget import MIN_CHUNK_TOKENS, StepBudget
 from .step_limits import StepLimits
 from .step_time import StepShape
@@ -47,19 +45,16 @@ class Batcher:
         max_num_batched_tokens: int,
         reuse_prefixes: bool = True,
         step_budget_ms: float | None = None,
-        output_lengths: OutputLengths | None = None,
     ) -> None:
         self._pool = pool
         self._reuse_prefixes = reuse_prefixes
         self.limits = StepLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
         self._budget = StepBudget(step_budget_ms)
-        self._forecast = Forecast(output_lengths or OutputLengths(), pool.block_size)
-        self._queue = WaitingQueue(self._forecast.remaining_tokens)
+        self._queue = WaitingQueue(pool.block_size)
         self._in_flight = PrefixesInFlight()
         self._running = RunningSet()
         self._holders: dict[Sequence, None] = {}  # waiting, and holding blocks; in a fixed order
         self._steps_left_out = 0
-        self._futures: Futures | None = None  # of those running, as long as none changes
         self.num_preemptions = 0
         self.num_deferrals = 0
         self.num_tokens_reused = 0
@@ -86,11 +81,6 @@ class Batcher:
     def add(self, sequence: Sequence) -> None:
         self._queue.add(sequence)
 
-    def finish(self, sequence: Sequence) -> None:
-        """Remove a sequence that has come to its end, and learn from its length."""
-        self._forecast.learn(sequence)
-        self.remove(sequence)
-
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is, and give back its blocks. Its content stays findable."""
         if sequence in self._running:
@@ -104,7 +94,6 @@ class Batcher:
     def plan(self) -> list[Chunk]:
         """Choose this step's chunks, most urgent class first. Blocks for them are allocated on return."""
         draft = Draft(self.limits.max_num_batched_tokens, self._budget)
-        self._futures = None
         self._start_budget()
         self._close_slots(draft)
         if self._steps_left_out >= STEPS_LEFT_OUT_MAX:
@@ -114,8 +103,7 @@ class Batcher:
                 if draft.tokens_left == 0:
                     break
                 self._continue(sequence, draft)
-            if not draft.is_short_of_blocks:
-                self._admit(rank, draft)
+            self._admit(rank, draft)
         if not draft.token_counts:  # all were preempted for waiting sequences
             for rank in range(len(self._running.by_rank)):
                 self._admit(rank, draft)
@@ -189,14 +177,12 @@ class Batcher:
         while missing > self._pool.num_free:
             others = [*self._holders, *self._running.unprotected(sequence)]
             less_urgent = (other for other in others if other.urgency > sequence.urgency)
-            victim = cheapest_victim(less_urgent, missing - self._pool.num_free, self._pool)
+            victim = least_urgent(less_urgent, self._pool)
             if victim is None:
-                draft.is_short_of_blocks = True
                 self._preempt(sequence, draft)
                 return False
             self._evict(victim, missing, draft)
         sequence.add_blocks(self._pool.allocate(max(0, missing)))
-        self._futures = None
         return True
 
     def _continue_left_out(self, draft: Draft) -> None:
@@ -278,11 +264,7 @@ class Batcher:
             if other is not sequence and (is_alone or other.rank > sequence.rank)
         ]
         blocks = [other.blocks for other in evictable]
-        if (
-            self._has_slot
-            and pool.can_free(missing, blocks)
-            and (is_alone or pool.can_free(missing + self._growth_blocks(sequence), blocks))
-        ):
+        if self._has_slot and pool.can_free(missing if is_alone else missing + self._spare_blocks, blocks):
             self._evict_until(missing, evictable, draft)
             return True
         running = self._running.unprotected(sequence, from_rank=sequence.rank + 1)
@@ -290,24 +272,21 @@ class Batcher:
         if not running or not pool.can_free(missing, [other.blocks for other in evictable]):
             return False
         if not self._has_slot:
-            needed = max(1, missing - pool.num_free)
-            victim = cheapest_victim(running, needed, pool) or running[-1]
-            self._evict(victim, missing, draft)
+            self._evict(running[-1], missing, draft)
         self._evict_until(missing, evictable, draft)
         return True
 
-    def _growth_blocks(self, newcomer: Sequence) -> int:
-        """Blocks needed beyond those that are held, and those for all that `newcomer` knows already."""
-        if self._futures is None:
-            self._futures = self._forecast.of_all(self.running)
-        return self._futures.plus(self._forecast.of(newcomer)).peak_growth_blocks(self._pool.block_size)
+    @property
+    def _spare_blocks(self) -> int:
+        """Blocks to leave free at an admission: the next one of each running sequence, and of the new one."""
+        return len(self._running) + 1
 
     # Preemption
 
     def _evict_until(self, missing: int, candidates: list[Sequence], draft: Draft) -> None:
         """Take blocks from the candidates, which have enough, until `missing` are free."""
         while missing > self._pool.num_free:
-            victim = cheapest_victim(candidates, missing - self._pool.num_free, self._pool)
+            victim = least_urgent(candidates, self._pool)
             if victim is None:  # only blocks that candidates share are left: all of them must release
                 victim = next(other for other in candidates if other.blocks)
             self._evict(victim, missing, draft)
@@ -322,10 +301,9 @@ class Batcher:
 
     def _preempt(self, victim: Sequence, draft: Draft) -> None:
         """Move a running sequence to the waiting ones, with its blocks."""
-        self._futures = None
         draft.drop(victim)
         self._stop_running(victim)
-        self._queue.put_back(victim)
+        self._queue.add(victim)
         if victim.blocks:
             self._holders[victim] = None
         self.num_preemptions += 1
@@ -348,8 +326,6 @@ class Batcher:
         self._queue.take(sequence)
         self._holders.pop(sequence, None)
         self._running.add(sequence, is_overdue=is_overdue)
-        if self._futures is not None:
-            self._futures = self._futures.plus(self._forecast.of(sequence))
         if self._reuse_prefixes:
             first_own = sequence.num_computed_tokens // self._pool.block_size
             self._in_flight.start(sequence, self._reusable_digests(sequence)[first_own:])
@@ -360,7 +336,7 @@ class Batcher:
 
     def _requeue(self, released: list[Sequence]) -> None:
         for sequence in released:
-            self._queue.add(sequence)
+            self._queue.resume(sequence)
 
     def _reusable_digests(self, sequence: Sequence) -> list[bytes]:
         """Digests of the blocks a sequence may share with others."""

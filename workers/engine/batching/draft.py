@@ -33,8 +33,6 @@ class Draft:
         self.tokens_left = max_num_batched_tokens
         self.token_counts: dict[Sequence, int] = {}
         self.preempted: set[Sequence] = set()
-        self.is_short_of_blocks = False
-        """A running sequence had to stop for want of blocks; admitting others would add to that."""
         self._budget = budget
 
     def tokens_for(self, sequence: Sequence) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .kv_blocks import BlockPool
-from .sequence import Sequence
+from .sequence import Sequence, urgency
 
 
 def tail_to_free(sequence: Sequence, needed: int, pool: BlockPool) -> tuple[int, int]:
@@ -33,20 +33,12 @@ def release_tail(sequence: Sequence, needed: int, pool: BlockPool) -> None:
     sequence.num_computed_tokens = min(sequence.num_computed_tokens, kept * pool.block_size)
 
 
-def cheapest_victim(candidates: Iterable[Sequence], needed: int, pool: BlockPool) -> Sequence | None:
-    """Which sequence releases blocks: least urgent class, then least progress lost per block, then youngest.
+def least_urgent(candidates: Iterable[Sequence], pool: BlockPool) -> Sequence | None:
+    """Which sequence releases blocks: of the least urgent class the youngest, so that those before it end.
 
     None if no candidate has a block that would become free.
     """
-    best, best_cost = None, (0, 0.0, 0)
-    for candidate in candidates:
-        num_released, freed = tail_to_free(candidate, needed, pool)
-        if freed == 0:
-            continue
-        kept_tokens = (len(candidate.blocks) - num_released) * pool.block_size
-        lost = max(0, candidate.num_computed_tokens - kept_tokens)
-        rank, arrival = candidate.urgency
-        cost = (-rank, lost / freed, -arrival)
-        if best is None or cost < best_cost:
-            best, best_cost = candidate, cost
-    return best
+    for candidate in sorted(candidates, key=urgency, reverse=True):
+        if not all(map(pool.is_shared, reversed(candidate.blocks))):
+            return candidate
+    return None

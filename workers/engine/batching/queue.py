@@ -2,12 +2,11 @@
 
 Classes come in order, except that one passed too often is overdue and admits one. Within a class:
 
-    1. preempted sequences, oldest first
-    2. rows of jobs that too many others have passed
-    3. online requests, oldest first
-    4. rows of jobs: along their tokens, so that equal beginnings come together (the depth-first order of the
-       trie of all prompts is the lexicographic order of their tokens); of the next few the longest first, so
-       that a job does not end with one long answer computed alone
+    1. of every few admissions one for rows of jobs that too many others have passed, oldest first
+    2. online requests, oldest first
+    3. rows of jobs: those that share the most whole blocks with the row taken last, then the longest. So
+       equal beginnings come together (this walks the trie of all prompts depth first), and where nothing
+       is shared a job does not end with one long answer computed alone
 
 Ages are counted in admissions; there is no clock. Every operation is logarithmic in what waits, but for the
 shifting of one array of pointers.
@@ -16,7 +15,7 @@ shifting of one array of pointers.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Literal
 
@@ -25,35 +24,38 @@ import numpy as np
 from ..request import PRIORITY_RANKS
 from .sequence import Sequence
 
-LENGTH_WINDOW = 32
-"""Rows next in prefix order among which the longest goes first. Wide enough for the end of a job, and narrow
-enough that those passed over still find their prefix in memory."""
-PASSES_MIN, PASSES_PER_WAITING = 64, 2
-"""So many others may pass a row, at least and per sequence waiting when it came: its wait is at most about
-twice that of first come, first served."""
+LENGTH_WINDOW = 128
+"""Rows with one beginning among which the longest goes first: the nearest to the last one in prefix order."""
+PASSES_BEFORE_DUE = 512
+"""Admissions to its class after which a row comes first because of its age."""
+DUE_EVERY = 8
+"""One of so many admissions goes to a row that is due. More would put a large job in order of arrival."""
 PASSES_BEFORE_OVERDUE = 64
 """Admissions of more urgent classes after which a class admits one of its own, whatever else waits."""
 PREFIX_TOKENS = 1024
 """Tokens that are compared to find equal beginnings."""
+TOKEN_BYTES = 4
 
-_Place = Literal["returned", "online", "bulk"]
+_Place = Literal["online", "bulk"]
+_Ranked = tuple[int, int, Sequence]
+"""What it is ranked by, its arrival, and the sequence."""
 _PrefixEntry = tuple[bytes, int, Sequence]
 """The beginning of its tokens, its arrival, and the sequence."""
 
 
 class ClassQueue:
-    """Waiting sequences of one class. `work` estimates the tokens a sequence has before it."""
+    """Waiting sequences of one class."""
 
-    def __init__(self, work: Callable[[Sequence], int]) -> None:
-        self._work = work
+    def __init__(self, block_size: int) -> None:
+        self._block_bytes = block_size * TOKEN_BYTES
         self._places: dict[Sequence, _Place] = {}
         # Heaps may hold sequences that have left, or now wait elsewhere; they are dropped when met.
-        self._returned: list[tuple[int, Sequence]] = []
-        self._online: list[tuple[int, Sequence]] = []
-        self._due: list[tuple[int, int, Sequence]] = []
-        self._bulk: list[_PrefixEntry] = []  # in prefix order
+        self._online: list[_Ranked] = []  # by arrival
+        self._due: list[_Ranked] = []  # rows of jobs, by when they are due
+        self._longest: list[_Ranked] = []  # rows of jobs, by tokens they may still add, most first
+        self._bulk: list[_PrefixEntry] = []  # rows of jobs, in prefix order
         self._bulk_entries: dict[Sequence, _PrefixEntry] = {}
-        self._cursor: tuple[bytes, int] = (b"", -1)
+        self._last_prefix = b""  # of the row taken last
         self._num_taken = 0
         self._first: Sequence | None = None
 
@@ -70,27 +72,26 @@ class ClassQueue:
         arrival = sequence.urgency[1]
         if sequence.group is None:
             self._places[sequence] = "online"
-            heappush(self._online, (arrival, sequence))
+            heappush(self._online, (arrival, arrival, sequence))
         else:
             self._places[sequence] = "bulk"
             entry = self._bulk_entries[sequence] = _prefix_entry(sequence)
             insort(self._bulk, entry)
             if sequence.admission_due is None:
-                passes = PASSES_MIN + PASSES_PER_WAITING * len(self)
-                sequence.admission_due = self._num_taken + passes
+                sequence.admission_due = self._num_taken + PASSES_BEFORE_DUE
             heappush(self._due, (sequence.admission_due, arrival, sequence))
+            heappush(self._longest, (-_tokens_to_come(sequence), arrival, sequence))
         self._first = None
 
-    def put_back(self, sequence: Sequence) -> None:
-        """Take back a preempted sequence: it precedes those that never ran."""
-        self._places[sequence] = "returned"
-        heappush(self._returned, (sequence.urgency[1], sequence))
-        self._first = None
+    def resume(self, sequence: Sequence) -> None:
+        """Take back a sequence whose prefix has been computed: rows of jobs that begin so are next."""
+        self.add(sequence)
+        if sequence.group is not None:
+            self._last_prefix = self._bulk_entries[sequence][0]
 
     def take(self, sequence: Sequence) -> None:
         """Remove a sequence that is admitted."""
-        if self._places[sequence] != "returned":
-            self._num_taken += 1
+        self._num_taken += 1
         self.discard(sequence)
 
     def discard(self, sequence: Sequence) -> None:
@@ -107,35 +108,50 @@ class ClassQueue:
         return self._first
 
     def _find_first(self) -> Sequence:
-        returned = self._top(self._returned, "returned")
-        if returned is not None:
-            return returned
-        while self._due and self._places.get(self._due[0][2]) != "bulk":
-            heappop(self._due)
-        if self._due and self._due[0][0] <= self._num_taken:
-            return self._due[0][2]
-        return self._top(self._online, "online") or self._next_bulk()
-
-    def _top(self, heap: list[tuple[int, Sequence]], place: _Place) -> Sequence | None:
-        while heap and self._places.get(heap[0][1]) != place:
-            heappop(heap)
-        return heap[0][1] if heap else None
+        due = _top(self._due, "bulk", self._places)
+        if due is not None and due[0] <= self._num_taken and self._num_taken % DUE_EVERY == 0:
+            return due[2]
+        online = _top(self._online, "online", self._places)
+        return online[2] if online is not None else self._next_bulk()
 
     def _next_bulk(self) -> Sequence:
-        """The longest of the next few in prefix order, from where the last one was taken, round and round."""
-        start = bisect_left(self._bulk, self._cursor)
-        if start == len(self._bulk):
-            start = 0
-        window = self._bulk[start : start + LENGTH_WINDOW]
-        self._cursor = window[0][:2]
-        return max((sequence for _, _, sequence in window), key=self._work)
+        related = self._related()
+        if related:
+            sequence = max((sequence for _, _, sequence in related), key=_tokens_to_come)
+        else:
+            longest = _top(self._longest, "bulk", self._places)
+            assert longest is not None, "a class has members, and none anywhere"
+            sequence = longest[2]
+        self._last_prefix = self._bulk_entries[sequence][0]
+        return sequence
+
+    def _related(self) -> list[_PrefixEntry]:
+        """Rows near the one taken last that share the most blocks with it; none if none shares one."""
+        place = bisect_left(self._bulk, (self._last_prefix,))
+        neighbours = self._bulk[max(0, place - 1) : place + 1]
+        num_shared = max((self._num_shared_bytes(entry[0]) for entry in neighbours), default=0)
+        if num_shared == 0:
+            return []
+        beginning = self._last_prefix[:num_shared]
+        start = bisect_left(self._bulk, (beginning,))
+        stop = bisect_left(self._bulk, (beginning + b"\xff",))  # above all that begin so: tokens have 31 bits
+        near = LENGTH_WINDOW // 2
+        return self._bulk[max(start, place - near) : min(stop, place + near)]
+
+    def _num_shared_bytes(self, prefix: bytes) -> int:
+        """Of whole blocks that a row has in common with the row taken last."""
+        last, size = self._last_prefix, self._block_bytes
+        shared = 0
+        while shared + size <= len(last) and last[shared : shared + size] == prefix[shared : shared + size]:
+            shared += size
+        return shared
 
 
 class WaitingQueue:
     """Waiting sequences of all classes."""
 
-    def __init__(self, work: Callable[[Sequence], int]) -> None:
-        self._classes = [ClassQueue(work) for _ in PRIORITY_RANKS]
+    def __init__(self, block_size: int) -> None:
+        self._classes = [ClassQueue(block_size) for _ in PRIORITY_RANKS]
         self._passes = [0] * len(self._classes)
 
     def __len__(self) -> int:
@@ -151,9 +167,9 @@ class WaitingQueue:
     def add(self, sequence: Sequence) -> None:
         self._classes[sequence.rank].add(sequence)
 
-    def put_back(self, sequence: Sequence) -> None:
-        """Take back a preempted sequence."""
-        self._classes[sequence.rank].put_back(sequence)
+    def resume(self, sequence: Sequence) -> None:
+        """Take back a sequence whose prefix has been computed."""
+        self._classes[sequence.rank].resume(sequence)
 
     def discard(self, sequence: Sequence) -> None:
         self._classes[sequence.rank].discard(sequence)
@@ -180,3 +196,15 @@ def _prefix_entry(sequence: Sequence) -> _PrefixEntry:
     """Sorts as the tokens do. Compared as bytes, hence big-endian: far faster than number by number."""
     tokens = np.array(sequence.token_ids[: min(PREFIX_TOKENS, sequence.num_prompt_tokens)], dtype=">u4")
     return tokens.tobytes(), sequence.urgency[1], sequence
+
+
+def _top(heap: list[_Ranked], place: _Place, places: dict[Sequence, _Place]) -> _Ranked | None:
+    """The first of a heap that still waits in that place."""
+    while heap and places.get(heap[0][2]) != place:
+        heappop(heap)
+    return heap[0] if heap else None
+
+
+def _tokens_to_come(sequence: Sequence) -> int:
+    """At the most, which is all that is known: exact for a request that ignores the end of its text."""
+    return sequence.num_tokens_max - sequence.num_tokens

@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Iterator
 
 from ..request import PRIORITY_RANKS
-from .sequence import Sequence
+from .sequence import Sequence, urgency
 
 OVERDUE_TOKENS = 16
 """New tokens that a sequence admitted as overdue computes before more urgent classes may preempt it."""
@@ -53,7 +53,3 @@ class RunningSet:
             for other in members
             if other.rank == sequence.rank or other.num_tokens >= other.protected_until_tokens
         ]
-
-
-def urgency(sequence: Sequence) -> tuple[int, int]:
-    return sequence.urgency

@@ -40,7 +40,6 @@ class Sequence:
         "num_cached_tokens",
         "num_computed_tokens",
         "num_computed_tokens_max",
-        "num_expected_tokens",
         "num_promised",
         "num_prompt_tokens",
         "num_tokens_max",
@@ -70,7 +69,6 @@ class Sequence:
         self.promised_row = 0  # of the last promised token, among those its step samples
         self.num_computed_tokens_max = 0  # the most there ever were; fewer now means computing again
         self.num_cached_tokens: int | None = None  # None until first admitted
-        self.num_expected_tokens = 0  # at its end; estimated anew when it has more
         self.admission_due: int | None = None  # the admission at which it comes first, once it waits
         self.protected_until_tokens = 0  # with fewer tokens, more urgent classes cannot preempt it
         self.blocks: list[int] = []  # changed by `add_blocks` and `drop_blocks` only, in place
@@ -154,6 +152,11 @@ class Sequence:
             tokens = self.token_ids[len(known) * block_size : count * block_size]
             known += chain_digests(known[-1] if known else root, tokens, block_size)
         return known[:count]
+
+
+def urgency(sequence: Sequence) -> tuple[int, int]:
+    """To sort by: most urgent first."""
+    return sequence.urgency
 
 
 def seed_from_id(request_id: str) -> int:

@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 
 from workers.engine.batching.batcher import Batcher, Chunk
 from workers.engine.batching.kv_blocks import BlockPool
-from workers.engine.batching.output_lengths import OutputLengths
 from workers.engine.batching.sequence import Sequence
 from workers.engine.request import PRIORITY_RANKS, PriorityClass, Request
 
 CLASSES: list[PriorityClass] = ["interactive", "standard", "background"]
 
 
-class Shortsighted(OutputLengths):
-    """Expects every answer to end with its next token, so that too many are admitted and some have to go."""
+class Crowded(Batcher):
+    """Leaves no spare blocks, so that too many are admitted and some have to go."""
 
-    def expect(self, group: str | None, num_output_tokens: int) -> int:
-        return num_output_tokens + 1
+    _spare_blocks = 0
 
 
 class FakeModel:
@@ -34,16 +32,15 @@ class FakeModel:
         block_size: int = 4,
         slots: int = 8,
         budget: int = 16,
-        lengths: OutputLengths | None = None,
+        is_crowded: bool = False,
         step_budget_ms: float | None = None,
     ) -> None:
         self.pool = BlockPool(blocks, block_size)
         self.slots, self.budget = slots, budget
-        self.batcher = Batcher(
+        self.batcher = (Crowded if is_crowded else Batcher)(
             self.pool,
             max_num_seqs=slots,
             max_num_batched_tokens=budget,
-            output_lengths=lengths,
             step_budget_ms=step_budget_ms,
         )
         self.arrivals = 0
@@ -75,7 +72,7 @@ class FakeModel:
             if is_last:
                 sequence.append(sequence.num_tokens)
                 if sequence.num_tokens >= self.ends_at.get(sequence.id, sequence.num_tokens_max):
-                    self.batcher.finish(sequence)
+                    self.batcher.remove(sequence)
                     self.finished.append(sequence.id)
         self.batcher.check_integrity()
         return chunks
@@ -127,7 +124,7 @@ def test_a_waiting_interactive_sequence_takes_a_slot_from_bulk_at_the_next_step(
 
 @pytest.mark.parametrize("blocks_free", [983, 2, 1])
 def test_a_sequence_that_gives_up_its_slot_keeps_the_blocks_that_are_not_needed(blocks_free: int) -> None:
-    model = FakeModel(blocks=17 + blocks_free, slots=2, budget=64, lengths=Shortsighted())
+    model = FakeModel(blocks=17 + blocks_free, slots=2, budget=64, is_crowded=True)
     model.add("bulk-0", prompt=30, new=30, priority="background")
     victim = model.add("bulk-1", prompt=33, new=30, priority="background")
     model.step()
@@ -166,7 +163,7 @@ def test_interactive_prompts_get_the_budget_before_bulk_prompts_that_came_first(
 
 
 def test_nothing_is_evicted_for_a_sequence_that_would_not_fit_even_then() -> None:
-    model = FakeModel(blocks=10, budget=64, lengths=Shortsighted())
+    model = FakeModel(blocks=10, budget=64, is_crowded=True)
     model.add("first", prompt=24, new=10, priority="interactive")
     model.add("bulk", prompt=6, new=10, priority="background")
     model.step()
@@ -187,7 +184,7 @@ def test_classes_of_equal_urgency_do_not_evict_each_other_to_get_in() -> None:
 
 
 def test_the_youngest_of_the_least_urgent_class_is_preempted_first() -> None:
-    model = FakeModel(blocks=9, budget=64, lengths=Shortsighted())
+    model = FakeModel(blocks=9, budget=64, is_crowded=True)
     model.add("old", prompt=7, new=25, priority="background")
     model.add("online", prompt=7, new=25, priority="interactive")
     model.add("young", prompt=7, new=25, priority="background")
@@ -199,21 +196,23 @@ def test_the_youngest_of_the_least_urgent_class_is_preempted_first() -> None:
 
 
 def test_a_preempted_sequence_goes_back_to_its_place_and_keeps_its_tokens() -> None:
-    model = FakeModel(blocks=6, budget=64, lengths=Shortsighted())
+    model = FakeModel(blocks=6, budget=64, is_crowded=True)
     model.add("a", prompt=8, new=10)
-    victim = model.add("b", prompt=8, new=10)
-    model.add("c", prompt=8, new=10)
+    model.add("b", prompt=8, new=10)
+    victim = model.add("c", prompt=8, new=10)
     while model.batcher.num_preemptions == 0:
         model.step()
+    model.add("d", prompt=8, new=10)
 
-    assert [sequence.id for sequence in model.batcher.waiting] == ["b", "c"]
+    assert [sequence.id for sequence in model.batcher.waiting] == ["c", "d"]
     assert victim.num_output_tokens > 0
     model.run()
     assert victim.num_output_tokens == 10
+    assert model.finished == ["a", "b", "c", "d"]
 
 
 def test_a_victim_gives_up_only_as_many_tail_blocks_as_are_needed() -> None:
-    model = FakeModel(blocks=9, budget=64, lengths=Shortsighted())
+    model = FakeModel(blocks=9, budget=64, is_crowded=True)
     first = model.add("first", prompt=14, new=6)
     victim = model.add("victim", prompt=14, new=6)
     model.step()
@@ -226,7 +225,7 @@ def test_a_victim_gives_up_only_as_many_tail_blocks_as_are_needed() -> None:
 
 
 def test_what_a_victim_lost_is_counted_when_it_is_computed_again() -> None:
-    model = FakeModel(blocks=9, budget=64, lengths=Shortsighted())
+    model = FakeModel(blocks=9, budget=64, is_crowded=True)
     model.add("bulk", prompt=30, new=6, priority="background")
     model.step()
     model.add("urgent", prompt=10, new=2, priority="interactive")
@@ -239,17 +238,29 @@ def test_what_a_victim_lost_is_counted_when_it_is_computed_again() -> None:
     assert model.batcher.num_tokens_recomputed == 6
 
 
-def test_within_a_class_the_sequence_that_loses_least_is_the_victim() -> None:
-    model = FakeModel(blocks=13, budget=64, lengths=Shortsighted())
-    model.add("full-tail", prompt=15, new=9, priority="background")
+def test_within_a_class_the_youngest_sequence_is_the_victim_whatever_it_loses() -> None:
+    model = FakeModel(blocks=13, budget=64, is_crowded=True)
+    model.add("first", prompt=15, new=9, priority="background")
     model.add("short-tail", prompt=13, new=9, priority="background")
-    model.add("full-tail-too", prompt=15, new=9, priority="background")
+    model.add("youngest", prompt=15, new=9, priority="background")
     model.step()
     assert model.batcher.num_running == 3
     model.add("urgent", prompt=8, new=4, priority="interactive")
     model.step()
 
-    assert [sequence.id for sequence in model.batcher.waiting] == ["short-tail"]
+    assert [sequence.id for sequence in model.batcher.waiting] == ["youngest"]
+
+
+def test_a_block_is_left_for_each_running_sequence_and_the_new_one() -> None:
+    """Three blocks each for the prompts of two; of eight, the third's would leave none to grow into."""
+    model = FakeModel(blocks=8, budget=64)
+    for number in range(3):
+        model.add(str(number), prompt=9, new=8)
+    model.step()
+
+    assert model.batcher.num_running == 2
+    model.run()
+    assert model.batcher.num_preemptions == 0
 
 
 def test_memory_as_wide_as_one_sequence_still_serves_all_of_them() -> None:

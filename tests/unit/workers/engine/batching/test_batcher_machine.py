@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.unit.workers.engine.batching.test_batcher import CLASSES, FakeModel, Shortsighted
+from tests.unit.workers.engine.batching.test_batcher import CLASSES, FakeModel
 from workers.engine.batching.draft import step_shape
 from workers.engine.batching.sequence import Sequence
 from workers.engine.request import PriorityClass, Request
@@ -22,16 +22,15 @@ class BatcherMachine(RuleBasedStateMachine):
         block_size=st.integers(1, 4),
         slots=st.integers(1, 5),
         budget=st.integers(1, 24),
-        is_shortsighted=st.booleans(),
+        is_crowded=st.booleans(),
     )
-    def start(self, blocks: int, block_size: int, slots: int, budget: int, is_shortsighted: bool) -> None:
-        lengths = Shortsighted() if is_shortsighted else None
+    def start(self, blocks: int, block_size: int, slots: int, budget: int, is_crowded: bool) -> None:
         self.model = FakeModel(
             blocks=blocks,
             block_size=block_size,
             slots=slots,
             budget=budget,
-            lengths=lengths,
+            is_crowded=is_crowded,
             step_budget_ms=5.0,
         )
         self.capacity = blocks * block_size
