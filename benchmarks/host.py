@@ -1,8 +1,12 @@
 """What a decoding step costs on the host: planning, laying out, and the books after it. Without a model.
 
-Each part is timed by the CPU time of the one thread that does it; the least over all steps is given, and the
-median. With changes, some sequences end in each step, and as many come, with prompts as long as the context,
-which are computed in that step.
+Each part is timed by the CPU time of the one thread that does it; the least is given, and the median. Three
+kinds of steps:
+
+  - all sequences decode;
+  - a step holds at most 2,048 tokens; one sequence ends and one comes, with a prompt of the context's length, in
+    as many steps as its chunks take, and a figure is the mean over these steps;
+  - some end and as many come in every step, whose prompts are computed in it whole.
 
     python -m benchmarks.host [--sizes 256x8192,512x1024] [--steps 60] [--changes 4]
 """
@@ -15,7 +19,8 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from functools import partial
+from statistics import mean, median
 from typing import TypeVar
 
 import torch
@@ -31,6 +36,7 @@ BLOCK_SIZE = 32
 OUTPUT_TOKENS = 1_000
 STEP_SECONDS = 0.02
 VOCAB_SIZE = 50_000
+BATCHED_TOKENS = 2_048
 CPU = torch.device("cpu")
 PARTS = ("plan", "lay out", "advance", "settle")
 WARM_UP_STEPS = 3
@@ -49,13 +55,14 @@ class Cost:
 class Host:
     """A batcher full of decoding sequences, and what the engine does around the model."""
 
-    def __init__(self, num_seqs: int, context: int, changes: int) -> None:
+    def __init__(self, num_seqs: int, context: int, changes: int, batched_tokens: int | None = None) -> None:
+        """`batched_tokens`: at most so many in a step; None has room for all prompts that come."""
         blocks_per_seq = (context + OUTPUT_TOKENS) // BLOCK_SIZE + 1
         self._pool = BlockPool((num_seqs + 2 * changes) * blocks_per_seq, BLOCK_SIZE)
         self._batcher = Batcher(
             self._pool,
             max_num_seqs=num_seqs,
-            max_num_batched_tokens=num_seqs + max(1, changes) * context,
+            max_num_batched_tokens=batched_tokens or num_seqs + max(1, changes) * context,
             step_budget_ms=50.0,
         )
         self._context = context
@@ -89,21 +96,22 @@ class Host:
         self._timed("advance", lambda: self._advance(chunks))
         self._timed("settle", lambda: self._settle(chunks, starts, sampled))
 
-    def measure(self, steps: int, changes: int) -> Cost:
-        """The cost of `steps` steps, with as many ends and admissions in each."""
+    def measure(self, steps: int, changes: int, period: int = 1) -> Cost:
+        """The cost of a step, of `steps`, with as many ends and admissions in every `period`-th."""
         gc.collect()
         gc.disable()  # a worker's collections are those of the whole process
-        for step in range(WARM_UP_STEPS + steps):
-            if step == WARM_UP_STEPS:
+        for step in range((WARM_UP_STEPS + steps) * period):
+            if step == WARM_UP_STEPS * period:
                 self._seconds = {part: [] for part in PARTS}
-            self.add(changes)
-            self._timed("settle", lambda: self.end(changes))
+            now = changes if step % period == 0 else 0
+            self.add(now)
+            self._timed("settle", partial(self.end, now))
             ended = self._seconds["settle"].pop()
             self.step()
             self._seconds["settle"][-1] += ended
         gc.enable()
-        totals = [sum(parts) for parts in zip(*self._seconds.values(), strict=True)]
-        timings = {**self._seconds, "in all": totals}
+        timings = {part: _means(seconds, period) for part, seconds in self._seconds.items()}
+        timings["in all"] = [sum(parts) for parts in zip(*timings.values(), strict=True)]
         return Cost(
             {part: 1000 * min(values) for part, values in timings.items()},
             {part: 1000 * median(values) for part, values in timings.items()},
@@ -128,6 +136,11 @@ class Host:
         return result
 
 
+def _means(values: Sequence[float], count: int) -> list[float]:
+    """Of every `count` values after one another."""
+    return [mean(values[start : start + count]) for start in range(0, len(values), count)]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="What a decoding step costs on the host.")
     parser.add_argument("--sizes", default="256x8192,512x1024", help="running x tokens of context, by commas")
@@ -137,11 +150,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("| running x context | |", " | ".join([*PARTS, "in all"]), "| CPU ms per step: least (median)")
     for size in options.sizes.split(","):
         num_seqs, context = map(int, size.split("x"))
-        for name, changes in (
-            ("decoding", 0),
-            (f"{options.changes} ends, {options.changes} come", options.changes),
+        most = max(BATCHED_TOKENS, 2 * num_seqs)
+        period = -(-context // (most - num_seqs))
+        for name, changes, batched_tokens, every in (
+            ("decoding", 0, None, 1),
+            (f"1 ends and 1 comes in {period} steps of up to {most}", 1, most, period),
+            (f"{options.changes} end and {options.changes} come in each", options.changes, None, 1),
         ):
-            cost = Host(num_seqs, context, changes).measure(options.steps, changes)
+            host = Host(num_seqs, context, changes, batched_tokens)
+            cost = host.measure(max(2, options.steps // every), changes, every)
             cells = [f"{cost.least[part]:.2f} ({cost.median[part]:.2f})" for part in cost.least]
             print(f"| {num_seqs} x {context} | {name} |", " | ".join(cells), "|", flush=True)
 

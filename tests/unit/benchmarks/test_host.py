@@ -19,4 +19,4 @@ def test_the_table_has_a_line_per_size_and_kind_of_step(capsys: pytest.CaptureFi
     main(["--sizes", "2x40,3x64", "--steps", "2", "--changes", "1"])
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("|")[1].strip() for line in lines[1:]] == ["2 x 40", "2 x 40", "3 x 64", "3 x 64"]
+    assert [line.split("|")[1].strip() for line in lines[1:]] == ["2 x 40"] * 3 + ["3 x 64"] * 3

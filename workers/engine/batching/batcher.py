@@ -125,7 +125,10 @@ class Batcher:
 
         All its tokens are known by now. If its sequence has lost blocks since, those are not published.
         """
-        sequence, size = chunk.sequence, self._pool.block_size
+        size = self._pool.block_size
+        if start // size == (start + chunk.num_tokens) // size:  # most steps of a sequence that decodes
+            return
+        sequence = chunk.sequence
         stop = min(start + chunk.num_tokens, sequence.num_computed_tokens)
         if self._reuse_prefixes and stop // size > start // size:
             full = slice(start // size, stop // size)
@@ -197,6 +200,9 @@ class Batcher:
 
     def _count_left_out(self, draft: Draft) -> None:
         """Has a class been kept from advancing by a more urgent one?"""
+        if len(draft.token_counts) == len(self._running):
+            self._steps_left_out = 0
+            return
         most_urgent = min((sequence.rank for sequence in draft.token_counts), default=0)
         is_left_out = any(
             sequence not in draft.token_counts and sequence.num_uncomputed_tokens > 0

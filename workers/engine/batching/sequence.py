@@ -35,6 +35,7 @@ class Sequence:
         "block_digests",
         "block_row",
         "blocks",
+        "counts_tokens",
         "group",
         "id",
         "num_cached_tokens",
@@ -75,7 +76,8 @@ class Sequence:
         self.block_row: NDArray[np.int32] = np.zeros(BLOCK_ROW_MIN, dtype=np.int32)  # `blocks`, then zeros
         self.block_digests: list[bytes] = []
         self.seed = request.sampling.seed if request.sampling.seed is not None else seed_from_id(request.id)
-        if request.sampling.has_penalties:
+        self.counts_tokens = request.sampling.has_penalties
+        if self.counts_tokens:
             # Only the penalty on repetition looks at the prompt.
             counted = request.prompt_token_ids if request.sampling.repetition_penalty != 1.0 else ()
             self.token_counts = TokenCounts(counted, request.output_token_ids)
@@ -120,14 +122,13 @@ class Sequence:
 
     def append(self, token: int) -> None:
         self.token_ids.append(token)
-        if self.sampling.has_penalties:
+        if self.counts_tokens:
             self.token_counts.add(token)
 
     def add_blocks(self, blocks: Seq[int]) -> None:
         """Hold these too, after those held already."""
         start, stop = len(self.blocks), len(self.blocks) + len(blocks)
-        if stop > len(self.block_row):
-            self.widen_block_row(stop)
+        self.widen_block_row(stop)
         self.block_row[start:stop] = blocks
         self.blocks += blocks
 
@@ -139,7 +140,9 @@ class Sequence:
         return dropped
 
     def widen_block_row(self, width: int) -> None:
-        """Make room for at least `width` blocks in `block_row`."""
+        """Make room for at least `width` blocks in `block_row`, if there is not."""
+        if width <= len(self.block_row):
+            return
         widened = np.zeros(max(width, 2 * len(self.block_row)), dtype=np.int32)
         widened[: len(self.blocks)] = self.blocks
         self.block_row = widened

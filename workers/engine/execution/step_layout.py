@@ -114,10 +114,11 @@ def _column(values: list[int]) -> NDArray[np.int64]:
 
 def _block_tables(sequences: list[Sequence], width: int) -> NDArray[np.int32]:
     """Every sequence keeps a row of its own, which changes with its blocks: here they are only copied."""
-    for sequence in sequences:
-        if len(sequence.block_row) < width:
-            sequence.widen_block_row(width)
     rows = [sequence.block_row[:width] for sequence in sequences]
+    if min(map(len, rows)) < width:
+        for sequence in sequences:
+            sequence.widen_block_row(width)
+        rows = [sequence.block_row[:width] for sequence in sequences]
     return np.concatenate(rows).reshape(len(rows), width)
 
 
