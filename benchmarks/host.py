@@ -4,8 +4,8 @@ Each part is timed by the CPU time of the one thread that does it; the least is 
 kinds of steps:
 
   - all sequences decode;
-  - a step holds at most 2,048 tokens; one sequence ends and one comes, with a prompt of the context's length, in
-    as many steps as its chunks take, and a figure is the mean over these steps;
+  - a step holds at most 2,048 tokens; one sequence ends and one comes, with a prompt of the context's length,
+    in as many steps as its chunks take, and a figure is the mean over these steps;
   - some end and as many come in every step, whose prompts are computed in it whole.
 
     python -m benchmarks.host [--sizes 256x8192,512x1024] [--steps 60] [--changes 4]
