@@ -17,12 +17,18 @@ PACKED_INPUTS_MIN = 16
 
 
 class PackedLinear(torch.nn.Module):
-    """Stands in for a `torch.nn.Linear` whose weight has been packed."""
+    """Stands in for a `torch.nn.Linear` whose weight has been packed.
 
-    def __init__(self, linear: Linear, packed_dtype: torch.dtype) -> None:
+    Its `weight` has shape, dtype and device, which other modules may ask for, and NaN for numbers: what is
+    computed with it is noticed by the self-test.
+    """
+
+    def __init__(self, linear: Linear, packed_dtype: torch.dtype, dtype: torch.dtype) -> None:
         super().__init__()
         self._linear = linear
         self._packed_dtype = packed_dtype
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight = torch.full((), torch.nan, dtype=dtype).expand(self.out_features, self.in_features)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., in_features]` to `[..., out_features]`, in the dtype of `x`."""
@@ -32,18 +38,18 @@ class PackedLinear(torch.nn.Module):
         return out.to(x.dtype).view(*x.shape[:-1], self._linear.out_features)
 
 
-def pack_modules(module: Any, packing: Packing, *, head: Any = None) -> int:
+def pack_modules(module: Any, packing: Packing, dtype: torch.dtype, *, head: Any = None) -> int:
     """Replace the linear layers and experts below `module` by packed ones, freeing their weights.
 
+    `dtype` is the model's; layers that it keeps in another, as some keep their router in float32, stay.
     `head` is the layer that makes logits. Layers that share their weight with an embedding keep that one too.
     Returns how many were replaced.
     """
-    packed_dtype = _packed_dtype(module)
     shared = {id(each.weight) for each in module.modules() if isinstance(each, torch.nn.Embedding)}
     files, count = MappedFiles(), 0
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            packed = _packed(child, packing, is_head=child is head, packed_dtype=packed_dtype)
+            packed = _packed(child, packing, dtype, is_head=child is head)
             if packed is not None:
                 if id(getattr(child, "weight", None)) not in shared:
                     free(child, files)
@@ -52,19 +58,15 @@ def pack_modules(module: Any, packing: Packing, *, head: Any = None) -> int:
     return count
 
 
-def _packed_dtype(module: Any) -> torch.dtype:
-    """All the kernels know."""
-    is_bfloat16 = next(module.parameters()).dtype == torch.bfloat16
-    return torch.bfloat16 if is_bfloat16 else torch.float32
-
-
-def _packed(
-    child: Any, packing: Packing, *, is_head: bool, packed_dtype: torch.dtype
-) -> torch.nn.Module | None:
+def _packed(child: Any, packing: Packing, dtype: torch.dtype, *, is_head: bool) -> torch.nn.Module | None:
     """What stands in for a module; None if it stays."""
-    if type(child) in (torch.nn.Linear, Conv1D) and weight_of(child).shape[1] >= PACKED_INPUTS_MIN:
+    packed_dtype = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32  # all the kernels know
+    if type(child) in (torch.nn.Linear, Conv1D) and child.weight.dtype == dtype:
+        weight = weight_of(child).contiguous()
+        if weight.shape[1] < PACKED_INPUTS_MIN:
+            return None
         pack = packing.head if is_head else packing.layers
-        return PackedLinear(pack(weight_of(child).contiguous(), bias_of(child)), packed_dtype)
+        return PackedLinear(pack(weight, bias_of(child)), packed_dtype, dtype)
     if packing.experts is not None and is_experts(child) and child.down_proj.dtype == packed_dtype:
         return pack_experts(child, packing.experts)
     return None

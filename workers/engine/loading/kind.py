@@ -81,7 +81,12 @@ def kind_of(config: Any, name: str, *, has_modules: bool) -> CheckpointKind:
             return "encoder"
         raise UnsupportedModel(name, f"its config.json names no architecture; {_SERVED}")
     if _generates(architecture, config):
-        return "encoder" if has_modules else "decoder"
+        if has_modules:
+            return "encoder"
+        if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+            reason = f"transformers loads no decoder from a configuration of {config.model_type}"
+            raise UnsupportedModel(name, f"{reason} ({architecture}); {_SERVED}")
+        return "decoder"
     if architecture in _base_models() or (has_modules and architecture.endswith(_PREDICTS)):
         return "encoder"
     tasks = (task for suffix, task in _OTHER_TASKS.items() if architecture.endswith(suffix))

@@ -77,8 +77,11 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     device, dtype = model.device, model.dtype
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
     attention = resolve_attention_backend(config.attention_backend, device, dtype, kv_dtype)
+    name = weights.model_id(config.model)
+    # Before its context, so that a model that is not served is refused for what it is.
+    checked = check_model(model, name, attention)
     facts = ModelFacts(
-        id=weights.model_id(config.model),
+        id=name,
         vocab_size=model.config.get_text_config().vocab_size,
         context_length=context_length(model.config, tokenizer, config.max_model_len),
         eos_token_ids=weights.eos_token_ids(model, tokenizer),
@@ -88,13 +91,12 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
         device=device.type,
         attention_backend=attention,
     )
-    checked = check_model(model, facts.id, attention)
-    forward_pass = _forward_pass(config, model, checked, facts.id, attention)
+    forward_pass = _forward_pass(config, model, checked, name, attention)
     step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype)
     del model
     return_free_memory()
     how = f"{dtype} on {device}, weights {config.weight_dtype}, KV {kv_dtype}, attention by {attention}"
-    log.info("model loaded: %s, %s%s", facts.id, how, ", deterministic" if config.deterministic else "")
+    log.info("model loaded: %s, %s%s", name, how, ", deterministic" if config.deterministic else "")
     return LoadedModel(facts, forward_pass, checked.shapes, dtype, kv_dtype, device, attention, step_bytes)
 
 
@@ -156,13 +158,24 @@ def _written_out(
     except UnsupportedModel as difference:  # it looked plain and is not; its weights are gone
         _refuse_if_deterministic(config, name, difference)
         log.info("model %s runs through its own modules: %s", name, difference)
-        model = weights.load_model(config, model.device)
-        check_model(model, name, attention)
-    num_packed = pack_modules(model, packing, head=model.get_output_embeddings())
+        model = _reloaded(config, model, name, attention)
+    num_packed = pack_modules(model, packing, model.dtype, head=model.get_output_embeddings())
     log.debug("model %s: %d layers packed", name, num_packed)
-    forward_pass = ModulePass(model)
-    prove(forward_pass, is_held=True)
-    return forward_pass
+    try:
+        prove(ModulePass(model), is_held=True)
+    except UnsupportedModel as difference:  # its modules do more with a layer than call it
+        if config.weight_dtype != "auto":
+            raise
+        log.warning("model %s runs without packed layers, more slowly: %s", name, difference)
+        model = _reloaded(config, model, name, attention)
+    return ModulePass(model)
+
+
+def _reloaded(config: EngineConfig, model: Any, name: str, attention: str) -> Any:
+    """The model once more, proven again: packing has taken its weights."""
+    model = weights.load_model(config, model.device)
+    check_model(model, name, attention)
+    return model
 
 
 def _refuse_if_deterministic(config: EngineConfig, name: str, difference: Exception) -> None:

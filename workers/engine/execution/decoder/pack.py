@@ -66,14 +66,14 @@ def read_decoder(
     own = [each.mlp for each in facts.layer_facts if not isinstance(each.mlp, MlpFacts)]
     if own and not allows_modules:
         raise NotPlain(f"its {own[0]} is a module of its own kind")
-    return Decoder(_Packer(facts, packing).pack(calls), NativeOperations(dtype))
+    return Decoder(_Packer(facts, packing, dtype).pack(calls), NativeOperations(dtype))
 
 
 class _Packer:
     """Makes packed weights of modules, and frees theirs."""
 
-    def __init__(self, facts: DecoderFacts, packing: Packing) -> None:
-        self._facts, self._packing = facts, packing
+    def __init__(self, facts: DecoderFacts, packing: Packing, dtype: torch.dtype) -> None:
+        self._facts, self._packing, self._dtype = facts, packing, dtype
         self._files = MappedFiles()
         self._rotaries = [Rotary(call.tables) for call in facts.rotaries]
 
@@ -108,7 +108,7 @@ class _Packer:
             mlp = self._mlp(module, facts.mlp)
         else:
             mlp = ModuleMlp(module.get_submodule(facts.mlp))
-            pack_modules(mlp.module, self._packing)
+            pack_modules(mlp.module, self._packing, self._dtype)
         return DecoderLayer(
             input_norm=_norm_at(module, facts.input_norm),
             attention=self._attention(module, facts.attention, call),

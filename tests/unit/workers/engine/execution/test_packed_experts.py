@@ -91,6 +91,6 @@ def test_experts_of_another_kind_stay_modules(tmp_path: Path) -> None:
 def test_the_memory_of_packed_experts_is_given_back(tmp_path: Path) -> None:
     model = load(save_model(tmp_path, "mixtral", **FAMILIES["mixtral"]))
     module = experts_of(model)
-    pack_modules(model, native_packing("float32"), head=model.get_output_embeddings())
+    pack_modules(model, native_packing("float32"), torch.float32, head=model.get_output_embeddings())
     assert isinstance(experts_of(model), PackedExperts)
     assert module.gate_up_proj.numel() == module.down_proj.numel() == 0

@@ -93,6 +93,11 @@ def test_any_other_task_is_refused_with_what_would_be_served(
         kind(architecture, model_type, has_modules=has_modules)
 
 
+def test_a_text_model_that_transformers_cannot_load_alone_is_refused_without_its_list_of_all_others() -> None:
+    with pytest.raises(UnsupportedModel, match="loads no decoder from a configuration of mllama_text_model"):
+        kind("MllamaForCausalLM", "mllama_text_model")
+
+
 def test_a_decoder_is_not_loaded_from_a_classifier(tmp_path: Path) -> None:
     """Its vocabulary's head is tied to its embedding, so no weight is missing."""
     model = Qwen2ForSequenceClassification(Qwen2Config(**BASE, tie_word_embeddings=True, num_labels=3))

@@ -18,7 +18,14 @@ from tests.unit.workers.engine.tiny_models import (
     load_engine,
     save_model,
 )
-from workers.engine import Engine, EngineConfig, InvalidConfig, ModelLoadFailed, Request
+from workers.engine import (
+    Engine,
+    EngineConfig,
+    InvalidConfig,
+    ModelLoadFailed,
+    Request,
+    UnsupportedModel,
+)
 
 
 def test_the_engine_says_what_it_loaded(engine: Engine, llama: Path) -> None:
@@ -110,6 +117,16 @@ def test_a_context_longer_than_the_models_is_refused(llama: Path) -> None:
     with pytest.raises(InvalidConfig, match="max_model_len 129 exceeds the model's context of 128 tokens"):
         load_engine(llama, max_model_len=129)
     assert load_engine(llama, max_model_len=64).context_length == 64
+
+
+def test_a_model_that_is_not_served_is_refused_for_that_and_not_for_stating_no_context(
+    tmp_path: Path,
+) -> None:
+    """Setting max_model_len would not help: bloom's attention cannot be ours."""
+    directory = save_model(tmp_path / "model", "bloom", n_layer=2, n_head=4, without=("num_hidden_layers",))
+
+    with pytest.raises(UnsupportedModel, match="attention does not go through"):
+        load_engine(directory)
 
 
 def test_kv_memory_can_be_sized_in_bytes_or_left_to_the_engine(llama: Path) -> None:

@@ -58,15 +58,20 @@ SHAPES = {  # layers, experts, experts per token
     "deepseek_v3": (8, 32, 8),
     "phimoe": (8, 16, 2),
     "granitemoe": (8, 32, 8),
+    "ernie4_5_moe": (8, 32, 6),
+    "hunyuan_v1_moe": (8, 16, 4),
 }
+ROUTED_IN_FLOAT32 = ("ernie4_5_moe", "hunyuan_v1_moe")
+"""Families whose routers are float32 whatever the dtype of the model."""
+PER_TOKEN = {"ernie4_5_moe": "moe_k", "hunyuan_v1_moe": "moe_topk"}
 
 
 def fields(family: str) -> dict[str, Any]:
     layers, experts, per_token = SHAPES[family]
     is_latent = family == "deepseek_v3"
-    names = ("n_routed_experts",) if is_latent else ("num_experts", "num_local_experts")
+    names = ("n_routed_experts",) if is_latent else ("num_experts", "num_local_experts", "moe_num_experts")
     sizes = WIDE | (LATENT if is_latent else {}) | dict.fromkeys(names, experts)
-    return sizes | {"num_hidden_layers": layers, "num_experts_per_tok": per_token}
+    return sizes | {"num_hidden_layers": layers, PER_TOKEN.get(family, "num_experts_per_tok"): per_token}
 
 
 def mixture(family: str, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Any:
@@ -187,8 +192,9 @@ def test_another_way_through_a_mixture_is_proven_layer_by_layer_where_its_logits
 
 
 @pytest.mark.parametrize("weight_dtype", ["auto", "int8"])
-def test_a_mixture_in_bfloat16_is_loaded_and_answers(tmp_path: Path, weight_dtype: str) -> None:
-    directory = save_model(tmp_path / "model", "qwen3_moe", **fields("qwen3_moe"))
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", *ROUTED_IN_FLOAT32])
+def test_a_mixture_in_bfloat16_is_loaded_and_answers(tmp_path: Path, family: str, weight_dtype: str) -> None:
+    directory = save_model(tmp_path / "model", family, **fields(family))
 
     engine = load_engine(directory, dtype="bfloat16", weight_dtype=weight_dtype)
     [answer] = complete(engine, Request("one", [1, 2, 3], greedy(8)))

@@ -105,6 +105,19 @@ CASES: dict[str, dict[str, Any]] = {
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
     "gpt_oss": MIXTURE | ALTERNATING | {"head_dim": 8},
     "deepseek_v3": LATENT,
+    "deepseek_v2": LATENT | {"topk_method": "greedy"},
+    "granitemoe": MIXTURE,
+    "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 24},
+    "glm4_moe": LATENT | {"num_key_value_heads": 2, "head_dim": 8},
+    "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": 2, "head_dim": 8},  # reads its router's dtype
+    "jetmoe": MIXTURE | {"kv_channels": 8},
+    "minimax_m2": MIXTURE | {"head_dim": 8},
+    "llama4_text": MIXTURE
+    | {"head_dim": 8, "intermediate_size_mlp": 48, "layer_types": ["full_attention"] * 2},
+    "gemma4_text": GEMMA | ALTERNATING | {"global_head_dim": 8, "hidden_size_per_layer_input": 8},
+    "bitnet": {},
+    "helium": {"head_dim": 8},
+    "nanochat": {},
 }
 
 
