@@ -166,6 +166,17 @@ def _matcher(uri: ObjectUri) -> re.Pattern[str]:
         return re.compile(
             rf"{re.escape(uri.key)}(?:[^{hidden}/][^/]*/)*(?!{re.escape(_MANIFEST)}$)[^{hidden}/][^/]*"
         )
-    wildcards = {"*": "[^/]*", "?": "[^/]"}
-    pattern = "".join(wildcards.get(letter) or re.escape(letter) for letter in uri.key)
-    return re.compile(pattern + (".*" if uri.is_prefix else ""), re.DOTALL)
+    folders = "/".join(map(_folder_pattern, uri.key.split("/")))
+    return re.compile(folders + (".*" if uri.is_prefix else ""), re.DOTALL)
+
+
+def _folder_pattern(name: str) -> str:
+    """One name of a path. What follows a star is looked for once, at its first place: linear in the key."""
+    first, *others = (
+        "".join("[^/]" if letter == "?" else re.escape(letter) for letter in piece)
+        for piece in name.split("*")
+    )
+    if not others:
+        return first
+    between = "".join(f"(?>[^/]*?{piece})" for piece in others[:-1])
+    return f"{first}{between}[^/]*{others[-1]}"
