@@ -133,6 +133,12 @@ _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
     "web_search_options": (),
     "suffix": ("",),
     "echo": (False,),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": ({},),
+    "chat_template_kwargs": ({},),
 }
 
 
