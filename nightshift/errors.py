@@ -77,8 +77,8 @@ class UnknownModel(InvalidRequest):
 
 
 class LocationNotAllowed(InvalidRequest):
-    """Jobs may not name this location. The operator allows buckets in NIGHTSHIFT_S3_BUCKETS and
-    directories in NIGHTSHIFT_FILE_ROOTS."""
+    """Jobs of this tenant may not name this location. The operator gives tenants their places in
+    NIGHTSHIFT_S3_BUCKETS and NIGHTSHIFT_FILE_ROOTS."""
 
     default_code = "location_not_allowed"
 

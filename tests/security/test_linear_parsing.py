@@ -5,6 +5,7 @@ import pytest
 from api.openai.ranges import parse_range
 from nightshift.objectstore.uris import Locations, ObjectUri
 from nightshift.rows.templates import columns, render
+from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.security.children import in_child
 
 
@@ -33,7 +34,9 @@ def test_a_range(header: str) -> None:
 
 
 def expanded(root: str, pattern: str) -> int:
-    return len(Locations(file_roots=(root,)).expand(ObjectUri.parse(f"file://{root}/{pattern}")))
+    return len(
+        Locations(file_roots=(root,)).expand(ObjectUri.parse(f"file://{root}/{pattern}"), DEFAULT_TENANT)
+    )
 
 
 @pytest.mark.parametrize("stars", [11, 120])
