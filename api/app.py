@@ -47,6 +47,8 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         title="Nightshift",
         summary="Queue-based batch inference: one job model behind /v1/jobs and the OpenAI routes.",
         redirect_slashes=False,  # a redirected POST loses its body
+        docs_url=None,  # its page would load scripts from elsewhere, and keys are typed there
+        redoc_url=None,
         lifespan=_lifespan(settings),
     )
     app.state.metrics = HttpMetrics()

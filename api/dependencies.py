@@ -37,12 +37,30 @@ ServicesDep = Annotated[Services, Depends(_services)]
 
 async def _caller(request: Request, authorization: Annotated[str | None, Header()] = None) -> Caller:
     authenticator: Authenticator = request.app.state.authenticator
+    _check_query(request)
     if "\0" in request.url.path or b"%00" in request.scope["query_string"]:
         raise InvalidRequest("A URL may not contain NUL characters.")  # PostgreSQL cannot look for one
     return await authenticator.caller(authorization)
 
 
 CallerDep = Annotated[Caller, Depends(_caller)]
+
+
+def _check_query(request: Request) -> None:
+    """Raises InvalidRequest for parameters that the route does not have: one that is misspelt would be
+    ignored, and the job would run.
+    """
+    if not request.query_params:
+        return
+    operation = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
+    known = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
+    unknown = next((name for name in request.query_params if name not in known), None)
+    if unknown is not None:
+        raise InvalidRequest(
+            f"Unknown parameter: '{unknown}'. Known are: {', '.join(sorted(known)) or 'none'}.",
+            param=unknown,
+            code="unknown_parameter",
+        )
 
 
 async def _json_object(

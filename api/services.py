@@ -82,7 +82,7 @@ def try_settings(settings: AppSettings) -> None:
     """
     open_database(settings.data).close()
     open_store(settings.data.resolved_storage_url).close()
-    Locations(settings.locations.s3_buckets, settings.locations.file_roots).close()
+    Locations.of(settings.locations, settings.data).close()
     open_vault(settings.data)
 
 
@@ -94,7 +94,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
     hint_publisher = HintPublisher(settings.queue)
     streams = StreamReader(settings.queue)
     objects = open_store(settings.data.resolved_storage_url)
-    locations = Locations(settings.locations.s3_buckets, settings.locations.file_roots)
+    locations = Locations.of(settings.locations, settings.data)
     ring_sender = RingSender(queue, hint_publisher, store)
     vault = open_vault(settings.data)
     catalogue = CachedCatalogue(settings.submission.models)

@@ -25,6 +25,13 @@ NightshiftError
 """
 
 import inspect
+import re
+from typing import Final
+
+MESSAGE_BYTES_MAX: Final = 640  # so that a line with an error stays under 2 KB
+PARAM_BYTES_MAX: Final = 128
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class NightshiftError(Exception):
@@ -33,12 +40,24 @@ class NightshiftError(Exception):
     def __init__(
         self, message: str | None = None, *, param: str | None = None, code: str | None = None
     ) -> None:
-        self.message = message or inspect.cleandoc(type(self).__doc__ or "")
-        self.param = param
+        self.message = shortened(message or inspect.cleandoc(type(self).__doc__ or ""), MESSAGE_BYTES_MAX)
+        self.param = param and shortened(param, PARAM_BYTES_MAX)
         self.code = code or self.default_code
         super().__init__(self.message)
 
     default_code: str | None = None
+
+
+def shortened(text: str, bytes_max: int) -> str:
+    """A text that may quote a caller's, at most so long as UTF-8: what is too long ends in "…".
+
+    Control characters are replaced: they take six times their length in JSON.
+    """
+    text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    raw = text.encode(errors="surrogatepass")
+    if len(raw) <= bytes_max:
+        return text
+    return raw[: bytes_max - len("…".encode())].decode(errors="ignore") + "…"
 
 
 class InvalidRequest(NightshiftError):
@@ -58,8 +77,8 @@ class UnknownModel(InvalidRequest):
 
 
 class LocationNotAllowed(InvalidRequest):
-    """Jobs may not name this location. The operator allows buckets in NIGHTSHIFT_S3_BUCKETS and
-    directories in NIGHTSHIFT_FILE_ROOTS."""
+    """Jobs of this tenant may not name this location. The operator gives tenants their places in
+    NIGHTSHIFT_S3_BUCKETS and NIGHTSHIFT_FILE_ROOTS."""
 
     default_code = "location_not_allowed"
 

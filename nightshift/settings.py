@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 from pydantic import (
@@ -143,6 +143,19 @@ class DataSettings(_Settings):
     def resolved_storage_url(self) -> str:
         return self.storage_url or (self.data_dir.absolute() / "objects").as_uri()
 
+    @property
+    def files_dir(self) -> Path:
+        """The part of the data directory that jobs may name."""
+        return self.data_dir.absolute() / "files"
+
+    @property
+    def own_places(self) -> tuple[str, ...]:
+        """Paths and `s3://` URLs of what no job may name: keys, database and objects."""
+        storage = unquote(self.resolved_storage_url.removeprefix("file://"))
+        scheme, _, database = self.resolved_database_url.partition(":///")
+        files = [f"{database}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")]
+        return (str(self.data_dir.absolute()), storage, *(files if scheme.startswith("sqlite") else ()))
+
 
 class LogSettings(_Settings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -156,7 +169,7 @@ class QueueSettings(_Settings):
 
 
 class LocationSettings(_Settings):
-    """The places that jobs may name. None by default."""
+    """The places that jobs may name, and whose they are (`objectstore/places.py`). None by default."""
 
     s3_buckets: Words = ()
     file_roots: Words = ()

@@ -94,7 +94,7 @@ def opened() -> Iterator[Parts]:
         stack.callback(queue.close)
         objects = open_store(data.resolved_storage_url)
         stack.callback(objects.close)
-        locations = Locations(places.s3_buckets, places.file_roots)
+        locations = Locations.of(places, data)
         stack.callback(locations.close)
         yield Parts(store, queue, objects, locations, Sources(objects, locations), open_vault(data))
 

@@ -37,7 +37,7 @@ def compose(load: LoadModels = load_models) -> Runtime:
         raise ConfigurationError("This worker has no model: set NIGHTSHIFT_MODELS.", param="MODELS")
     data, places = DataSettings(), LocationSettings()
     objects = open_store(data.resolved_storage_url)
-    locations = Locations(s3_buckets=places.s3_buckets, file_roots=places.file_roots)
+    locations = Locations.of(places, data)
     queue = QueueSettings()
     connections = Connections(
         store=Store(open_database(data)),

@@ -3,36 +3,56 @@
 Checks shapes only. Unknown fields are errors in our bodies and ignored in OpenAI's, as there.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from nightshift import endpoints
-from nightshift.endpoints.requests import invalid_request
+from nightshift.endpoints.requests import at_most, invalid_request
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.outbound.webhooks import EVENT_TYPES
 
+FIELDS_MAX: Final = 64  # of a body whose unknown fields are errors
 METADATA_PAIRS_MAX: Final = 16
 URI_CHARS_MAX: Final = 2048
 
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
-    Field(max_length=METADATA_PAIRS_MAX),
+    at_most(METADATA_PAIRS_MAX),
 ]
 Uri = Annotated[str, Field(min_length=1, max_length=URI_CHARS_MAX)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 RunDate = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:_+-]{0,39}$")]
 
 
-class WebhookBody(BaseModel):
-    """Where to send a job's events. Without a secret the tenant's own signs."""
+class OwnBody(BaseModel):
+    """An object of our own, whose unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _few_fields(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(data, dict) and len(data) > FIELDS_MAX:
+            raise ValueError(f"at most {FIELDS_MAX} fields, got {len(data)}")
+        return handler(data)
+
+
+class WebhookBody(OwnBody):
+    """Where to send a job's events. Without a secret the tenant's own signs."""
+
     url: Uri
-    events: list[str] = []
+    events: Annotated[list[str], at_most(FIELDS_MAX)] = []
     secret: str | None = None
 
     @field_validator("events")
@@ -44,10 +64,8 @@ class WebhookBody(BaseModel):
         return value
 
 
-class Options(BaseModel):
+class Options(OwnBody):
     """Options of any bulk job, under the same names on both faces."""
-
-    model_config = ConfigDict(extra="forbid")
 
     priority: PriorityClass | None = None
     webhook: WebhookBody | None = None

@@ -76,5 +76,7 @@ class _RequestRecord:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(scope=message)["x-request-id"] = self.request_id
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self.request_id
+            headers["x-content-type-options"] = "nosniff"
         await self._send(message)

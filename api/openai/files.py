@@ -2,6 +2,7 @@
 
 import errno
 from typing import Annotated, Final, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -101,7 +102,11 @@ async def get_file_content(
     # Before the status is sent, while an error can still be reported.
     if await storage.run(lambda: services.objects.head(file.key)) is None:
         raise _no_such_file(file.id)
-    headers = {"accept-ranges": "bytes", "etag": f'"{file.sha256}"'}
+    headers = {
+        "accept-ranges": "bytes",
+        "etag": f'"{file.sha256}"',
+        "content-disposition": _attachment(file.filename),
+    }
     if part is None:
         headers["content-length"] = str(file.size_bytes)
         content = storage.iterate(services.objects.stream(file.key))
@@ -145,6 +150,13 @@ def _check_unread(tx: Transaction, caller: Caller, file_id: str) -> None:
 
 def _no_such_file(file_id: str, param: str = "id") -> NotFound:
     return NotFound(f"No such File object: {file_id}", param=param)
+
+
+def _attachment(filename: str) -> str:
+    """A Content-Disposition (RFC 6266) under the client's name, and one in ASCII for older clients."""
+    plain = "".join(letter if " " <= letter < "\x7f" and letter not in '"\\' else "_" for letter in filename)
+    header = f'attachment; filename="{plain}"'
+    return header if plain == filename else f"{header}; filename*=UTF-8''{quote(filename, safe='')}"
 
 
 def _unsatisfiable(file: File) -> Response:

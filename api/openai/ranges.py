@@ -3,8 +3,7 @@
 import re
 from dataclasses import dataclass
 
-# No file position has 19 digits.
-_RANGE = re.compile(r"bytes\s*=\s*([0-9]{0,18})\s*-\s*([0-9]{0,18})", re.IGNORECASE)
+_POSITION = re.compile(r"[0-9]{0,18}")  # no file position has 19 digits
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,17 @@ def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
     """The requested range, or None for the whole file: without a header, or with one that may be ignored
     (several ranges, other units, too many digits). Raises Unsatisfiable.
     """
-    match = _RANGE.fullmatch(header.strip()) if header else None
-    if match is None or match[1] == match[2] == "":
+    unit, _, numbers = (header or "").partition("=")
+    first, dash, last = (part.strip() for part in numbers.partition("-"))
+    if unit.strip().lower() != "bytes" or not dash or first == last == "":
         return None
-    if match[1] == "":
-        start, end = max(0, size_bytes - int(match[2])), size_bytes
+    if not _POSITION.fullmatch(first) or not _POSITION.fullmatch(last):
+        return None
+    if first == "":
+        start, end = max(0, size_bytes - int(last)), size_bytes
     else:
-        start, end = int(match[1]), min(int(match[2] or size_bytes) + 1, size_bytes)
-        if match[2] and int(match[2]) < start:
+        start, end = int(first), min(int(last or size_bytes) + 1, size_bytes)
+        if last and int(last) < start:
             return None
     if start >= size_bytes:
         raise Unsatisfiable

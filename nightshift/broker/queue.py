@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from celery import Celery
-from kombu.exceptions import LimitExceeded, OperationalError
+from kombu import compression
+from kombu.exceptions import ContentDisallowed, LimitExceeded, OperationalError
 
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
@@ -34,6 +35,7 @@ PUBLISHERS_MAX: Final = 64  # connections, one per thread ringing at once; more 
 
 def celery_app(settings: QueueSettings) -> Celery:
     """The Celery application of the API, the scheduler and the workers."""
+    _refuse_compressed_messages()
     app = Celery("nightshift", broker=settings.redis_url, set_as_current=False)
     app.conf.update(
         broker_transport_options={
@@ -64,6 +66,16 @@ def celery_app(settings: QueueSettings) -> Celery:
         worker_enable_remote_control=False,
     )
     return app
+
+
+def _refuse_compressed_messages() -> None:
+    """kombu unpacks what a message says is compressed, whatever it grows to. Ours never are."""
+
+    def refuse(body: bytes) -> bytes:
+        raise ContentDisallowed("compressed messages are not accepted")
+
+    for name in compression.encoders():
+        compression.register(compression.get_encoder(name)[0], refuse, name)
 
 
 class Queue:

@@ -17,7 +17,7 @@ DEFAULT_MAX_TOKENS: Final = 16  # as at OpenAI
 class CompletionRequest(GenerationRequest):
     """POST /v1/completions. One prompt a request: text, or token ids."""
 
-    prompt: str | list[Annotated[int, Field(ge=0)]]
+    prompt: str | Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX, strict=True)] | None = None
 
     @field_validator("logprobs", mode="before")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_v
 from nightshift.endpoints.answers import answer_usage
 from nightshift.endpoints.endpoint import Cells, ColumnType, Endpoint
 from nightshift.endpoints.logprobs import Chosen
-from nightshift.endpoints.requests import Count, ModelRequest
+from nightshift.endpoints.requests import Count, ModelRequest, at_most
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject, Usage
@@ -55,15 +55,12 @@ class GenerationRequest(ModelRequest):
     top_k: Annotated[int, Field(ge=-1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-SEED_MAX - 1, le=SEED_MAX)] | None = None
-    stop: Annotated[list[str], BeforeValidator(_one_or_many), Field(max_length=STOP_STRINGS_MAX)] | None = (
-        None
-    )
+    stop: Annotated[list[str], at_most(STOP_STRINGS_MAX), BeforeValidator(_one_or_many)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     logit_bias: (
-        Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=LOGIT_BIAS_MAX)]
-        | None
+        Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], at_most(LOGIT_BIAS_MAX)] | None
     ) = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     ignore_eos: bool = False
@@ -136,6 +133,12 @@ _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
     "web_search_options": (),
     "suffix": ("",),
     "echo": (False,),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": ({},),
+    "chat_template_kwargs": ({},),
 }
 
 

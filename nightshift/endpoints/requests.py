@@ -5,15 +5,30 @@ Names are OpenAI's, extensions vLLM's. Known but unsupported fields are refused,
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from nightshift.errors import InvalidRequest
 from nightshift.jobs.priorities import CLASS_OF_SERVICE_TIER, PriorityClass
 
 Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+def at_most(entries: int) -> BeforeValidator:
+    """Refuses longer lists and objects before their entries are looked at.
+
+    pydantic keeps an error of half a kilobyte for every wrong entry, however short that is. `fail_fast` does
+    the same for lists that may be long.
+    """
+
+    def check(value: object) -> object:
+        if not isinstance(value, str) and isinstance(value, Sized) and len(value) > entries:
+            raise ValueError(f"at most {entries} entries, got {len(value)}")
+        return value
+
+    return BeforeValidator(check)
 
 
 class ModelRequest(BaseModel):

@@ -92,20 +92,24 @@ def new_job(asked: JobRequest, webhook_secret: bytes | None = None) -> NewJob:
 
 def _check_locations(asked: JobRequest, locations: Locations) -> None:
     spec = asked.spec
-    output = None if spec.output is None else _check_location(spec.output, "output", locations)
+
+    def check(text: str, param: str) -> ObjectUri:
+        return _check_location(text, param, locations, asked.tenant_id)
+
+    output = None if spec.output is None else check(spec.output, "output")
     if output is not None and output.is_pattern:
         raise InvalidRequest("Invalid 'output': a pattern is no place to write to.", param="output")
     if spec.input is None or is_file_id(spec.input):
         return
-    source = _check_location(spec.input, _input_param(asked.face), locations)
+    source = check(spec.input, _input_param(asked.face))
     if output is not None:
         _check_apart(source, output)
 
 
-def _check_location(text: str, param: str, locations: Locations) -> ObjectUri:
+def _check_location(text: str, param: str, locations: Locations, tenant_id: str) -> ObjectUri:
     try:
         uri = ObjectUri.parse(text)
-        locations.check(uri)
+        locations.check(uri, tenant_id)
     except InvalidRequest as error:
         raise error.about(param) from error
     return uri

@@ -47,10 +47,16 @@ class DirectoryStore:
 
     supports_conditional_put = True  # link(2) refuses an existing name
 
-    def __init__(self, root: Path, within: tuple[Path, ...] | None = None) -> None:
-        """`within`: the directories a key may lead to, by default the root. They need not exist yet."""
+    def __init__(
+        self, root: Path, within: tuple[Path, ...] | None = None, without: tuple[Path, ...] = ()
+    ) -> None:
+        """`within`: the directories a key may lead to, by default the root. They need not exist yet.
+
+        `without`: those it may not; of several that hold a path, the innermost decides.
+        """
         self._root = root.absolute()
         self._within = tuple(path.resolve() for path in (within if within is not None else (self._root,)))
+        self._without = tuple(path.resolve() for path in without)
 
     @property
     def url(self) -> str:
@@ -107,7 +113,7 @@ class DirectoryStore:
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         folder = checked_prefix(prefix).rpartition("/")[0]
         base = self._contained(self._root / folder)
-        for key in _keys_under(base, f"{folder}/" if folder else "", prefix, start_after or ""):
+        for key in self._keys_under(base, f"{folder}/" if folder else "", prefix, start_after or ""):
             info = self.head(key)
             if info is not None:  # else deleted in between
                 yield info
@@ -135,15 +141,44 @@ class DirectoryStore:
     def close(self) -> None:
         """Nothing is held open between calls."""
 
+    def _keys_under(self, base: Path, base_key: str, prefix: str, start_after: str) -> Iterator[str]:
+        """Keys of files under `base` that begin with `prefix` and follow `start_after`, in byte order.
+
+        A directory sorts with its slash: `a-b` comes before `a/b`. Linked directories are not entered: a
+        link to a parent would never end. Neither are directories that may not be used.
+        """
+        if not is_inside(base, self._within, self._without):
+            return
+        with suppress(ObjectNotFound):
+            for name in _names_in(base, base_key):
+                key = base_key + name
+                if not (key.startswith(prefix) or prefix.startswith(key)):
+                    continue
+                is_after = os.fsencode(key) > os.fsencode(start_after)
+                if not name.endswith("/"):
+                    if is_after and key.startswith(prefix):
+                        yield key
+                elif is_after or start_after.startswith(key):
+                    yield from self._keys_under(base / name, key, prefix, start_after)
+
     def _path(self, key: str) -> Path:
         return self._contained(self._root / checked_key(key))
 
     def _contained(self, path: Path) -> Path:
         """The path with links followed. Raises `LocationNotAllowed` if it leaves the allowed directories."""
         target = resolved(path)
-        if not any(target.is_relative_to(allowed) for allowed in self._within):
+        if not is_inside(target, self._within, self._without):
             raise LocationNotAllowed(f"{path} lies outside the directories this store may use", param="key")
         return target
+
+
+def is_inside(path: Path, within: Iterable[Path], without: Iterable[Path]) -> bool:
+    """Whether the innermost directory that holds the path, of both kinds, is one of `within`."""
+
+    def depth(directories: Iterable[Path]) -> int:
+        return max((len(each.parts) for each in directories if path.is_relative_to(each)), default=0)
+
+    return depth(within) > depth(without)
 
 
 def resolved(path: Path) -> Path:
@@ -252,25 +287,6 @@ def _prune_empty(directory: Path, root: Path) -> None:
         except OSError:
             return  # not empty, or another's: it stays
         directory = directory.parent
-
-
-def _keys_under(base: Path, base_key: str, prefix: str, start_after: str) -> Iterator[str]:
-    """Keys of files under `base` that begin with `prefix` and follow `start_after`, in byte order.
-
-    A directory sorts with its slash: `a-b` comes before `a/b`. Linked directories are not entered: a link to
-    a parent would never end.
-    """
-    with suppress(ObjectNotFound):
-        for name in _names_in(base, base_key):
-            key = base_key + name
-            if not (key.startswith(prefix) or prefix.startswith(key)):
-                continue
-            is_after = os.fsencode(key) > os.fsencode(start_after)
-            if not name.endswith("/"):
-                if is_after and key.startswith(prefix):
-                    yield key
-            elif is_after or start_after.startswith(key):
-                yield from _keys_under(base / name, key, prefix, start_after)
 
 
 def _names_in(directory: Path, key: str) -> list[str]:

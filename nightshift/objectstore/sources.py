@@ -27,7 +27,7 @@ class Sources:
         if is_file_id(uri):
             return Source(self._objects, file_key(tenant_id, uri))
         location = ObjectUri.parse(uri)
-        return Source(self._locations.open(location), location.key)
+        return Source(self._locations.open(location, tenant_id), location.key)
 
 
 def is_file_id(uri: str) -> bool:

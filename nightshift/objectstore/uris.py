@@ -1,20 +1,23 @@
 """Locations such as `s3://bucket/docs/*.parquet` or `file:///srv/in/`.
 
-Jobs may name only what the operator allows: buckets by name, and directories with everything below them.
+Jobs may name only what the operator gave their tenant: parts of buckets, and directories with everything
+below them (`places.py`).
 """
 
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
-from nightshift.objectstore.directory import DirectoryStore, resolved
+from nightshift.objectstore.directory import DirectoryStore, is_inside, resolved
 from nightshift.objectstore.objects import ObjectInfo, ObjectStore, checked_key, checked_prefix
+from nightshift.objectstore.places import bucket_places, check_apart_from_own, file_places
+from nightshift.settings import DataSettings, LocationSettings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -80,46 +83,71 @@ class ObjectUri:
 
 
 class Locations:
-    """The allowed buckets and directories, and their stores. Thread-safe.
+    """The places of every tenant, and their stores. Thread-safe.
 
     Keys are `ObjectUri.key`: relative to the bucket, or to `/`.
     """
 
-    def __init__(self, s3_buckets: tuple[str, ...] = (), file_roots: tuple[Path | str, ...] = ()) -> None:
-        self._s3_buckets = frozenset(s3_buckets)
-        self._file_roots = tuple(Path(root).resolve() for root in file_roots)
-        self._stores: dict[str, ObjectStore] = {}  # by bucket; the file system is ""
+    def __init__(
+        self,
+        s3_buckets: Sequence[str] = (),
+        file_roots: Sequence[Path | str] = (),
+        *,
+        own: Sequence[Path | str] = (),
+        own_but_allowed: Sequence[Path] = (),
+    ) -> None:
+        """`own`: directories, files and `s3://` URLs of the service itself, which no job may name, except
+        the directories `own_but_allowed`.
+
+        Raises `ConfigurationError` for places that two tenants would share, and for those in `own`.
+        """
+        self._buckets = bucket_places(s3_buckets)
+        self._roots = file_places(file_roots)
+        self._own = tuple(resolved(Path(each)) for each in own if not str(each).startswith("s3://"))
+        check_apart_from_own(self._buckets, self._roots, own, own_but_allowed)
+        self._stores: dict[tuple[str, str], ObjectStore] = {}  # by bucket, or for files by tenant
         self._client: S3Client | None = None  # for all buckets
         self._lock = threading.Lock()
 
-    def check(self, uri: ObjectUri) -> None:
-        """Follows links, then raises `LocationNotAllowed` unless the operator allows the place."""
-        if uri.scheme == "s3" and uri.bucket not in self._s3_buckets:
-            raise LocationNotAllowed(
-                f"jobs may not name the bucket {uri.bucket!r}: allowed are those in NIGHTSHIFT_S3_BUCKETS"
+    @classmethod
+    def of(cls, places: LocationSettings, data: DataSettings) -> "Locations":
+        """What the settings say. Raises `ConfigurationError`."""
+        return cls(
+            places.s3_buckets, places.file_roots, own=data.own_places, own_but_allowed=(data.files_dir,)
+        )
+
+    def check(self, uri: ObjectUri, tenant_id: str) -> None:
+        """Follows links, then raises `LocationNotAllowed` unless it is in one of the tenant's places."""
+        if uri.scheme == "s3":
+            is_allowed = any(
+                place.bucket == uri.bucket and _is_below(uri.fixed_part, place.of(tenant_id))
+                for place in self._buckets
             )
-        if uri.scheme == "file":
+        else:
             named = Path("/") / (uri.folder if uri.is_pattern else uri.key)
-            if not any(resolved(named).is_relative_to(root) for root in self._file_roots):
-                raise LocationNotAllowed(
-                    f"jobs may not name {named}: allowed are the directories in NIGHTSHIFT_FILE_ROOTS"
-                )
+            is_allowed = is_inside(resolved(named), self._roots_of(tenant_id), self._own)
+        if not is_allowed:
+            setting = "NIGHTSHIFT_S3_BUCKETS" if uri.scheme == "s3" else "NIGHTSHIFT_FILE_ROOTS"
+            raise LocationNotAllowed(
+                f"jobs of the tenant {tenant_id!r} may not name {uri}: {setting} has the places of each"
+            )
 
-    def open(self, uri: ObjectUri) -> ObjectStore:
+    def open(self, uri: ObjectUri, tenant_id: str) -> ObjectStore:
         """Raises `LocationNotAllowed`."""
-        self.check(uri)
+        self.check(uri, tenant_id)
+        place = (uri.bucket, tenant_id if uri.scheme == "file" else "")
         with self._lock:
-            if uri.bucket not in self._stores:
-                self._stores[uri.bucket] = self._opened(uri)
-            return self._stores[uri.bucket]
+            if place not in self._stores:
+                self._stores[place] = self._opened(uri, tenant_id)
+            return self._stores[place]
 
-    def expand(self, uri: ObjectUri) -> list[ObjectInfo]:
+    def expand(self, uri: ObjectUri, tenant_id: str) -> list[ObjectInfo]:
         """The URI's object, a pattern's matches, or all data under a prefix (without `_SUCCESS`,
         `manifest.json` and dot files), in byte order of the keys.
 
         Raises `LocationNotAllowed`, `ObjectNotFound` for no objects, `InvalidRequest` for too many.
         """
-        store = self.open(uri)
+        store = self.open(uri, tenant_id)
         found = {info.key: info for info in _found(store, uri)}  # an object may be listed twice
         if not found:
             raise ObjectNotFound(f"nothing found at {uri}")
@@ -132,13 +160,22 @@ class Locations:
                 self._client.close()
                 self._client = None
 
-    def _opened(self, uri: ObjectUri) -> ObjectStore:
+    def _opened(self, uri: ObjectUri, tenant_id: str) -> ObjectStore:
         if uri.scheme == "file":
-            return DirectoryStore(Path("/"), within=self._file_roots)
+            return DirectoryStore(Path("/"), within=self._roots_of(tenant_id), without=self._own)
         from nightshift.objectstore.s3 import S3Store, s3_client  # boto3 is slow to import
 
         self._client = self._client or s3_client()
         return S3Store(self._client, uri.bucket)
+
+    def _roots_of(self, tenant_id: str) -> tuple[Path, ...]:
+        own = (place.of(tenant_id) for place in self._roots)
+        return tuple(resolved(Path(path)) for path in own if path is not None)
+
+
+def _is_below(key: str, prefix: PurePosixPath | None) -> bool:
+    """Whether all keys that begin with `key` lie in the folder `prefix` of a bucket."""
+    return prefix is not None and (prefix == PurePosixPath() or key.startswith(f"{prefix}/"))
 
 
 def _found(store: ObjectStore, uri: ObjectUri) -> Iterator[ObjectInfo]:
@@ -166,6 +203,17 @@ def _matcher(uri: ObjectUri) -> re.Pattern[str]:
         return re.compile(
             rf"{re.escape(uri.key)}(?:[^{hidden}/][^/]*/)*(?!{re.escape(_MANIFEST)}$)[^{hidden}/][^/]*"
         )
-    wildcards = {"*": "[^/]*", "?": "[^/]"}
-    pattern = "".join(wildcards.get(letter) or re.escape(letter) for letter in uri.key)
-    return re.compile(pattern + (".*" if uri.is_prefix else ""), re.DOTALL)
+    folders = "/".join(map(_folder_pattern, uri.key.split("/")))
+    return re.compile(folders + (".*" if uri.is_prefix else ""), re.DOTALL)
+
+
+def _folder_pattern(name: str) -> str:
+    """One name of a path. What follows a star is looked for once, at its first place: linear in the key."""
+    first, *others = (
+        "".join("[^/]" if letter == "?" else re.escape(letter) for letter in piece)
+        for piece in name.split("*")
+    )
+    if not others:
+        return first
+    between = "".join(f"(?>[^/]*?{piece})" for piece in others[:-1])
+    return f"{first}{between}[^/]*{others[-1]}"

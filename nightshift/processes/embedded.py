@@ -195,7 +195,7 @@ def allowed_file_roots(data: DataSettings) -> tuple[str, ...]:
     chosen = LocationSettings().file_roots
     if chosen:
         return chosen
-    files = data.data_dir / "files"
+    files = data.files_dir
     files.mkdir(exist_ok=True)
     here = Path.cwd()
     return (str(files),) if here == Path(here.anchor) else (str(here), str(files))

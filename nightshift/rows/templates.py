@@ -12,7 +12,8 @@ from typing import Any, Final
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 
-PLACEHOLDER: Final = re.compile(r"\{\{\s*([^{}]+?)\s*\}\}")
+# Blanks at its ends are stripped apart: a pattern that did it would take cubic time.
+PLACEHOLDER: Final = re.compile(r"\{\{([^{}]+)\}\}")
 FILLED_CHARS_MAX: Final = 16 * 1024 * 1024  # per body, where one long text may be used many times
 
 
@@ -25,7 +26,7 @@ def render(template: JsonObject, record: JsonObject) -> JsonObject:
 def columns(template: Any) -> set[str]:
     """The columns in a template."""
     if isinstance(template, str):
-        return set(PLACEHOLDER.findall(template))
+        return {name.strip() for name in PLACEHOLDER.findall(template)}
     if isinstance(template, dict):
         return set().union(*map(columns, template.values()))
     if isinstance(template, list):
@@ -48,7 +49,7 @@ class _Filling:
         if not isinstance(value, str):
             return value
         whole = PLACEHOLDER.fullmatch(value)
-        return self._value(whole[1]) if whole else PLACEHOLDER.sub(self._text, value)
+        return self._value(whole[1].strip()) if whole else PLACEHOLDER.sub(self._text, value)
 
     def _value(self, column: str) -> Any:
         if column not in self.record:
@@ -61,12 +62,13 @@ class _Filling:
         return self.record[column]
 
     def _text(self, placeholder: re.Match[str]) -> str:
-        text = _as_text(self._value(placeholder[1]))
+        column = placeholder[1].strip()
+        text = _as_text(self._value(column))
         self.chars_left -= len(text)
         if self.chars_left < 0:
             raise InvalidRequest(
                 f"The template makes more than {FILLED_CHARS_MAX} characters of this row.",
-                param=placeholder[1],
+                param=column,
                 code="row_too_large",
             )
         return text

@@ -10,12 +10,15 @@ The secret has 190 random bits, so a fast hash is safe.
 
 import hashlib
 import hmac
+import re
 import secrets
 import string
 import zlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+from nightshift.errors import InvalidRequest
 
 PREFIX: Final = "ns_live_"
 ID_LENGTH: Final = 8
@@ -24,6 +27,7 @@ CHECKSUM_LENGTH: Final = 6
 DEFAULT_TENANT: Final = "default"
 API_KEY_FILE: Final = "api_key"  # in DATA_DIR; the CLI reads it
 
+_TENANT: Final = re.compile(r"[a-z0-9-]{1,32}")
 _BASE62: Final = string.digits + string.ascii_letters
 
 
@@ -42,6 +46,11 @@ class ApiKey:
     def of(
         cls, key: str, *, tenant_id: str, name: str, created_at: datetime, expires_at: datetime | None = None
     ) -> "ApiKey":
+        """Raises InvalidRequest for a tenant whose name cannot be part of a path."""
+        if not _TENANT.fullmatch(tenant_id):
+            raise InvalidRequest(
+                f"{tenant_id!r} is no name for a tenant: use 1 to 32 of a-z, 0-9 and '-'.", param="tenant"
+            )
         public_id = key_id(key)
         assert public_id is not None, "only keys made by new_key are stored"
         return cls(

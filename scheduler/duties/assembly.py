@@ -222,7 +222,7 @@ class Assembly:
             return Destination(self._objects, f"results/{job.tenant_id}/{job.id}/")
         location = ObjectUri.parse(job.spec.output)
         prefix = location.key if location.is_prefix else f"{location.key}/"
-        return Destination(self._locations.open(location), prefix)
+        return Destination(self._locations.open(location, job.tenant_id), prefix)
 
     def _verdict(self, job: Job, counts: Counts) -> tuple[JobState, tuple[InputError, ...]]:
         with self._store.snapshot() as tx:

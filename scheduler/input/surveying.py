@@ -73,10 +73,10 @@ class Surveyor:
         if is_file_id(job.spec.input):
             return [self._file(job, job.spec.input)]
         location = ObjectUri.parse(job.spec.input)
-        store = self.locations.open(location)
+        store = self.locations.open(location, job.tenant_id)
         return (
             (Source(store, info.key), info, str(location.with_key(info.key)), format_of(info.key))
-            for info in interruptible(self.locations.expand(location), self.may_continue)
+            for info in interruptible(self.locations.expand(location, job.tenant_id), self.may_continue)
         )
 
     def _file(self, job: Job, file_id: str) -> tuple[Source, ObjectInfo, str, InputFormat]:

@@ -50,7 +50,7 @@ def production(
     settings = {
         "DATABASE_URL": postgres.url(),
         "STORAGE_URL": f"s3://{bucket}/nightshift",
-        "S3_BUCKETS": bucket,
+        "S3_BUCKETS": f"{bucket}/in,{bucket}/out",
         "SEGMENT_ROWS": "8",
         "ENGINE_MAX_NUM_SEQS": "8",
     }

@@ -146,6 +146,7 @@ def _parse(url: str) -> URL:
 def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
     engine = create_engine(
         url,
+        hide_parameters=True,  # they hold prompts, and errors are logged
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=timeout_s,
@@ -178,6 +179,7 @@ def _sqlstate(error: BaseException | None) -> str | None:
 def _sqlite(url: URL, pool_size: int, busy_timeout_s: float) -> Engine:
     engine = create_engine(
         url,
+        hide_parameters=True,  # they hold prompts, and errors are logged
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_use_lifo=True,  # the most recently used has warm caches

@@ -197,7 +197,7 @@ def _environment(
         "MODELS": MODEL if parts.engine == "fake" else str(demo_model_path()),
         "DETERMINISTIC": "false" if parts.engine == "fake" else "true",  # the oracle compares bytes
         "FILE_ROOTS": str(folder / "files"),
-        "S3_BUCKETS": ground.bucket or "",
+        "S3_BUCKETS": f"{ground.bucket}/jobs" if ground.bucket else "",
         "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
         "LOG_FORMAT": "human",
         "SPOT_PROVIDER": "none",

@@ -144,13 +144,13 @@ class Service:
     def location(self, path: str) -> str:
         """A place for a job's input or output that the service may reach."""
         if self.bucket is not None:
-            return f"s3://{self.bucket}/{path}"
+            return f"s3://{self.bucket}/jobs/{path}"
         return (self.folder / "files" / path).as_uri()
 
     def put_file(self, path: str, data: bytes) -> str:
         """Lay an input there; its location."""
         if self.s3 is not None:
-            self.s3.client.put_object(Bucket=str(self.bucket), Key=path, Body=data)
+            self.s3.client.put_object(Bucket=str(self.bucket), Key=f"jobs/{path}", Body=data)
         else:
             place = self.folder / "files" / path
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ class Service:
 
     def read_file(self, path: str) -> bytes:
         if self.s3 is not None:
-            return self.s3.client.get_object(Bucket=str(self.bucket), Key=path)["Body"].read()
+            return self.s3.client.get_object(Bucket=str(self.bucket), Key=f"jobs/{path}")["Body"].read()
         return (self.folder / "files" / path).read_bytes()
 
     # -- faults ----------------------------------------------------------------------------------------

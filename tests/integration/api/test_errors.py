@@ -135,6 +135,33 @@ def test_unknown_routes_and_methods_speak_the_envelope(http: httpx.Client) -> No
     assert wrong_method.headers["allow"]
 
 
+@pytest.mark.parametrize("query", ["dry_run=1", "limit=3&Limit=4", "statuss=queued", "=1"])
+def test_an_unknown_query_parameter_is_refused_rather_than_ignored(http: httpx.Client, query: str) -> None:
+    error = refusal(http.get(f"/v1/jobs?{query}"), 400)
+
+    assert error["code"] == "unknown_parameter"
+    assert error["param"] == query.split("&")[-1].split("=")[0]
+    assert "limit" in error["message"]
+
+
+def test_a_job_that_is_asked_for_with_an_unknown_parameter_does_not_run(http: httpx.Client) -> None:
+    body = {"endpoint": "/v1/chat/completions", "body": {"model": CHAT_MODEL, "messages": HELLO}}
+
+    refusal(http.post("/v1/jobs?dry_run=1", json=body), 400)
+
+    assert http.get("/v1/jobs").json()["data"] == []
+
+
+def test_no_answer_is_taken_for_another_type(http: httpx.Client) -> None:
+    for path in ("/v1/jobs", "/nonsense", "/healthz"):
+        assert http.get(path).headers["x-content-type-options"] == "nosniff"
+
+
+def test_no_page_loads_scripts_from_elsewhere(http: httpx.Client) -> None:
+    refusal(http.get("/docs"), 404)
+    refusal(http.get("/redoc"), 404)
+
+
 def test_a_nul_in_a_url_is_refused(http: httpx.Client) -> None:
     refusal(http.get("/v1/files/%00"), 400)
     refusal(http.get("/v1/batches", params={"after": "\0"}), 400)

@@ -160,9 +160,7 @@ def test_another_tenants_delivery_is_not_found(
 
 def test_the_documentation_describes_every_route_and_body(base_url: str) -> None:
     described = httpx.get(f"{base_url}/openapi.json", trust_env=False).json()
-    page = httpx.get(f"{base_url}/docs", trust_env=False)
 
-    assert page.status_code == 200
     create_job = described["paths"]["/v1/jobs"]["post"]
     schema = create_job["requestBody"]["content"]["application/json"]["schema"]
     assert schema["$ref"] == "#/components/schemas/JobCreate"

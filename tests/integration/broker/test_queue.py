@@ -8,7 +8,8 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from kombu import Message
+from kombu import Message, compression
+from kombu.exceptions import ContentDisallowed
 
 from nightshift.broker.queue import BULK_QUEUE, BULK_TASK, ONLINE_QUEUE, ONLINE_TASK, Queue, celery_app
 from nightshift.errors import QueueUnavailable
@@ -231,3 +232,15 @@ def test_rings_after_a_flush_arrive(queue: Queue, valkey: ValkeyServer) -> None:
     queue.ring([online("kept")])
 
     assert [arguments(message) for message in heard(valkey, ONLINE_QUEUE, count=1)] == [["kept"]]
+
+
+@pytest.mark.parametrize("name", compression.encoders())
+def test_a_message_that_says_it_is_compressed_is_not_unpacked(valkey: ValkeyServer, name: str) -> None:
+    celery_app(valkey.settings)
+    body, content_type = compression.compress(b"[]", name)
+
+    message = Message(body=body, content_type="application/json", headers={"compression": content_type})
+
+    with pytest.raises(ContentDisallowed):
+        message._reraise_error()  # as a consumer does
+    assert message.body == body

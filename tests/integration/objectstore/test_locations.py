@@ -9,6 +9,7 @@ import pytest
 from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
 from nightshift.objectstore import DirectoryStore, Locations, ObjectStore, ObjectUri
 from nightshift.objectstore.s3 import S3Store
+from nightshift.tenants.keys import DEFAULT_TENANT as TENANT
 from tests.integration.servers import S3Server
 
 
@@ -26,7 +27,7 @@ def place(
         bucket = server.new_bucket()
         store, locations = S3Store(server.client, bucket), Locations(s3_buckets=(bucket,))
         with server.in_environment():
-            locations.open(ObjectUri.parse(store.url))
+            locations.open(ObjectUri.parse(store.url), TENANT)
     for name in ("b.jsonl", "a.jsonl", "c.csv", "deep/d.jsonl", "_tmp/e.jsonl", "_SUCCESS", "manifest.json"):
         store.put(f"in/{name}", b"{}\n")
     with closing(locations):
@@ -49,11 +50,11 @@ def test_a_location_stands_for_an_object_a_pattern_or_a_prefix(
     url, locations = place
     uri = ObjectUri.parse(f"{url}/{pattern}")
 
-    found = locations.expand(uri)
+    found = locations.expand(uri, TENANT)
 
     base = ObjectUri.parse(f"{url}/").key
     assert [info.key.removeprefix(base) for info in found] == expected
-    assert locations.open(uri).read(found[0].key) == b"{}\n"
+    assert locations.open(uri, TENANT).read(found[0].key) == b"{}\n"
     assert str(uri.with_key(found[0].key)) == f"{url}/{expected[0]}"
 
 
@@ -61,7 +62,7 @@ def test_a_location_stands_for_an_object_a_pattern_or_a_prefix(
 def test_a_location_with_nothing_there_is_an_error(place: tuple[str, Locations], pattern: str) -> None:
     url, locations = place
     with pytest.raises(ObjectNotFound):
-        locations.expand(ObjectUri.parse(f"{url}/{pattern}"))
+        locations.expand(ObjectUri.parse(f"{url}/{pattern}"), TENANT)
 
 
 def test_an_object_that_is_listed_twice_is_read_once(
@@ -70,12 +71,12 @@ def test_an_object_that_is_listed_twice_is_read_once(
     """Some stores do, when a listing goes on to another page while another client writes."""
     url, locations = place
     uri = ObjectUri.parse(f"{url}/in/")
-    found = locations.expand(uri)
-    store = type(locations.open(uri))
+    found = locations.expand(uri, TENANT)
+    store = type(locations.open(uri, TENANT))
     listed = store.list
     monkeypatch.setattr(store, "list", lambda self, *where: [*listed(self, *where), *listed(self, *where)])
 
-    assert locations.expand(uri) == found
+    assert locations.expand(uri, TENANT) == found
 
 
 def test_a_location_that_stands_for_too_many_objects_is_refused(
@@ -84,7 +85,7 @@ def test_a_location_that_stands_for_too_many_objects_is_refused(
     url, locations = place
     monkeypatch.setattr("nightshift.objectstore.uris.OBJECTS_MAX", 2)
     with pytest.raises(InvalidRequest, match="too many"):
-        locations.expand(ObjectUri.parse(f"{url}/in/"))
+        locations.expand(ObjectUri.parse(f"{url}/in/"), TENANT)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +105,13 @@ def test_a_place_the_operator_did_not_allow_is_refused(tmp_path: Path, text: str
     locations = Locations(s3_buckets=("mine",), file_roots=(root,))
 
     with pytest.raises(LocationNotAllowed):
-        locations.expand(ObjectUri.parse(text.format(root=root)))
+        locations.expand(ObjectUri.parse(text.format(root=root)), TENANT)
 
 
 def test_nothing_is_allowed_by_default(tmp_path: Path) -> None:
     for text in ("s3://any/k", tmp_path.as_uri()):
         with pytest.raises(LocationNotAllowed):
-            Locations().check(ObjectUri.parse(text))
+            Locations().check(ObjectUri.parse(text), TENANT)
 
 
 def test_a_root_reached_through_a_link_is_the_root_itself(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_root_reached_through_a_link_is_the_root_itself(tmp_path: Path) -> Non
     locations = Locations(file_roots=(tmp_path / "alias",))
 
     for name in ("alias", "real"):
-        assert len(locations.expand(ObjectUri.parse(f"{(tmp_path / name).as_uri()}/*.jsonl"))) == 1
+        assert len(locations.expand(ObjectUri.parse(f"{(tmp_path / name).as_uri()}/*.jsonl"), TENANT)) == 1
 
 
 @pytest.mark.parametrize(
@@ -146,5 +147,5 @@ def test_a_file_uri_may_spell_spaces_as_python_does(tmp_path: Path) -> None:
     (tmp_path / "a b.jsonl").write_bytes(b"{}\n")
     uri = ObjectUri.parse((tmp_path / "a b.jsonl").as_uri())
 
-    assert Locations(file_roots=(tmp_path,)).expand(uri)[0].size_bytes == 3
+    assert Locations(file_roots=(tmp_path,)).expand(uri, TENANT)[0].size_bytes == 3
     assert str(uri) == (tmp_path / "a b.jsonl").as_uri()

@@ -9,6 +9,7 @@ from nightshift.jobs import JobState
 from nightshift.objectstore import ObjectUri
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
+from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import MODEL, FakeClock
 from tests.integration.scheduler.scheduling import IDLE_S, Place, jsonl, lines_of
 
@@ -26,7 +27,7 @@ def test_rows_go_from_a_bucket_to_a_bucket(
 ) -> None:
     place = Place.at(store, tmp_path, (bucket,))
     place.serve_model()
-    remote = place.locations.open(ObjectUri.parse(f"s3://{bucket}/"))
+    remote = place.locations.open(ObjectUri.parse(f"s3://{bucket}/"), DEFAULT_TENANT)
     for name in ("b", "a"):
         remote.put(f"in/{name}.jsonl", jsonl({"text": f"{name}{number}"} for number in range(20)))
     job = place.native(

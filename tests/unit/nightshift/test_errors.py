@@ -1,45 +1,23 @@
-"""The exception tree: every class says what to do by itself."""
+"""What every error says."""
 
-import inspect
+import json
 
 import pytest
 
-from nightshift import errors
-from nightshift.errors import InvalidRequest, NightshiftError, TooManyRequests
-
-CLASSES = [
-    found
-    for _, found in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(found, NightshiftError) and found.__module__ == errors.__name__
-]
+from nightshift.errors import MESSAGE_BYTES_MAX, PARAM_BYTES_MAX, InvalidRequest, shortened
 
 
-@pytest.mark.parametrize("error_class", CLASSES)
-def test_an_error_without_words_says_what_its_docstring_says(error_class: type[NightshiftError]) -> None:
-    error = error_class()
+@pytest.mark.parametrize("letter", ["a", "é", "\N{GRINNING FACE}", "\0", "\ud800", '"', "\n"])
+def test_a_message_that_quotes_a_long_text_is_cut(letter: str) -> None:
+    error = InvalidRequest(letter * 100_000, param=letter * 100_000)
 
-    assert error.message == inspect.cleandoc(error_class.__doc__ or "")
-    assert str(error) == error.message
-    assert error.message.endswith(".")
-
-
-@pytest.mark.parametrize("error_class", CLASSES)
-def test_the_tree_in_the_docstring_is_complete(error_class: type[NightshiftError]) -> None:
-    assert errors.__doc__ is not None
-    assert error_class.__name__ in errors.__doc__
+    assert error.param is not None
+    assert len(error.message.encode()) <= MESSAGE_BYTES_MAX
+    assert len(error.param.encode()) <= PARAM_BYTES_MAX
+    line = json.dumps({"message": error.message, "param": error.param}, ensure_ascii=False)
+    assert len(line.encode()) <= 1600
+    assert error.message.endswith("…")
 
 
-def test_an_error_can_say_what_exactly_is_wrong_and_where() -> None:
-    error = InvalidRequest("must be a number", param="max_runtime")
-
-    assert (error.message, error.param, error.code) == ("must be a number", "max_runtime", "invalid_value")
-
-
-def test_an_error_can_have_a_code_of_its_own() -> None:
-    assert InvalidRequest("no", code="missing_field").code == "missing_field"
-    assert InvalidRequest("no").code == "invalid_value"
-
-
-def test_too_many_requests_says_when_to_come_back() -> None:
-    assert TooManyRequests(retry_after_s=17).retry_after_s == 17
-    assert TooManyRequests().code == "rate_limit_exceeded"
+def test_a_short_text_stays_as_it_is() -> None:
+    assert shortened("a\té\n", 100) == "a\té\n"

@@ -41,6 +41,25 @@ def test_bytes_paths_and_tuples_can_be_uploaded(client: openai.OpenAI, tmp_path:
     assert file.filename == "named.jsonl"
 
 
+@pytest.mark.parametrize(
+    ("filename", "header"),
+    [
+        ("in.jsonl", 'attachment; filename="in.jsonl"'),
+        (
+            "r\u00e9sum\u00e9 1.jsonl",
+            "attachment; filename=\"r_sum_ 1.jsonl\"; filename*=UTF-8''r%C3%A9sum%C3%A9%201.jsonl",
+        ),
+    ],
+)
+def test_content_comes_under_the_name_it_went_up_with(
+    shared_client: openai.OpenAI, filename: str, header: str
+) -> None:
+    file = shared_client.files.create(file=(filename, LINES), purpose="batch")
+
+    assert file.filename == filename
+    assert shared_client.files.content(file.id).response.headers["content-disposition"] == header
+
+
 def test_a_batch_file_expires_after_thirty_days_unless_told_otherwise(client: openai.OpenAI) -> None:
     by_default = client.files.create(file=LINES, purpose="batch")
     sooner = client.files.create(

@@ -9,6 +9,7 @@ from nightshift.errors import CredentialsRefused, ObjectNotFound, StorageDenied,
 from nightshift.jobs import JobState, ShardState, StopReason, Webhook
 from nightshift.objectstore import ObjectDamaged, ObjectUri
 from nightshift.rows.outputs import decode_segment, encode_segment
+from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import FakeClock, claimed
 from scheduler.duties.assembly import LATE, Assembly
 from scheduler.runtime.thread_pools import JobPoolConfig
@@ -68,7 +69,7 @@ def test_a_place_that_a_job_named_is_waited_for_until_a_day_past_its_deadline(
     place.work_off()
     opened = place.locations.open
     monkeypatch.setattr(
-        place.locations, "open", lambda uri: FailingStore(opened(uri), "put", StorageUnavailable())
+        place.locations, "open", lambda *which: FailingStore(opened(*which), "put", StorageUnavailable())
     )
     duty = place.assembly()
     clock.advance(seconds=(job.deadline_at + LATE - clock.now).total_seconds() - 1)
@@ -105,8 +106,10 @@ def test_a_place_that_refuses_the_output_fails_its_job_and_expired_credentials_d
     job = a_native_job(place, clock, ["a"])
     place.work_off()
     for error, state in ((CredentialsRefused(), JobState.FINALIZING), (StorageDenied(), JobState.FAILED)):
-        refusing = FailingStore(place.locations.open(ObjectUri.parse(place.uri("out/"))), "put", error)
-        monkeypatch.setattr(place.locations, "open", lambda location, store=refusing: store)
+        refusing = FailingStore(
+            place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT), "put", error
+        )
+        monkeypatch.setattr(place.locations, "open", lambda *which, store=refusing: store)
         ended = assembled(place, job, clock)
         assert ended.state is state
     assert (ended.errors[0].code, ended.errors[0].param) == ("storage_denied", "output")

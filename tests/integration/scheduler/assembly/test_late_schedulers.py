@@ -17,6 +17,7 @@ from nightshift.jobs import Job, JobState
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri
 from nightshift.objectstore.objects import pieces_of
 from nightshift.store.jobs.jobs import Jobs
+from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import IDLE_S, BusyStore, Place
@@ -119,9 +120,9 @@ def test_the_next_job_to_write_to_a_place_keeps_it(
         assert assembled(place, nights[1], clock).state is JobState.SUCCEEDED
         leads[0] = leads_afterwards
 
-    destination = place.locations.open(ObjectUri.parse(place.uri("out/")))
+    destination = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
     sleepy = SleepyStore(destination, change, name, a_night_goes_by)
-    monkeypatch.setattr(place.locations, "open", lambda location: sleepy)
+    monkeypatch.setattr(place.locations, "open", lambda *which: sleepy)
     assembled(place, tonight, clock, place.assembly(may_continue=lambda: leads[0], parts_at_once=1))
 
     assert len(nights) == 2, "it never fell asleep"
@@ -133,10 +134,10 @@ def test_a_job_that_goes_on_after_another_wrote_to_its_place_writes_its_parts_ag
 ) -> None:
     tonight = a_native_job(place, clock, TEXTS)
     place.work_off()
-    destination = place.locations.open(ObjectUri.parse(place.uri("out/")))
+    destination = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
     away = SleepyStore(destination, "put", "manifest.json", refuse)  # its parts are written, and noted
     with monkeypatch.context() as patch:
-        patch.setattr(place.locations, "open", lambda location: away)
+        patch.setattr(place.locations, "open", lambda *which: away)
         assert assembled(place, tonight, clock).state is JobState.FINALIZING
     tomorrow = a_native_job(place, clock, [f"tomorrow's {text}" for text in TEXTS[:-1]])
     place.work_off()

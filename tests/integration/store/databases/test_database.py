@@ -2,12 +2,13 @@
 
 import sqlite3
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import exc, text
 
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.jobs import JobKind
@@ -249,3 +250,12 @@ def test_a_writer_that_waits_for_too_long_is_told(sqlite_template: Path) -> None
 
     impatient.close()
     patient.close()
+
+
+def test_an_error_does_not_quote_what_a_statement_carried(database: Database) -> None:
+    prompt = "-".join(("a", "marked", "prompt"))
+
+    with pytest.raises((exc.SQLAlchemyError, DatabaseUnavailable)) as failed, database.read() as connection:
+        connection.execute(text("SELECT :said FROM no_such_table"), {"said": prompt})
+
+    assert prompt not in "".join(traceback.format_exception(failed.value))

@@ -35,6 +35,16 @@ def test_a_key_may_be_another_tenants_and_may_expire(nightshift, store):
     assert made["key"].startswith("ns_live_")
 
 
+@pytest.mark.parametrize("tenant", ["a/b", "../../x", "", "Acme", "a" * 33, "a b", "é", "a\n"])
+def test_a_tenants_name_that_cannot_be_part_of_a_path_is_refused(nightshift, store, tenant: str):
+    ended = nightshift("keys", "create", "--tenant", tenant)
+
+    assert ended.code != 0
+    assert "tenant" in ended.err
+    with store.snapshot() as tx:
+        assert tx.keys.list() == []
+
+
 def test_listings_show_no_key(nightshift, store):
     key = nightshift("keys", "create", "--name", "laptop").out.strip()
     table = nightshift("keys", "list").out

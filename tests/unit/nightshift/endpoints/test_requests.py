@@ -31,3 +31,38 @@ def test_a_refusal_names_the_field_as_the_caller_wrote_it(field: str, value: Any
 
     assert refused.value.param == param
     assert f"'{param}'" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "structured_outputs",
+        "chat_template_kwargs",
+    ],
+)
+def test_a_field_that_would_change_the_answer_is_refused_rather_than_ignored(field: str) -> None:
+    chat = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+
+    with pytest.raises(InvalidRequest) as refused:
+        endpoints.get("/v1/chat/completions").parse(chat | {field: {"a": 1}})
+
+    assert (refused.value.param, refused.value.code) == (field, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user"}, "messages[0].content"),
+        ({"role": "user", "content": None}, "messages[0].content"),
+        ({"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, "messages[0]"),
+    ],
+)
+def test_a_message_that_would_lose_something_is_refused(message: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        endpoints.get("/v1/chat/completions").parse({"model": "m", "messages": [message]})
+
+    assert refused.value.param == param

@@ -1,0 +1,30 @@
+"""Work that may cost too much, in a child process that the kernel ends when it does."""
+
+import multiprocessing
+import resource
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+MIB = 2**20
+
+
+def in_child(work: Callable[..., Any], *arguments: Any, cpu_s: int = 5, memory_bytes: int = 2**40) -> Any:
+    """What `work` returns, in a process with so much CPU time and address space beyond what it starts with.
+
+    CPU time, since a busy machine does not change it. Raises BrokenProcessPool or MemoryError beyond.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(_limited, work, arguments, cpu_s, memory_bytes).result()
+
+
+def _limited(work: Callable[..., Any], arguments: tuple[Any, ...], cpu_s: int, memory_bytes: int) -> Any:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    spent_s = int(used.ru_utime + used.ru_stime) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (spent_s + cpu_s, spent_s + cpu_s))
+    with open("/proc/self/statm", encoding="ascii") as pages:
+        held_bytes = int(pages.read().split()[0]) * resource.getpagesize()
+    limit = held_bytes + memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    return work(*arguments)
