@@ -130,8 +130,9 @@ def shared_api(
     sqlite_template: Path, valkey_server: ValkeyServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SharedApi]:
     folder = tmp_path_factory.mktemp("shared")
-    shutil.copy(sqlite_template, folder / "nightshift.db")
-    data = DataSettings(data_dir=folder)
+    data = DataSettings(data_dir=folder / "data")
+    data.data_dir.mkdir()
+    shutil.copy(sqlite_template, data.data_dir / "nightshift.db")
     store = Store(Database(data.resolved_database_url))
     key = insert_key(store, "default")
     store.close()
