@@ -14,12 +14,13 @@ def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | 
     An unclosed quote takes everything up to `line_bytes_max` with it, as one bad row.
     """
     csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other limit
-    lines = _TextLines(split_lines(chunks, line_bytes_max=line_bytes_max))
+    lines = _TextLines(split_lines(chunks, line_bytes_max=line_bytes_max), line_bytes_max)
     records = csv.reader(lines, strict=True)
     columns = _columns(records)
     index = 0
     while True:
         line = lines.number + 1
+        lines.begin_record()
         try:
             fields = next(records)
         except StopIteration:
@@ -38,9 +39,14 @@ def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | 
 class _TextLines:
     """Lines for `csv.reader`. A generator could not continue after an exception."""
 
-    def __init__(self, lines: Iterator[Line]) -> None:
+    def __init__(self, lines: Iterator[Line], record_bytes_max: int) -> None:
         self.number = 0
         self._lines = lines
+        self._record_bytes = 0
+        self._record_bytes_max = record_bytes_max
+
+    def begin_record(self) -> None:
+        self._record_bytes = 0
 
     def __iter__(self) -> "_TextLines":
         return self
@@ -50,6 +56,9 @@ class _TextLines:
         self.number = line.number
         if line.data is None:
             raise BadLine("line_too_long", "the line is longer than this service accepts")
+        self._record_bytes += len(line.data) + 1
+        if self._record_bytes > self._record_bytes_max:
+            raise BadLine("line_too_long", "the record's lines are longer than this service accepts")
         # An undecodable byte makes its complete record a BadRow.
         return line.data.decode("utf-8", errors="surrogateescape") + "\n"
 

@@ -43,7 +43,10 @@ def iter_rows(
         # pyarrow takes half a second to import.
         from nightshift.rows.parquet_rows import parquet_rows
 
-        return parquet_rows(store, key, _size_bytes(store, key), shard.start, shard.end, etag)
+        size_bytes = _size_bytes(store, key)
+        return parquet_rows(
+            store, key, size_bytes, shard.start, shard.end, etag, row_bytes_max=line_bytes_max
+        )
     if format is InputFormat.CSV:
         return csv_rows(store.stream(key, if_match=etag), line_bytes_max=line_bytes_max)
     if format is InputFormat.JSONL_GZ:

@@ -14,9 +14,12 @@ import pyarrow.parquet as pq
 
 from nightshift.jobs import JsonObject
 from nightshift.objectstore import MIB, ObjectStore
+from nightshift.rows.parquet_sizes import has_dictionaries, row_bytes, rows_within
 from nightshift.rows.records import BadRow, Row, RowGroup, UnreadableInput
 
 BATCH_ROWS: Final = 64  # decoded at a time; documents may be large
+BATCH_DECODED_BYTES_MAX: Final = 64 * MIB  # where values may be one large one, many times
+BATCH_BYTES_MAX: Final = 16 * MIB  # a larger batch becomes Python objects row by row
 BUFFER_BYTES: Final = 1 * MIB  # read ahead, per column
 
 
@@ -27,20 +30,25 @@ def parquet_rows(
     first_group: int,
     end_group: int | None,
     etag: str | None = None,
+    *,
+    row_bytes_max: int,
 ) -> Iterator[Row | BadRow]:
     """The rows of the row groups [first_group, end_group), or to the last one for None.
 
-    Values become JSON: times ISO 8601, decimals strings, bytes base64, NaN null; any other makes a `BadRow`.
-    Raises `UnreadableInput`, and with an `etag` `ObjectChanged` for another object.
+    Values become JSON: times ISO 8601, decimals strings, bytes base64, NaN null; any other makes a `BadRow`,
+    as do rows of more than `row_bytes_max` decoded bytes. Raises `UnreadableInput`, and with an `etag`
+    `ObjectChanged` for another object.
     """
     index = 0
     with _opened(store, key, size_bytes, etag) as file:
         groups = range(first_group, file.num_row_groups if end_group is None else end_group)
         if not groups:
             return
-        for batch in file.iter_batches(BATCH_ROWS, row_groups=list(groups), use_threads=False):
-            yield from _batch_rows(batch, index)
-            index += batch.num_rows
+        for group in groups:
+            batch_rows = _batch_rows_of(file, group, store, key, etag)
+            for batch in file.iter_batches(batch_rows, row_groups=[group], use_threads=False):
+                yield from _batch_rows(batch, index, row_bytes_max)
+                index += batch.num_rows
 
 
 def parquet_row_groups(
@@ -50,6 +58,16 @@ def parquet_row_groups(
     with _opened(store, key, size_bytes, etag) as file:
         groups = map(file.metadata.row_group, range(file.num_row_groups))
         return tuple(RowGroup(group.num_rows, group.total_byte_size) for group in groups)
+
+
+def _batch_rows_of(file: pq.ParquetFile, group: int, store: ObjectStore, key: str, etag: str | None) -> int:
+    """How many rows of a row group to decode at a time. Raises `UnreadableInput` for one too large."""
+
+    def read(start: int, end: int) -> bytes:
+        return b"".join(store.stream(key, start, end, if_match=etag))
+
+    metadata = file.metadata.row_group(group)
+    return min(BATCH_ROWS, rows_within(BATCH_DECODED_BYTES_MAX, metadata, file.schema, read))
 
 
 @contextmanager
@@ -95,16 +113,24 @@ class _ObjectFile(io.RawIOBase):
         return data
 
 
-def _batch_rows(batch: pa.RecordBatch, first_index: int) -> Iterator[Row | BadRow]:
+def _batch_rows(batch: pa.RecordBatch, first_index: int, row_bytes_max: int) -> Iterator[Row | BadRow]:
     batch = _in_microseconds(batch)
-    try:
-        records: list[JsonObject] = batch.to_pylist()
-    except (ValueError, OverflowError, pa.ArrowException):
-        for position in range(batch.num_rows):  # one value fails the whole column, so convert singly
-            yield _single_row(batch.slice(position, 1), first_index + position)
-        return
-    for index, record in enumerate(records, start=first_index):
-        yield Row(index, {name: _jsonable(value) for name, value in record.items()})
+    is_small = batch.nbytes <= min(row_bytes_max, BATCH_BYTES_MAX)
+    if is_small and not any(map(has_dictionaries, batch.schema.types)):
+        try:
+            records: list[JsonObject] = batch.to_pylist()
+        except (ValueError, OverflowError, pa.ArrowException):
+            pass  # one value fails the whole column
+        else:
+            for index, record in enumerate(records, start=first_index):
+                yield Row(index, {name: _jsonable(value) for name, value in record.items()})
+            return
+    for position, size in enumerate(row_bytes(batch).tolist()):
+        index = first_index + position
+        if size > row_bytes_max:
+            yield BadRow(index, "line_too_long", f"the row has {size} bytes, more than this service accepts")
+        else:
+            yield _single_row(batch.slice(position, 1), index)
 
 
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
