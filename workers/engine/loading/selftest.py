@@ -33,7 +33,7 @@ from ..execution.attention.interface import (
 from ..execution.attention.selection import block_size_multiple, has_transposed_keys, make_attention
 from ..execution.forward_pass import ForwardPass, ModulePass
 from ..execution.kv_memory import KvMemory, KvShape
-from ..execution.layer_hooks import OnLayer, watch_layers
+from ..execution.layer_hooks import OnExperts, OnLayer, watch_layers
 from ..execution.model_runner import ModelRunner
 from ..execution.step_layout import StepInputs, StepLayout
 from ..request import Request
@@ -148,6 +148,27 @@ def check_forward_pass(
         _compare(checked.logits, logits, checked.reference, model.dtype, name, "packed, its", limit=limit)
 
 
+def check_written_steps(
+    forward_pass: ForwardPass, checked: CheckedModel, model: Any, name: str, attention: str
+) -> None:
+    """Prove that steps of calls written down give the bits of those made layer by layer.
+
+    For a pass whose layers are held to the reference, which are made layer by layer. Raises
+    `UnsupportedModel`.
+    """
+
+    def watch(_: list[Token], watch_layers: WatchLayers) -> AbstractContextManager[None]:
+        return watch_layers(lambda _, hidden: hidden, lambda _, experts: experts)
+
+    seen = _Watched(forward_pass, watch)
+    as_it_runs, by_layer = (
+        _paged_logits(each, checked.shapes, checked.prompts, model, attention)
+        for each in (forward_pass, seen)
+    )
+    if not all(map(torch.equal, as_it_runs, by_layer)):
+        raise UnsupportedModel(name, "its steps give other logits than its layers do")
+
+
 def check_invariance(
     forward_pass: ForwardPass, checked: CheckedModel, model: Any, name: str, attention: str
 ) -> None:
@@ -209,8 +230,10 @@ class _Watched:
         with self._watch(_tokens(inputs.layout), self.watch_layers):
             return self._forward_pass(inputs, attention)
 
-    def watch_layers(self, on_layer: OnLayer) -> AbstractContextManager[None]:
-        return self._forward_pass.watch_layers(on_layer)
+    def watch_layers(
+        self, on_layer: OnLayer, on_experts: OnExperts | None = None
+    ) -> AbstractContextManager[None]:
+        return self._forward_pass.watch_layers(on_layer, on_experts)
 
 
 def _tokens(layout: StepLayout) -> list[Token]:
@@ -225,9 +248,13 @@ def _reference_logits(model: Any, prompts: list[Tensor], index: int, held: Refer
     """Logits of every position of a prompt, by transformers' own attention: `[tokens, vocabulary]`."""
     prompt = prompts[index]
     tokens = [(index, position) for position in range(len(prompt))]
-    with held.recorded(tokens, partial(watch_layers, model)):
+    with held.recorded(tokens, partial(_watch_modules, model)):
         logits: Tensor = model(input_ids=prompt[None].to(model.device), use_cache=False).logits[0]
     return logits.float()
+
+
+def _watch_modules(model: Any, on_layer: OnLayer, _: OnExperts) -> AbstractContextManager[None]:
+    return watch_layers(model, on_layer)
 
 
 def _generated_logits(model: Any, prompt: Tensor, held: ReferencePass) -> Tensor:
@@ -238,7 +265,7 @@ def _generated_logits(model: Any, prompt: Tensor, held: ReferencePass) -> Tensor
     rows, cache = [], None
     for position, token in enumerate(prompt):
         ids = token.reshape(1, 1).to(model.device)
-        with held.replayed([(0, position)], partial(watch_layers, model)):
+        with held.replayed([(0, position)], partial(_watch_modules, model)):
             output = model(input_ids=ids, past_key_values=cache, use_cache=True)
         rows.append(output.logits[0].float())
         cache = output.past_key_values
