@@ -109,8 +109,14 @@ def check_model(model: Any, name: str, attention: str = "torch") -> CheckedModel
     if has_windows:  # they are as wide as they should be again
         with torch.inference_mode():
             probe = _probe(model, num_layers, name)
-            if any(call.window is not None and call.window < 1 for call in probe.calls.values()):
+            windows = {call.window for call in probe.calls.values() if call.window is not None}
+            if any(window < 1 for window in windows):
                 raise UnsupportedModel(name, "it has a sliding window in which a token does not see itself")
+            if 1 in windows:  # of earlier keys it keeps the last 0, as Python's [-0:], which are all
+                reason = (
+                    "it has a sliding window of one token, which transformers' own cache does not keep to"
+                )
+                raise UnsupportedModel(name, reason)
             held = ReferencePass()
             recorded_pass = _Watched(modules, held.recorded)
             logits = _paged_logits(recorded_pass, probe.shapes, prompts, model, attention)
