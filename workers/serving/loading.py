@@ -4,6 +4,7 @@ Needs torch, and so is imported only when models are loaded: a worker starts qui
 """
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.text_server import TextServer
+
+log = logging.getLogger(__name__)
 
 
 def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer]:
@@ -84,6 +87,12 @@ def _refusing(path_or_id: str) -> Iterator[None]:
         yield
     except (EngineError, OSError, ValueError, SafetensorError) as error:
         why = _with_settings(" ".join(str(error).split()))  # the hub's reasons have several lines
+        raise ConfigurationError(
+            f"The model {path_or_id!r} cannot be served: {why}", param="MODELS"
+        ) from error
+    except Exception as error:  # a model's own code may raise anything, and one of no use ends the worker
+        log.exception("loading failed: model %s", path_or_id)
+        why = f"loading it failed with {type(error).__name__}: {error}"
         raise ConfigurationError(
             f"The model {path_or_id!r} cannot be served: {why}", param="MODELS"
         ) from error

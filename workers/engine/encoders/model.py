@@ -52,7 +52,7 @@ class EncoderModel:
         self.dimensions = int(model.config.hidden_size)
         budget = CPU_NUM_BATCHED_TOKENS if model.device.type == "cpu" else GPU_NUM_BATCHED_TOKENS
         self.max_num_batched_tokens = max(budget, max_length)
-        self.vocab_size = int(model.get_input_embeddings().num_embeddings)
+        self.vocab_size = int(model.get_input_embeddings().weight.shape[0])  # I-BERT's is no nn.Embedding
         self.pooling = pooling
         self._model = model
         self._tokenizer = tokenizer
@@ -205,7 +205,7 @@ def _max_length(model: Any, tokenizer: Tokenizer, pooling: Pooling, wanted: int 
         return wanted
     limits = [limit for limit in (num_positions, tokenizer.context_length, pooling.max_length) if limit]
     if not limits:
-        raise InvalidConfig("the model declares no longest input; max_length has to be given")
+        raise InvalidConfig("its files declare no longest input; model_max_length of its tokenizer would")
     return min(limits)
 
 
@@ -214,5 +214,5 @@ def _num_positions(model: Any) -> int | None:
     declared = context_limits(model.config).default
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            return int(module.num_embeddings - module.padding_idx - 1)
+            return int(module.weight.shape[0] - module.padding_idx - 1)
     return declared if isinstance(declared, int) and declared > 0 else None

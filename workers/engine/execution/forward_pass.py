@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from .attention.interface import AttentionStep, paged_step
-from .layer_hooks import OnLayer, watch_layers
+from .layer_hooks import OnExperts, OnLayer, watch_layers
 from .step_layout import StepInputs
 
 
@@ -19,10 +19,13 @@ class ForwardPass(Protocol):
     def __call__(self, inputs: StepInputs, attention: AttentionStep) -> Tensor:
         """Logits `[rows, vocab]`, float32, of `inputs.logits_rows`; valid until the next call."""
 
-    def watch_layers(self, on_layer: OnLayer) -> AbstractContextManager[None]:
+    def watch_layers(
+        self, on_layer: OnLayer, on_experts: OnExperts | None = None
+    ) -> AbstractContextManager[None]:
         """Put what enters each layer through `on_layer`, in calls made meanwhile.
 
-        They compute all rows in all layers, module by module or layer by layer.
+        They compute all rows in all layers, module by module or layer by layer. Where our kernels choose
+        experts, the choice goes through `on_experts`; modules choose by functions of torch.
         """
 
 
@@ -44,5 +47,7 @@ class ModulePass:
                 logits = self._model(**arguments, use_cache=False).logits[0, rows]
         return logits.float()
 
-    def watch_layers(self, on_layer: OnLayer) -> AbstractContextManager[None]:
+    def watch_layers(
+        self, on_layer: OnLayer, on_experts: OnExperts | None = None
+    ) -> AbstractContextManager[None]:
         return watch_layers(self._model, on_layer)

@@ -11,6 +11,8 @@ from torch import Tensor
 
 OnLayer = Callable[[int, Tensor], Tensor]
 """Takes a layer's index and the hidden states before it, `[tokens, hidden]`; returns those it is to have."""
+OnExperts = Callable[[int, Tensor], Tensor]
+"""Takes a layer's index and the experts chosen in it, `[tokens, choices]`; returns those it is to have."""
 
 
 @contextmanager

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
+from .experts.packed import is_experts, pack_experts
 from .linears.interface import Linear, Packing
 from .mapped_files import MappedFiles
-from .packed_experts import is_experts, pack_experts
 
 PACKED_INPUTS_MIN = 16
 """Smaller layers gain nothing."""

@@ -32,7 +32,13 @@ from ..execution.packed_modules import pack_modules
 from ..text.tokenizer import Tokenizer
 from . import weights
 from .context import context_length
-from .selftest import CheckedModel, check_forward_pass, check_invariance, check_model
+from .selftest import (
+    CheckedModel,
+    check_forward_pass,
+    check_invariance,
+    check_model,
+    check_written_steps,
+)
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +157,8 @@ def _written_out(
         )
         # Of dense layers, it is proven as it will run; a mixture's logits differ where rounding chose others.
         prove(decoder, is_held=checked.reference.chooses_experts)
+        if checked.reference.chooses_experts and decoder.can_be_written_down:
+            check_written_steps(decoder, checked, model, name, attention)
         return decoder
     except NotPlain as difference:
         _refuse_if_deterministic(config, name, difference)

@@ -8,7 +8,8 @@ reference's experts, weighted by its own scores. What each layer makes of them i
 position is far outside rounding in the first layer that has one. It costs a few tokens' hidden states, no
 second copy of the weights and no further pass.
 
-Choices of experts are seen as calls of `torch.topk`; phimoe takes maxima, and masks those below a threshold.
+Modules choose experts by `torch.topk` (phimoe takes maxima, and masks those below a threshold), which is seen
+as it is called. A pass whose kernels choose hands over the last choice of each layer.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..execution.layer_hooks import OnLayer
+from ..execution.layer_hooks import OnExperts, OnLayer
 
 Token = tuple[int, int]
 """Prompt, and position in it."""
 Place = tuple[int, int]
 """Of a choice in a pass: the layer, and which choice in it."""
-WatchLayers = Callable[[OnLayer], AbstractContextManager[None]]
-"""How the layers of a pass are watched, as `layer_hooks.watch_layers` does it."""
+WatchLayers = Callable[[OnLayer, OnExperts], AbstractContextManager[None]]
+"""How the layers of a pass are watched, as `ForwardPass.watch_layers` does it."""
 
 _BEFORE_LAYERS = -1
 _RESULTS = {
@@ -67,7 +68,10 @@ class ReferencePass:
             self._chosen.setdefault(place, {}).update(zip(tokens, rows, strict=True))
             return chosen
 
-        with _watched(len(tokens), watch_layers, note_layer, note_choice):
+        def note_experts(layer: int, chosen: Tensor) -> Tensor:
+            return note_choice((layer, 0), chosen)
+
+        with _watched(len(tokens), watch_layers, note_layer, note_choice, note_experts):
             yield
 
     @contextmanager
@@ -93,8 +97,20 @@ class ReferencePass:
                 self._num_others += int((~is_same).sum())
             return recorded
 
-        with _watched(len(tokens), watch_layers, replay_layer, replay_choice):
+        def replay_experts(layer: int, chosen: Tensor) -> Tensor:
+            return replay_choice(self._last_choice(layer), chosen)
+
+        with _watched(len(tokens), watch_layers, replay_layer, replay_choice, replay_experts):
             yield
+
+    def _last_choice(self, layer: int) -> Place:
+        """That of experts: those of groups come before it."""
+        indices = [
+            place
+            for place, rows in self._chosen.items()
+            if place[0] == layer and next(iter(rows.values())).dtype == torch.int64
+        ]
+        return max(indices, default=(layer, 0))
 
     def take_differences(self) -> tuple[float, float]:
         """Of the passes replayed since the last call: how far their layers and their choices are off.
@@ -148,6 +164,7 @@ def _watched(
     watch_layers: WatchLayers,
     on_layer: OnLayer,
     on_choice: Callable[[Place, Tensor], Tensor],
+    on_experts: OnExperts,
 ) -> Iterator[None]:
     choosing = _Choosing(num_tokens, on_choice)
 
@@ -155,7 +172,7 @@ def _watched(
         choosing.enter(index)
         return on_layer(index, hidden)
 
-    with watch_layers(enter), choosing:
+    with watch_layers(enter, on_experts), choosing:
         yield
 
 

@@ -33,7 +33,7 @@ from ..execution.attention.interface import (
 from ..execution.attention.selection import block_size_multiple, has_transposed_keys, make_attention
 from ..execution.forward_pass import ForwardPass, ModulePass
 from ..execution.kv_memory import KvMemory, KvShape
-from ..execution.layer_hooks import OnLayer, watch_layers
+from ..execution.layer_hooks import OnExperts, OnLayer, watch_layers
 from ..execution.model_runner import ModelRunner
 from ..execution.step_layout import StepInputs, StepLayout
 from ..request import Request
@@ -109,8 +109,14 @@ def check_model(model: Any, name: str, attention: str = "torch") -> CheckedModel
     if has_windows:  # they are as wide as they should be again
         with torch.inference_mode():
             probe = _probe(model, num_layers, name)
-            if any(call.window is not None and call.window < 1 for call in probe.calls.values()):
+            windows = {call.window for call in probe.calls.values() if call.window is not None}
+            if any(window < 1 for window in windows):
                 raise UnsupportedModel(name, "it has a sliding window in which a token does not see itself")
+            if 1 in windows:  # of earlier keys it keeps the last 0, as Python's [-0:], which are all
+                reason = (
+                    "it has a sliding window of one token, which transformers' own cache does not keep to"
+                )
+                raise UnsupportedModel(name, reason)
             held = ReferencePass()
             recorded_pass = _Watched(modules, held.recorded)
             logits = _paged_logits(recorded_pass, probe.shapes, prompts, model, attention)
@@ -146,6 +152,27 @@ def check_forward_pass(
             reason = f"packed, it cannot run: {type(error).__name__}: {error}"
             raise UnsupportedModel(name, reason) from error
         _compare(checked.logits, logits, checked.reference, model.dtype, name, "packed, its", limit=limit)
+
+
+def check_written_steps(
+    forward_pass: ForwardPass, checked: CheckedModel, model: Any, name: str, attention: str
+) -> None:
+    """Prove that steps of calls written down give the bits of those made layer by layer.
+
+    For a pass whose layers are held to the reference, which are made layer by layer. Raises
+    `UnsupportedModel`.
+    """
+
+    def watch(_: list[Token], watch_layers: WatchLayers) -> AbstractContextManager[None]:
+        return watch_layers(lambda _, hidden: hidden, lambda _, experts: experts)
+
+    seen = _Watched(forward_pass, watch)
+    as_it_runs, by_layer = (
+        _paged_logits(each, checked.shapes, checked.prompts, model, attention)
+        for each in (forward_pass, seen)
+    )
+    if not all(map(torch.equal, as_it_runs, by_layer)):
+        raise UnsupportedModel(name, "its steps give other logits than its layers do")
 
 
 def check_invariance(
@@ -209,8 +236,10 @@ class _Watched:
         with self._watch(_tokens(inputs.layout), self.watch_layers):
             return self._forward_pass(inputs, attention)
 
-    def watch_layers(self, on_layer: OnLayer) -> AbstractContextManager[None]:
-        return self._forward_pass.watch_layers(on_layer)
+    def watch_layers(
+        self, on_layer: OnLayer, on_experts: OnExperts | None = None
+    ) -> AbstractContextManager[None]:
+        return self._forward_pass.watch_layers(on_layer, on_experts)
 
 
 def _tokens(layout: StepLayout) -> list[Token]:
@@ -225,9 +254,13 @@ def _reference_logits(model: Any, prompts: list[Tensor], index: int, held: Refer
     """Logits of every position of a prompt, by transformers' own attention: `[tokens, vocabulary]`."""
     prompt = prompts[index]
     tokens = [(index, position) for position in range(len(prompt))]
-    with held.recorded(tokens, partial(watch_layers, model)):
+    with held.recorded(tokens, partial(_watch_modules, model)):
         logits: Tensor = model(input_ids=prompt[None].to(model.device), use_cache=False).logits[0]
     return logits.float()
+
+
+def _watch_modules(model: Any, on_layer: OnLayer, _: OnExperts) -> AbstractContextManager[None]:
+    return watch_layers(model, on_layer)
 
 
 def _generated_logits(model: Any, prompt: Tensor, held: ReferencePass) -> Tensor:
@@ -238,7 +271,7 @@ def _generated_logits(model: Any, prompt: Tensor, held: ReferencePass) -> Tensor
     rows, cache = [], None
     for position, token in enumerate(prompt):
         ids = token.reshape(1, 1).to(model.device)
-        with held.replayed([(0, position)], partial(watch_layers, model)):
+        with held.replayed([(0, position)], partial(_watch_modules, model)):
             output = model(input_ids=ids, past_key_values=cache, use_cache=True)
         rows.append(output.logits[0].float())
         cache = output.past_key_values

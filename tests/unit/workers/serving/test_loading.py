@@ -19,6 +19,7 @@ from workers.engine.encoders import model as encoder_module
 from workers.engine.execution import devices
 from workers.engine.execution.devices import DeviceMemory
 from workers.engine.execution.linears.native import NativeLinear
+from workers.serving import loading
 from workers.serving.loading import engine_config, load_models
 from workers.serving.text_server import TextServer
 
@@ -157,7 +158,7 @@ def test_an_encoder_goes_where_decoders_go(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr(encoder_module, "resolve_device", found)
     for name in ("auto", "cuda:1"):
-        with pytest.raises(Found, match=name):
+        with pytest.raises(ConfigurationError, match=f"Found: {name}"):
             load_models(WorkerSettings(models=(str(minilm()),), device=name), lambda _: None)
 
 
@@ -177,6 +178,19 @@ def test_the_same_architecture_generates_or_embeds_as_its_files_say(tmp_path: Pa
     [embedding] = load_models(settings, lambda _: None)
 
     assert (generating.model.kind, embedding.model.kind) == (ModelKind.DECODER, ModelKind.ENCODER)
+
+
+def test_whatever_a_models_code_raises_ends_in_a_refusal_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: Any) -> None:
+        raise AttributeError("no such layer")
+
+    monkeypatch.setattr(loading, "load_decoder", fail)
+
+    with pytest.raises(ConfigurationError, match="loading it failed with AttributeError: no such layer"):
+        served(1)
+    assert "Traceback" in caplog.text
 
 
 def test_a_reranker_is_refused_by_name_instead_of_answering_vectors(tmp_path: Path) -> None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..attention.interface import AttentionStep
-from ..layer_hooks import OnLayer
+from ..layer_hooks import OnExperts, OnLayer
 from ..linears.interface import Linear
 from ..step_layout import StepInputs
+from .mixture import compute_mixture
 from .operations import Operations
-from .weights import DecoderLayer, DecoderWeights, Join, Mlp, ModuleMlp, Norm
+from .weights import DecoderLayer, DecoderWeights, Join, Mixture, Mlp, ModuleMlp, Norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,14 @@ class Decoder:
         self._weights, self._operations = weights, operations
         self._rotaries = weights.rotaries
         linears = [weights.head.linear, *(each for layer in weights.layers for each in layer.linears)]
-        self._can_be_written_down = (
+        self.can_be_written_down = (
             not self.has_modules
             and all(each.can_be_written_down for each in linears)
             and not any(layer.attention.call.sinks is not None for layer in weights.layers)
         )
+        """Whether steps that only decode are made of calls that were written down."""
         self._on_layer: OnLayer | None = None
+        self._on_experts: OnExperts | None = None
 
     @property
     def has_modules(self) -> bool:
@@ -69,7 +73,7 @@ class Decoder:
         is_decode = layout.num_tokens == layout.num_decodes == len(rows)
         if self._on_layer is not None:
             self._compute(step, attention, keeps_all_rows=True)
-        elif is_decode and self._can_be_written_down and self._operations.can_repeat(attention):
+        elif is_decode and self.can_be_written_down and self._operations.can_repeat(attention):
             tables = tuple(rotary.cosine.data_ptr() for rotary in self._rotaries)
             self._operations.repeat(
                 len(rows),
@@ -81,13 +85,16 @@ class Decoder:
         return step.logits
 
     @contextmanager
-    def watch_layers(self, on_layer: OnLayer) -> Iterator[None]:
-        """Put what enters each layer through `on_layer`, in calls made meanwhile, which drop no rows."""
-        self._on_layer = on_layer
+    def watch_layers(self, on_layer: OnLayer, on_experts: OnExperts | None = None) -> Iterator[None]:
+        """Put what enters each layer through `on_layer`, in calls made meanwhile, which drop no rows.
+
+        And what a mixture's kernel chooses through `on_experts`.
+        """
+        self._on_layer, self._on_experts = on_layer, on_experts
         try:
             yield
         finally:
-            self._on_layer = None
+            self._on_layer = self._on_experts = None
 
     def _compute(self, step: _Step, attention: AttentionStep, *, keeps_all_rows: bool = False) -> None:
         """Embedded tokens in `step.residual` to `step.logits`; rows without logits are dropped early."""
@@ -119,14 +126,18 @@ class Decoder:
         self._join(layer.attention.output, attended, layer.attention_join, residual)
         if layer.mlp_reads == "sum":
             x = self._normed("normed", residual, layer.mlp_norm)
-        self._mlp(layer, x, residual)
+        self._mlp(layer, index, x, residual)
         return residual
 
-    def _mlp(self, layer: DecoderLayer, x: Tensor, residual: Tensor) -> None:
+    def _mlp(self, layer: DecoderLayer, index: int, x: Tensor, residual: Tensor) -> None:
         if isinstance(layer.mlp, Mlp):
             inner = self._operations.buffer("inner", len(x), layer.mlp.up.out_features)
             layer.mlp.up.store(x, inner)
             self._join(layer.mlp.down, inner, layer.mlp_join, residual)
+            return
+        if isinstance(layer.mlp, Mixture):
+            replace = None if self._on_experts is None else partial(self._on_experts, index)
+            compute_mixture(self._operations, layer.mlp, x, layer.mlp_join, residual, replace)
             return
         answer = layer.mlp.module(x[None])
         y: Tensor = answer if isinstance(answer, Tensor) else answer[0]

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from ..attention.interface import AttentionStep
 from ..attention.native_backend import NativeAttention
+from ..experts.kernels import ExpertKernels
 from ..native_calls import WrittenCalls
 from .buffers import Buffers
 from .kernels import DecoderKernels
-from .weights import Attention, Embedding, Head, Norm
+from .weights import Attention, Embedding, Head, Norm, Router
 
 DTYPES = (torch.float32, torch.bfloat16)
 """Of activations: what `kernels/native/decoder.cpp` reads and writes."""
@@ -26,7 +27,7 @@ class NativeOperations:
     def __init__(self, dtype: torch.dtype) -> None:
         assert dtype in DTYPES, f"the kernels compute no {dtype}"
         self.dtype = dtype
-        self._kernels = DecoderKernels()
+        self._kernels, self._experts = DecoderKernels(), ExpertKernels()
         self._buffers = Buffers()
         self._written: dict[int, WrittenCalls] = {}
         self._written_for: tuple[object, ...] = ()
@@ -58,6 +59,37 @@ class NativeOperations:
         attended = self.buffer("attended", len(qkv), attention.query_heads * attention.head_dim)
         step.attend(layer, query, key, value, attention.call, out=attended)
         return attended
+
+    def choose_experts(self, router: Router, logits: Tensor, chosen: Tensor | None) -> tuple[Tensor, Tensor]:
+        rows, choices = len(logits), router.rule.choices
+        kept = self.buffer("chosen", rows, choices, torch.int64)
+        weights = self.buffer("weights", rows, choices, torch.float32)
+        if chosen is not None:
+            kept.copy_(chosen)
+        is_given = chosen is not None
+        self._experts.choose(router.rule, logits, router.correction, kept, weights, keeps_choice=is_given)
+        return kept, weights
+
+    def sort_by_expert(self, x: Tensor, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+        rows, choices = chosen.shape
+        # Apart for each number of choices: a thread that is late by a call must not read starts of more rows.
+        starts = self.buffer(f"starts of {choices}", 1, experts + 1, torch.int64)[0]
+        places = self.buffer("places", rows, choices, torch.int64)
+        out = self.buffer("sorted", rows * choices, x.shape[1])
+        self._experts.sort(x, chosen, out, starts, places)
+        return out, starts, places
+
+    def combine(
+        self,
+        y: Tensor,
+        places: Tensor,
+        weights: Tensor,
+        shared: Tensor | None,
+        gates: Tensor | None,
+        factor: float | None,
+        out: Tensor,
+    ) -> None:
+        self._experts.combine(y, places, weights, out, shared=shared, gates=gates, factor=factor)
 
     def finish_logits(self, logits: Tensor, head: Head) -> None:
         if head.factor != 1 or head.cap:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..attention.interface import AttentionStep
-from .weights import Attention, Embedding, Head, Norm
+from .weights import Attention, Embedding, Head, Norm, Router
 
 
 class Operations(Protocol):
@@ -42,6 +42,32 @@ class Operations(Protocol):
 
     def attend(self, step: AttentionStep, layer: int, attention: Attention, qkv: Tensor) -> Tensor:
         """`[rows, query heads * head_dim]`, of rows of queries, keys and values."""
+
+    def choose_experts(self, router: Router, logits: Tensor, chosen: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The experts of each row of logits, int64, and their weights, float32: `[rows, choices]` each.
+
+        Or those that are given, and their weights.
+        """
+
+    def sort_by_expert(self, x: Tensor, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+        """A row of `x` for each choice, those of one expert together; where each expert's rows start,
+        `[experts + 1]`; and the place of each choice, `[rows, choices]`."""
+
+    def combine(
+        self,
+        y: Tensor,
+        places: Tensor,
+        weights: Tensor,
+        shared: Tensor | None,
+        gates: Tensor | None,
+        factor: float | None,
+        out: Tensor,
+    ) -> None:
+        """Each row's sum of its places of `y` by their weights; all float32.
+
+        And `shared`, which has the shape of `out`, times the sigmoids of `gates` `[rows, 1]`. Written to
+        `out`, or with a factor added to it.
+        """
 
     def finish_logits(self, logits: Tensor, head: Head) -> None:
         """What follows the linear layer of the head, in place."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...kernels.native.build import load_kernels
 from ..attention.interface import LayerCall
+from ..experts.packed import pack_experts
 from ..linears.interface import Linear, Pack, Packing
 from ..mapped_files import MappedFiles
 from ..native_calls import FIXED_ORDER
@@ -23,11 +24,13 @@ from .recognition.facts import (
     HeadNormFacts,
     JoinFacts,
     LayerFacts,
+    MixtureFacts,
     MlpFacts,
     NormFacts,
     NotPlain,
 )
 from .recognition.model import recognise_decoder
+from .recognition.router import rounds_logits
 from .rotary import Rotary
 from .weights import (
     Attention,
@@ -37,10 +40,13 @@ from .weights import (
     Head,
     HeadNorm,
     Join,
+    Mixture,
     Mlp,
     ModuleMlp,
     Norm,
     Rotation,
+    Router,
+    SharedExpert,
 )
 
 
@@ -63,7 +69,7 @@ def read_decoder(
     if dtype not in DTYPES:
         raise NotPlain(f"it computes in {dtype}")
     facts = recognise_decoder(model)
-    own = [each.mlp for each in facts.layer_facts if not isinstance(each.mlp, MlpFacts)]
+    own = [each.mlp for each in facts.layer_facts if isinstance(each.mlp, str)]
     if own and not allows_modules:
         raise NotPlain(f"its {own[0]} is a module of its own kind")
     return Decoder(_Packer(facts, packing, dtype).pack(calls), NativeOperations(dtype))
@@ -103,19 +109,13 @@ class _Packer:
         return Embedding(kept, facts.embedding_factor, positions)
 
     def _layer(self, module: Any, facts: LayerFacts, call: LayerCall) -> DecoderLayer:
-        mlp: Mlp | ModuleMlp
-        if isinstance(facts.mlp, MlpFacts):
-            mlp = self._mlp(module, facts.mlp)
-        else:
-            mlp = ModuleMlp(module.get_submodule(facts.mlp))
-            pack_modules(mlp.module, self._packing, self._dtype)
         return DecoderLayer(
             input_norm=_norm_at(module, facts.input_norm),
             attention=self._attention(module, facts.attention, call),
             attention_join=_join(module, facts.attention_join),
             mlp_reads=facts.mlp_reads,
             mlp_norm=_norm_at(module, facts.mlp_norm),
-            mlp=mlp,
+            mlp=self._any_mlp(module, facts.mlp),
             mlp_join=_join(module, facts.mlp_join),
         )
 
@@ -142,6 +142,55 @@ class _Packer:
             order = torch.cat([heads[:, :-2].flatten(), heads[:, -2], heads[:, -1]])
             order = (order[:, None] * facts.head_dim + torch.arange(facts.head_dim)).flatten()
         return self._fused(module, facts.linears, self._packing.layers, order)
+
+    def _any_mlp(self, module: Any, facts: MlpFacts | MixtureFacts | str) -> Mlp | Mixture | ModuleMlp:
+        if isinstance(facts, MlpFacts):
+            return self._mlp(module, facts)
+        if isinstance(facts, MixtureFacts):
+            mixture = self._mixture(module, facts)
+            if mixture is not None:
+                return mixture
+            facts = facts.path
+        left = ModuleMlp(module.get_submodule(facts))
+        pack_modules(left.module, self._packing, self._dtype)
+        return left
+
+    def _mixture(self, module: Any, facts: MixtureFacts) -> Mixture | None:
+        """None, and nothing freed, where our kernels cannot compute its experts or its router."""
+        block, experts = module.get_submodule(facts.path), module.get_submodule(facts.experts)
+        tensors = dict(block.named_parameters()) | dict(block.named_buffers())
+        weight = tensors[facts.router.weight].detach()
+        if (
+            self._packing.experts is None
+            or experts.down_proj.dtype != self._dtype
+            or weight.dtype != self._dtype
+        ):
+            return None
+        packed = pack_experts(experts, self._packing.experts)
+        if packed is None:
+            return None
+        router = self._router(block, facts, weight, tensors)
+        free(experts, self._files)
+        shared = None
+        if facts.shared is not None:
+            gate = facts.shared.gate
+            gate_linear = None if gate is None else self._fused(module, (gate,), self._packing.head)
+            shared = SharedExpert(self._mlp(module, facts.shared.mlp), gate_linear)
+        return Mixture(router, packed.up, packed.down, shared)
+
+    def _router(self, block: Any, facts: MixtureFacts, weight: Tensor, tensors: dict[str, Tensor]) -> Router:
+        """Packed as what makes logits is: experts are chosen by small differences."""
+        names = facts.router.bias, facts.router.correction
+        bias, correction = (None if name is None else _vector(tensors[name]) for name in names)
+        is_rounded = weight.dtype == torch.bfloat16 and rounds_logits(block, facts)
+        linear = self._packing.head(weight, bias)
+        free(block.get_submodule(facts.router.weight.rpartition(".")[0]), self._files)
+        return Router(
+            linear=linear,
+            logits_dtype=torch.bfloat16 if is_rounded else torch.float32,
+            correction=correction,
+            rule=facts.router.rule,
+        )
 
     def _mlp(self, module: Any, facts: MlpFacts) -> Mlp:
         order = None
@@ -170,6 +219,10 @@ class _Packer:
         return pack(weight, bias, **options)
 
 
+def _vector(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(torch.float32, copy=True).flatten()
+
+
 def _norm_at(layer: Any, facts: NormFacts | None) -> Norm | None:
     return None if facts is None else _norm(layer.get_submodule(facts.path), facts)
 
@@ -177,10 +230,10 @@ def _norm_at(layer: Any, facts: NormFacts | None) -> Norm | None:
 def _norm(module: Any, facts: NormFacts) -> Norm:
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     if weight is not None:
-        weight = weight.detach().to(torch.float32, copy=True).flatten()
+        weight = _vector(weight)
         weight = weight + 1 if facts.adds_one else weight
     if bias is not None:
-        bias = bias.detach().to(torch.float32, copy=True).flatten()
+        bias = _vector(bias)
     return Norm(facts.kind, weight, bias, facts.eps)
 
 

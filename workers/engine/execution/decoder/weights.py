@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from ..attention.interface import LayerCall
-from ..linears.interface import Linear
+from ..experts.kernels import RoutingRule
+from ..linears.interface import GroupedLinear, Linear
 from .rotary import Rotary
 
 NormKind = Literal["rms", "layer"]
@@ -64,6 +66,48 @@ class Mlp:
     """With the activation, and the gate if there is one."""
     down: Linear
 
+    @property
+    def linears(self) -> list[Linear | GroupedLinear]:
+        return [self.up, self.down]
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    linear: Linear
+    """To a logit per expert."""
+    logits_dtype: torch.dtype
+    """To which they are rounded before anything is chosen by them."""
+    correction: Tensor | None  # [experts], float32
+    rule: RoutingRule
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpert:
+    """An MLP beside the experts that are chosen, for all tokens."""
+
+    mlp: Mlp
+    gate: Linear | None
+    """To one number, whose sigmoid it is multiplied by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Of a token's experts, the sum by their weights."""
+
+    router: Router
+    up: GroupedLinear
+    """With the activation and the gate, as `Mlp.up`."""
+    down: GroupedLinear
+    shared: SharedExpert | None
+
+    @property
+    def linears(self) -> list[Linear | GroupedLinear]:
+        linears: list[Linear | GroupedLinear] = [self.router.linear, self.up, self.down]
+        if self.shared is not None:
+            linears += [self.shared.mlp.up, self.shared.mlp.down]
+            linears += [self.shared.gate] if self.shared.gate is not None else []
+        return linears
+
 
 @dataclass(frozen=True, slots=True)
 class ModuleMlp:
@@ -87,13 +131,13 @@ class DecoderLayer:
     attention_join: Join
     mlp_reads: MlpInput
     mlp_norm: Norm | None
-    mlp: Mlp | ModuleMlp
+    mlp: Mlp | Mixture | ModuleMlp
     mlp_join: Join
 
     @property
-    def linears(self) -> list[Linear]:
-        mlp = [self.mlp.up, self.mlp.down] if isinstance(self.mlp, Mlp) else []
-        return [self.attention.qkv, self.attention.output, *mlp]
+    def linears(self) -> list[Linear | GroupedLinear]:
+        of_mlp = [] if isinstance(self.mlp, ModuleMlp) else self.mlp.linears
+        return [self.attention.qkv, self.attention.output, *of_mlp]
 
 
 @dataclass(frozen=True, slots=True)

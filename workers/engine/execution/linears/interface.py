@@ -53,6 +53,8 @@ class GroupedLinear(Protocol):
     """Several layers of one shape, each for its own run of rows: the experts of a mixture."""
 
     out_features: int
+    can_be_written_down: bool
+    """As `Linear`'s."""
 
     def store(self, x: Tensor, starts: Tensor, out: Tensor) -> None:
         """As `Linear.store`; layer g computes rows `starts[g]` to `starts[g + 1]`, int64 `[groups + 1]`."""

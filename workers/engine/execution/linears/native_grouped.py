@@ -43,6 +43,7 @@ class NativeGroupedLinear:
         self._run = getattr(kernels, f"{name}_tiles" if unit == "tiles" else name)
         self._weights, self._scales, self._sums = _pack(dtype, weight, gate)
         self._quantizer = RowQuantizer() if dtype == "int8" else None
+        self.can_be_written_down = self._quantizer is None
         is_float32 = dtype == "float32"
         self._x_dtype = torch.float32 if is_float32 else torch.bfloat16
         of_all = LinearCall(

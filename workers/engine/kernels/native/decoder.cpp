@@ -45,14 +45,6 @@ struct LogitsCall {
     float scale, cap; // cap: 0 if there is none
 };
 
-struct CombineCall {
-    const float* y;         // [tokens * choices, n], in any order
-    const int64_t* places;  // [tokens, choices]: rows of y
-    const float* weights;   // [tokens, choices]
-    float* out;             // [tokens, n]
-    int64_t tokens, choices, n;
-};
-
 struct WrittenCall {
     int (*kernel)(const void* call, void* team);
     const void* call;
@@ -60,23 +52,6 @@ struct WrittenCall {
 }
 
 namespace {
-
-constexpr int64_t WORTH_SHARING = 1 << 14; // elements: about what waking a thread costs
-constexpr int64_t ELEMENTS_PER_PIECE = 1 << 12;
-
-// body(row) for all rows of so many elements.
-template <class Body> void share_rows(Team* team, long rows, long elements, const Body& body) {
-    const long piece = elements ? (ELEMENTS_PER_PIECE + elements - 1) / elements : rows;
-    share(team, rows * elements > WORTH_SHARING, rows, piece, [&](long first, long end) {
-        for (long row = first; row < end; row++) body(row);
-    });
-}
-
-template <class T> inline floats load_upto(const T* p, long count) { return count >= LANES ? load(p) : load_some(p, count); }
-template <class T> inline void store_upto(T* p, floats v, long count) {
-    if (count >= LANES) store(p, v);
-    else store_some(p, v, count);
-}
 
 template <class X> float mean_of(const X* x, long n) {
     floats total = {};
@@ -209,7 +184,7 @@ int norm(const NormCall* call, Team* team) {
 // logits = cap * tanh(logits * scale / cap), or logits * scale.
 int finish_logits(const LogitsCall* call, Team* team) {
     const LogitsCall& c = *call;
-    share(team, c.count > WORTH_SHARING, (c.count + LANES - 1) / LANES, ELEMENTS_PER_PIECE / LANES, [&](long first, long end) {
+    share(team, c.count > ELEMENTS_WORTH_SHARING, (c.count + LANES - 1) / LANES, ELEMENTS_PER_PIECE / LANES, [&](long first, long end) {
         for (long i = first * LANES; i < std::min<long>(end * LANES, c.count); i += LANES) {
             const floats v = load_upto(c.logits + i, c.count - i) * c.scale;
             store_upto(c.logits + i, c.cap > 0 ? tanh(v / c.cap) * c.cap : v, c.count - i);
@@ -225,20 +200,6 @@ int rotate_heads(const RotateCall* call, Team* team) {
     share_rows(team, c.rows, (c.query_heads + c.key_heads) * c.head_dim, [&](long row) {
         if (c.is_bfloat16) rotate_row((uint16_t*)c.qkv + row * c.row_stride, c, c.positions[row]);
         else rotate_row((float*)c.qkv + row * c.row_stride, c, c.positions[row]);
-    });
-    return 0;
-}
-
-// out[token] = sum over its choices of weight * y[place], in their order.
-int combine_choices(const CombineCall* call, Team* team) {
-    const CombineCall& c = *call;
-    share_rows(team, c.tokens, c.choices * c.n, [&](long token) {
-        for (long i = 0; i < c.n; i += LANES) {
-            floats total = {};
-            for (long k = token * c.choices; k < (token + 1) * c.choices; k++)
-                total += load_upto(c.y + c.places[k] * c.n + i, c.n - i) * c.weights[k];
-            store_upto(c.out + token * c.n + i, total, c.n - i);
-        }
     });
     return 0;
 }

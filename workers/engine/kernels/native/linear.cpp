@@ -235,7 +235,7 @@ template <class T, RunChunk run_panel> void grouped_panel(const void* context, l
     const GroupedCall& call = *(const GroupedCall*)context;
     const long panels = panels_of(call.all);
     const LinearCall one = group_of<T>(call, chunk / panels);
-    if (one.rows) run_panel(&one, chunk % panels, parts);
+    if (one.rows > 0) run_panel(&one, chunk % panels, parts); // negative: a late thread reads starts of two calls
 }
 
 int share_groups(const GroupedCall& call, Team* team, RunChunk panel) {

@@ -303,4 +303,15 @@ template <class Body> void share(Team* team, bool is_worth_sharing, long count, 
     });
 }
 
+constexpr int64_t ELEMENTS_WORTH_SHARING = 1 << 14; // about what waking a thread costs
+constexpr int64_t ELEMENTS_PER_PIECE = 1 << 12;
+
+// body(row) for all rows of so many elements.
+template <class Body> void share_rows(Team* team, long rows, long elements, const Body& body) {
+    const long piece = elements ? (ELEMENTS_PER_PIECE + elements - 1) / elements : rows;
+    share(team, rows * elements > ELEMENTS_WORTH_SHARING, rows, piece, [&](long first, long end) {
+        for (long row = first; row < end; row++) body(row);
+    });
+}
+
 } // namespace

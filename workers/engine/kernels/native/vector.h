@@ -69,6 +69,12 @@ template <class T> inline void store_some(T* p, floats v, long count) {
     memcpy(p, all, count * sizeof(T));
 }
 
+template <class T> inline floats load_upto(const T* p, long count) { return count >= LANES ? load(p) : load_some(p, count); }
+template <class T> inline void store_upto(T* p, floats v, long count) {
+    if (count >= LANES) store(p, v);
+    else store_some(p, v, count);
+}
+
 inline floats where(ints condition, floats yes, floats no) { return (floats)(((bits)condition & (bits)yes) | (~(bits)condition & (bits)no)); }
 inline floats at_least(floats v, float low) { return where(v < low, splat(low), v); } // NaN passes
 inline floats at_most(floats v, float high) { return where(v > high, splat(high), v); }

@@ -142,6 +142,8 @@ def test_more_tokens_than_one_pass_takes_are_encoded_in_several(tmp_path):
         ("deberta-v2", {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
         ("distilbert", {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}),
         ("electra", {**SIZES, "embedding_size": 16}),
+        ("ibert", {**SIZES, "max_position_embeddings": 66}),
+        ("longformer", {**SIZES, "max_position_embeddings": 66, "attention_window": 8}),
         ("modernbert", {**SIZES, "local_attention": 8}),
         ("mpnet", {**SIZES, "max_position_embeddings": 66}),
         ("xlm-roberta", {**SIZES, "max_position_embeddings": 66}),

@@ -248,6 +248,7 @@ def test_a_model_built_otherwise_is_left_whole(
 def test_an_mlp_of_an_unknown_kind_stays_a_module_and_the_rest_is_written_out(
     model_type: str, tmp_path: Path
 ) -> None:
+    """Mixtures too, where there is no kernel for experts (`read` gives none)."""
     overrides: dict[str, Any] = {"num_local_experts": 4} if model_type == "mixtral" else {"num_experts": 4}
     model = stir(load(save_model(tmp_path, model_type, **overrides)))
     decoder = read(copy.deepcopy(model))
@@ -256,8 +257,8 @@ def test_an_mlp_of_an_unknown_kind_stays_a_module_and_the_rest_is_written_out(
 
 
 def test_an_mlp_of_an_unknown_kind_is_not_taken_where_modules_are_not_wanted(tmp_path: Path) -> None:
-    model = load(save_model(tmp_path, "mixtral", num_local_experts=4))
-    calls = check_model(model, "mixtral").calls
+    model = load(save_model(tmp_path, "phimoe", num_local_experts=4))
+    calls = check_model(model, "phimoe").calls
     with pytest.raises(NotPlain, match="its mlp is a module of its own kind"):
         read_decoder(model, calls, native_packing("float32"), torch.float32, allows_modules=False)
 

@@ -20,13 +20,16 @@ from workers.engine.batching.sequence import Sequence
 from workers.engine.execution.attention.interface import LayerCall
 from workers.engine.execution.attention.native_backend import NativeAttention
 from workers.engine.execution.decoder.decoder import Decoder
+from workers.engine.execution.decoder.pack import read_decoder
 from workers.engine.execution.decoder.rotary import ROPE_ROWS
 from workers.engine.execution.kv_memory import KvMemory, KvShape
+from workers.engine.execution.linears.interface import LinearDType
 from workers.engine.execution.linears.native import NativeLinear
-from workers.engine.execution.linears.packing import native_pack, onednn_pack
+from workers.engine.execution.linears.packing import native_packing, onednn_pack
 from workers.engine.execution.model_runner import ModelRunner
 from workers.engine.execution.native_calls import WrittenCalls, invoke
 from workers.engine.execution.step_layout import StepLayout
+from workers.engine.loading.selftest import check_model
 
 pytestmark = pytest.mark.skipif(
     not NativeLinear.can_pack("float32", 1), reason="no compiler, so no native kernels"
@@ -36,6 +39,11 @@ BLOCK_SIZE = 32
 BLOCKS_EACH = 2
 NUM_SEQUENCES = 9
 CPU = torch.device("cpu")
+NAMES: dict[torch.dtype, LinearDType] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+EXPERTS: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 6, "num_experts_per_tok": 2},
+    "qwen2_moe": {"num_experts": 6, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40},
+}
 
 
 class CallByCall:
@@ -87,15 +95,17 @@ def count_written(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[int
     return written
 
 
+@pytest.mark.parametrize("model_type", ["llama", "mixtral", "qwen2_moe"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_random_steps_give_the_bits_of_steps_call_by_call(
-    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if dtype == torch.bfloat16 and not NativeLinear.can_pack("bfloat16", 2):
         pytest.skip("this processor has no AVX512_BF16")
-    model = load(save_model(tmp_path)).to(dtype)
+    model = load(save_model(tmp_path, model_type, **EXPERTS.get(model_type, {}))).to(dtype)
     memories = kv_memory(model), kv_memory(model)
-    decoder = read(model, native_pack(str(dtype).removeprefix("torch.")), dtype)
+    calls = check_model(model, model_type).calls
+    decoder = read_decoder(model, calls, native_packing(NAMES[dtype]), dtype)
     written = count_written(decoder, monkeypatch)
     runners = (
         ModelRunner(decoder, memories[0], NativeAttention(memories[0]), CPU),

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from tests.unit.workers.engine.execution.test_decoder import load
 from tests.unit.workers.engine.tiny_models import save_model
+from workers.engine.execution.experts.packed import PackedExperts, pack_experts
 from workers.engine.execution.linears.native import NativeLinear
 from workers.engine.execution.linears.native_grouped import native_grouped_pack
 from workers.engine.execution.linears.packing import native_packing
-from workers.engine.execution.packed_experts import PackedExperts, pack_experts
 from workers.engine.execution.packed_modules import pack_modules
 
 pytestmark = pytest.mark.skipif(

@@ -22,9 +22,25 @@ from tests.unit.workers.engine.tiny_models import (
 from workers.engine import Request, UnsupportedModel
 from workers.engine.execution.attention.interface import AttentionStep, LayerCall
 from workers.engine.execution.attention.torch_backend import TorchAttention
+from workers.engine.execution.decoder.decoder import Decoder
+from workers.engine.execution.decoder.native_operations import NativeOperations
+from workers.engine.execution.decoder.pack import read_decoder
+from workers.engine.execution.linears import measuring
+from workers.engine.execution.linears.native import NativeLinear
+from workers.engine.execution.linears.packing import native_packing
+from workers.engine.execution.native_calls import WrittenCalls
 from workers.engine.execution.step_layout import StepInputs
 from workers.engine.loading import selftest
-from workers.engine.loading.selftest import check_forward_pass, check_model
+from workers.engine.loading.selftest import (
+    CheckedModel,
+    check_forward_pass,
+    check_model,
+    check_written_steps,
+)
+
+needs_bfloat16 = pytest.mark.skipif(
+    not NativeLinear.can_pack("bfloat16", 2), reason="no compiler, or no AVX512_BF16"
+)
 
 WIDE: dict[str, Any] = {
     "vocab_size": 258,
@@ -170,7 +186,7 @@ class Rounding:
             return self._modules(inputs, attention)
 
     @contextmanager
-    def watch_layers(self, on_layer: Any) -> Iterator[None]:
+    def watch_layers(self, on_layer: Any, on_experts: Any = None) -> Iterator[None]:
         def noisy(index: int, hidden: Tensor) -> Tensor:
             noise = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(index))
             return on_layer(index, hidden * (1 + 2**-9 * noise).to(hidden.dtype))
@@ -189,6 +205,79 @@ def test_another_way_through_a_mixture_is_proven_layer_by_layer_where_its_logits
     check_forward_pass(other, checked, model, "mixture", "torch", block_size=16, is_held=True)
     with pytest.raises(UnsupportedModel, match="packed, its logits differ"):
         check_forward_pass(other, checked, model, "mixture", "torch", block_size=16, is_held=False)
+
+
+def written_out(model: Any, name: str) -> tuple[Decoder, CheckedModel]:
+    checked = check_model(model, name, "native")
+    return read_decoder(model, checked.calls, native_packing("bfloat16"), torch.bfloat16), checked
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "granitemoe"])
+@torch.inference_mode()
+def test_a_mixture_written_out_is_sent_to_the_references_experts(family: str, seed: int) -> None:
+    model = mixture(family, seed)
+    decoder, checked = written_out(model, family)
+    assert not decoder.has_modules
+
+    check_forward_pass(decoder, checked, model, family, "native", block_size=32, is_held=True)
+    check_written_steps(decoder, checked, model, family, "native")
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("wrong", ["experts", "weights", "sum"])
+@torch.inference_mode()
+def test_a_mixture_written_out_wrongly_is_refused(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_choose, real_combine = NativeOperations.choose_experts, NativeOperations.combine
+
+    def choose(self: Any, router: Any, logits: Tensor, chosen: Tensor | None) -> tuple[Tensor, Tensor]:
+        chosen, weights = real_choose(self, router, logits, chosen)
+        if wrong == "experts":
+            chosen = (chosen + 1) % router.rule.experts
+        return chosen, weights * 0.7 if wrong == "weights" else weights
+
+    def combine(self: Any, y: Tensor, places: Tensor, *others: Any) -> None:
+        real_combine(self, y, places.flip(0) if wrong == "sum" else places, *others)
+
+    model = mixture("qwen3_moe")
+    decoder, checked = written_out(model, "wrong")
+    monkeypatch.setattr(NativeOperations, "choose_experts", choose)
+    monkeypatch.setattr(NativeOperations, "combine", combine)
+    with pytest.raises(UnsupportedModel, match=r"differ|experts are others"):
+        check_forward_pass(decoder, checked, model, "wrong", "native", block_size=32, is_held=True)
+
+
+@needs_bfloat16
+@torch.inference_mode()
+def test_steps_written_down_that_give_other_logits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mixture("qwen3_moe")
+    decoder, checked = written_out(model, "steps")
+    real = WrittenCalls.run
+
+    def run_all_but_the_last(self: WrittenCalls) -> None:
+        del self._written[-1:]
+        real(self)
+
+    monkeypatch.setattr(WrittenCalls, "run", run_all_but_the_last)
+    with pytest.raises(UnsupportedModel, match="other logits than its layers"):
+        check_written_steps(decoder, checked, model, "steps", "native")
+
+
+@needs_bfloat16
+def test_a_mixture_decodes_by_calls_that_were_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "_seconds", lambda pack, *_: float("native" not in pack.__qualname__))
+    directory = save_model(tmp_path / "model", "qwen3_moe", **fields("qwen3_moe"))
+    engine = load_engine(directory, dtype="bfloat16", block_size=32)
+    runs: list[WrittenCalls] = []
+    real = WrittenCalls.run
+    monkeypatch.setattr(WrittenCalls, "run", lambda self: (runs.append(self), real(self))[1])
+
+    complete(engine, Request("one", [1, 2, 3], greedy(8)))
+
+    assert len(runs) == 7, "one for each token after the first"
 
 
 @pytest.mark.parametrize("weight_dtype", ["auto", "int8"])

@@ -200,6 +200,16 @@ def test_a_model_that_transformers_itself_cannot_run_is_refused_with_its_reason(
         check_model(model, "broken")
 
 
+@pytest.mark.parametrize("window", [1, 0])
+def test_a_window_of_which_transformers_makes_something_else_is_refused(
+    checkpoint: Checkpoint, window: int
+) -> None:
+    model = load(checkpoint("mistral", sliding_window=window))
+
+    with pytest.raises(UnsupportedModel, match="it has a sliding window"):
+        check_model(model, "short-sighted")
+
+
 def test_a_window_that_only_the_cache_of_transformers_obeys_is_refused(checkpoint: Checkpoint) -> None:
     """A llama has no windows; one stray key in its configuration, and its cache forgets all the same."""
     model = load(checkpoint("llama", sliding_window=24))

@@ -51,6 +51,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2": ("olmo2", {}),
     "gpt_neox": ("gpt_neox", {}),
     "cohere": ("cohere", {"use_qk_norm": True}),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+        },
+    ),
 }
 NUM_REQUESTS = 12
 SCHEDULES = int(os.environ.get("SCHEDULES", "3"))
@@ -236,7 +245,7 @@ def test_what_cannot_be_deterministic_is_refused_by_name(
 
 @pytest.mark.parametrize(
     ("model_type", "overrides"),
-    [("mixtral", {"num_local_experts": 4}), ("opt", {"do_layer_norm_before": False})],
+    [("phimoe", {"num_local_experts": 4}), ("opt", {"do_layer_norm_before": False})],
 )
 def test_a_model_that_runs_through_torchs_own_arithmetic_is_refused(
     model_type: str, overrides: dict[str, Any], tmp_path: Path

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...experts.kernels import RoutingRule
 from ...linears.interface import Activation
 from ..weights import MlpInput, NormKind
 
@@ -71,6 +72,31 @@ class MlpFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterFacts:
+    """Tensors by their names within the mixture."""
+
+    weight: str
+    bias: str | None
+    correction: str | None
+    """Added to scores where experts are chosen by them."""
+    rule: RoutingRule
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpertFacts:
+    mlp: MlpFacts
+    gate: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureFacts:
+    path: str
+    router: RouterFacts
+    experts: str
+    shared: SharedExpertFacts | None
+
+
+@dataclass(frozen=True, slots=True)
 class JoinFacts:
     """How a branch returns to the residual stream: `factor * norm(branch)` is added."""
 
@@ -85,7 +111,7 @@ class LayerFacts:
     attention_join: JoinFacts
     mlp_reads: MlpInput
     mlp_norm: NormFacts | None
-    mlp: MlpFacts | str
+    mlp: MlpFacts | MixtureFacts | str
     """Or the path of a module that is called as it is."""
     mlp_join: JoinFacts
 

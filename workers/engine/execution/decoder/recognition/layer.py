@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ..weights import MlpInput
 from .attention import Tables, attention_linears, output_linear, recognise_attention
-from .facts import JoinFacts, LayerFacts, MlpFacts, NotPlain
+from .facts import JoinFacts, LayerFacts, MixtureFacts, MlpFacts, NotPlain
+from .mixture import recognise_mixture
 from .mlp import recognise_mlp
 from .norms import recognise_norm
 from .trace import LayerTrace, ModuleCall
@@ -39,7 +40,7 @@ def recognise_layer(trace: LayerTrace, rotaries: list[Tables], factors: NamedFac
     attention = _Branch(norms, attention_linears(trace)[0].x, output_linear(trace).y)
     if not same(attention.reads, trace.x):
         raise NotPlain("its attention does not read the layer's input")
-    mlp_facts, mlp_x, mlp_y = _find_mlp(trace, of_attention)
+    mlp_facts, mlp_x, mlp_y = _find_mlp(trace, of_attention, factors)
     mlp = _Branch(norms, mlp_x, mlp_y)
     reads, attention_factor, mlp_factor = _residual(trace, attention, mlp)
     return LayerFacts(
@@ -67,7 +68,9 @@ def _norm_calls(trace: LayerTrace) -> list[ModuleCall]:
     ]
 
 
-def _find_mlp(trace: LayerTrace, of_attention: set[str]) -> tuple[MlpFacts | str, Tensor, Tensor]:
+def _find_mlp(
+    trace: LayerTrace, of_attention: set[str], factors: NamedFactors
+) -> tuple[MlpFacts | MixtureFacts | str, Tensor, Tensor]:
     """The MLP as facts, or else the path of the module that is it; what it reads and what it gives."""
     attention = next(iter(of_attention)).rpartition(".")[0]
     others = [
@@ -87,7 +90,8 @@ def _find_mlp(trace: LayerTrace, of_attention: set[str]) -> tuple[MlpFacts | str
             return mlp, x, y
     if not blocks:
         raise NotPlain("its MLP is neither known nor a module of its own")
-    return blocks[0].path, blocks[0].x, blocks[0].y
+    [block] = blocks
+    return recognise_mixture(block, parts, factors) or block.path, block.x, block.y
 
 
 def _is_within(path: str, parent: str) -> bool:

@@ -5,29 +5,18 @@ Stands in for the experts' module of transformers, whose router stays as it is.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..kernels.native.build import load_kernels
-from .linears.activations import activation_of
-from .linears.interface import GroupedLinear, PackGrouped
-from .native_calls import FIXED_ORDER, invoke
+from ..linears.activations import activation_of
+from ..linears.interface import GroupedLinear, PackGrouped
+from .kernels import ExpertKernels
 
 TRIED_TOKENS = 5
 RELATIVE_ERROR_MAX = 0.1
 """What rounding to int8 may cost; anything computed otherwise is off by order one."""
-
-
-class _CombineCall(ctypes.Structure):
-    """`CombineCall` of decoder.cpp."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("y", "places", "weights", "out")),
-        *((name, ctypes.c_int64) for name in ("tokens", "choices", "n")),
-    )
 
 
 class PackedExperts(torch.nn.Module):
@@ -35,39 +24,22 @@ class PackedExperts(torch.nn.Module):
 
     def __init__(self, num_experts: int, up: GroupedLinear, down: GroupedLinear) -> None:
         super().__init__()
-        self._num_experts, self._up, self._down = num_experts, up, down
-        kernels: Any = load_kernels("decoder", FIXED_ORDER)
-        self._combine = kernels.combine_choices
+        self.num_experts, self.up, self.down = num_experts, up, down
+        self._kernels = ExpertKernels()
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """`[tokens, hidden]`, and for each token its choices `[tokens, choices]` and their weights."""
-        choices = top_k_index.shape[1]
-        experts = top_k_index.reshape(-1)
-        order = torch.argsort(experts, stable=True)
-        starts = torch.zeros(self._num_experts + 1, dtype=torch.int64)
-        torch.cumsum(torch.bincount(experts, minlength=self._num_experts), dim=0, out=starts[1:])
-        inner = hidden_states.new_empty(len(order), self._up.out_features)
-        self._up.store(hidden_states[order // choices], starts, inner)
-        y = torch.empty(len(order), self._down.out_features)
-        self._down.store(inner, starts, y)
-        return self._combined(y, order, top_k_weights).to(hidden_states.dtype)
-
-    def _combined(self, y: Tensor, order: Tensor, top_k_weights: Tensor) -> Tensor:
-        places = torch.empty_like(order)
-        places[order] = torch.arange(len(order))
-        weights = top_k_weights.float().contiguous()
-        out = torch.empty(len(weights), y.shape[1])
-        call = _CombineCall(
-            y=y.data_ptr(),
-            places=places.data_ptr(),
-            weights=weights.data_ptr(),
-            out=out.data_ptr(),
-            tokens=len(weights),
-            choices=weights.shape[1],
-            n=y.shape[1],
-        )
-        invoke(self._combine, call)
-        return out
+        rows, chosen = top_k_index.numel(), top_k_index.contiguous()
+        starts, places = torch.empty(self.num_experts + 1, dtype=torch.int64), torch.empty_like(chosen)
+        x = hidden_states.new_empty(rows, hidden_states.shape[1])
+        self._kernels.sort(hidden_states.contiguous(), chosen, x, starts, places)
+        inner = x.new_empty(rows, self.up.out_features)
+        self.up.store(x, starts, inner)
+        y = torch.empty(rows, self.down.out_features)
+        self.down.store(inner, starts, y)
+        out = torch.empty(len(hidden_states), y.shape[1])
+        self._kernels.combine(y, places, top_k_weights.float().contiguous(), out)
+        return out.to(hidden_states.dtype)
 
 
 def pack_experts(module: Any, pack: PackGrouped) -> PackedExperts | None:
@@ -79,7 +51,7 @@ def pack_experts(module: Any, pack: PackGrouped) -> PackedExperts | None:
     if not is_experts(module):
         return None
     gate = activation_of(module.act_fn)
-    if gate is None:
+    if gate is None or len(module.gate_up_proj) > ExpertKernels().experts_max:
         return None
     gate_up, down = module.gate_up_proj.detach(), module.down_proj.detach()
     if module.is_transposed:
