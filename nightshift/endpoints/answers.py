@@ -1,10 +1,7 @@
 """Token counts and the error envelope."""
 
-from typing import Final
-
+from nightshift.errors import MESSAGE_BYTES_MAX, PARAM_BYTES_MAX, shortened
 from nightshift.jobs import JsonObject, Usage
-
-ERROR_CHARS_MAX: Final = 1000  # of an error's message, and of its `param`
 
 
 def usage_json(usage: Usage) -> JsonObject:
@@ -13,9 +10,10 @@ def usage_json(usage: Usage) -> JsonObject:
 
 
 def error_body(message: str, type: str, *, param: str | None = None, code: str | None = None) -> JsonObject:
-    """The error envelope, with texts clipped to `ERROR_CHARS_MAX`."""
-    about = None if param is None else _clipped(param)
-    return {"error": {"message": _clipped(message), "type": type, "param": about, "code": code}}
+    """The error envelope, with shortened texts."""
+    about = None if param is None else shortened(param, PARAM_BYTES_MAX)
+    message = shortened(message, MESSAGE_BYTES_MAX)
+    return {"error": {"message": message, "type": type, "param": about, "code": code}}
 
 
 def answer_usage(usage: Usage) -> JsonObject:
@@ -27,7 +25,3 @@ def answer_usage(usage: Usage) -> JsonObject:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= ERROR_CHARS_MAX else text[: ERROR_CHARS_MAX - 1] + "…"

@@ -7,6 +7,7 @@ import pytest
 
 from nightshift.store import Store
 from tests.integration.api.conftest import KeyMaker
+from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 
 
 class TestIdempotency:
@@ -42,12 +43,16 @@ class TestIdempotency:
         assert answer.json()["error"]["code"] == "idempotency_key_reused"
 
     def test_a_key_belongs_to_its_tenant(
-        self, http: httpx.Client, make_key: KeyMaker, bulk: dict[str, object]
+        self, http: httpx.Client, make_key: KeyMaker, worker: FakeWorker
     ) -> None:
+        asked = {
+            "endpoint": "/v1/chat/completions",
+            "body": {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "a"}]},
+        }
         headers = {"idempotency-key": "k1"}
-        ours = http.post("/v1/jobs", json=bulk, headers=headers)
+        ours = http.post("/v1/jobs", json=asked, headers=headers)
         other_tenant = headers | {"authorization": f"Bearer {make_key('other')}"}
-        theirs = http.post("/v1/jobs", json=bulk, headers=other_tenant)
+        theirs = http.post("/v1/jobs", json=asked, headers=other_tenant)
 
         assert theirs.status_code == 202
         assert theirs.json()["id"] != ours.json()["id"]

@@ -44,14 +44,12 @@ def test_an_error_is_answered_with_its_status(kind: type[NightshiftError], statu
     assert (error["type"] == "server_error") == (status >= 500)
 
 
-@pytest.mark.parametrize(
-    ("length", "shown"), [(1000, "x" * 1000), (1001, "x" * 999 + "…"), (10**6, "x" * 999 + "…")]
-)
-def test_an_error_that_quotes_the_caller_stays_short(length: int, shown: str) -> None:
-    answer = error_response(errors.InvalidRequest("x" * length, param="x" * length))
+def test_an_error_that_quotes_the_caller_stays_short() -> None:
+    answer = error_response(errors.InvalidRequest("x" * 10**6, param="x" * 10**6))
 
     error = json.loads(bytes(answer.body))["error"]
-    assert (error["message"], error["param"]) == (shown, shown)
+    assert (len(error["message"].encode()), len(error["param"].encode())) == (640, 128)
+    assert error["message"].endswith("…")
 
 
 def test_what_never_changes_is_not_asked_again_and_what_passes_is_asked_later() -> None:
