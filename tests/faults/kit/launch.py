@@ -196,8 +196,8 @@ def _environment(
         "REDIS_URL": ground.redis.settings.redis_url,
         "MODELS": MODEL if parts.engine == "fake" else str(demo_model_path()),
         "DETERMINISTIC": "false" if parts.engine == "fake" else "true",  # the oracle compares bytes
-        "FILE_ROOTS": str(folder / "files"),
-        "S3_BUCKETS": f"{ground.bucket}/jobs" if ground.bucket else "",
+        "FILE_ROOTS": f"{folder}/files/{{tenant}}",
+        "S3_BUCKETS": f"{ground.bucket}/files/{{tenant}}" if ground.bucket else "",
         "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
         "LOG_FORMAT": "human",
         "SPOT_PROVIDER": "none",

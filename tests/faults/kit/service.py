@@ -142,25 +142,29 @@ class Service:
         return MODEL if self.parts.engine == "fake" else "demo_model"
 
     def location(self, path: str) -> str:
-        """A place for a job's input or output that the service may reach."""
+        """A place for an input or output of this tenant's jobs."""
         if self.bucket is not None:
-            return f"s3://{self.bucket}/jobs/{path}"
-        return (self.folder / "files" / path).as_uri()
+            return f"s3://{self.bucket}/{self._place(path)}"
+        return (self.folder / self._place(path)).as_uri()
 
     def put_file(self, path: str, data: bytes) -> str:
         """Lay an input there; its location."""
         if self.s3 is not None:
-            self.s3.client.put_object(Bucket=str(self.bucket), Key=f"jobs/{path}", Body=data)
+            self.s3.client.put_object(Bucket=str(self.bucket), Key=self._place(path), Body=data)
         else:
-            place = self.folder / "files" / path
+            place = self.folder / self._place(path)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
         return self.location(path)
 
     def read_file(self, path: str) -> bytes:
         if self.s3 is not None:
-            return self.s3.client.get_object(Bucket=str(self.bucket), Key=f"jobs/{path}")["Body"].read()
-        return (self.folder / "files" / path).read_bytes()
+            return self.s3.client.get_object(Bucket=str(self.bucket), Key=self._place(path))["Body"].read()
+        return (self.folder / self._place(path)).read_bytes()
+
+    def _place(self, path: str) -> str:
+        """Among the places that the settings give to tenants."""
+        return f"files/{self.tenant_id}/{path}"
 
     # -- faults ----------------------------------------------------------------------------------------
 
