@@ -90,8 +90,10 @@ def test_a_body_too_many_is_refused_until_another_is_answered(
         url = httpx.URL(base_url)
         with socket.create_connection((url.host, url.port)) as slow:
             head = f"POST /v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {keys[0]}\r\n"
-            slow.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[1:])
-            wait_for("its room is taken", lambda: status(base_url, keys[0]) == 429)
+            slow.sendall(f"{head}content-length: {len(body)}\r\nexpect: 100-continue\r\n\r\n".encode())
+            assert slow.recv(100).startswith(b"HTTP/1.1 100")  # its room is taken
+            slow.sendall(body[1:])
+            assert status(base_url, keys[0]) == 429
             assert status(base_url, keys[1]) == 400  # read, and found to be blank
         wait_for("there is room again", lambda: status(base_url, keys[0]) == 400)
 
