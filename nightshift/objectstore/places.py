@@ -16,7 +16,7 @@ from typing import Final
 
 from nightshift.errors import ConfigurationError
 from nightshift.objectstore.directory import is_inside, resolved
-from nightshift.tenants.keys import DEFAULT_TENANT
+from nightshift.tenants.keys import DEFAULT_TENANT, is_tenant_name
 
 ANY_TENANT: Final = "{tenant}"
 _OWNER: Final = re.compile(r"([a-z0-9-]{1,32})=")
@@ -32,8 +32,8 @@ class Place:
     path: PurePosixPath  # absolute for files; "." is a whole bucket
 
     def of(self, tenant_id: str) -> PurePosixPath | None:
-        """The tenant's part of it."""
-        if self.owner is None:
+        """The tenant's part of it; none for a name like `../x`, which keys of earlier releases may have."""
+        if self.owner is None and is_tenant_name(tenant_id):
             return PurePosixPath(*(tenant_id if part == ANY_TENANT else part for part in self.path.parts))
         return self.path if self.owner == tenant_id else None
 
@@ -87,12 +87,16 @@ def check_apart_from_own(
         for place in buckets if separator and scheme == "s3" else ():
             if place.overlaps(bucket, PurePosixPath(prefix)):
                 raise _invalid("S3_BUCKETS", f"{place.text!r} overlaps the service's own objects, {text}")
+    for place in roots:
+        if lies_in_own(Path(place.fixed_path), own, own_but_allowed):
+            raise _invalid("FILE_ROOTS", f"{place.text!r} lies where the service keeps its own data")
+
+
+def lies_in_own(path: Path, own: Sequence[Path | str], own_but_allowed: Sequence[Path]) -> bool:
+    """Whether a directory is in what the service keeps itself, and not in the part of it for jobs."""
     directories = [resolved(Path(each)) for each in own if not str(each).startswith("s3://")]
     allowed = [resolved(each) for each in own_but_allowed]
-    for place in roots:
-        inside = Path(place.fixed_path)
-        if any(map(inside.is_relative_to, directories)) and not is_inside(inside, allowed, directories):
-            raise _invalid("FILE_ROOTS", f"{place.text!r} lies where the service keeps its own data")
+    return any(map(path.is_relative_to, directories)) and not is_inside(path, allowed, directories)
 
 
 def _owner_and_path(text: str, setting: str) -> tuple[str | None, str]:

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
@@ -16,7 +17,7 @@ from urllib.parse import quote, unquote
 from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
 from nightshift.objectstore.directory import DirectoryStore, is_inside, resolved
 from nightshift.objectstore.objects import ObjectInfo, ObjectStore, checked_key, checked_prefix
-from nightshift.objectstore.places import bucket_places, check_apart_from_own, file_places
+from nightshift.objectstore.places import bucket_places, check_apart_from_own, file_places, lies_in_own
 from nightshift.settings import DataSettings, LocationSettings
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Locations:
         self._roots = file_places(file_roots)
         self._own = tuple(resolved(Path(each)) for each in own if not str(each).startswith("s3://"))
         check_apart_from_own(self._buckets, self._roots, own, own_but_allowed)
+        self._lies_in_own = partial(lies_in_own, own=own, own_but_allowed=own_but_allowed)
         self._stores: dict[tuple[str, str], ObjectStore] = {}  # by bucket, or for files by tenant
         self._client: S3Client | None = None  # for all buckets
         self._lock = threading.Lock()
@@ -169,8 +171,10 @@ class Locations:
         return S3Store(self._client, uri.bucket)
 
     def _roots_of(self, tenant_id: str) -> tuple[Path, ...]:
-        own = (place.of(tenant_id) for place in self._roots)
-        return tuple(resolved(Path(path)) for path in own if path is not None)
+        paths = (place.of(tenant_id) for place in self._roots)
+        roots = (resolved(Path(path)) for path in paths if path is not None)
+        # A tenant may be called as a directory of the service is.
+        return tuple(root for root in roots if not self._lies_in_own(root))
 
 
 def _is_below(key: str, prefix: PurePosixPath | None) -> bool:

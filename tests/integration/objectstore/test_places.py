@@ -75,6 +75,17 @@ def test_a_folder_that_stands_for_a_tenants_name_cannot_be_chosen_by_another(tmp
             locations.check(ObjectUri.parse(f"{tmp_path.as_uri()}/{path}"), "acme")
 
 
+@pytest.mark.parametrize("tenant", ["../globex", "acme/..", "..", ".", "a/b", "/"])
+def test_a_tenants_name_of_an_earlier_release_leads_nowhere(tmp_path: Path, tenant: str) -> None:
+    """Keys could be made for any name."""
+    locations = Locations(s3_buckets=["bucket/in/{tenant}"], file_roots=[tmp_path / "in" / "{tenant}"])
+
+    for root in (tmp_path.as_uri(), "s3://bucket"):
+        for path in ("x", "globex/x", "in/x", "in/globex/x", f"in/{tenant}/x"):
+            with pytest.raises(LocationNotAllowed):
+                locations.check(ObjectUri.parse(f"{root}/{path}"), tenant)
+
+
 def test_a_link_into_anothers_place_is_not_followed(tmp_path: Path) -> None:
     for name in ("acme", "globex"):
         (tmp_path / name).mkdir()
@@ -175,6 +186,17 @@ class TestTheServicesOwn:
         found = locations.expand(ObjectUri.parse(f"{data.files_dir.as_uri()}/*.jsonl"), "default")
 
         assert len(found) == 1
+
+    @pytest.mark.parametrize("part", ["", "/objects/files", "/valkey"])
+    def test_a_tenant_that_is_called_as_its_directory_does_not_get_it(
+        self, tmp_path: Path, part: str
+    ) -> None:
+        data = DataSettings(data_dir=tmp_path / "nightshift")
+        locations = Locations.of(LocationSettings(file_roots=(f"{tmp_path}/{{tenant}}{part}",)), data)
+
+        locations.check(ObjectUri.parse((tmp_path / f"acme{part}/x").as_uri()), "acme")
+        with pytest.raises(LocationNotAllowed):
+            locations.check(ObjectUri.parse((tmp_path / f"nightshift{part}/x").as_uri()), "nightshift")
 
     @pytest.mark.parametrize("name", ["", "/objects", "/objects/files/acme", "/new"])
     def test_no_tenants_place_may_lie_in_it(self, data: DataSettings, name: str) -> None:
