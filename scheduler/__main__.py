@@ -112,7 +112,7 @@ class Service:
         self._config = _loop_config(WorkerSettings())
         self._tickers = [
             Ticker(duty, parts.store, lambda: elector.is_leading, self._config, self.metrics.observe)
-            for duty in duties(parts, settings, lambda: elector.is_leading and not stop.is_set())
+            for duty in duties(parts, settings, elector, lambda: elector.is_leading and not stop.is_set())
         ]
 
     def run(self) -> None:
@@ -142,7 +142,9 @@ def _leadership(settings: SchedulerSettings) -> LeadershipConfig:
         raise ConfigurationError(f"NIGHTSHIFT_LEADER_*: {error}") from error
 
 
-def duties(parts: Parts, settings: SchedulerSettings, may_continue: MayContinue) -> Sequence[Duty]:
+def duties(
+    parts: Parts, settings: SchedulerSettings, elector: Elector, may_continue: MayContinue
+) -> Sequence[Duty]:
     """Every duty there is, with its limits."""
     submission, worker = SubmissionSettings(), WorkerSettings()
     store = parts.store
@@ -167,7 +169,15 @@ def duties(parts: Parts, settings: SchedulerSettings, may_continue: MayContinue)
     retention = RetentionConfig(settings.retention_interval_s, settings.orphan_age_s)
     egress = Egress(_egress_config(submission.webhook_allow_cidrs, settings.webhook_ports))
     return [
-        Planning(store, parts.queue, parts.sources, parts.locations, planning, may_continue),
+        Planning(
+            store,
+            parts.queue,
+            parts.sources,
+            parts.locations,
+            planning,
+            lambda: elector.lead,
+            may_continue,
+        ),
         Ringing(store, parts.queue, RingingConfig(ring_after_s=settings.ring_after_s)),
         Recovery(store, recovery),
         Deadlines(store),

@@ -30,6 +30,7 @@ from scheduler.__main__ import SHARD_ROWS_MAX
 from scheduler.duties.planning import Planning, PlanningConfig
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
+from scheduler.runtime.leadership import Elector
 from tests.faults.chaos.workload import ENDPOINT
 
 GOALS = {"sqlite": 30_000.0, "postgresql": 100_000.0}
@@ -42,7 +43,16 @@ def measure(database: Database, rows: int) -> Iterator[Figure]:
         objects = open_store((folder / "objects").as_uri())
         locations = Locations((), (str(folder),))
         with closing(objects), closing(locations):
-            planning = Planning(store, InMemoryQueue(), Sources(objects, locations), locations, _config(rows))
+            elector = Elector(store, "benchmark", clock=lambda: 0.0)
+            elector.attempt()
+            planning = Planning(
+                store,
+                InMemoryQueue(),
+                Sources(objects, locations),
+                locations,
+                _config(rows),
+                lambda: elector.lead,
+            )
             data = b"".join(_line(number) for number in range(rows))
             (folder / "rows.jsonl").write_bytes(data)
             file_id = new_id("file", "-")

@@ -189,6 +189,7 @@ class Job:
     output_file_id: str | None = None
     error_file_id: str | None = None
     tokens_redone: int = 0  # generated, lost with a worker, and generated again
+    planning_attempts: int = 0  # begun, and without a known end: each may have killed its scheduler
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,15 @@ class Lease:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """One scheduler's right to do a duty. The database checks all three."""
+
+    duty: str
+    leader_id: str
+    term: Term
+
+
+@dataclass(frozen=True)
 class LeaseConfig:
     ttl_s: float = 30.0  # the longest a killed worker's shards wait
     heartbeat_s: float = 5.0  # six chances to renew within `ttl_s`

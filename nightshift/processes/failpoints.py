@@ -34,6 +34,7 @@ NAMES: Final = (
     "worker.carry_over_stored",  # tokens of unfinished rows are stored, not recorded
     "worker.answered",  # online answers are committed, not announced
     "worker.handed_back",  # a drained shard is back in the queue
+    "scheduler.planning",  # an attempt to plan a job is counted, its input not read
     "scheduler.planned",  # a job's shards have committed and were not announced
     "scheduler.before_output",  # every row has run; no output is written
     "scheduler.part_written",  # one of the output's files is there

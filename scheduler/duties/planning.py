@@ -2,16 +2,21 @@
 
 An OpenAI file is validated row by row first; a native input is only surveyed. A job whose input cannot be run
 fails with the reasons; one whose storage is away is tried again.
+
+An attempt is counted in the database before it starts, and taken back once its end is known. What is left are
+attempts that killed their scheduler, or ended beside one that did. To tell these apart, of the jobs with such
+an attempt one at a time is planned; after `attempts_max` of them a job fails.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from nightshift.errors import InvalidRequest, QueueUnavailable, StorageError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState
+from nightshift.jobs.leases import Lead
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.lifecycle.transitions import finish, plan
 from nightshift.objectstore import Locations
@@ -25,7 +30,7 @@ from scheduler.duties.ringing import RingSender
 from scheduler.input.plan import Plan, Refused, input_error
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
-from scheduler.runtime.duty import MayContinue, Result
+from scheduler.runtime.duty import Interrupted, MayContinue, Result
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 
 log = logging.getLogger(__name__)
@@ -38,6 +43,7 @@ class PlanningConfig:
     announced_models: tuple[str, ...] = ()  # known before a worker has registered them
     interval_s: float = 0.25  # between passes: what a small job waits before it may run
     pool: JobPoolConfig = field(default_factory=JobPoolConfig)  # inputs read at once
+    attempts_max: int = 3  # of one job, whose schedulers died
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +71,17 @@ class Planning:
         sources: Sources,
         locations: Locations,
         config: PlanningConfig,
+        lead: Callable[[], Lead | None],
         may_continue: MayContinue = lambda: True,
     ) -> None:
         self._store = store
+        self._lead = lead
         self._ring_sender = ring_sender
         self._sources = sources
         self._config = config
         self._may_continue = may_continue
         self._surveyor = Surveyor(store, sources, locations, config.survey, may_continue)
-        self._pool = JobPool(self.name, self._waiting, self._plan, config.pool)
+        self._pool = JobPool(self.name, self._waiting, self._plan, config.pool, may_plan_beside)
         self.interval_s = config.interval_s
         self.wait_until_idle = self._pool.wait_until_idle
 
@@ -93,6 +101,26 @@ class Planning:
 
     def _plan(self, job: Job) -> _Outcome:
         """Raises StorageError, DatabaseUnavailable and Interrupted: the job stays queued."""
+        lead = self._lead()
+        if lead is None:
+            raise Interrupted
+        with self._store.transaction() as tx:
+            attempts = tx.jobs.begin_planning(job.id, lead)
+        if attempts is None:
+            return _Outcome.TOO_LATE
+        failpoints.hit("scheduler.planning")
+        try:
+            return self._attempt(job, attempts)
+        except MemoryError:  # the next process may be killed for it
+            raise
+        except Exception:
+            with self._store.transaction() as tx:
+                tx.jobs.end_planning(job.id)
+            raise
+
+    def _attempt(self, job: Job, attempts: int) -> _Outcome:
+        if attempts > self._config.attempts_max:
+            return self._refuse(job, (_given_up(job, attempts - 1),))
         assert job.spec.input is not None, "a bulk job has an input"
         try:
             found = self._read(job)
@@ -101,8 +129,7 @@ class Planning:
         except (InvalidRequest, StorageError) as error:
             if storage_verdict(error, in_our_store=is_file_id(job.spec.input)) != "fail":
                 raise
-            param = "input_file_id" if job.face is Face.OPENAI else "input"
-            return self._refuse(job, (input_error(error, param),))
+            return self._refuse(job, (input_error(error, _param(job)),))
         return self._commit(job, found)
 
     def _read(self, job: Job) -> Plan:
@@ -159,3 +186,17 @@ class Planning:
             return
         with self._store.transaction() as tx:
             tx.outbox.delete([ring.id for ring in rings])
+
+
+def may_plan_beside(job: Job, under_way: Sequence[Job]) -> bool:
+    """At most one job that may have killed a scheduler at a time: a further death is then its own. Pure."""
+    return job.planning_attempts == 0 or all(other.planning_attempts == 0 for other in under_way)
+
+
+def _given_up(job: Job, attempts: int) -> InputError:
+    message = f"Reading the input ended the service's scheduler {attempts} times. It is not read again."
+    return InputError("planning_failed", message, param=_param(job))
+
+
+def _param(job: Job) -> str:
+    return "input_file_id" if job.face is Face.OPENAI else "input"

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Final
 
 from nightshift.errors import DatabaseUnavailable
-from nightshift.jobs.leases import Term
+from nightshift.jobs.leases import Lead, Term
 from nightshift.store import Store
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,12 @@ class Elector:
     def is_leading(self) -> bool:
         """For any thread."""
         return self._clock() < self._trusted_until_s
+
+    @property
+    def lead(self) -> Lead | None:
+        """What guards a write of the leader; None: another may lead. For any thread."""
+        term = self._term
+        return Lead(DUTY, self._leader_id, term) if term is not None and self.is_leading else None
 
     def attempt(self) -> bool:
         """Take or renew the lead. Raises DatabaseUnavailable; earlier trust then holds to its deadline."""

@@ -23,6 +23,7 @@ POSTPONED = "postponed"
 
 Work = Callable[[Job], str]  # returns its outcome, to be counted
 FetchWaiting = Callable[[int, Job | None], Sequence[Job]]  # (limit, after this job)
+MayStart = Callable[[Job, Sequence[Job]], bool]  # (this job, beside those under way)
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -60,13 +61,19 @@ class JobPool:
     """Each job in its own thread. Thread-safe."""
 
     def __init__(
-        self, name: str, fetch_waiting: FetchWaiting, work: Work, config: JobPoolConfig = JobPoolConfig()
+        self,
+        name: str,
+        fetch_waiting: FetchWaiting,
+        work: Work,
+        config: JobPoolConfig = JobPoolConfig(),
+        may_start: MayStart = lambda job, under_way: True,
     ) -> None:
         self._name = name
         self._fetch_waiting = fetch_waiting
         self._work = work
         self._config = config
-        self._busy: set[str] = set()
+        self._may_start = may_start
+        self._busy: dict[str, Job] = {}
         self._backoffs: dict[str, _Failures] = {}
         self._outcomes: Counter[str] = Counter()
         self._last_seen: Job | None = None
@@ -88,7 +95,7 @@ class JobPool:
             return len(self._busy) >= self._config.threads_max
 
     def start(self, job: Job, now: datetime) -> bool:
-        """False: it is under way or in backoff, or all threads are busy.
+        """False: it is under way or in backoff, all threads are busy, or `may_start` said no.
 
         Raises RuntimeError if no thread can be started.
         """
@@ -96,13 +103,15 @@ class JobPool:
             is_full = len(self._busy) >= self._config.threads_max
             if is_full or job.id in self._busy or self._is_in_backoff(job.id, now):
                 return False
-            self._busy.add(job.id)
+            if not self._may_start(job, list(self._busy.values())):
+                return False
+            self._busy[job.id] = job
         thread = threading.Thread(target=self._run, args=(job,), name=f"{self._name}-{job.id}", daemon=True)
         try:
             thread.start()
         except BaseException:
             with self._changed:
-                self._busy.remove(job.id)
+                del self._busy[job.id]
                 self._changed.notify_all()
             raise
         return True
@@ -160,7 +169,7 @@ class JobPool:
 
     def _ended(self, job_id: str, outcome: str | None) -> None:
         with self._changed:
-            self._busy.remove(job_id)
+            del self._busy[job_id]
             before = self._backoffs.pop(job_id, None)
             if outcome == POSTPONED:
                 self._backoffs[job_id] = _Failures(count=before.count + 1 if before else 1)

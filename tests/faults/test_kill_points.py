@@ -162,6 +162,7 @@ def test_rows_of_a_listed_segment_are_never_run_again(service):
 @pytest.mark.parametrize(
     ("point", "face"),
     [
+        ("scheduler.planning", Face.OPENAI),
         ("scheduler.planned", Face.NATIVE),
         ("scheduler.before_output", Face.NATIVE),
         ("scheduler.part_written", Face.NATIVE),

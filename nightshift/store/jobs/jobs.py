@@ -33,6 +33,7 @@ from nightshift.jobs import (
     Usage,
     sources,
 )
+from nightshift.jobs.leases import Lead
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
 from nightshift.store.jobs.events import FIRST_SEQ
@@ -40,6 +41,7 @@ from nightshift.store.shards.shards import OPEN_SHARD_STATES
 
 job = tables.job
 shard = tables.shard
+leadership = tables.leadership
 
 ACTIVE_STATES = tuple(state for state in JobState if not state.is_terminal)
 RUNNABLE_STATES = (JobState.QUEUED, JobState.RUNNING)
@@ -203,6 +205,38 @@ class Jobs:
             place = (after.priority.rank, after.created_at, after.id)
             wanted = wanted.where(tuple_(*order) > _position(order, place))
         return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
+
+    def begin_planning(self, job_id: str, lead: Lead) -> int | None:
+        """Count an attempt to plan, before it starts. Returns how many have no known end, this one included.
+
+        None: the job was planned, stopped or over, or another scheduler leads.
+        """
+        held = select(leadership.c.duty).where(
+            leadership.c.duty == lead.duty,
+            leadership.c.leader_id == lead.leader_id,
+            leadership.c.term == lead.term,
+        )
+        attempts: int | None = self._connection.execute(
+            update(job)
+            .where(
+                job.c.id == job_id,
+                job.c.state == JobState.QUEUED,
+                job.c.planned_at.is_(None),
+                job.c.stop_reason.is_(None),
+                held.exists(),
+            )
+            .values(planning_attempts=job.c.planning_attempts + 1)
+            .returning(job.c.planning_attempts)
+        ).scalar_one_or_none()
+        return attempts
+
+    def end_planning(self, job_id: str) -> None:
+        """Take back an attempt whose end is known, whatever came of it."""
+        self._update(
+            job.c.id == job_id,
+            job.c.planning_attempts > 0,
+            planning_attempts=job.c.planning_attempts - 1,
+        )
 
     def mark_planned(
         self, job_id: str, *, model: str, rows_total: int | None, rows_estimated: int | None, now: datetime
@@ -402,6 +436,7 @@ def to_job(row: Row[Any]) -> Job:
         output_file_id=row.output_file_id,
         error_file_id=row.error_file_id,
         tokens_redone=row.tokens_redone,
+        planning_attempts=row.planning_attempts,
     )
 
 

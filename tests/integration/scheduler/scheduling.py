@@ -29,6 +29,7 @@ from scheduler.duties.planning import Planning, PlanningConfig
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
 from scheduler.runtime.duty import MayContinue
+from scheduler.runtime.leadership import Elector
 
 IDLE_S = 60.0
 LINE_BYTES_MAX = 100_000
@@ -91,6 +92,7 @@ class Place:
     def __post_init__(self) -> None:
         self.locations = Locations(self.s3_buckets, (self.bucket,))
         self.sources = Sources(self.objects, self.locations)
+        self.elector = Elector(self.store, "only", clock=lambda: 0.0)
 
     @classmethod
     def at(cls, store: Store, folder: Path, s3_buckets: tuple[str, ...] = ()) -> "Place":
@@ -113,7 +115,8 @@ class Place:
         survey = SurveyConfig(limits=ShardLimits(shard_bytes, 100), line_bytes_max=LINE_BYTES_MAX)
         config = PlanningConfig(file=file, survey=survey)
         sources = Sources(objects, self.locations) if objects else self.sources
-        return Planning(self.store, self.queue, sources, self.locations, config)
+        assert self.elector.attempt()
+        return Planning(self.store, self.queue, sources, self.locations, config, lambda: self.elector.lead)
 
     def assembly(
         self, objects: Any = None, *, may_continue: MayContinue = lambda: True, **config: Any

@@ -1,6 +1,7 @@
 """Inputs become shards, or reasons."""
 
 import gzip
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from nightshift.fleet.models import ModelKind
 from nightshift.jobs import Job, JobState, StopReason
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.store import Store
-from nightshift.testing import MODEL, FakeClock, submit
-from scheduler.duties.planning import Planning
+from nightshift.testing import MODEL, FakeClock, a_job, submit
+from scheduler.duties.planning import Planning, may_plan_beside
 from scheduler.input.plan import input_error
+from scheduler.runtime.duty import Interrupted
+from scheduler.runtime.leadership import Elector
 from scheduler.runtime.thread_pools import JobPoolConfig
 from tests.integration.scheduler.scheduling import IDLE_S, BusyStore, FailingStore, Place, a_line, jsonl
 
@@ -289,6 +292,62 @@ def test_a_job_cancelled_while_its_input_is_read_is_not_planned(place: Place, cl
     assert plan(place, job, clock, duty).planned_at is None
     assert duty.run_once(clock.now).too_late == 1
     assert place.shards(job) == []
+
+
+class Killed(BaseException):
+    """Stands for the death of a process: nothing that follows is run."""
+
+
+def killed_over(place: Place, job: Job, clock: FakeClock) -> bool:
+    """Another scheduler begins, and dies reading the job's input. False: it did not read it."""
+    deaths: list[str] = []
+
+    def dies() -> None:
+        deaths.append(job.id)
+        raise Killed
+
+    duty = place.planning(BusyStore(place.objects, "stream", dies))
+    duty.run_once(clock.now)
+    assert duty.wait_until_idle(IDLE_S)
+    return bool(deaths)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_job_that_three_schedulers_died_with_fails_and_kills_no_fourth(
+    place: Place, clock: FakeClock
+) -> None:
+    job = place.batch(jsonl([a_line("a")]))
+
+    assert [killed_over(place, job, clock) for _ in range(4)] == [True, True, True, False]
+
+    failed = place.job(job)
+    assert (failed.state, codes(failed)) == (JobState.FAILED, [("planning_failed", None)])
+    assert failed.errors[0].param == "input_file_id"
+    assert "3 times" in failed.errors[0].message
+
+
+@pytest.mark.parametrize("error", [StorageUnavailable("away"), RuntimeError("a defect"), Interrupted()])
+def test_an_attempt_that_ended_in_order_is_held_against_no_job(
+    place: Place, clock: FakeClock, error: Exception
+) -> None:
+    job = place.batch(jsonl([a_line("a")]))
+    for _ in range(4):
+        assert plan(place, job, clock, place.planning(FailingStore(place.objects, "head", error))) == job
+    assert plan(place, job, clock).planned_at is not None
+
+
+def test_a_scheduler_that_leads_no_longer_plans_nothing(place: Place, clock: FakeClock) -> None:
+    job, late = place.batch(jsonl([a_line("a")])), place.planning()
+    clock.advance(hours=1)
+    assert Elector(place.store, "next", clock=lambda: 0.0).attempt()
+    assert plan(place, job, clock, late) == job
+
+
+def test_of_jobs_that_may_have_killed_a_scheduler_one_at_a_time_is_planned() -> None:
+    new, suspect, other = (replace(a_job(), planning_attempts=attempts) for attempts in (0, 1, 2))
+    assert may_plan_beside(new, [suspect, new])
+    assert may_plan_beside(suspect, [new])
+    assert not may_plan_beside(suspect, [new, other])
 
 
 def test_two_schedulers_plan_a_job_once(place: Place, clock: FakeClock) -> None:

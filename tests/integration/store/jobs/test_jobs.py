@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nightshift.jobs import Counts, Face, Job, JobKind, JobState, StopReason, Usage, Webhook
+from nightshift.jobs.leases import Lead
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store
 from nightshift.store.jobs.jobs import Backlog
@@ -25,6 +26,27 @@ from tests.integration.store.racing import at_once
 
 def ids(jobs: Any) -> list[str]:
     return [job.id for job in jobs]
+
+
+def test_attempts_to_plan_are_counted_until_their_end_is_known_under_the_current_lead_alone(
+    store: Store, clock: FakeClock
+) -> None:
+    job, duty = submit(store), "scheduler"
+    with store.transaction() as tx:
+        term = tx.leadership.acquire(duty, "first", clock.now, clock.now)
+        assert term is not None
+        first = Lead(duty, "first", term)
+        assert [tx.jobs.begin_planning(job.id, first) for _ in range(2)] == [1, 2]
+        tx.jobs.end_planning(job.id)
+        assert tx.jobs.fetch(job.id).planning_attempts == 1
+
+        newer = tx.leadership.acquire(duty, "second", clock.now, clock.now)
+        assert newer is not None
+        assert tx.jobs.begin_planning(job.id, first) is None
+        assert tx.jobs.begin_planning(job.id, Lead(duty, "second", newer)) == 2
+
+        assert tx.jobs.request_stop("default", job.id, StopReason.CANCELLED, clock.now)
+        assert tx.jobs.begin_planning(job.id, Lead(duty, "second", newer)) is None
 
 
 def test_pages_show_every_job_once_newest_first_however_many_share_a_moment(
