@@ -72,6 +72,5 @@ def _attempt_json(attempt: DeliveryAttempt) -> JsonObject:
         "started_at": seconds(attempt.started_at),
         "latency_ms": attempt.latency_ms,
         "status_code": attempt.status_code,
-        "error": attempt.error,
-        "response_head": attempt.response_head,
+        "error": attempt.error,  # and nothing that the receiver said: it may be a service of the operator's
     }

@@ -189,7 +189,7 @@ def _announce(site: "Embedded") -> None:
                 f"  models     {', '.join(model.id for model in site.models)}",
                 f"  data       {site.data.data_dir}  (logs in logs/)",
                 f"  jobs may read and write under {', '.join(site.file_roots)}",
-                f"  webhooks may reach {', '.join(site.webhook_cidrs)} besides the public internet",
+                f"  webhooks may reach {', '.join((*site.webhook_cidrs, 'the public internet'))}",
                 *(() if is_default else (f"  commands   export NIGHTSHIFT_BASE_URL={site.base_url}",)),
                 "",
                 *_curl_lines(site),

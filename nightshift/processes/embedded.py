@@ -40,7 +40,6 @@ from nightshift.tenants.keys import API_KEY_FILE, DEFAULT_TENANT, ApiKey, key_id
 SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel allows 107
 API_SHUTDOWN_S: Final = 5  # for answers in progress
 API_GRACE_S: Final = 10.0
-LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 
 # Where the four packages are installed; uvicorn would otherwise look in the working directory.
 PACKAGES: Final = Path(__file__).resolve().parent.parent.parent
@@ -202,8 +201,8 @@ def allowed_file_roots(data: DataSettings) -> tuple[str, ...]:
 
 
 def allowed_webhook_cidrs() -> tuple[str, ...]:
-    """The private networks that webhooks may reach, by default this machine."""
-    return SubmissionSettings().webhook_allow_cidrs or LOOPBACK
+    """The private networks that webhooks may reach: those that the operator names, whatever the host."""
+    return SubmissionSettings().webhook_allow_cidrs
 
 
 def set_up_database(data: DataSettings) -> Path:

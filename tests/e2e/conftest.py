@@ -22,7 +22,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory, workplace: Path) -> Iterator[Service]:
     """`nightshift up`, ready. Do not stop or kill it: others use it after you."""
-    with running(tmp_path_factory.mktemp("service"), FILE_ROOTS=str(workplace)) as service:
+    with running(
+        tmp_path_factory.mktemp("service"), FILE_ROOTS=str(workplace), WEBHOOK_ALLOW_CIDRS="127.0.0.0/8"
+    ) as service:
         yield service
 
 

@@ -1,5 +1,6 @@
 """What operators and their tools look at: readiness, metrics, workers, deliveries, the documentation."""
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -144,7 +145,7 @@ def test_deliveries_are_listed_and_shown_with_their_attempts(http: httpx.Client,
     assert listed["event_type"] == "job.failed"
     assert listed["attempt_count"] == 1
     assert shown["attempts"][0]["status_code"] == 500
-    assert shown["attempts"][0]["response_head"] == "sorry"
+    assert "sorry" not in json.dumps(shown)
     assert http.get("/v1/deliveries", params={"status": "dead"}).json()["data"] == []
     assert http.get("/v1/deliveries", params={"job_id": "job_other"}).json()["data"] == []
 

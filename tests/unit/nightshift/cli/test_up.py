@@ -219,6 +219,12 @@ def test_what_the_operator_allows_is_allowed_and_nothing_else(data_dir, monkeypa
     assert embedded.allowed_webhook_cidrs() == ("10.0.0.0/8",)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_no_webhook_may_reach_this_machine_unless_the_operator_says_so(site, host):
+    allowed = replace(site, host=host, webhook_cidrs=embedded.allowed_webhook_cidrs()).environment()
+    assert allowed["NIGHTSHIFT_WEBHOOK_ALLOW_CIDRS"] == ""
+
+
 # -- the first key ----------------------------------------------------------------------------------------
 
 
