@@ -32,13 +32,13 @@ from nightshift.store.jobs.jobs import Jobs
 from nightshift.store.jobs.load import Load
 from nightshift.store.jobs.online import Online
 from nightshift.store.jobs.references import References
-from nightshift.store.keys import Keys
 from nightshift.store.leadership import Leadership
 from nightshift.store.shards.claims import Claims
 from nightshift.store.shards.dead_letters import DeadLetters
 from nightshift.store.shards.leases import Leases
 from nightshift.store.shards.outbox import Outbox
 from nightshift.store.shards.shards import Shards
+from nightshift.store.tenants.keys import Keys
 from nightshift.store.workers import Workers
 
 __all__ = ["Store", "Transaction", "open_database", "open_existing_database"]

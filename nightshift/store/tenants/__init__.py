@@ -1,0 +1,1 @@
+"""Statements about tenants and what only they have: their keys and secrets."""
