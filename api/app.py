@@ -18,6 +18,7 @@ from api.responses.documentation import document
 from api.responses.errors import install_error_handlers
 from api.routes import dead_letters, deliveries, events, health, jobs, results, webhooks, workers
 from api.services import AppSettings, open_services, try_settings
+from api.tenants import keys, tenants
 from nightshift.observability import set_up_logging
 from nightshift.processes.starting import starting
 
@@ -35,6 +36,8 @@ ROUTERS = (
     dead_letters.router,
     webhooks.router,
     workers.router,
+    tenants.router,
+    keys.router,
     health.router,
 )
 

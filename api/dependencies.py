@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from api.authentication import Authenticator, Caller
 from api.middleware.limits import parse_json_object
 from api.services import Services
+from api.tenants.scopes import check_scope
 from nightshift.errors import InvalidRequest, NotFound
 from nightshift.jobs import Job, JsonObject
 from nightshift.store import Transaction
@@ -40,7 +41,9 @@ async def _caller(request: Request, authorization: Annotated[str | None, Header(
     _check_query(request)
     if "\0" in request.url.path or b"%00" in request.scope["query_string"]:
         raise InvalidRequest("A URL may not contain NUL characters.")  # PostgreSQL cannot look for one
-    return await authenticator.caller(authorization)
+    caller = await authenticator.caller(authorization)
+    check_scope(request, caller)
+    return caller
 
 
 CallerDep = Annotated[Caller, Depends(_caller)]

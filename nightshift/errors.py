@@ -10,6 +10,9 @@ NightshiftError
 ├── Conflict                       well-formed, but not in this state
 │   └── IdempotencyKeyReused
 ├── NotAuthenticated
+├── PermissionDenied               the key is valid, and may not do this
+│   ├── MissingScope
+│   └── TenantDisabled
 ├── TooManyRequests
 ├── StorageError
 │   ├── ObjectNotFound
@@ -115,6 +118,24 @@ class NotAuthenticated(NightshiftError):
     """Incorrect API key provided. Create one with `nightshift keys create`."""
 
     default_code = "invalid_api_key"
+
+
+class PermissionDenied(NightshiftError):
+    """This API key may not do this."""
+
+    default_code = "permission_denied"
+
+
+class MissingScope(PermissionDenied):
+    """This API key lacks the scope that this needs. An administrator can make one that has it."""
+
+    default_code = "missing_scope"
+
+
+class TenantDisabled(PermissionDenied):
+    """This tenant is disabled. An administrator of the service can enable it."""
+
+    default_code = "tenant_disabled"
 
 
 class TooManyRequests(NightshiftError):

@@ -10,16 +10,21 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.jobs.bodies import BatchCreate, JobCreate
+from api.tenants.bodies import KeyCreate, KeyRotate, TenantCreate, TenantUpdate
+from api.tenants.scopes import NEEDED
 from nightshift import endpoints
 
 JSON_BODIES: Final[Mapping[str, type[BaseModel]]] = {
     "/v1/jobs": JobCreate,
     "/v1/batches": BatchCreate,
+    "/v1/tenants": TenantCreate,
+    "/v1/tenants/{tenant}/keys": KeyCreate,
+    "/v1/tenants/{tenant}/keys/{key_id}/rotate": KeyRotate,
     **{endpoint.route: endpoint.request_type for endpoint in endpoints.every()},
 }
+PATCHES: Final[Mapping[str, type[BaseModel]]] = {"/v1/tenants/{tenant}": TenantUpdate}
 
 _REFERENCE: Final = "#/components/schemas/{model}"
-_NEEDS_KEY: Final = "/v1/"
 
 _UPLOAD: Final = {
     "type": "object",
@@ -68,7 +73,8 @@ def _completing(describe: Callable[[], dict[str, Any]]) -> Callable[[], dict[str
 def _complete(description: dict[str, Any]) -> None:
     components = description["components"]
     _, defined = models_json_schema(
-        [(model, "validation") for model in JSON_BODIES.values()], ref_template=_REFERENCE
+        [(model, "validation") for model in (*JSON_BODIES.values(), *PATCHES.values())],
+        ref_template=_REFERENCE,
     )
     components["schemas"] |= defined["$defs"] | {"Error": _ERROR}
     for outdated in ("HTTPValidationError", "ValidationError"):
@@ -83,10 +89,12 @@ def _complete_operation(path: str, method: str, operation: dict[str, Any]) -> No
     operation["responses"].pop("422", None)  # FastAPI's status; ours is 400, in the envelope
     error = {"schema": {"$ref": _REFERENCE.format(model="Error")}}
     operation["responses"]["default"] = {"description": "Error", "content": {"application/json": error}}
-    if path.startswith(_NEEDS_KEY):
-        operation["security"] = [{"key": []}]
-    if method == "post" and path in JSON_BODIES:
-        reference = _REFERENCE.format(model=JSON_BODIES[path].__name__)
+    needed = NEEDED.get((method.upper(), path))
+    if needed is not None:
+        operation["security"] = [{"key": [needed]}]
+    bodies = {"post": JSON_BODIES, "patch": PATCHES}.get(method, {})
+    if path in bodies:
+        reference = _REFERENCE.format(model=bodies[path].__name__)
         operation["requestBody"] = _body("application/json", {"$ref": reference})
     if (method, path) == ("post", "/v1/files"):
         operation["requestBody"] = _body("multipart/form-data", _UPLOAD)

@@ -63,6 +63,7 @@ _ANSWERS: Final[Mapping[type[BaseException], ErrorAnswer]] = {
     errors.RequestTooLarge: ErrorAnswer(413, _INVALID),
     errors.RequestTimedOut: ErrorAnswer(408, _INVALID, {"connection": "close"}),
     errors.NotAuthenticated: ErrorAnswer(401, "authentication_error", {"www-authenticate": "Bearer"}),
+    errors.PermissionDenied: ErrorAnswer(403, "permission_error"),
     errors.NotFound: ErrorAnswer(404, _INVALID),
     errors.ObjectNotFound: ErrorAnswer(404, _INVALID),
     errors.Conflict: ErrorAnswer(409, _INVALID, NEVER_AGAIN),

@@ -1,24 +1,36 @@
 """`nightshift keys`: the operator's API keys, directly in the database."""
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from nightshift.cli.session import DataDir, Json, operator_store
 from nightshift.cli.terminal import print_json, print_table, say
 from nightshift.errors import NotFound
-from nightshift.tenants.keys import DEFAULT_TENANT, ApiKey, new_key
+from nightshift.tenants.keys import DEFAULT_SCOPES, DEFAULT_TENANT, ApiKey, Scope
 
-app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from nightshift.lifecycle.tenants import CreatedKey
 
-Tenant = Annotated[str, typer.Option(metavar="ID", help="Whose key it is.")]
+app = typer.Typer(help="Create, list, rotate and revoke API keys.", no_args_is_help=True)
+
+OVERLAP_MAX_H: Final = 720
+
+Tenant = Annotated[str, typer.Option(metavar="NAME", help="Whose key it is; created if it does not exist.")]
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="As shown by `nightshift keys list`.")]
 
 
 @app.command()
 def create(
     name: Annotated[str, typer.Option(help="What the key is for; shown in listings.")] = "",
     tenant: Tenant = DEFAULT_TENANT,
+    scopes: Annotated[
+        list[Scope] | None,
+        typer.Option(
+            "--scope", help="What it may do. May be repeated.  [default: submit, read]", show_default=False
+        ),
+    ] = None,
     days: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Days until it expires.  [default: never]", show_default=False),
@@ -27,16 +39,14 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a key and print it, this once: only its hash is kept."""
-    key = new_key()
+    from nightshift.lifecycle.tenants import create_key, ensure_tenant
+
     with operator_store(data_dir) as store, store.transaction() as tx:
         now = tx.now()
         expires_at = None if days is None else now + timedelta(days=days)
-        made = ApiKey.of(key, tenant_id=tenant, name=name, created_at=now, expires_at=expires_at)
-        tx.keys.insert(made)
-    if json:
-        print_json(_as_json(made) | {"key": key})
-    else:
-        typer.echo(key)
+        ensure_tenant(tx, tenant, now)
+        made = create_key(tx, tenant, now, name=name, scopes=scopes or DEFAULT_SCOPES, expires_at=expires_at)
+    _print_created(made, json)
 
 
 @app.command("list")
@@ -55,14 +65,34 @@ def list_keys(
         print_json(found)
     else:
         print_table(
-            ("ID", "TENANT", "NAME", "ENDS IN", "CREATED", "EXPIRES", "REVOKED"),
-            [tuple(key.values()) for key in found],
+            ("ID", "TENANT", "NAME", "SCOPES", "ENDS IN", "CREATED", "EXPIRES", "REVOKED", "REPLACED BY"),
+            [tuple((key | {"scopes": ",".join(key["scopes"])}).values()) for key in found],
         )
 
 
 @app.command()
+def rotate(
+    key_id: KeyId,
+    overlap_hours: Annotated[
+        int, typer.Option(min=0, max=OVERLAP_MAX_H, metavar="N", help="Hours for which the old key is valid.")
+    ] = 24,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Replace a key: make one with the same name and scopes, and let the old one expire."""
+    from nightshift.lifecycle.tenants import rotate_key
+
+    with operator_store(data_dir) as store, store.transaction() as tx:
+        found = tx.keys.find(key_id)
+        if found is None:
+            raise NotFound(f"there is no key {key_id} that could be rotated", param="id")
+        made = rotate_key(tx, found, timedelta(hours=overlap_hours), tx.now())
+    _print_created(made, json)
+
+
+@app.command()
 def revoke(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="As shown by `nightshift keys list`.")],
+    key_id: KeyId,
     data_dir: DataDir = None,
 ) -> None:
     """Revoke a key, from now on."""
@@ -70,6 +100,13 @@ def revoke(
         if not tx.keys.revoke(key_id, tx.now()):
             raise NotFound(f"there is no key {key_id} that could be revoked", param="id")
     say(f"revoked {key_id}")
+
+
+def _print_created(made: "CreatedKey", json: bool) -> None:
+    if json:
+        print_json(_as_json(made.stored) | {"key": made.key})
+    else:
+        typer.echo(made.key)
 
 
 def _as_json(key: ApiKey) -> dict[str, Any]:
@@ -80,8 +117,10 @@ def _as_json(key: ApiKey) -> dict[str, Any]:
         "id": key.id,
         "tenant_id": key.tenant_id,
         "name": key.name,
+        "scopes": sorted(key.scopes),
         "last4": key.last4,
         "created_at": shown(key.created_at),
         "expires_at": shown(key.expires_at),
         "revoked_at": shown(key.revoked_at),
+        "replaced_by": key.replaced_by,
     }

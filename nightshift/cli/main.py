@@ -16,6 +16,7 @@ from nightshift.cli import (
     jobs,
     keys,
     run,
+    tenants,
     up,
     webhooks,
     worker,
@@ -40,6 +41,7 @@ app.command("worker")(worker.worker)
 app.command("run")(run.run)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dlq.app, name="dlq")
+app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
 app.add_typer(workers.app, name="workers")
 app.add_typer(webhooks.app, name="webhooks")

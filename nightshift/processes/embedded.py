@@ -21,6 +21,7 @@ from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import Checkpoint
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.lifecycle.recovery import release_worker
+from nightshift.lifecycle.tenants import create_key, ensure_tenant
 from nightshift.processes import valkey
 from nightshift.processes.children import Child, Launch
 from nightshift.processes.worker_child import DRAIN_MARGIN_S
@@ -35,7 +36,7 @@ from nightshift.settings import (
 )
 from nightshift.store import Store, open_database
 from nightshift.store.databases.migrate import upgrade
-from nightshift.tenants.keys import API_KEY_FILE, DEFAULT_TENANT, ApiKey, key_id, new_key
+from nightshift.tenants.keys import API_KEY_FILE, DEFAULT_TENANT, key_id
 
 SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel allows 107
 API_SHUTDOWN_S: Final = 5  # for answers in progress
@@ -236,9 +237,10 @@ def ensure_key(store: Store, path: Path) -> Path:
     """Write a key to a file that only this user can read, and its hash to the database."""
     if path.exists() and _admits(store, path.read_text().strip()):
         return path
-    key = new_key()
     with store.transaction() as tx:
-        tx.keys.insert(ApiKey.of(key, tenant_id=DEFAULT_TENANT, name="nightshift up", created_at=tx.now()))
+        now = tx.now()
+        ensure_tenant(tx, DEFAULT_TENANT, now)
+        key = create_key(tx, DEFAULT_TENANT, now, name="nightshift up").key
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(key)  # without a newline: the file is the key

@@ -39,6 +39,7 @@ from nightshift.store.shards.leases import Leases
 from nightshift.store.shards.outbox import Outbox
 from nightshift.store.shards.shards import Shards
 from nightshift.store.tenants.keys import Keys
+from nightshift.store.tenants.tenants import Tenants
 from nightshift.store.workers import Workers
 
 __all__ = ["Store", "Transaction", "open_database", "open_existing_database"]
@@ -107,6 +108,10 @@ class Transaction:
     @cached_property
     def keys(self) -> Keys:
         return Keys(self._connection)
+
+    @cached_property
+    def tenants(self) -> Tenants:
+        return Tenants(self._connection)
 
     @cached_property
     def workers(self) -> Workers:

@@ -80,6 +80,20 @@ api_key = Table(
     Column("created_at", UtcTimestamp, nullable=False),
     Column("expires_at", UtcTimestamp),
     Column("revoked_at", UtcTimestamp),
+    Column("scopes", String(64), nullable=False, server_default="read,submit"),
+    Column("replaced_by", String(16)),  # the key that it was rotated to
+)
+
+# Keys of the release before may be of tenants without a row.
+tenant = Table(
+    "tenant",
+    metadata,
+    Column("id", _Id, primary_key=True),  # its name
+    Column("description", Text, nullable=False),
+    Column("created_at", UtcTimestamp, nullable=False),
+    Column("disabled_at", UtcTimestamp),
+    Column("deleted_at", UtcTimestamp),  # the row stays, so that no other tenant gets the name
+    Index("ix_tenant_listing", "created_at", "id"),
 )
 
 tenant_secret = Table(

@@ -5,7 +5,7 @@
              │        └ the secret; only the SHA-256 of the whole key is stored
              └ the public id, shown in listings
 
-The secret has 190 random bits, so a fast hash is safe.
+The secret has 190 random bits, so a fast hash is safe. A key may do what its scopes name, for its tenant.
 """
 
 import hashlib
@@ -14,8 +14,10 @@ import re
 import secrets
 import string
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Final
 
 from nightshift.errors import InvalidRequest
@@ -31,6 +33,17 @@ _TENANT: Final = re.compile(r"[a-z0-9-]{1,32}")
 _BASE62: Final = string.digits + string.ascii_letters
 
 
+class Scope(StrEnum):
+    """What a key may be used for. None contains another."""
+
+    SUBMIT = "submit"  # upload and delete files, ask models, submit and cancel jobs
+    READ = "read"  # list, describe, download and follow what the tenant has
+    ADMIN = "admin"  # tenants and their keys, of the whole service
+
+
+DEFAULT_SCOPES: Final = frozenset({Scope.SUBMIT, Scope.READ})
+
+
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
     id: str
@@ -41,16 +54,22 @@ class ApiKey:
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    scopes: frozenset[Scope] = DEFAULT_SCOPES
+    replaced_by: str | None = None  # the id of the key that it was rotated to
 
     @classmethod
     def of(
-        cls, key: str, *, tenant_id: str, name: str, created_at: datetime, expires_at: datetime | None = None
+        cls,
+        key: str,
+        *,
+        tenant_id: str,
+        name: str,
+        created_at: datetime,
+        expires_at: datetime | None = None,
+        scopes: Collection[Scope] = DEFAULT_SCOPES,
     ) -> "ApiKey":
         """Raises InvalidRequest for a tenant whose name cannot be part of a path."""
-        if not is_tenant_name(tenant_id):
-            raise InvalidRequest(
-                f"{tenant_id!r} is no name for a tenant: use 1 to 32 of a-z, 0-9 and '-'.", param="tenant"
-            )
+        check_tenant_name(tenant_id, param="tenant")
         public_id = key_id(key)
         assert public_id is not None, "only keys made by new_key are stored"
         return cls(
@@ -61,13 +80,26 @@ class ApiKey:
             last4=key[-4:],
             created_at=created_at,
             expires_at=expires_at,
+            scopes=frozenset(scopes),
         )
 
     def admits(self, key: str, now: datetime) -> bool:
         """Whether this is the key and it is valid. Takes the same time for every wrong key."""
         matches = hmac.compare_digest(self.key_sha256, digest(key))
+        return matches and self.is_valid(now)
+
+    def is_valid(self, now: datetime) -> bool:
+        """Whether it has neither expired nor been revoked."""
         expired = self.expires_at is not None and self.expires_at <= now
-        return matches and not expired and self.revoked_at is None
+        return not expired and self.revoked_at is None
+
+
+def check_tenant_name(text: str, *, param: str) -> None:
+    """Raises InvalidRequest, about this field, for a name that cannot be part of a path."""
+    if not is_tenant_name(text):
+        raise InvalidRequest(
+            f"{text!r} is no name for a tenant: use 1 to 32 of a-z, 0-9 and '-'.", param=param
+        )
 
 
 def is_tenant_name(text: str) -> bool:

@@ -80,6 +80,11 @@ class Load:
         is_at_work, delivery_at = self._connection.execute(_PENDING_WORK).one()
         return now if is_at_work else delivery_at
 
+    def has_unfinished(self, tenant_id: str) -> bool:
+        """Whether a job of the tenant has not ended."""
+        wanted = exists().where(job.c.tenant_id == tenant_id, job.c.state.in_(_UNFINISHED))
+        return bool(self._connection.execute(select(wanted)).scalar_one())
+
     def bulk(self, tenant_id: str) -> BulkLoad:
         done = job.c.rows_succeeded + job.c.rows_failed
         known = func.coalesce(job.c.rows_total, job.c.rows_estimated, 0)

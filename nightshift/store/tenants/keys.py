@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.store import tables
-from nightshift.tenants.keys import ApiKey
+from nightshift.tenants.keys import ApiKey, Scope
 
 api_key = tables.api_key
 tenant_secret = tables.tenant_secret
@@ -28,6 +28,7 @@ class Keys:
                 last4=new.last4,
                 created_at=new.created_at,
                 expires_at=new.expires_at,
+                scopes=",".join(sorted(new.scopes)),
             )
         )
 
@@ -43,6 +44,18 @@ class Keys:
             wanted = wanted.where(api_key.c.tenant_id == tenant_id)
         return [_to_key(row) for row in self._connection.execute(wanted)]
 
+    def page(self, tenant_id: str, *, limit: int, after: ApiKey | None = None) -> Sequence[ApiKey]:
+        """One tenant's keys, oldest first. `after`: the last key of the previous page."""
+        wanted = select(api_key).where(api_key.c.tenant_id == tenant_id)
+        if after is not None:
+            place = tuple_(
+                bindparam(None, after.created_at, type_=api_key.c.created_at.type),
+                bindparam(None, after.id, type_=api_key.c.id.type),
+            )
+            wanted = wanted.where(tuple_(api_key.c.created_at, api_key.c.id) > place)
+        ordered = wanted.order_by(api_key.c.created_at, api_key.c.id).limit(limit)
+        return [_to_key(row) for row in self._connection.execute(ordered)]
+
     def revoke(self, key_id: str, now: datetime) -> bool:
         """Revoke a key. False: unknown, or revoked before."""
         return (
@@ -50,6 +63,29 @@ class Keys:
                 update(api_key)
                 .where(api_key.c.id == key_id, api_key.c.revoked_at.is_(None))
                 .values(revoked_at=now)
+            ).rowcount
+            == 1
+        )
+
+    def revoke_all(self, of_tenant: str, now: datetime) -> None:
+        """Revoke a tenant's keys that are not revoked yet."""
+        self._connection.execute(
+            update(api_key)
+            .where(api_key.c.tenant_id == of_tenant, api_key.c.revoked_at.is_(None))
+            .values(revoked_at=now)
+        )
+
+    def replace(self, key_id: str, by_key_id: str, expires_at: datetime) -> bool:
+        """Record a key's successor, and until when the key itself is still valid. False: unknown, revoked,
+        or replaced before.
+        """
+        return (
+            self._connection.execute(
+                update(api_key)
+                .where(
+                    api_key.c.id == key_id, api_key.c.revoked_at.is_(None), api_key.c.replaced_by.is_(None)
+                )
+                .values(replaced_by=by_key_id, expires_at=expires_at)
             ).rowcount
             == 1
         )
@@ -84,4 +120,6 @@ def _to_key(row: Row[Any]) -> ApiKey:
         created_at=row.created_at,
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
+        scopes=frozenset(map(Scope, row.scopes.split(","))),
+        replaced_by=row.replaced_by,
     )

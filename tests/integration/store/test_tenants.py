@@ -90,6 +90,7 @@ REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
     "jobs.list": lambda tx, tenant, of: tx.jobs.list(tenant, limit=10),
     "jobs.find_repeat": lambda tx, tenant, of: tx.jobs.find_repeat(tenant, FINGERPRINT, STARTS_AT),
     "load.online": lambda tx, tenant, of: tx.load.online(tenant).own,
+    "load.has_unfinished": lambda tx, tenant, of: tx.load.has_unfinished(tenant),
     "load.bulk": lambda tx, tenant, of: tx.load.bulk(tenant).jobs,
     "jobs.reading": lambda tx, tenant, of: tx.jobs.reading(tenant, str(of.bulk.spec.input)),
     "jobs.request_stop": lambda tx, tenant, of: tx.jobs.request_stop(
@@ -119,6 +120,7 @@ REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
     "files.input": lambda tx, tenant, of: tx.files.input(tenant, of.file.id),
     "files.list": lambda tx, tenant, of: tx.files.list(tenant, tx.now(), limit=10),
     "files.delete": lambda tx, tenant, of: tx.files.delete(tenant, of.file.id),
+    "keys.page": lambda tx, tenant, of: tx.keys.page(tenant, limit=10),
     "keys.list": lambda tx, tenant, of: tx.keys.list(tenant),
     "keys.webhook_secret": lambda tx, tenant, of: tx.keys.webhook_secret(tenant),
     "keys.keep_webhook_secret": lambda tx, tenant, of: (

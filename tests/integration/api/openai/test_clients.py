@@ -1,9 +1,7 @@
 """What the official client does by itself when things go wrong, and what must come of it."""
 
 import json
-import time
 from threading import Event
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -11,12 +9,9 @@ import openai
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import authentication
 from api.app import create_app
 from api.openai import streaming
 from api.services import AppSettings
-from nightshift.store import Store
-from nightshift.tenants.keys import key_id
 from tests.integration.api.conftest import TIMEOUT_S, KeyMaker, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, OnlineClaim
 from tests.integration.api.serving import serving
@@ -74,20 +69,6 @@ def test_a_stream_opens_before_its_first_word_when_that_takes_long(
     with pytest.raises(openai.APIError) as failed:
         next(stream)
     assert failed.value.code == "context_length_exceeded"
-
-
-def test_a_good_key_is_remembered_only_for_moments(
-    http: httpx.Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    public_id = key_id(http.headers["authorization"].removeprefix("Bearer ")) or ""
-    assert http.get("/v1/models").status_code == 200
-    with store.transaction() as tx:
-        tx.keys.revoke(public_id, tx.now())
-
-    assert http.get("/v1/models").status_code == 200  # remembered
-    later = SimpleNamespace(monotonic=lambda: time.monotonic() + authentication.KEY_CACHE_S)
-    monkeypatch.setattr(authentication, "time", later)
-    assert http.get("/v1/models").status_code == 401
 
 
 def test_a_streamed_answer_is_server_sent_events_to_the_byte(http: httpx.Client, worker: FakeWorker) -> None:

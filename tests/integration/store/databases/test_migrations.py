@@ -19,6 +19,8 @@ from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import change_schema, downgrade, is_current, serves, upgrade
+from nightshift.tenants.keys import Scope, digest, key_id, new_key
+from nightshift.tenants.tenant import TenantState
 from nightshift.testing import a_worker, claimed, planned
 from tests.integration.store.racing import WAIT_MAX_S, at_once
 
@@ -206,6 +208,33 @@ def test_a_database_of_the_release_before_keeps_its_jobs(empty_database: Databas
     assert claimed(store).job.tokens_redone == 0
     with store.transaction() as tx:
         assert tx.leases.hand_back(lease)
+
+
+def test_keys_that_exist_go_on_working_and_their_tenants_become_rows(empty_database: Database) -> None:
+    upgrade(empty_database, "0005")
+    key = new_key()
+    with empty_database.write() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO api_key (id, tenant_id, name, key_sha256, last4, created_at) "
+            f"VALUES ('{key_id(key)}', 'acme', 'old', '{digest(key)}', '{key[-4:]}', 2000)"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO file (id, tenant_id, purpose, filename, size_bytes, sha256, created_at) "
+            "VALUES ('file-1', 'acme', 'batch', 'a', 1, 'a', 1000), "
+            "('file-2', 'keyless', 'batch', 'a', 1, 'a', 3000)"
+        )
+
+    upgrade(empty_database)
+
+    with Store(empty_database).snapshot() as tx:
+        found = tx.keys.find(key_id(key) or "")
+        tenants = {tenant.id: tenant for tenant in tx.tenants.list(limit=10)}
+        assert found is not None
+        assert found.admits(key, tx.now())
+    assert found.scopes == {Scope.READ, Scope.SUBMIT}
+    assert set(tenants) == {"acme", "keyless"}
+    assert tenants["acme"].state is TenantState.ACTIVE
+    assert tables.to_ms(tenants["acme"].created_at) == 1000
 
 
 def test_processes_of_the_release_before_go_on_inserting(empty_database: Database) -> None:

@@ -1,0 +1,83 @@
+"""/v1/tenants/{tenant}/keys: create, list, describe, rotate and revoke a tenant's keys."""
+
+from datetime import timedelta
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
+from api.tenants.bodies import CreatedKeyObject, KeyCreate, KeyObject, KeyPage, KeyRotate, parsed
+from nightshift.lifecycle.tenants import (
+    CreatedKey,
+    create_key,
+    get_key,
+    get_tenant,
+    revoke_key,
+    rotate_key,
+)
+from nightshift.store import Transaction
+from nightshift.tenants.keys import ApiKey
+
+router = APIRouter(prefix="/v1/tenants/{tenant}/keys", tags=["Tenants"])
+
+
+@router.post(
+    "", summary="Create a key; it is shown this once", status_code=201, response_model=CreatedKeyObject
+)
+async def create(tenant: str, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
+    asked = parsed(KeyCreate, body)
+
+    def make(tx: Transaction) -> CreatedKey:
+        now = tx.now()
+        after_s = asked.expires_after_s
+        expires_at = None if after_s is None else now + timedelta(seconds=after_s)
+        return create_key(tx, tenant, now, name=asked.name, scopes=asked.scopes, expires_at=expires_at)
+
+    return _created(await run_in_threadpool(services.store.run, make))
+
+
+@router.get("", summary="List a tenant's keys, without the keys, oldest first", response_model=KeyPage)
+def list_keys(tenant: str, services: ServicesDep, caller: CallerDep, page: PageDep) -> Response:
+    with services.store.snapshot() as tx:
+        get_tenant(tx, tenant)
+        after = None if page.after is None else get_key(tx, tenant, page.after, param="after")
+        found = tx.keys.page(tenant, limit=page.limit + 1, after=after)
+    shown = [KeyObject.of(key).model_dump(mode="json") for key in found]
+    return JSONResponse(list_json(shown, page.limit))
+
+
+@router.get("/{key_id}", summary="Describe a key, without the key", response_model=KeyObject)
+def describe(tenant: str, key_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    with services.store.snapshot() as tx:
+        return _shown(get_key(tx, tenant, key_id))
+
+
+@router.post(
+    "/{key_id}/rotate",
+    summary="Replace a key, which stays valid for the overlap",
+    status_code=201,
+    response_model=CreatedKeyObject,
+)
+async def rotate(
+    tenant: str, key_id: str, services: ServicesDep, caller: CallerDep, body: BodyDep
+) -> Response:
+    overlap = timedelta(seconds=parsed(KeyRotate, body).overlap_s)
+    created = await run_in_threadpool(
+        services.store.run, lambda tx: rotate_key(tx, get_key(tx, tenant, key_id), overlap, tx.now())
+    )
+    return _created(created)
+
+
+@router.post("/{key_id}/revoke", summary="Revoke a key", response_model=KeyObject)
+def revoke(tenant: str, key_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    return _shown(services.store.run(lambda tx: revoke_key(tx, get_key(tx, tenant, key_id), tx.now())))
+
+
+def _shown(key: ApiKey) -> Response:
+    return JSONResponse(KeyObject.of(key).model_dump(mode="json"))
+
+
+def _created(created: CreatedKey) -> Response:
+    shown = CreatedKeyObject.of_created(created).model_dump(mode="json")
+    return JSONResponse(shown, 201, {"cache-control": "no-store"})

@@ -1,0 +1,61 @@
+"""Which scope a key needs, for every route that needs a key."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.requests import Request
+
+from api.authentication import Caller
+from nightshift import endpoints
+from nightshift.errors import MissingScope
+from nightshift.tenants.keys import Scope
+
+# By method and path, as in the OpenAPI document. The secret signs what receivers trust: not for readers.
+NEEDED: Final[Mapping[tuple[str, str], Scope]] = {
+    **{("POST", endpoint.route): Scope.SUBMIT for endpoint in endpoints.every()},
+    ("POST", "/v1/files"): Scope.SUBMIT,
+    ("GET", "/v1/files"): Scope.READ,
+    ("GET", "/v1/files/{file_id}"): Scope.READ,
+    ("DELETE", "/v1/files/{file_id}"): Scope.SUBMIT,
+    ("GET", "/v1/files/{file_id}/content"): Scope.READ,
+    ("POST", "/v1/batches"): Scope.SUBMIT,
+    ("GET", "/v1/batches"): Scope.READ,
+    ("GET", "/v1/batches/{batch_id}"): Scope.READ,
+    ("POST", "/v1/batches/{batch_id}/cancel"): Scope.SUBMIT,
+    ("GET", "/v1/models"): Scope.READ,
+    ("GET", "/v1/models/{model_id}"): Scope.READ,
+    ("POST", "/v1/jobs"): Scope.SUBMIT,
+    ("GET", "/v1/jobs"): Scope.READ,
+    ("GET", "/v1/jobs/{job_id}"): Scope.READ,
+    ("POST", "/v1/jobs/{job_id}/cancel"): Scope.SUBMIT,
+    ("GET", "/v1/jobs/{job_id}/results"): Scope.READ,
+    ("GET", "/v1/jobs/{job_id}/events"): Scope.READ,
+    ("GET", "/v1/dead_letters"): Scope.READ,
+    ("GET", "/v1/dead_letters/{letter_id}"): Scope.READ,
+    ("POST", "/v1/dead_letters/{letter_id}/replay"): Scope.SUBMIT,
+    ("POST", "/v1/dead_letters/{letter_id}/discard"): Scope.SUBMIT,
+    ("GET", "/v1/deliveries"): Scope.READ,
+    ("GET", "/v1/deliveries/{delivery_id}"): Scope.READ,
+    ("GET", "/v1/webhooks/secret"): Scope.SUBMIT,
+    ("GET", "/v1/workers"): Scope.READ,
+    ("POST", "/v1/tenants"): Scope.ADMIN,
+    ("GET", "/v1/tenants"): Scope.ADMIN,
+    ("GET", "/v1/tenants/{tenant}"): Scope.ADMIN,
+    ("PATCH", "/v1/tenants/{tenant}"): Scope.ADMIN,
+    ("DELETE", "/v1/tenants/{tenant}"): Scope.ADMIN,
+    ("POST", "/v1/tenants/{tenant}/keys"): Scope.ADMIN,
+    ("GET", "/v1/tenants/{tenant}/keys"): Scope.ADMIN,
+    ("GET", "/v1/tenants/{tenant}/keys/{key_id}"): Scope.ADMIN,
+    ("POST", "/v1/tenants/{tenant}/keys/{key_id}/rotate"): Scope.ADMIN,
+    ("POST", "/v1/tenants/{tenant}/keys/{key_id}/revoke"): Scope.ADMIN,
+}
+
+
+def check_scope(request: Request, caller: Caller) -> None:
+    """Raises MissingScope. A route that is missing above is an error of ours, and refused."""
+    needed = NEEDED["GET" if request.method == "HEAD" else request.method, request.scope["route"].path_format]
+    if needed not in caller.scopes:
+        raise MissingScope(
+            f"This API key does not have the scope '{needed}' that {request.method} needs here. "
+            f"It has: {', '.join(sorted(caller.scopes)) or 'none'}."
+        )

@@ -1,0 +1,65 @@
+"""/v1/tenants: create, list, describe, change and delete tenants."""
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
+from api.tenants.bodies import (
+    DeletedTenant,
+    TenantCreate,
+    TenantObject,
+    TenantPage,
+    TenantUpdate,
+    parsed,
+)
+from nightshift.lifecycle.tenants import create_tenant, delete_tenant, get_tenant, update_tenant
+from nightshift.tenants.tenant import Tenant
+
+router = APIRouter(prefix="/v1/tenants", tags=["Tenants"])
+
+
+@router.post("", summary="Create a tenant", status_code=201, response_model=TenantObject)
+async def create(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
+    asked = parsed(TenantCreate, body)
+    made = await run_in_threadpool(
+        services.store.run, lambda tx: create_tenant(tx, asked.name, asked.description, tx.now())
+    )
+    return _shown(made, 201)
+
+
+@router.get("", summary="List tenants, newest first", response_model=TenantPage)
+def list_tenants(services: ServicesDep, caller: CallerDep, page: PageDep) -> Response:
+    with services.store.snapshot() as tx:
+        after = None if page.after is None else get_tenant(tx, page.after, param="after")
+        found = tx.tenants.list(limit=page.limit + 1, after=after)
+    shown = [TenantObject.of(tenant).model_dump(mode="json") for tenant in found]
+    return JSONResponse(list_json(shown, page.limit))
+
+
+@router.get("/{tenant}", summary="Describe a tenant", response_model=TenantObject)
+def describe(tenant: str, services: ServicesDep, caller: CallerDep) -> Response:
+    with services.store.snapshot() as tx:
+        return _shown(get_tenant(tx, tenant))
+
+
+@router.patch("/{tenant}", summary="Describe a tenant otherwise, or disable it", response_model=TenantObject)
+async def update(tenant: str, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
+    asked = parsed(TenantUpdate, body)
+    changed = await run_in_threadpool(
+        services.store.run,
+        lambda tx: update_tenant(
+            tx, tenant, tx.now(), description=asked.description, disabled=asked.disabled
+        ),
+    )
+    return _shown(changed)
+
+
+@router.delete("/{tenant}", summary="Delete a tenant and revoke its keys", response_model=DeletedTenant)
+def delete(tenant: str, services: ServicesDep, caller: CallerDep) -> Response:
+    services.store.run(lambda tx: delete_tenant(tx, tenant, tx.now()))
+    return JSONResponse(DeletedTenant(id=tenant).model_dump(mode="json"))
+
+
+def _shown(tenant: Tenant, status_code: int = 200) -> Response:
+    return JSONResponse(TenantObject.of(tenant).model_dump(mode="json"), status_code)

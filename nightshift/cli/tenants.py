@@ -1,0 +1,118 @@
+"""`nightshift tenants`: create, list, show, change and delete tenants, directly in the database."""
+
+from typing import Annotated, Any
+
+import typer
+
+from nightshift.cli.session import DataDir, Json, operator_store
+from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.tenants.tenant import Tenant
+
+app = typer.Typer(
+    help="Create, list, show, change and delete tenants. `nightshift keys` makes their keys.",
+    no_args_is_help=True,
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 32 of a-z, 0-9 and '-'.")]
+LIST_MAX = 10_000
+
+
+@app.command()
+def create(
+    name: Name,
+    description: Annotated[str, typer.Option(help="Who it is; shown in listings.")] = "",
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Create a tenant. It has no key yet."""
+    from nightshift.lifecycle.tenants import create_tenant
+
+    with operator_store(data_dir) as store, store.transaction() as tx:
+        made = create_tenant(tx, name, description, tx.now())
+    _print(made, json)
+
+
+@app.command("list")
+def list_tenants(data_dir: DataDir = None, json: Json = False) -> None:
+    """List tenants, newest first."""
+    with operator_store(data_dir) as store, store.snapshot() as tx:
+        found = [_as_json(tenant) for tenant in tx.tenants.list(limit=LIST_MAX)]
+    if json:
+        print_json(found)
+    else:
+        _print_table(found)
+
+
+@app.command()
+def show(name: Name, data_dir: DataDir = None, json: Json = False) -> None:
+    """Show a tenant."""
+    from nightshift.lifecycle.tenants import get_tenant
+
+    with operator_store(data_dir) as store, store.snapshot() as tx:
+        found = get_tenant(tx, name)
+    _print(found, json)
+
+
+@app.command()
+def update(
+    name: Name,
+    description: Annotated[
+        str | None, typer.Option(help="Who it is.  [default: as it was]", show_default=False)
+    ] = None,
+    disabled: Annotated[
+        bool | None,
+        typer.Option(
+            "--disable/--enable",
+            help="Refuse its keys, or accept them again; its jobs go on.  [default: as it was]",
+            show_default=False,
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Describe a tenant otherwise, disable it, or enable it again."""
+    from nightshift.lifecycle.tenants import update_tenant
+
+    with operator_store(data_dir) as store, store.transaction() as tx:
+        changed = update_tenant(tx, name, tx.now(), description=description, disabled=disabled)
+    _print(changed, json)
+
+
+@app.command()
+def delete(name: Name, data_dir: DataDir = None) -> None:
+    """Delete a tenant for good and revoke its keys. Its jobs must have ended; its name is not given again."""
+    from nightshift.lifecycle.tenants import delete_tenant
+
+    with operator_store(data_dir) as store, store.transaction() as tx:
+        delete_tenant(tx, name, tx.now())
+    say(f"deleted {name}")
+
+
+def _print(tenant: Tenant, json: bool) -> None:
+    if json:
+        print_json(_as_json(tenant))
+    else:
+        _print_table([_as_json(tenant)])
+
+
+def _print_table(tenants: list[dict[str, Any]]) -> None:
+    print_table(
+        ("NAME", "STATUS", "CREATED", "DISABLED", "DESCRIPTION"),
+        [
+            (each["name"], each["status"], each["created_at"], each["disabled_at"], each["description"])
+            for each in tenants
+        ],
+    )
+
+
+def _as_json(tenant: Tenant) -> dict[str, Any]:
+    def shown(at: object) -> str | None:
+        return None if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+    return {
+        "name": tenant.id,
+        "status": tenant.state.value,
+        "description": tenant.description,
+        "created_at": shown(tenant.created_at),
+        "disabled_at": shown(tenant.disabled_at),
+    }

@@ -1,0 +1,51 @@
+"""A key does what its scopes name, on every route, and nothing else."""
+
+import re
+
+import httpx
+import pytest
+
+from api.tenants.scopes import NEEDED
+from nightshift.settings import DataSettings
+from nightshift.store import Store
+from nightshift.store.databases.database import Database
+from nightshift.tenants.keys import Scope
+from tests.integration.api.conftest import SharedApi, insert_key
+
+
+@pytest.fixture(scope="module")
+def keys(shared_api: SharedApi) -> dict[frozenset[Scope], str]:
+    """Of one tenant: a key for each scope alone, and one for all the others."""
+    data = DataSettings(data_dir=shared_api.allowed.parent / "data")
+    store = Store(Database(data.resolved_database_url))
+    every = frozenset(Scope)
+    sets = [frozenset({scope}) for scope in Scope] + [every - {scope} for scope in Scope]
+    made = {scopes: insert_key(store, "scoped", scopes=scopes) for scopes in sets}
+    store.close()
+    return made
+
+
+def asked(api: SharedApi, route: tuple[str, str], key: str) -> httpx.Response:
+    method, path = route
+    url = api.url + re.sub(r"\{[a-z_]+\}", "unknown", path)
+    return httpx.request(method, url, headers={"authorization": f"Bearer {key}"}, trust_env=False)
+
+
+@pytest.mark.parametrize("route", NEEDED, ids=" ".join)
+def test_a_route_needs_its_scope_and_no_other(
+    shared_api: SharedApi, keys: dict[frozenset[Scope], str], route: tuple[str, str]
+) -> None:
+    needed = frozenset({NEEDED[route]})
+
+    refused = asked(shared_api, route, keys[frozenset(Scope) - needed])
+    served = asked(shared_api, route, keys[needed])
+
+    assert refused.status_code == 403
+    error = refused.json()["error"]
+    assert (error["type"], error["code"]) == ("permission_error", "missing_scope")
+    assert f"'{NEEDED[route]}'" in error["message"]
+    assert served.status_code not in (401, 403)
+
+
+def test_a_key_that_is_unknown_is_refused_before_its_scopes_are_asked_for(shared_api: SharedApi) -> None:
+    assert asked(shared_api, ("GET", "/v1/tenants"), "sk-unknown").status_code == 401

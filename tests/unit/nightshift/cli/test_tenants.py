@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pytest
+
+from nightshift.cli.session import data_settings
+from nightshift.store import Store
+from nightshift.tenants.keys import Scope, key_id
+from nightshift.testing import an_api_key
+from tests.databases import migrated_sqlite
+
+
+@pytest.fixture
+def store(data_dir: Path):
+    """The installation's database, set up."""
+    database = migrated_sqlite(data_settings().data_dir / "nightshift.db")
+    yield Store(database)
+    database.close()
+
+
+def test_a_tenant_is_created_shown_listed_and_changed(nightshift, store):
+    made = nightshift("tenants", "create", "acme", "--description", "the first", "--json").json
+    assert (made["name"], made["status"], made["description"]) == ("acme", "active", "the first")
+
+    assert nightshift("tenants", "show", "acme", "--json").json == made
+    assert nightshift("tenants", "list", "--json").json == [made]
+    changed = nightshift("tenants", "update", "acme", "--disable", "--json").json
+    assert (changed["status"], changed["description"]) == ("disabled", "the first")
+    assert "disabled" in nightshift("tenants", "list").out
+    assert nightshift("tenants", "update", "acme", "--enable", "--json").json == made
+
+
+def test_a_deleted_tenant_is_gone_with_its_keys(nightshift, store):
+    key = nightshift("keys", "create", "--tenant", "acme").out.strip()
+
+    assert nightshift("tenants", "delete", "acme").code == 0
+
+    assert nightshift("tenants", "show", "acme").err == "nightshift: tenant: No such Tenant object: acme\n"
+    assert nightshift("keys", "create", "--tenant", "acme").code == 1
+    with store.snapshot() as tx:
+        assert not tx.keys.find(key_id(key)).admits(key, tx.now())
+
+
+@pytest.mark.parametrize("name", ["a/b", "../x", "Acme", "a" * 33])
+def test_a_name_that_cannot_be_part_of_a_path_is_refused(nightshift, store, name: str):
+    ended = nightshift("tenants", "create", name)
+
+    assert ended.code == 1
+    assert "name" in ended.err
+
+
+def test_a_key_has_the_scopes_it_was_made_with(nightshift, store):
+    nightshift("keys", "create", "--scope", "read", "--scope", "admin")
+    nightshift("keys", "create", "--tenant", "acme")
+
+    with store.snapshot() as tx:
+        first, second = sorted(tx.keys.list(), key=lambda key: Scope.ADMIN not in key.scopes)
+        assert tx.tenants.find("acme") is not None
+    assert first.scopes == {Scope.READ, Scope.ADMIN}
+    assert second.scopes == {Scope.READ, Scope.SUBMIT}
+    assert "admin,read" in nightshift("keys", "list").out
+
+
+def test_a_rotated_key_is_valid_for_the_overlap(nightshift, store):
+    old = nightshift("keys", "create", "--name", "app", "--json").json
+
+    new = nightshift("keys", "rotate", old["id"], "--overlap-hours", "2", "--json").json
+
+    with store.snapshot() as tx:
+        found, made = tx.keys.find(old["id"]), tx.keys.find(new["id"])
+        assert made.admits(new["key"], tx.now())
+    assert found.replaced_by == made.id
+    assert (found.expires_at - made.created_at).total_seconds() == 7200
+    assert (made.name, made.expires_at) == ("app", None)
+    assert nightshift("keys", "rotate", "unknown1").code == 1
+
+
+def test_keys_of_tenants_without_a_row_go_on_working(nightshift, store):
+    """Processes of the release before make such keys."""
+    kept = an_api_key(tenant_id="earlier")
+    with store.transaction() as tx:
+        tx.keys.insert(kept)
+
+    assert [listed["tenant_id"] for listed in nightshift("keys", "list", "--json").json] == ["earlier"]
+    assert nightshift("keys", "revoke", kept.id).code == 0
