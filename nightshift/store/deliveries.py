@@ -38,26 +38,38 @@ class Deliveries:
             )
         )
 
-    def due(self, now: datetime, limit: int, *, except_tenants: Collection[str] = ()) -> Sequence[Delivery]:
-        """Due deliveries of all but these tenants: each tenant's longest waiting, then each one's second,
-        and so on, so that no tenant hides another's.
+    def due(
+        self,
+        now: datetime,
+        limit: int,
+        *,
+        except_tenants: Collection[str] = (),
+        except_destinations: Collection[tuple[str, str]] = (),
+    ) -> Sequence[Delivery]:
+        """Due deliveries of all but these tenants and (tenant, URL) pairs: each tenant's longest waiting,
+        then each one's second, and so on, so that no tenant hides another's. Within a tenant each URL's first
+        comes before any one's second, and events not tried yet before those that failed.
         """
-        longest_waiting = (delivery.c.next_at, delivery.c.id)
-        turn = func.row_number().over(partition_by=delivery.c.tenant_id, order_by=longest_waiting)
+        in_line = (delivery.c.attempts > 0, delivery.c.next_at, delivery.c.id)
+        of_url = func.row_number().over(partition_by=(delivery.c.tenant_id, delivery.c.url), order_by=in_line)
         waiting = (
-            select(delivery.c.id, turn.label("turn"))
+            select(delivery.c.id, of_url.label("url_turn"))
             .where(
                 delivery.c.state == DeliveryState.PENDING,
                 delivery.c.next_at <= now,
                 delivery.c.tenant_id.not_in(except_tenants),
+                tuple_(delivery.c.tenant_id, delivery.c.url).not_in(list(except_destinations)),
             )
             .subquery()
         )
+        of_tenant = func.row_number().over(
+            partition_by=delivery.c.tenant_id, order_by=(waiting.c.url_turn, *in_line)
+        )
+        found = (
+            select(delivery, of_tenant.label("turn")).join(waiting, waiting.c.id == delivery.c.id).subquery()
+        )
         rows = self._connection.execute(
-            select(delivery)
-            .join(waiting, waiting.c.id == delivery.c.id)
-            .order_by(waiting.c.turn, *longest_waiting)
-            .limit(limit)
+            select(found).order_by(found.c.turn, found.c.next_at, found.c.id).limit(limit)
         )
         return [_to_delivery(row) for row in rows]
 

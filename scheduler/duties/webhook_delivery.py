@@ -1,8 +1,10 @@
 """Deliver the events owed to webhook endpoints, at least once under one id, and record every attempt.
 
-A pass only starts attempts, each in its own thread; a limit per tenant keeps slow endpoints from delaying
-other tenants'. A delivery is reserved first: if this process dies, it is due again later. An endpoint that
-answers 410 is disabled: what its tenant's jobs still owe it is recorded as dead, not sent.
+A pass only starts attempts, each in its own thread. Limits per tenant and per destination keep slow receivers
+from delaying others, and one that keeps failing is left alone for a while (`runtime/circuits.py`): what is
+owed to it waits, and that is no attempt. A delivery is reserved first: if this process dies, it is due again
+later. An endpoint that answers 410 is disabled: what its tenant's jobs still owe it is recorded as dead, not
+sent.
 """
 
 import logging
@@ -11,7 +13,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
@@ -30,11 +32,13 @@ from nightshift.outbound.webhooks import (
 from nightshift.processes import failpoints
 from nightshift.store import Store
 from nightshift.tenants.vault import Vault
+from scheduler.runtime.circuits import CircuitConfig, Circuits
 from scheduler.runtime.duty import Result
-from scheduler.runtime.in_flight import InFlightLimiter
+from scheduler.runtime.in_flight import InFlightLimiter, Outcome, SlotLimits, destination_of
 
 log = logging.getLogger(__name__)
 
+TOO_MANY_REQUESTS: Final = 429
 ENDPOINT_DISABLED: Final = "not sent: the endpoint has answered 410 Gone since this job was submitted"
 
 
@@ -47,13 +51,9 @@ class Poster(Protocol):
 @dataclass(frozen=True)
 class WebhookDeliveryConfig:
     interval_s: float = 0.1  # between passes: most of an event's wait for its first attempt
-    in_flight_max: int = 32  # attempts at once, each in a thread
-    in_flight_per_tenant_max: int = 8  # of these, one tenant's
+    slots: SlotLimits = field(default_factory=SlotLimits)
+    circuits: CircuitConfig = field(default_factory=CircuitConfig)
     reserved_s: float = 60.0  # a delivery whose scheduler died is due again after this long
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.in_flight_per_tenant_max <= self.in_flight_max:
-            raise ValueError("webhooks need 1 <= in_flight_per_tenant_max <= in_flight_max")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,8 @@ class WebhookDelivery:
         self._egress = egress
         self._config = config
         self._jitter = jitter
-        self._in_flight = InFlightLimiter(config.in_flight_max, config.in_flight_per_tenant_max)
+        self._in_flight = InFlightLimiter(config.slots)
+        self._circuits = Circuits(config.circuits)
         self.interval_s = config.interval_s
         self.wait_until_idle = self._in_flight.wait_until_idle
 
@@ -100,18 +101,44 @@ class WebhookDelivery:
         Raises RuntimeError if no thread can be started; what was not started is due again later.
         """
         ended = self._in_flight.take_outcomes()
+        for outcome in ended:
+            if outcome.answered is not None:
+                self._circuits.record(outcome.destination, outcome.ended_at, answered=outcome.answered)
         if self._in_flight.is_full:
             return _counted(ended, started=0)
-        with self._store.snapshot() as tx:
-            due = tx.deliveries.due(
-                now, self._config.in_flight_max, except_tenants=self._in_flight.full_tenants()
-            )
-        reserved = self._reserve([found for found in due if self._in_flight.acquire(found)], now)
+        due = self._due(now)
+        self._postpone(due, now)
+        reserved = self._reserve([found for found in due if self._may_start(found, now)], now)
         self._start_attempts(reserved)
         # A page full of one tenant's deliveries hides the others' only until that tenant is at its limit.
         return _counted(
-            ended, started=len(reserved), has_more=bool(reserved) and len(due) >= self._config.in_flight_max
+            ended, started=len(reserved), has_more=bool(reserved) and len(due) >= self._config.slots.in_all
         )
+
+    def _due(self, now: datetime) -> Sequence[Delivery]:
+        busy = [at for at in self._in_flight.destinations() if not self._circuits.answers(at)]
+        with self._store.snapshot() as tx:
+            return tx.deliveries.due(
+                now,
+                self._config.slots.in_all,
+                except_tenants=self._in_flight.full_tenants(),
+                except_destinations=busy,
+            )
+
+    def _may_start(self, found: Delivery, now: datetime) -> bool:
+        destination = destination_of(found)
+        if self._circuits.open_until(destination, now) is not None:
+            return False
+        return self._in_flight.acquire(found, answers=self._circuits.answers(destination))
+
+    def _postpone(self, due: Sequence[Delivery], now: datetime) -> None:
+        """What is owed to open circuits is due when they may be tried again, and hides nothing until then."""
+        times = ((found, self._circuits.open_until(destination_of(found), now)) for found in due)
+        postponed = [(found, until) for found, until in times if until is not None]
+        if postponed:
+            with self._store.transaction() as tx:
+                for found, until in postponed:
+                    tx.deliveries.reserve(found, until)
 
     def _reserve(self, admitted: Sequence[Delivery], now: datetime) -> Sequence[Delivery]:
         if not admitted:
@@ -141,15 +168,15 @@ class WebhookDelivery:
                 self._in_flight.release(delivery, None)
 
     def _run_attempt(self, delivery: Delivery) -> None:
-        state: DeliveryState | None = None
+        outcome: Outcome | None = None
         try:
-            state = self._attempt(delivery)
+            outcome = self._attempt(delivery)
         except Exception:  # our own failure is no attempt: the delivery is due again
             log.exception("delivery not attempted", extra=_fields(delivery, "delivery_trouble"))
         finally:
-            self._in_flight.release(delivery, state)
+            self._in_flight.release(delivery, outcome)
 
-    def _attempt(self, delivery: Delivery) -> DeliveryState | None:
+    def _attempt(self, delivery: Delivery) -> Outcome | None:
         """Sign, send, record. None: another scheduler recorded this attempt first."""
         secret = self._secret(delivery)
         started_at = self._store.now()
@@ -159,7 +186,8 @@ class WebhookDelivery:
         else:
             made, is_blocked = self._send(delivery, signed, started_at)
         failpoints.hit("scheduler.webhook_sent")
-        next_step = follow_up(made, is_blocked, self._store.now(), self._jitter())
+        ended_at = self._store.now()
+        next_step = follow_up(made, is_blocked, ended_at, self._jitter())
         with self._store.transaction() as tx:
             if not tx.deliveries.record(delivery, made, next_step.state, next_step.next_at):
                 return None
@@ -170,7 +198,8 @@ class WebhookDelivery:
             extra=_fields(delivery, "webhook_attempted")
             | {"status": made.status_code, "error": made.error, "state": next_step.state},
         )
-        return next_step.state
+        answered = None if is_blocked else is_answer(made)
+        return Outcome(destination_of(delivery), next_step.state, answered, ended_at)
 
     def _send(
         self, delivery: Delivery, signed: Mapping[str, str], started_at: datetime
@@ -225,6 +254,11 @@ def _not_sent(delivery: Delivery, at: datetime) -> DeliveryAttempt:
     )
 
 
+def is_answer(made: DeliveryAttempt) -> bool:
+    """Whether the receiver was there: a 4xx is about the event, a 5xx or 429 about the receiver. Pure."""
+    return made.status_code is not None and made.status_code < 500 and made.status_code != TOO_MANY_REQUESTS
+
+
 def follow_up(made: DeliveryAttempt, is_blocked: bool, now: datetime, jitter: float) -> FollowUp:
     """`jitter` is random, in [0, 1). Pure."""
     if made.delivered:
@@ -251,12 +285,13 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> int | None:
 _DIGITS_MAX: Final = 9  # a larger number of seconds is a mistake, and more than the column holds
 
 
-def _counted(ended: "Counter[DeliveryState]", *, started: int, has_more: bool = False) -> Delivered:
+def _counted(ended: Sequence[Outcome], *, started: int, has_more: bool = False) -> Delivered:
+    states = Counter(outcome.state for outcome in ended)
     return Delivered(
         started=started,
-        delivered=ended[DeliveryState.DELIVERED],
-        failed=ended[DeliveryState.PENDING],
-        dead=ended[DeliveryState.DEAD],
+        delivered=states[DeliveryState.DELIVERED],
+        failed=states[DeliveryState.PENDING],
+        dead=states[DeliveryState.DEAD],
         has_more=has_more,
     )
 

@@ -21,6 +21,8 @@ from nightshift.store import Store
 from nightshift.tenants.vault import Vault
 from nightshift.testing import FakeClock, a_spec, submit
 from scheduler.duties.webhook_delivery import ENDPOINT_DISABLED, WebhookDelivery, WebhookDeliveryConfig
+from scheduler.runtime.circuits import CircuitConfig
+from scheduler.runtime.in_flight import SlotLimits
 from tests.receiver import Receiver, Request, receiver, says
 from tests.threads import spare_threads
 
@@ -288,10 +290,10 @@ class Endpoints:
 
 def test_a_slow_endpoint_holds_up_no_other_tenant(store: Store, clock: FakeClock, vault: Vault) -> None:
     endpoints = Endpoints()
-    config = WebhookDeliveryConfig(in_flight_max=4, in_flight_per_tenant_max=2)
-    duty = WebhookDelivery(store, vault, endpoints, config)
-    for _ in range(50):
-        ended(store, "https://slow.example/", tenant_id="slow")
+    slots = SlotLimits(in_all=4, per_tenant=2, per_tenant_unanswered=2, per_destination=2)
+    duty = WebhookDelivery(store, vault, endpoints, WebhookDeliveryConfig(slots=slots))
+    for number in range(50):
+        ended(store, f"https://slow.example/{number}", tenant_id="slow")
     clock.advance(seconds=1)
     other = ended(store, "https://quick.example/", tenant_id="quick")
 
@@ -300,6 +302,43 @@ def test_a_slow_endpoint_holds_up_no_other_tenant(store: Store, clock: FakeClock
     assert duty.wait_until_idle(IDLE_S)
     assert the_delivery(store, other).state is DeliveryState.DELIVERED
     assert delivered(duty, clock) == 2
+
+
+def test_twelve_hanging_receivers_of_a_tenant_delay_its_healthy_one_by_no_pass(
+    store: Store, clock: FakeClock, vault: Vault
+) -> None:
+    endpoints = Endpoints()
+    duty = WebhookDelivery(store, vault, endpoints)
+    for number in range(12):
+        for _ in range(4):
+            ended(store, f"https://slow{number}.example/")
+    clock.advance(seconds=1)
+    healthy = ended(store, "https://quick.example/")
+
+    assert duty.run_once(clock.now).started == 13  # each destination's first, before any one's second
+    endpoints.released.set()
+    assert duty.wait_until_idle(IDLE_S)
+    assert the_delivery(store, healthy).state is DeliveryState.DELIVERED
+
+
+def test_a_receiver_that_keeps_failing_is_left_alone_and_its_events_wait_uncounted(
+    store: Store, clock: FakeClock, vault: Vault, there: Receiver
+) -> None:
+    there.answer = says(503)
+    circuits = CircuitConfig(failures_max=2, cool_down_s=3600, cool_down_max_s=3600)
+    config = WebhookDeliveryConfig(circuits=circuits)
+    duty = WebhookDelivery(store, vault, Egress(EgressConfig(allow_cidrs=("127.0.0.0/8",))), config)
+    jobs = [ended(store, there.numeric_url) for _ in range(4)]
+    assert [delivered(duty, clock) for _ in range(4)] == [1, 1, 0, 0]
+    opened_at = clock.now
+    waiting = [the_delivery(store, job) for job in jobs]
+    assert sorted(each.attempts for each in waiting) == [0, 0, 1, 1]
+    assert {each.next_at for each in waiting if not each.attempts} == {opened_at + timedelta(hours=1)}
+
+    there.answer = says(200)
+    clock.advance(hours=1)
+    assert delivered(duty, clock) == 1  # one attempt decides
+    assert delivered(duty, clock) == 3
 
 
 def test_attempts_for_which_no_thread_is_left_are_made_later_and_take_no_slot(

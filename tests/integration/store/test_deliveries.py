@@ -19,10 +19,16 @@ def delivery(store: Store) -> Delivery:
     return owe(store)
 
 
-def owe(store: Store, tenant_id: str = "default", in_future: timedelta = timedelta(0)) -> Delivery:
+def owe(
+    store: Store,
+    tenant_id: str = "default",
+    in_future: timedelta = timedelta(0),
+    url: str = "https://example.com/hook",
+    attempts: int = 0,
+) -> Delivery:
     job = submit(store, tenant_id=tenant_id)
     with store.transaction() as tx:
-        new = a_delivery(job, next_at=tx.now() + in_future, created_at=tx.now())
+        new = a_delivery(job, next_at=tx.now() + in_future, created_at=tx.now(), url=url, attempts=attempts)
         tx.deliveries.insert(new)
     return new
 
@@ -75,6 +81,25 @@ def test_tenants_whose_deliveries_are_underway_can_be_left_out(store: Store) -> 
     with store.snapshot() as tx:
         assert tx.deliveries.due(tx.now(), 10, except_tenants={"slow"}) == [quick]
         assert set(tx.deliveries.due(tx.now(), 10)) == {slow, quick}
+
+
+def test_of_a_tenant_each_urls_first_event_is_due_before_any_ones_second(
+    store: Store, clock: FakeClock
+) -> None:
+    failed = owe(store, url="https://failed.example/", attempts=3)
+    flood = [owe(store, url="https://flood.example/") for _ in range(3)]
+    clock.advance(seconds=1)
+    modest = owe(store, url="https://modest.example/")
+
+    assert [found.id for found in due(store)][:3] == [min(each.id for each in flood), modest.id, failed.id]
+
+
+def test_one_destination_can_be_left_out(store: Store) -> None:
+    hanging = owe(store, url="https://hanging.example/")
+    same_url, other_url = owe(store, "another", url=hanging.url), owe(store, url="https://quick.example/")
+    with store.snapshot() as tx:
+        found = tx.deliveries.due(tx.now(), 10, except_destinations=[("default", hanging.url)])
+    assert {each.id for each in found} == {same_url.id, other_url.id}
 
 
 def test_a_delivery_is_reserved_once(store: Store, delivery: Delivery) -> None:
