@@ -19,20 +19,19 @@ def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | 
     columns = _columns(records)
     index = 0
     while True:
-        line = lines.number + 1
         lines.begin_record()
         try:
             fields = next(records)
         except StopIteration:
             return
         except BadLine as error:
-            yield BadRow(index, error.code, f"Line {line}: {error.message}.")
+            yield BadRow(index, error.code, f"Line {lines.record_line}: {error.message}.")
         except csv.Error as error:
-            yield BadRow(index, "invalid_csv_line", f"Line {line}: {error}.")
+            yield BadRow(index, "invalid_csv_line", f"Line {lines.record_line}: {error}.")
         else:
             if not fields:
                 continue  # a blank line
-            yield _row(index, line, columns, fields)
+            yield _row(index, lines.record_line, columns, fields)
         index += 1
 
 
@@ -40,7 +39,7 @@ class _TextLines:
     """Lines for `csv.reader`. A generator could not continue after an exception."""
 
     def __init__(self, lines: Iterator[Line], record_bytes_max: int) -> None:
-        self.number = 0
+        self.record_line = 1  # where the record begins
         self._lines = lines
         self._record_bytes = 0
         self._record_bytes_max = record_bytes_max
@@ -53,7 +52,10 @@ class _TextLines:
 
     def __next__(self) -> str:
         line = next(self._lines)
-        self.number = line.number
+        if self._record_bytes == 0:
+            while line.data in (b"", b"\r"):  # between records: quicker than as records
+                line = next(self._lines)
+            self.record_line = line.number
         if line.data is None:
             raise BadLine("line_too_long", "the line is longer than this service accepts")
         self._record_bytes += len(line.data) + 1

@@ -51,7 +51,9 @@ def iter_rows(
         return csv_rows(store.stream(key, if_match=etag), line_bytes_max=line_bytes_max)
     if format is InputFormat.JSONL_GZ:
         return _json_rows(
-            split_lines(gunzipped(store.stream(key, if_match=etag)), line_bytes_max=line_bytes_max)
+            split_lines(
+                gunzipped(store.stream(key, if_match=etag)), line_bytes_max=line_bytes_max, skip_blank=True
+            )
         )
     lines = lines_in_range(store, key, shard.start, shard.end, line_bytes_max=line_bytes_max, etag=etag)
     return _json_rows(lines)

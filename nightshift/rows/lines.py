@@ -51,8 +51,8 @@ def lines_in_range(
     line_bytes_max: int,
     etag: str | None = None,
 ) -> Iterator[Line]:
-    """The whole lines whose first byte lies in [start, end). With an `etag`, raises `ObjectChanged` for
-    another object.
+    """The whole lines whose first byte lies in [start, end), but most blank ones (`split_lines`). With an
+    `etag`, raises `ObjectChanged` for another object.
     """
     if start == 0:
         first, chunks = 0, store.stream(key, 0, end, if_match=etag)
@@ -64,22 +64,39 @@ def lines_in_range(
         tail = store.stream(key, end, end + line_bytes_max + 1, _TAIL_CHUNK_BYTES, if_match=etag)
         chunks = chain(chunks, tail)
     if end is None or first < end:
-        yield from split_lines(chunks, line_bytes_max=line_bytes_max, offset=first, starts_before=end)
+        yield from split_lines(
+            chunks, line_bytes_max=line_bytes_max, offset=first, starts_before=end, skip_blank=True
+        )
 
 
 def split_lines(
-    chunks: Iterable[bytes], *, line_bytes_max: int, offset: int = 0, starts_before: int | None = None
+    chunks: Iterable[bytes],
+    *,
+    line_bytes_max: int,
+    offset: int = 0,
+    starts_before: int | None = None,
+    skip_blank: bool = False,
 ) -> Iterator[Line]:
     """Cut a stream that begins at byte `offset` into lines; only those that start before `starts_before`.
 
     Holds one chunk and at most `line_bytes_max` bytes. Drops a byte order mark at the object's beginning,
-    accepts a missing last newline, and keeps a `\\r` before a newline.
+    accepts a missing last newline, and keeps a `\\r` before a newline. With `skip_blank`, counts blank lines
+    many at a time without yielding them, except some at a chunk's borders.
     """
     number = 1
     held = _Held(offset, line_bytes_max)
+    blank = re.compile(rb"(?:[ \t\r\v\f]{0,%d}+\n)++" % line_bytes_max)  # tries no byte twice: linear
     for chunk in chunks:
         begin = 0
-        while (newline := chunk.find(b"\n", begin)) >= 0:
+        while True:
+            if skip_blank and held.is_empty and (found := blank.match(chunk, begin)):
+                number += chunk.count(b"\n", begin, found.end())
+                held = _Held(held.offset + found.end() - begin, line_bytes_max)
+                begin = found.end()
+                if starts_before is not None and held.offset >= starts_before:
+                    return
+            if (newline := chunk.find(b"\n", begin)) < 0:
+                break
             held.add(chunk[begin:newline])
             yield held.line(number)
             held = _Held(held.end + 1, line_bytes_max)
@@ -89,7 +106,7 @@ def split_lines(
         held.add(chunk[begin:])
         if held.is_too_long and starts_before is not None and held.end >= starts_before:
             break  # the next line starts past the range
-    if held.end > held.offset:
+    if not held.is_empty:
         yield held.line(number)
 
 
@@ -125,6 +142,10 @@ class _Held:
         self.is_too_long = False
         self._line_bytes_max = line_bytes_max
         self._pieces: list[bytes] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return self.end == self.offset
 
     def add(self, piece: bytes) -> None:
         if not piece:

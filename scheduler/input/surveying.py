@@ -6,7 +6,6 @@ be run gets its own error when it is run.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import InputError, Job, NewShard
@@ -18,6 +17,7 @@ from nightshift.rows.requests import RowProblem, RowRequest, to_request
 from nightshift.store import Store
 from scheduler.input.plan import Plan, Refused
 from scheduler.input.sharding import ShardLimits, TooManyShards, cut_objects
+from scheduler.input.watched_store import WatchedStore
 from scheduler.runtime.duty import MayContinue, interruptible
 
 NO_ROWS = InputError("empty_input", "The input has no rows.", param="input")
@@ -35,6 +35,11 @@ class SurveyConfig:
     objects_sampled_max: int = 16  # the rest are estimated from these; each costs a request
     sample_bytes: int = 64 * 1024  # of each
     rows_tried_max: int = 100  # when looking for the model's name
+
+    @property
+    def rows_bytes_max(self) -> int:
+        """What is read to find the first rows, as stored: blank lines may come before them."""
+        return 4 * self.line_bytes_max
 
 
 @dataclass(frozen=True)
@@ -91,10 +96,11 @@ class Surveyor:
 
     def _model(self, job: Job, shards: Sequence[NewShard]) -> str:
         """The template's model, or the first row's that names one. Raises Refused."""
-        rows = self._first_rows(job, shards)
+        reading = _Reading(self.config.rows_bytes_max)
+        rows = self._first_rows(job, shards, reading)
         first = next(rows, None)
         if first is None:
-            raise Refused(NO_ROWS)
+            raise Refused(_only_blank_lines(self.config.rows_bytes_max) if reading.is_over else NO_ROWS)
         if job.model is not None:
             return job.model
         for request in (first, *rows):
@@ -102,20 +108,54 @@ class Surveyor:
                 return str(request.body["model"])
         raise Refused(NO_MODEL)
 
-    def _first_rows(self, job: Job, shards: Sequence[NewShard]) -> Iterator[RowRequest | RowProblem]:
-        """Skips any number of shards without rows."""
-        return islice(
-            (
-                to_request(row, job.spec, shard)
-                for shard in interruptible(shards, self.may_continue)
-                for row in self._rows(job, shard)
-            ),
-            self.config.rows_tried_max,
-        )
+    def _first_rows(
+        self, job: Job, shards: Sequence[NewShard], reading: "_Reading"
+    ) -> Iterator[RowRequest | RowProblem]:
+        """Skips shards without rows, as long as `reading` is not over."""
+        tried = 0
+        for shard in interruptible(shards, self.may_continue):
+            try:
+                for row in self._rows(job, shard, reading):
+                    yield to_request(row, job.spec, shard)
+                    tried += 1
+                    if tried == self.config.rows_tried_max:
+                        return
+            except _ReadEnough:
+                return
 
-    def _rows(self, job: Job, shard: NewShard) -> Iterator[Row | BadRow]:
+    def _rows(self, job: Job, shard: NewShard, reading: "_Reading") -> Iterator[Row | BadRow]:
         source = self.sources.open(shard.uri, job.tenant_id)
-        return iter_rows(source.store, source.key, shard, line_bytes_max=self.config.line_bytes_max)
+        # A Parquet file has no blank lines: its first rows are in the first row group that has any.
+        has_lines = shard.format != InputFormat.PARQUET
+        store = WatchedStore(source.store, reading.add) if has_lines else source.store
+        return iter_rows(store, source.key, shard, line_bytes_max=self.config.line_bytes_max)
+
+
+class _ReadEnough(Exception):
+    """So much was read without finding what was looked for."""
+
+
+@dataclass
+class _Reading:
+    """Counts the bytes read to find the first rows."""
+
+    bytes_max: int
+    bytes_read: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.bytes_read > self.bytes_max
+
+    def add(self, size_bytes: int) -> None:
+        """Raises _ReadEnough for a piece after the limit."""
+        if self.is_over:
+            raise _ReadEnough
+        self.bytes_read += size_bytes
+
+
+def _only_blank_lines(bytes_read: int) -> InputError:
+    message = f"The first {bytes_read} bytes of the input have no rows."
+    return InputError("empty_input", message, param="input")
 
 
 def with_guesses(objects: Sequence[InputObject]) -> list[InputObject]:

@@ -20,7 +20,15 @@ from scheduler.input.plan import input_error
 from scheduler.runtime.duty import Interrupted
 from scheduler.runtime.leadership import Elector
 from scheduler.runtime.thread_pools import JobPoolConfig
-from tests.integration.scheduler.scheduling import IDLE_S, BusyStore, FailingStore, Place, a_line, jsonl
+from tests.integration.scheduler.scheduling import (
+    IDLE_S,
+    LINE_BYTES_MAX,
+    BusyStore,
+    FailingStore,
+    Place,
+    a_line,
+    jsonl,
+)
 
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
 
@@ -222,6 +230,17 @@ def test_an_input_that_cannot_run_fails_its_job(
     (place.bucket / "in.jsonl").write_bytes(data)
     failed = plan(place, place.native(), clock)
     assert (failed.state, failed.errors[0].code) == (JobState.FAILED, code)
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.csv"])
+def test_no_more_is_read_than_some_rows_may_take_to_find_the_first(
+    place: Place, clock: FakeClock, name: str
+) -> None:
+    header = b"text\n" if name.endswith(".csv") else b""
+    (place.bucket / name).write_bytes(header + b"\n" * 20 * LINE_BYTES_MAX + jsonl([a_line("a")]))
+    failed = plan(place, place.native(name=name, template=TEMPLATE, model=MODEL), clock)
+    assert (failed.state, failed.errors[0].code) == (JobState.FAILED, "empty_input")
+    assert f"first {4 * LINE_BYTES_MAX} bytes" in failed.errors[0].message
 
 
 @pytest.mark.parametrize(

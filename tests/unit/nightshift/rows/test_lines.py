@@ -4,6 +4,7 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,9 +21,13 @@ pieces = st.sampled_from(
 contents = st.lists(pieces, max_size=30).map(b"".join)
 
 
-def lines(content: bytes, chunk_bytes: int = 5, **options: int) -> list[Line]:
+def lines(content: bytes, chunk_bytes: int = 5, **options: Any) -> list[Line]:
     chunks = (content[at : at + chunk_bytes] for at in range(0, len(content), chunk_bytes))
     return list(split_lines(chunks, line_bytes_max=LINE_BYTES_MAX, **options))
+
+
+def is_blank(line: Line) -> bool:
+    return line.data is not None and not line.data.strip()
 
 
 def expected_lines(content: bytes) -> list[tuple[int, bytes | None]]:
@@ -46,6 +51,23 @@ def test_lines_are_the_same_however_the_stream_is_chunked(content: bytes, chunk_
     assert [line.number for line in found] == list(range(1, len(found) + 1))
 
 
+@given(content=contents, chunk_bytes=st.integers(1, 40), starts_before=st.none() | st.integers(0, 60))
+def test_skipping_blank_lines_changes_no_other(
+    content: bytes, chunk_bytes: int, starts_before: int | None
+) -> None:
+    every = lines(content, chunk_bytes, starts_before=starts_before)
+    left = lines(content, chunk_bytes, starts_before=starts_before, skip_blank=True)
+
+    assert [line for line in left if not is_blank(line)] == [line for line in every if not is_blank(line)]
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n", b"   \n"])
+def test_blank_lines_are_skipped_many_at_a_time(blank: bytes) -> None:
+    found = list(split_lines([blank * 100_000] * 3 + [b"a"], line_bytes_max=1000, skip_blank=True))
+
+    assert [(line.number, line.data) for line in found] == [(300_001, b"a")]
+
+
 @given(content=contents, cuts=st.lists(st.integers(0, 120), max_size=6))
 def test_ranges_that_cover_an_object_give_every_line_once(content: bytes, cuts: list[int]) -> None:
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(content)}), len(content)]
@@ -57,9 +79,10 @@ def test_ranges_that_cover_an_object_give_every_line_once(content: bytes, cuts: 
             (line.offset, line.data)
             for start, end in itertools.pairwise(bounds)
             for line in lines_in_range(store, "k", start, end, line_bytes_max=LINE_BYTES_MAX)
+            if not is_blank(line)
         ]
 
-    assert found == expected_lines(content)
+    assert found == [line for line in expected_lines(content) if line[1] is None or line[1].strip()]
 
 
 @given(content=contents, start=st.integers(0, 120), length=st.integers(0, 120))
@@ -70,8 +93,12 @@ def test_a_range_gives_the_lines_that_begin_in_it(content: bytes, start: int, le
 
         found = lines_in_range(store, "k", start, start + length, line_bytes_max=LINE_BYTES_MAX)
 
-        expected = [line for line in expected_lines(content) if start <= line[0] < start + length]
-        assert [(line.offset, line.data) for line in found] == expected
+        expected = [
+            (offset, data)
+            for offset, data in expected_lines(content)
+            if start <= offset < start + length and (data is None or data.strip())
+        ]
+        assert [(line.offset, line.data) for line in found if not is_blank(line)] == expected
 
 
 def test_the_last_line_needs_no_newline() -> None:

@@ -1,0 +1,65 @@
+"""An object store that reports every step of reading it, so that planning can be ended between two."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from nightshift.objectstore import READ_BYTES_MAX, STREAM_CHUNK_BYTES, ObjectInfo, ObjectStore
+
+Watch = Callable[[int], None]  # the bytes of a piece about to be used; raises to end the reading
+
+
+@dataclass(frozen=True)
+class WatchedStore:
+    """`inner`, with `watch` called before every request and with every piece. Raises what `watch` raises."""
+
+    inner: ObjectStore
+    watch: Watch
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def supports_conditional_put(self) -> bool:
+        return self.inner.supports_conditional_put
+
+    def head(self, key: str) -> ObjectInfo | None:
+        self.watch(0)
+        return self.inner.head(key)
+
+    def read(self, key: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
+        self.watch(0)
+        return self.inner.read(key, size_bytes_max)
+
+    def stream(
+        self,
+        key: str,
+        start: int = 0,
+        end: int | None = None,
+        chunk_bytes: int = STREAM_CHUNK_BYTES,
+        *,
+        if_match: str | None = None,
+    ) -> Iterator[bytes]:
+        self.watch(0)
+        for piece in self.inner.stream(key, start, end, chunk_bytes, if_match=if_match):
+            self.watch(len(piece))
+            yield piece
+
+    def put(self, key: str, data: object, **options: object) -> ObjectInfo:
+        raise NotImplementedError("planning writes no object")
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        self.watch(0)
+        for info in self.inner.list(prefix, start_after):
+            self.watch(0)
+            yield info
+
+    def delete(self, key: str) -> None:
+        raise NotImplementedError("planning removes no object")
+
+    def forget_unfinished(self, older_than: timedelta) -> int:
+        raise NotImplementedError("planning removes no object")
+
+    def close(self) -> None:
+        self.inner.close()
