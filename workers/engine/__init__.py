@@ -12,6 +12,7 @@ from .errors import (
     ChatTemplateFailed,
     DuplicateRequest,
     EngineError,
+    GrammarFailed,
     IncompatibleState,
     InvalidConfig,
     InvalidRequest,
@@ -22,6 +23,7 @@ from .errors import (
     PromptTooLong,
     UnsupportedModel,
 )
+from .guidance.grammar import Grammar
 from .made_by import MadeBy
 from .request import Completion, FinishReason, Output, PriorityClass, Request, TokenLogprobs
 from .sampling.params import SamplingParams
@@ -40,6 +42,8 @@ __all__ = [
     "EngineError",
     "EngineStats",
     "FinishReason",
+    "Grammar",
+    "GrammarFailed",
     "IncompatibleState",
     "InvalidConfig",
     "InvalidRequest",

@@ -25,12 +25,13 @@ from .batching.kv_blocks import BlockPool, chain_digests
 from .batching.sequence import Sequence
 from .batching.step_time import StepShape
 from .config import EngineConfig
-from .errors import DuplicateRequest, InvalidConfig
+from .errors import DuplicateRequest, GrammarFailed, InvalidConfig
 from .execution.attention.selection import can_be_recorded, has_transposed_keys, make_attention
 from .execution.cuda_graphs import CudaCapture
 from .execution.devices import DeviceMemory, on_device
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import ModelRunner, is_out_of_memory
+from .guidance.compiler import Compiling, GrammarCompiler, wait_for_any
 from .loading.model import LoadedModel, load_model
 from .loading.weights import instruction_set
 from .made_by import MadeBy
@@ -44,6 +45,9 @@ log = logging.getLogger(__name__)
 
 
 CPU = torch.device("cpu")
+
+COMPILE_WAIT_S = 0.01
+"""A step without other work waits so long for a grammar; what comes in meanwhile waits with it."""
 
 
 class Runner(Protocol):
@@ -68,6 +72,8 @@ class _Live:
     logprobs: list[TokenLogprobs]
     """Of all output tokens, if the request asks for them."""
     end_token_id: int | None = None
+    compiling: Compiling | None = None
+    """Its grammar, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,8 @@ class Engine:
         )
         self._reuses_prefixes = config.enable_prefix_reuse
         self._sampler = Sampler(model.eos_token_ids)
+        self._grammars = GrammarCompiler(tokenizer, model.vocab_size, model.eos_token_ids)
+        self._uncompiled: dict[str, Compiling] = {}  # of live requests that the batcher does not have yet
         self._overlaps = config.overlap_steps if config.overlap_steps is not None else model.device == "cuda"
         self._in_flight: _Launched | None = None
         self._settled_s = 0.0
@@ -220,6 +228,7 @@ class Engine:
         limit = self._token_limit(request)
         digests = self._prompt_digests(request)  # here, on the caller's thread: a step should not wait for it
         text = self.tokenizer.text_stream(request.prompt_token_ids, request.sampling.stop)
+        compiling = self._grammars.compile(request.grammar) if request.grammar is not None else None
         with self._inbox_lock:
             if request.id in self._known_ids:
                 raise DuplicateRequest(request.id)
@@ -227,7 +236,7 @@ class Engine:
             sequence.block_digests = digests
             self._arrivals += 1
             self._known_ids.add(request.id)
-            self._inbox.append(_Live(sequence, text, list(request.output_logprobs)))
+            self._inbox.append(_Live(sequence, text, list(request.output_logprobs), compiling=compiling))
 
     def abort(self, request_id: str) -> None:
         """End a request at the next step, which reports it as "abort". Callable from any thread.
@@ -246,6 +255,8 @@ class Engine:
         has no memory for ends alone.
         """
         self._take_inbox()
+        if self._uncompiled:
+            self._take_compiled()
         chunks = self._batcher.plan()
         launched = self._try_launch(chunks) if chunks else None
         self._settle()  # the step before, if it is still in flight: it was computed in the meantime
@@ -276,6 +287,7 @@ class Engine:
         """Assert that sequences, blocks and ids agree. Call it between steps."""
         self._batcher.check_integrity()
         inside = {sequence.id for sequence in [*self._batcher.running, *self._batcher.waiting]}
+        inside |= set(self._uncompiled)
         assert inside == set(self._live), "the batcher holds other sequences than the engine"
         assert set(self._live) <= self._known_ids, "a live request is unknown"
 
@@ -321,7 +333,7 @@ class Engine:
         too_large = self._batcher.out_of_memory(chunks)
         num_tokens = sum(chunk.num_tokens for chunk in chunks)
         log.warning("out of memory: %d sequences, %d tokens, %s", len(chunks), num_tokens, reason)
-        if too_large is not None:
+        if too_large is not None and too_large.id in self._live:  # it may have ended with the step in flight
             self._outbox.append(self._fail(self._live[too_large.id], f"out of memory: {reason}"))
 
     def _launch(self, chunks: list[Chunk]) -> _Launched:
@@ -335,9 +347,14 @@ class Engine:
         promised = self._in_flight.choice.tokens if self._in_flight else None
         with on_device(self._device):
             logits = self._runner.forward(chunks, promised)
+            if promised is not None and any(sequence.guide is not None for sequence in sampled):
+                # A grammar allows tokens by those before, so these are read while the device computes.
+                self._settle()
+                promised = None
             choice = self._sampler.choose(logits, sampled, promised)
         for chunk in chunks:
-            self._batcher.advance(chunk)
+            if chunk.sequence.id in self._live:  # else it ended with the step just settled
+                self._batcher.advance(chunk)
         for row, sequence in enumerate(sampled):
             sequence.promise(row)
         return _Launched(chunks, starts, sampled, choice, shape, launched_s)
@@ -363,9 +380,27 @@ class Engine:
             if live is not None and live.sequence is sequence:
                 self._outbox.append(self._advance(live, token, result.logprobs.get(row)))
 
+    def _take_compiled(self) -> None:
+        """Admit the sequences whose grammars are compiled; with nothing else to do, wait for one a moment."""
+        if self._in_flight is None and not self._batcher.has_work:
+            wait_for_any(self._uncompiled.values(), COMPILE_WAIT_S)
+        for id, compiling in list(self._uncompiled.items()):
+            live = self._live[id]
+            try:
+                live.sequence.guide = compiling.guide()
+            except GrammarFailed as error:
+                self._outbox.append(self._refuse(live, str(error)))
+                continue
+            if live.sequence.guide is not None:
+                del self._uncompiled[id]
+                self._admit(live)
+
     def _admit(self, live: _Live) -> None:
         """Hand a new sequence to the batcher; a resumed one first repeats what it has."""
         self._live[live.sequence.id] = live
+        if live.compiling is not None and live.sequence.guide is None:
+            self._uncompiled[live.sequence.id] = live.compiling
+            return
         self._batcher.add(live.sequence)
         if live.sequence.num_output_tokens:
             self._outbox.append(self._replay(live))
@@ -376,7 +411,10 @@ class Engine:
         del sequence.token_ids[sequence.num_prompt_tokens :]
         for token in earlier:
             sequence.token_ids.append(token)
-            delta, reason = self._read(live, token)
+            try:
+                delta, reason = self._read(live, token)
+            except GrammarFailed as error:
+                return self._refuse(live, str(error))
             text += delta
             if reason is not None:
                 return self._finish(live, reason, text, sequence.output_token_ids)
@@ -393,6 +431,8 @@ class Engine:
                 live.logprobs.append(logprobs)
             self._tokens_generated += 1
             text, reason = self._read(live, token)
+        except GrammarFailed as error:
+            return self._refuse(live, str(error))
         except Exception as error:
             log.exception("sequence failed: id %s, token %d", sequence.id, token)
             return self._fail(live, f"{type(error).__name__}: {error}")
@@ -402,18 +442,21 @@ class Engine:
 
     def _read(self, live: _Live, token: int) -> tuple[str, FinishReason | None]:
         """Text that the sequence's newest token makes certain, and why it is the last one, if it is."""
-        sequence, sampling = live.sequence, live.sequence.sampling
+        sequence, sampling, guide = live.sequence, live.sequence.sampling, live.sequence.guide
         may_stop = sequence.num_output_tokens > sampling.min_tokens
-        is_eos = token in self._model.eos_token_ids and not sampling.ignore_eos
+        is_eos = token in self._model.eos_token_ids and (not sampling.ignore_eos or guide is not None)
+        if guide is not None:
+            guide.accept(token)
         if is_eos or token in sampling.stop_token_ids:
             live.end_token_id = token
             return live.text.finish(), "stop"
         text = live.text.push(token, look_for_stop=may_stop)
         if live.text.is_stopped:
             return text, "stop"
-        if sequence.is_full:
+        is_whole = guide is not None and guide.is_finished
+        if sequence.is_full or is_whole:
             text += live.text.finish()
-            return text, "stop" if live.text.is_stopped else "length"
+            return text, "stop" if live.text.is_stopped or is_whole else "length"
         return text, None
 
     def _fail(self, live: _Live, reason: str) -> Output:
@@ -425,9 +468,16 @@ class Engine:
         output.error = reason
         return output
 
+    def _refuse(self, live: _Live, reason: str) -> Output:
+        """End one sequence because of its grammar."""
+        output = self._finish(live, "abort", "", [])
+        output.error, output.is_refused = f"the grammar cannot be used: {reason}", True
+        return output
+
     def _finish(self, live: _Live, reason: FinishReason, text: str, token_ids: list[int]) -> Output:
         sequence = live.sequence
-        self._batcher.remove(sequence)
+        if self._uncompiled.pop(sequence.id, None) is None:
+            self._batcher.remove(sequence)
         del self._live[sequence.id]
         with self._inbox_lock:
             self._known_ids.discard(sequence.id)

@@ -11,7 +11,8 @@
         ├── DuplicateRequest
         ├── InvalidState
         ├── IncompatibleState
-        └── ChatTemplateFailed
+        ├── ChatTemplateFailed
+        └── GrammarFailed
 
 Every message gives the reason with the numbers, fit to be shown to the client that sent the request.
 """
@@ -97,3 +98,7 @@ class IncompatibleState(InvalidRequest):
 
 class ChatTemplateFailed(InvalidRequest):
     """The messages could not be rendered with the model's chat template, or it has none."""
+
+
+class GrammarFailed(InvalidRequest):
+    """A grammar cannot be compiled, exceeds a limit, or does not allow the tokens there are."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .guidance.grammar import Grammar
 from .sampling.params import SamplingParams
 
 PriorityClass = Literal["interactive", "standard", "background"]
@@ -47,6 +48,9 @@ class Request:
     """The job this request is a row of; None for an online request. Rows of jobs may be reordered."""
     output_logprobs: Sequence[TokenLogprobs] = ()
     """Of `output_token_ids`, one each, if `sampling.logprobs` asks for them."""
+    grammar: Grammar | None = None
+    """What the output has to be, from its first token to its end, which `ignore_eos` and `min_tokens` then do
+    not put off. Output that reaches `max_tokens` before is cut off."""
 
 
 @dataclass(slots=True)
@@ -67,6 +71,8 @@ class Output:
     """Prompt tokens whose KV was found in memory when the request was first admitted."""
     error: str | None = None
     """Why the engine gave up on this sequence (finish_reason "abort"); None if the caller aborted it."""
+    is_refused: bool = False
+    """It gave up because of the request's grammar."""
     logprobs: list[TokenLogprobs] | None = None
     """One per token id, if the request asks for them."""
     end_token_id: int | None = None

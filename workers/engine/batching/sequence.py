@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Sequence as Seq
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from ..request import PRIORITY_RANKS, Request
 from .kv_blocks import chain_digests
 from .token_counts import TokenCounts
+
+if TYPE_CHECKING:
+    from ..guidance.guide import Guide
 
 BLOCK_ROW_MIN = 8
 
@@ -37,6 +41,7 @@ class Sequence:
         "blocks",
         "counts_tokens",
         "group",
+        "guide",  # only for sequences with a grammar, once it is compiled
         "id",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -58,6 +63,7 @@ class Sequence:
         self.request = request
         self.id = request.id
         self.group = request.group
+        self.guide: Guide | None = None
         self.sampling = request.sampling
         # Smaller is more urgent. The arrival never changes, so a preempted sequence goes back to its place.
         self.urgency = (PRIORITY_RANKS[request.priority], arrival)

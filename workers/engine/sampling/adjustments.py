@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..batching.sequence import Sequence
+from ..guidance.guide import allowed_tokens
+from ..guidance.masks import mask_tokens
 from .penalties import Penalties
 
 Entry = tuple[int, int, float]
@@ -24,6 +26,8 @@ class Adjustments:
 
     def __init__(self, sequences: Seq[Sequence], eos_token_ids: Seq[int], vocab_size: int) -> None:
         self._rows = list(enumerate(sequences))
+        self._vocab_size = vocab_size
+        self._guided = [(row, s.guide) for row, s in self._rows if s.guide is not None]
         self._eos_token_ids = eos_token_ids
         penalised = [row for row, s in self._rows if s.sampling.has_penalties]
         counted = [sequences[row] for row in penalised]
@@ -31,11 +35,11 @@ class Adjustments:
         self._bias = [
             (row, token, bias) for row, s in self._rows for token, bias in s.sampling.logit_bias.items()
         ]
-        self._has_min_tokens = any(s.sampling.min_tokens for s in sequences)
+        self._has_min_tokens = any(_may_be_early(s) for s in sequences)
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self._penalties is not None or self._bias or self._has_min_tokens)
+        return bool(self._penalties is not None or self._bias or self._has_min_tokens or self._guided)
 
     @property
     def has_room(self) -> bool:
@@ -45,18 +49,23 @@ class Adjustments:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What stays the same, for `start`."""
         penalties = self._penalties.arrays() if self._penalties is not None else {}
-        return penalties | (_entries("bias", self._bias) if self._bias else {})
+        guided = {"guided_rows": np.array([row for row, _ in self._guided])} if self._guided else {}
+        return penalties | (_entries("bias", self._bias) if self._bias else {}) | guided
 
     def step_arrays(self) -> dict[str, NDArray[Any]]:
-        """What a step needs besides: tokens that have come, and ends that may not come yet."""
+        """What a step needs besides: tokens that have come, those that grammars allow now, and ends that may
+        not come yet.
+        """
         changes = self._penalties.step_arrays() if self._penalties is not None else {}
+        if self._guided:
+            changes["guided_masks"] = allowed_tokens([guide for _, guide in self._guided], self._vocab_size)
         if not self._has_min_tokens:
             return changes
         # Added, not put, so that a NaN shows.
         banned = [
             (row, token, float("-inf"))
             for row, s in self._rows
-            if s.next_output_index < s.sampling.min_tokens
+            if _may_be_early(s) and s.next_output_index < s.sampling.min_tokens
             for token in dict.fromkeys([*self._eos_token_ids, *s.sampling.stop_token_ids])
         ]
         return changes | (_entries("banned", banned) if banned else {})
@@ -77,6 +86,13 @@ class Adjustments:
             if f"{name}_rows" in columns:
                 where = (columns[f"{name}_rows"], columns[f"{name}_ids"])
                 logits[where] = logits[where] + columns[f"{name}_values"]
+        if self._guided:
+            mask_tokens(logits, columns["guided_rows"], columns["guided_masks"])
+
+
+def _may_be_early(sequence: Sequence) -> bool:
+    """Whether its end may have to wait. A grammar decides alone when its sequence ends."""
+    return sequence.sampling.min_tokens > 0 and sequence.guide is None
 
 
 def _entries(name: str, entries: Seq[Entry]) -> dict[str, NDArray[Any]]:

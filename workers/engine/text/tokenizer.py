@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from transformers import AutoTokenizer
@@ -53,6 +54,18 @@ class Tokenizer:
         """What the tokenizer files claim, or None where they hold the usual astronomical placeholder."""
         length = self._hf.model_max_length
         return int(length) if length < 10**9 else None
+
+    @property
+    def num_tokens(self) -> int:
+        """All it has, added ones included."""
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    def as_json(self) -> str:
+        """As in a `tokenizer.json`, with the tokens that other files add, and no padding or truncation."""
+        backend = copy(self._backend)
+        backend.no_padding()
+        backend.no_truncation()
+        return str(backend.to_str())
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, with the special tokens the model expects around a text.

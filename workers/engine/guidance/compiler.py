@@ -1,0 +1,140 @@
+"""From grammars to guides: compiled on threads of their own, and kept by digest.
+
+Compiling takes milliseconds, a large schema up to seconds. It holds no lock of Python's, so steps go on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+import llguidance
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from ..errors import GrammarFailed
+from ..text.tokenizer import Tokenizer
+from .grammar import Grammar
+from .guide import Guide
+
+log = logging.getLogger(__name__)
+
+CACHE_ENTRIES_MAX = 256
+THREADS = 2
+COMPILE_S_MAX = 10.0
+"""llguidance's own limits end nearly all that takes long before this does."""
+LEXER_STATES_MAX = 20_000
+"""Of one sequence, at 1 to 2 kB each."""
+WHITESPACE = r"[ \n\r\t]{1,32}"
+"""Between the parts of JSON at most. Without a bound, a model may write nothing but spaces to its limit."""
+
+_LIMITS = LLParserLimits(max_lexer_states=LEXER_STATES_MAX, verbose_errors=False)
+
+
+class Compiling:
+    """A grammar on its way, which several sequences may wait for."""
+
+    def __init__(self) -> None:
+        self.matcher: Future[LLMatcher] = Future()
+        self.started_s: float | None = None
+        """By the monotonic clock; None while it waits for a thread."""
+
+    @property
+    def is_late(self) -> bool:
+        return self.started_s is not None and time.monotonic() - self.started_s > COMPILE_S_MAX
+
+    def guide(self) -> Guide | None:
+        """A new state at the grammar's beginning; None if it is not compiled yet.
+
+        Raises `GrammarFailed` if it cannot be, or takes too long.
+        """
+        if self.matcher.done():
+            return Guide(self.matcher.result().deep_copy())
+        if self.is_late:
+            raise GrammarFailed(f"it takes more than {COMPILE_S_MAX:g} s to compile")
+        return None
+
+
+class GrammarCompiler:
+    """Compiles for one tokenizer. `compile` may be called from any thread."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = sorted(eos_token_ids)
+        self._lock = threading.Lock()
+        self._tokenizer_lock = threading.Lock()
+        self._table: LLTokenizer | None = None
+        self._known: OrderedDict[str, Compiling] = OrderedDict()  # the last used last
+        self._threads: ThreadPoolExecutor | None = None
+
+    def compile(self, grammar: Grammar) -> Compiling:
+        """Begin, or find what was begun for the same grammar. Returns at once."""
+        digest = grammar.digest
+        with self._lock:
+            found = self._known.get(digest)
+            if found is not None and not found.is_late:
+                self._known.move_to_end(digest)
+                return found
+            compiling = self._known[digest] = Compiling()
+            while len(self._known) > CACHE_ENTRIES_MAX:
+                self._known.popitem(last=False)
+            self._threads = self._threads or ThreadPoolExecutor(THREADS, thread_name_prefix="grammar")
+            self._threads.submit(self._compile, grammar, compiling)
+        return compiling
+
+    def _compile(self, grammar: Grammar, compiling: Compiling) -> None:
+        try:
+            table = self._token_table()
+            compiling.started_s = time.monotonic()
+            compiling.matcher.set_result(_matcher(table, grammar))
+        except GrammarFailed as error:
+            compiling.matcher.set_exception(error)
+        except Exception as error:  # of a tokenizer that llguidance does not know, for one
+            log.exception("no grammar can be compiled: digest %s", grammar.digest)
+            compiling.matcher.set_exception(GrammarFailed(f"{type(error).__name__}: {error}"))
+
+    def _token_table(self) -> LLTokenizer:
+        """Made once, which takes a second for a large vocabulary."""
+        with self._tokenizer_lock:
+            if self._table is None:
+                size = max(self._vocab_size, self._tokenizer.num_tokens)
+                self._table = LLTokenizer(
+                    self._tokenizer.as_json(), n_vocab=size, eos_token=self._eos_token_ids or None
+                )
+            return self._table
+
+
+def wait_for_any(compiling: Iterable[Compiling], timeout_s: float) -> None:
+    """Until one is compiled, or the time is over."""
+    wait([each.matcher for each in compiling], timeout_s, FIRST_COMPLETED)
+
+
+def _matcher(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
+    """Raises GrammarFailed."""
+    try:
+        source = _source(grammar)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise GrammarFailed(str(error).partition("\n")[0]) from error
+    matcher = LLMatcher(table, source, log_level=0, limits=_LIMITS)
+    if matcher.is_error():
+        raise GrammarFailed(matcher.get_error().partition("\n")[0])
+    return matcher
+
+
+def _source(grammar: Grammar) -> str:
+    """In llguidance's own notation. Raises ValueError."""
+    if grammar.kind == "json_schema":
+        return LLMatcher.grammar_from_json_schema(
+            grammar.text, overrides={"whitespace_pattern": WHITESPACE, "lenient": False}
+        )
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_regex(grammar.text)
+    if grammar.kind == "choice":
+        choices = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in json.loads(grammar.text))
+        return LLMatcher.grammar_from_lark(f"start: {choices}")
+    return llguidance.grammar_from("grammar", grammar.text)

@@ -1,0 +1,60 @@
+"""Where one sequence is in its grammar, and which tokens it allows next.
+
+A state is a function of the grammar and the output tokens: a preempted sequence keeps it, and a resumed one
+gets it back by accepting its tokens again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence as Seq
+from functools import cache
+
+import numpy as np
+from llguidance import LLExecutor, LLMatcher
+from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
+from numpy.typing import NDArray
+
+from ..errors import GrammarFailed
+
+WORD_BITS = 32
+THREADS_MAX = 8
+"""That compute the masks of one step."""
+
+
+class Guide:
+    """The state of one sequence. Used on the engine's thread only."""
+
+    __slots__ = ("matcher",)
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self.matcher = matcher
+
+    @property
+    def is_finished(self) -> bool:
+        """The output is whole, and nothing can follow."""
+        return self.matcher.is_stopped()
+
+    def accept(self, token: int) -> None:
+        """Go on past a token. Raises `GrammarFailed` if it is not allowed, or the grammar is too costly."""
+        if not self.matcher.consume_token(token):
+            raise GrammarFailed(self.matcher.get_error().partition("\n")[0])
+
+
+def allowed_tokens(guides: Seq[Guide], vocab_size: int) -> NDArray[np.int32]:
+    """Tokens that may come next, as bits: `[guides, vocab_size / 32, rounded up]`, lowest bit first.
+
+    `vocab_size` is that of the logits. Bits of ids that the tokenizer does not have are 0.
+    """
+    masks = np.zeros((len(guides), -(-vocab_size // WORD_BITS)), dtype=np.int32)
+    if len(guides) == 1:
+        fill_next_token_bitmask(guides[0].matcher, masks)
+    elif guides:
+        rows = [(guide.matcher, row) for row, guide in enumerate(guides)]
+        fill_next_token_bitmask_par(_executor(), rows, masks)
+    return masks
+
+
+@cache
+def _executor() -> LLExecutor:
+    return LLExecutor(num_threads=min(THREADS_MAX, len(os.sched_getaffinity(0))))
