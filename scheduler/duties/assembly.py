@@ -103,7 +103,7 @@ class Assembly:
         pass_ = self._pool.run_once(now)
         return Assembled(
             finalizing=finalizing,
-            started=pass_.started,
+            started=len(pass_.started),
             ended=pass_.ended[_Outcome.ENDED],
             postponed=pass_.ended[POSTPONED],
             too_late=pass_.ended[_Outcome.TOO_LATE],

@@ -6,13 +6,18 @@ fails with the reasons; one whose storage is away is tried again.
 An attempt is counted in the database before it starts, and taken back once its end is known. What is left are
 attempts that killed their scheduler, or ended beside one that did. To tell these apart, of the jobs with such
 an attempt one at a time is planned; after `attempts_max` of them a job fails.
+
+Tenants share the threads. One gets no further thread once it holds as many as are free
+(`tenants/fairness.py`), and of those that wait, the one served longest ago is first.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from nightshift.errors import InvalidRequest, QueueUnavailable, StorageError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState
@@ -26,6 +31,7 @@ from nightshift.processes import failpoints
 from nightshift.rows.validation import FileLimits
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
+from nightshift.tenants.fairness import may_take
 from scheduler.duties.ringing import RingSender
 from scheduler.input.plan import Plan, Refused, input_error
 from scheduler.input.surveying import SurveyConfig, Surveyor
@@ -35,6 +41,8 @@ from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 
 log = logging.getLogger(__name__)
 
+INPUTS_MAX: Final = 8  # read at once; a tenant alone has half of them
+
 
 @dataclass(frozen=True)
 class PlanningConfig:
@@ -42,7 +50,7 @@ class PlanningConfig:
     survey: SurveyConfig  # of native jobs
     announced_models: tuple[str, ...] = ()  # known before a worker has registered them
     interval_s: float = 0.25  # between passes: what a small job waits before it may run
-    pool: JobPoolConfig = field(default_factory=JobPoolConfig)  # inputs read at once
+    pool: JobPoolConfig = field(default_factory=lambda: JobPoolConfig(threads_max=INPUTS_MAX))
     attempts_max: int = 3  # of one job, whose schedulers died
 
 
@@ -81,19 +89,37 @@ class Planning:
         self._config = config
         self._may_continue = may_continue
         self._surveyor = Surveyor(store, sources, locations, config.survey, may_continue)
-        self._pool = JobPool(self.name, self._waiting, self._plan, config.pool, may_plan_beside)
+        self._pool = JobPool(self.name, self._waiting, self._plan, config.pool, self._may_start)
+        self._turns: dict[str, int] = {}  # of tenants with unplanned jobs: when each was last served
+        self._turn = 0
         self.interval_s = config.interval_s
         self.wait_until_idle = self._pool.wait_until_idle
 
     def run_once(self, now: datetime) -> Planned:
-        pass_ = self._pool.run_once(now)
+        pass_ = self._pool.run_once(now, self._first_of_each_tenant())
+        for job in pass_.started:
+            self._turn += 1
+            self._turns[job.tenant_id] = self._turn
         return Planned(
-            started=pass_.started,
+            started=len(pass_.started),
             planned=pass_.ended[_Outcome.PLANNED],
             refused=pass_.ended[_Outcome.REFUSED],
             postponed=pass_.ended[POSTPONED],
             too_late=pass_.ended[_Outcome.TOO_LATE],
         )
+
+    def _first_of_each_tenant(self) -> Sequence[Job]:
+        """The first jobs of tenants, however many another tenant has before them."""
+        if self._pool.is_full:
+            return ()
+        with self._store.snapshot() as tx:
+            jobs = tx.jobs.first_to_plan(self._config.pool.jobs_looked_at_max, self._config.pool.threads_max)
+        self._turns = {job.tenant_id: self._turns.get(job.tenant_id, 0) for job in jobs}
+        return in_turn(jobs, self._turns)
+
+    def _may_start(self, job: Job, under_way: Sequence[Job]) -> bool:
+        free = self._config.pool.threads_max - len(under_way)
+        return may_plan_beside(job, under_way, free)
 
     def _waiting(self, limit: int, after: Job | None) -> Sequence[Job]:
         with self._store.snapshot() as tx:
@@ -188,9 +214,27 @@ class Planning:
             tx.outbox.delete([ring.id for ring in rings])
 
 
-def may_plan_beside(job: Job, under_way: Sequence[Job]) -> bool:
-    """At most one job that may have killed a scheduler at a time: a further death is then its own. Pure."""
-    return job.planning_attempts == 0 or all(other.planning_attempts == 0 for other in under_way)
+def may_plan_beside(job: Job, under_way: Sequence[Job], free: int) -> bool:
+    """Whether the job may have one of the `free` threads. Pure.
+
+    At most one job that may have killed a scheduler at a time: a further death is then its own.
+    """
+    held = sum(other.tenant_id == job.tenant_id for other in under_way)
+    is_safe = job.planning_attempts == 0 or all(other.planning_attempts == 0 for other in under_way)
+    return is_safe and may_take(1, held=held, free=free)
+
+
+def in_turn(jobs: Sequence[Job], turns: Mapping[str, int]) -> list[Job]:
+    """The jobs in rounds, one of each tenant in each; in a round, the tenant served longest ago first. Pure.
+
+    `jobs`: every tenant's in its own order. `turns`: when each tenant was served, as a count.
+    """
+    seen: Counter[str] = Counter()
+    keyed = []
+    for job in jobs:
+        keyed.append((seen[job.tenant_id], turns.get(job.tenant_id, 0), job))
+        seen[job.tenant_id] += 1
+    return [job for _, _, job in sorted(keyed, key=lambda each: each[:2])]
 
 
 def _given_up(job: Job, attempts: int) -> InputError:

@@ -53,7 +53,7 @@ class _Failures:
 
 @dataclass(frozen=True)
 class PoolPass:
-    started: int
+    started: Sequence[Job]
     ended: "Counter[str]"
 
 
@@ -79,15 +79,16 @@ class JobPool:
         self._last_seen: Job | None = None
         self._changed = threading.Condition()
 
-    def run_once(self, now: datetime) -> PoolPass:
-        """Start waiting jobs, from the next page in each pass: jobs in backoff hide no others."""
+    def run_once(self, now: datetime, first: Sequence[Job] = ()) -> PoolPass:
+        """Start `first`, then waiting jobs, from the next page in each pass: jobs in backoff hide no others."""
         ended = self.take_outcomes()
         if self.is_full:
-            return PoolPass(0, ended)
+            return PoolPass((), ended)
         limit = self._config.jobs_looked_at_max
         page = self._fetch_waiting(limit, self._last_seen)
         self._last_seen = page[-1] if len(page) == limit else None  # None: start over
-        return PoolPass(sum(self.start(job, now) for job in page), ended)
+        offered = {job.id: job for job in (*first, *page)}
+        return PoolPass([job for job in offered.values() if self.start(job, now)], ended)
 
     @property
     def is_full(self) -> bool:

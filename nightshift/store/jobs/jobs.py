@@ -46,6 +46,14 @@ leadership = tables.leadership
 ACTIVE_STATES = tuple(state for state in JobState if not state.is_terminal)
 RUNNABLE_STATES = (JobState.QUEUED, JobState.RUNNING)
 
+_UNPLANNED = (
+    job.c.state == JobState.QUEUED,
+    job.c.kind == JobKind.BULK,
+    job.c.planned_at.is_(None),
+    job.c.stop_reason.is_(None),
+)
+_PLANNING_ORDER = (job.c.priority_rank, job.c.created_at, job.c.id)
+
 # Built once: a request waits while SQLAlchemy builds a statement.
 
 _INSERT = insert(job)
@@ -194,17 +202,25 @@ class Jobs:
 
     def to_plan(self, limit: int, after: Job | None = None) -> Sequence[Job]:
         """Unplanned bulk jobs, most urgent first. `after`: the last of the previous page."""
-        order = (job.c.priority_rank, job.c.created_at, job.c.id)
-        wanted = select(job).where(
-            job.c.state == JobState.QUEUED,
-            job.c.kind == JobKind.BULK,
-            job.c.planned_at.is_(None),
-            job.c.stop_reason.is_(None),
-        )
+        order = _PLANNING_ORDER
+        wanted = select(job).where(*_UNPLANNED)
         if after is not None:
             place = (after.priority.rank, after.created_at, after.id)
             wanted = wanted.where(tuple_(*order) > _position(order, place))
         return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
+
+    def first_to_plan(self, limit: int, of_each: int) -> Sequence[Job]:
+        """The most urgent `of_each` unplanned bulk jobs of every tenant: first each tenant's first."""
+        rank = func.row_number().over(partition_by=job.c.tenant_id, order_by=_PLANNING_ORDER).label("rank")
+        ranked = select(job.c.id, rank).where(*_UNPLANNED).subquery()
+        rows = self._connection.execute(
+            select(job)
+            .join(ranked, ranked.c.id == job.c.id)
+            .where(ranked.c.rank <= of_each)
+            .order_by(ranked.c.rank, *_PLANNING_ORDER)
+            .limit(limit)
+        )
+        return [to_job(row) for row in rows]
 
     def begin_planning(self, job_id: str, lead: Lead) -> int | None:
         """Count an attempt to plan, before it starts. Returns how many have no known end, this one included.
@@ -220,9 +236,7 @@ class Jobs:
             update(job)
             .where(
                 job.c.id == job_id,
-                job.c.state == JobState.QUEUED,
-                job.c.planned_at.is_(None),
-                job.c.stop_reason.is_(None),
+                *_UNPLANNED,
                 held.exists(),
             )
             .values(planning_attempts=job.c.planning_attempts + 1)
@@ -244,9 +258,7 @@ class Jobs:
         """Record that the input is cut into shards. False: the job was planned, stopped or over."""
         return self._update(
             job.c.id == job_id,
-            job.c.state == JobState.QUEUED,
-            job.c.planned_at.is_(None),
-            job.c.stop_reason.is_(None),
+            *_UNPLANNED,
             planned_at=now,
             model=model,
             rows_total=rows_total,

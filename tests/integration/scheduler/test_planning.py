@@ -1,9 +1,12 @@
 """Inputs become shards, or reasons."""
 
 import gzip
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,11 +14,13 @@ import pytest
 
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.fleet.models import ModelKind
-from nightshift.jobs import Job, JobState, StopReason
+from nightshift.jobs import Face, Job, JobState, StopReason
 from nightshift.lifecycle.transitions import request_stop
+from nightshift.objectstore import ObjectInfo, ObjectStore
 from nightshift.store import Store
-from nightshift.testing import MODEL, FakeClock, a_job, submit
-from scheduler.duties.planning import Planning, may_plan_beside
+from nightshift.store.shards.outbox import Ring
+from nightshift.testing import MODEL, FakeClock, InMemoryQueue, a_job, a_spec, submit
+from scheduler.duties.planning import Planning, in_turn, may_plan_beside
 from scheduler.input.plan import input_error
 from scheduler.runtime.duty import Interrupted
 from scheduler.runtime.leadership import Elector
@@ -147,8 +152,8 @@ def test_a_file_that_was_deleted_fails_its_batch(place: Place, clock: FakeClock)
 
 def test_a_batch_may_name_one_file_in_an_allowed_place(place: Place, clock: FakeClock) -> None:
     (place.bucket / "in.jsonl").write_bytes(jsonl([a_line("a")]))
-    job = place.batch(b"unused")
-    named = submit(place.store, face=job.face, model=None, spec=place.native(output=None).spec)
+    spec = a_spec(input=place.uri("in.jsonl"), output=None)
+    named = submit(place.store, face=Face.OPENAI, model=None, spec=spec)
     assert plan(place, named, clock).counts.total == 1
 
 
@@ -363,10 +368,92 @@ def test_a_scheduler_that_leads_no_longer_plans_nothing(place: Place, clock: Fak
 
 
 def test_of_jobs_that_may_have_killed_a_scheduler_one_at_a_time_is_planned() -> None:
-    new, suspect, other = (replace(a_job(), planning_attempts=attempts) for attempts in (0, 1, 2))
-    assert may_plan_beside(new, [suspect, new])
-    assert may_plan_beside(suspect, [new])
-    assert not may_plan_beside(suspect, [new, other])
+    new, suspect, other = (
+        replace(a_job(), tenant_id=f"tenant-{attempts}", planning_attempts=attempts) for attempts in (0, 1, 2)
+    )
+    assert may_plan_beside(new, [suspect], free=3)
+    assert may_plan_beside(suspect, [new], free=3)
+    assert not may_plan_beside(suspect, [new, other], free=2)
+
+
+# -- tenants -----------------------------------------------------------------------------------------------
+
+
+class GatedStore:
+    """An object store that answers nothing about one tenant's objects before it is opened."""
+
+    def __init__(self, inner: ObjectStore, tenant_id: str) -> None:
+        self.opened = threading.Event()
+        self.kept_waiting: list[str] = []
+        self._inner = inner
+        self._tenant_id = tenant_id
+
+    def head(self, key: str) -> ObjectInfo | None:
+        if f"/{self._tenant_id}/" in key:
+            self.kept_waiting.append(key)
+            assert self.opened.wait(IDLE_S)
+        return self._inner.head(key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class SignallingQueue(InMemoryQueue):
+    """Says when the first ring arrives: a job is planned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rung = threading.Event()
+
+    def ring(self, rings: Sequence[Ring]) -> None:
+        super().ring(rings)
+        self.rung.set()
+
+
+def heavy_batches(place: Place, count: int) -> list[Job]:
+    spec = a_spec(input="file-heavy", output=None)
+    return [
+        submit(place.store, tenant_id="heavy", face=Face.OPENAI, model=None, spec=spec) for _ in range(count)
+    ]
+
+
+def test_however_many_slow_inputs_a_tenant_has_another_tenants_is_planned_beside_them(
+    place: Place, clock: FakeClock
+) -> None:
+    place.queue = queue = SignallingQueue()
+    heavy_batches(place, 200)
+    gated = GatedStore(place.objects, "heavy")
+    duty = place.planning(gated)
+    assert duty.run_once(clock.now).started == 4  # of eight threads
+
+    clock.advance(seconds=1)
+    job = place.batch(jsonl([a_line("a")]))
+    assert duty.run_once(clock.now).started == 1
+    assert queue.rung.wait(IDLE_S)
+    assert place.job(job).planned_at is not None
+    assert len(gated.kept_waiting) == 4
+
+    gated.opened.set()
+    assert duty.wait_until_idle(IDLE_S)
+
+
+def test_every_tenants_first_job_is_found_before_anyones_second(store: Store, clock: FakeClock) -> None:
+    first, second, third = (submit(store, tenant_id="many") for _ in range(3))
+    clock.advance(seconds=1)
+    few = submit(store, tenant_id="few")
+    with store.snapshot() as tx:
+        found = tx.jobs.first_to_plan(limit=10, of_each=2)
+        assert tx.jobs.first_to_plan(limit=2, of_each=2) == found[:2]
+    in_order = sorted([first, second, third], key=lambda job: job.id)
+    assert found == [in_order[0], few, in_order[1]]
+
+
+def test_of_waiting_tenants_the_one_served_longest_ago_is_next() -> None:
+    one, two, three = (
+        [replace(a_job(), tenant_id=name) for _ in range(2)] for name in ("one", "two", "three")
+    )
+    order = in_turn([*one, *two, *three], {"one": 7, "two": 5, "three": 0})
+    assert order == [three[0], two[0], one[0], three[1], two[1], one[1]]
 
 
 def test_two_schedulers_plan_a_job_once(place: Place, clock: FakeClock) -> None:
