@@ -1,5 +1,9 @@
-"""Checks the parts that the service depends on; a missing optional one means degraded."""
+"""Checks the parts that the service depends on; a missing optional one means degraded.
 
+The problems are shown without a key, so they name no host and quote no driver: those are logged.
+"""
+
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,6 +12,8 @@ from typing import Final
 from api.services import Services
 from nightshift.errors import NightshiftError
 from nightshift.store.databases.migrate import serves
+
+log = logging.getLogger(__name__)
 
 PROBE_KEY: Final = "readyz"  # never exists
 WORKER_SILENCE_MAX: Final = timedelta(seconds=30)  # six heartbeats
@@ -43,7 +49,7 @@ def _problem_with_database(services: Services) -> str | None:
         if not serves(services.store.database):
             return "the schema is not the one this version expects; run the migrations"
     except NightshiftError as error:
-        return error.message
+        return _logged("database", error)
     return None
 
 
@@ -51,7 +57,7 @@ def _problem_with_storage(services: Services) -> str | None:
     try:
         services.objects.head(PROBE_KEY)
     except NightshiftError as error:
-        return error.message
+        return _logged("storage", error)
     return None
 
 
@@ -59,7 +65,7 @@ def _problem_with_queue(services: Services) -> str | None:
     try:
         services.queue.ping()
     except NightshiftError as error:
-        return error.message
+        return _logged("queue", error)
     return None
 
 
@@ -68,3 +74,10 @@ def _problem_with_workers(services: Services) -> str | None:
         if tx.workers.ready_since(tx.now() - WORKER_SILENCE_MAX) == 0:
             return "no worker is ready"
     return None
+
+
+def _logged(part: str, error: NightshiftError) -> str:
+    log.warning(
+        "part unavailable", extra={"action": "part_unavailable", "part": part, "error": error.message}
+    )
+    return f"the {part} gives no answer; the server's log has more"

@@ -1,4 +1,4 @@
-"""GET /v1/workers: live workers and their models."""
+"""GET /v1/workers: live workers and their models. Where they run is for administrators."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -6,12 +6,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
 
+from api.authentication import Caller
 from api.dependencies import LIST_LIMIT_MAX, CallerDep, ServicesDep, list_json
 from api.readiness import WORKER_SILENCE_MAX
 from api.responses.times import seconds
 from nightshift.errors import NotFound
 from nightshift.fleet.workers import Worker
 from nightshift.jobs import JsonObject
+from nightshift.tenants.keys import Scope
 
 router = APIRouter(tags=["Operation"])
 
@@ -26,7 +28,7 @@ def list_workers(
     with services.store.snapshot() as tx:
         workers = tx.workers.list(heartbeat_since=tx.now() - WORKER_SILENCE_MAX)
     begin = 0 if after is None else _place(workers, after) + 1
-    return JSONResponse(list_json([_worker_json(worker) for worker in workers[begin:]], limit))
+    return JSONResponse(list_json([_worker_json(worker, caller) for worker in workers[begin:]], limit))
 
 
 def _place(workers: Sequence[Worker], worker_id: str) -> int:
@@ -36,12 +38,11 @@ def _place(workers: Sequence[Worker], worker_id: str) -> int:
     raise NotFound(f"No such Worker object: {worker_id}", param="after")
 
 
-def _worker_json(worker: Worker) -> JsonObject:
-    return {
+def _worker_json(worker: Worker, caller: Caller) -> JsonObject:
+    where = {"host": worker.host, "pid": worker.pid} if Scope.ADMIN in caller.scopes else {}
+    return where | {
         "id": worker.id,
         "object": "worker",
-        "host": worker.host,
-        "pid": worker.pid,
         "status": worker.state,
         "models": list(worker.models),
         "capacity": worker.capacity,

@@ -16,6 +16,7 @@ from nightshift.outbound.webhooks import DeliveryAttempt, DeliveryState
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.migrate import downgrade
+from nightshift.tenants.keys import Scope
 from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.fake_worker import CHAT_MODEL, WORKER_ID, FakeWorker
 from tests.integration.api.serving import serving
@@ -91,7 +92,17 @@ def test_workers_are_listed_while_they_send_heartbeats(
 
     assert (shown["id"], shown["status"]) == (WORKER_ID, "ready")
     assert CHAT_MODEL in shown["models"]
+    assert not {"host", "pid"} & set(shown)
     assert later == []
+
+
+def test_administrators_see_where_workers_run(
+    http: httpx.Client, worker: FakeWorker, make_key: KeyMaker
+) -> None:
+    key = make_key(scopes=frozenset(Scope))
+    (shown,) = http.get("/v1/workers", headers={"authorization": f"Bearer {key}"}).json()["data"]
+
+    assert {"host", "pid"} <= set(shown)
 
 
 def test_workers_are_listed_in_pages(http: httpx.Client, store: Store) -> None:
