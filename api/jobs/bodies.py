@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from nightshift import endpoints
-from nightshift.endpoints.requests import at_most, invalid_request
+from nightshift.endpoints.requests import at_most, invalid_request, null_means
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
@@ -71,8 +71,8 @@ class Options(OwnBody):
     webhook: WebhookBody | None = None
     max_error_rate: Annotated[float, Field(ge=0, le=1)] | None = None
     max_runtime: str | None = None
-    retry_on_interrupt: bool = True
-    capacity: Literal["spot", "on_demand", "any"] = "any"
+    retry_on_interrupt: Annotated[bool, null_means(True)] = True
+    capacity: Annotated[Literal["spot", "on_demand", "any"], null_means("any")] = "any"
 
 
 class JobCreate(Options):
@@ -84,7 +84,7 @@ class JobCreate(Options):
     output: Uri | None = None
     template: JsonObject | None = None
     id_column: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    format: Literal["jsonl", "parquet"] = "jsonl"
+    format: Annotated[Literal["jsonl", "parquet"], null_means("jsonl")] = "jsonl"
     completion_window: str = "24h"
     metadata: Metadata | None = None
     name: Name | None = None
@@ -130,7 +130,7 @@ class BatchCreate(BaseModel):
     completion_window: str
     metadata: Metadata | None = None
     output_expires_after: OutputExpiry | None = None
-    nightshift: Options = Options()
+    nightshift: Annotated[Options, null_means(Options())] = Options()
 
     @property
     def endpoint_asked(self) -> endpoints.Endpoint:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from api.openai.transcript import Piece
+from nightshift.endpoints.answers import answer_id
 from nightshift.endpoints.generation import TextEndpoint
 from nightshift.jobs import Job, JsonObject
 
@@ -23,8 +24,9 @@ class Chunks:
     @classmethod
     def of(cls, endpoint: TextEndpoint, job: Job) -> "Chunks":
         assert job.model is not None, "an online job names its model"
-        id = endpoint.id_prefix + job.id.removeprefix("job_")
-        return cls(endpoint, id, int(job.created_at.timestamp()), job.model)
+        return cls(
+            endpoint, answer_id(endpoint.id_prefix, job.id), int(job.created_at.timestamp()), job.model
+        )
 
     def opening(self, index: int) -> str:
         """The event before a choice's text."""

@@ -7,9 +7,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nightshift.endpoints.generation import Choice, Conversation, GenerationRequest, TextEndpoint
 from nightshift.endpoints.logprobs import Chance, Chosen, escaped, shown, token_text
-from nightshift.endpoints.requests import Count, ModelRequest
+from nightshift.endpoints.requests import Count
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
+from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS, PriorityClass
 
 LOGPROBS_MAX: Final = 20
 
@@ -110,8 +111,8 @@ class Chat(TextEndpoint):
     def choice_text(self, choice: JsonObject) -> str:
         return choice["message"]["content"] or ""
 
-    def answer_extras(self, request: ModelRequest) -> JsonObject:
-        return {"service_tier": request.service_tier, "system_fingerprint": None}
+    def answer_extras(self, priority: PriorityClass) -> JsonObject:
+        return {"service_tier": SERVICE_TIER_OF_CLASS[priority], "system_fingerprint": None}
 
     def chunk_opening(self) -> JsonObject:
         return {"delta": {"role": "assistant", "content": ""}}

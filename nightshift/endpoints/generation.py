@@ -10,10 +10,11 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_v
 from nightshift.endpoints.answers import answer_usage
 from nightshift.endpoints.endpoint import Cells, ColumnType, Endpoint
 from nightshift.endpoints.logprobs import Chosen
-from nightshift.endpoints.requests import Count, ModelRequest, at_most
+from nightshift.endpoints.requests import Count, ModelRequest, at_most, null_means
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.priorities import PriorityClass
 
 STOP_STRINGS_MAX: Final = 4
 LOGIT_BIAS_MAX: Final = 1024
@@ -63,7 +64,7 @@ class GenerationRequest(ModelRequest):
         Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], at_most(LOGIT_BIAS_MAX)] | None
     ) = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
-    ignore_eos: bool = False
+    ignore_eos: Annotated[bool, null_means(False)] = False
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -199,7 +200,7 @@ class TextEndpoint(Endpoint):
     def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
         """A choice's log-probabilities; each list has an entry per token."""
 
-    def answer_extras(self, request: ModelRequest) -> JsonObject:
+    def answer_extras(self, priority: PriorityClass) -> JsonObject:
         """An answer's further fields."""
         return {}
 
@@ -208,9 +209,16 @@ class TextEndpoint(Endpoint):
         return {}
 
     def answer(
-        self, request: ModelRequest, *, id: str, created_s: int, choices: Sequence[Choice], usage: Usage
+        self,
+        request: ModelRequest,
+        *,
+        id: str,
+        created_s: int,
+        choices: Sequence[Choice],
+        usage: Usage,
+        priority: PriorityClass,
     ) -> JsonObject:
-        """An answer's body. `created_s` is Unix time."""
+        """An answer's body. `created_s` is Unix time, `priority` the class that the request was run in."""
         return {
             "id": id,
             "object": self.object_name,
@@ -226,7 +234,7 @@ class TextEndpoint(Endpoint):
                 for index, choice in enumerate(choices)
             ],
             "usage": answer_usage(usage),
-            **self.answer_extras(request),
+            **self.answer_extras(priority),
         }
 
     def cells(self, body: JsonObject) -> Cells:

@@ -31,6 +31,11 @@ def at_most(entries: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def null_means(default: object) -> BeforeValidator:
+    """Takes an explicit null as the field's absence, as OpenAI does."""
+    return BeforeValidator(lambda value: default if value is None else value)
+
+
 class ModelRequest(BaseModel):
     """What every request to a model has."""
 

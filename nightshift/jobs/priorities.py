@@ -41,6 +41,14 @@ CLASS_OF_SERVICE_TIER: Final = {
 }
 
 
+# And the tier that an answer names: the one it was run in, which need not be the one asked for.
+SERVICE_TIER_OF_CLASS: Final = {
+    PriorityClass.INTERACTIVE: "priority",
+    PriorityClass.STANDARD: "default",
+    PriorityClass.BACKGROUND: "flex",
+}
+
+
 @dataclass(frozen=True)
 class PriorityConfig:
     """When a job counts as one class better."""

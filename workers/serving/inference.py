@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from nightshift.endpoints.answers import error_body
+from nightshift.endpoints.answers import answer_id, error_body
 from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.logprobs import Chance, Chosen
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Answer, JsonObject, Usage
+from nightshift.jobs.priorities import PriorityClass
 from workers.engine import Completion, InvalidSamplingParams, Output, SamplingParams, TokenLogprobs
 
 
@@ -53,12 +54,12 @@ CHARS_PER_TOKEN_MAX = 128  # a generous bound on the average; English has about 
 class Identity:
     """What ids and seeds of an answer derive from: a row that runs twice gives the same bytes."""
 
-    name: str  # unique for the row or request, the same at every attempt
+    name: str  # unique for the row, the same at every attempt; an online request's is its job's id
     created_s: int  # shown as `created`: when the job was
 
     def id(self, prefix: str) -> str:
         """An id for this answer, such as `chatcmpl-…`, the same at every attempt."""
-        return prefix + hashlib.sha256(f"{prefix}{self.name}".encode()).hexdigest()[:24]
+        return answer_id(prefix, self.name)
 
     @property
     def seed(self) -> int:
@@ -144,11 +145,17 @@ class TextAnswer:
     """Collects the outputs of all choices of one request."""
 
     def __init__(
-        self, endpoint: TextEndpoint, request: GenerationRequest, identity: Identity, tokenizer: Tokenizer
+        self,
+        endpoint: TextEndpoint,
+        request: GenerationRequest,
+        identity: Identity,
+        tokenizer: Tokenizer,
+        priority: PriorityClass,
     ) -> None:
         self._endpoint = endpoint
         self._request = request
         self._identity = identity
+        self._priority = priority
         self._choices = [_Choice(endpoint, request, tokenizer) for _ in range(request.num_choices)]
 
     def take(self, choice: int, output: Output) -> Progress:
@@ -173,6 +180,7 @@ class TextAnswer:
             created_s=self._identity.created_s,
             choices=[choice.shown() for choice in self._choices],
             usage=usage,
+            priority=self._priority,
         )
         return Answer(200, body, usage)
 

@@ -59,7 +59,9 @@ class TextServer(ModelServer):
         assert isinstance(request, GenerationRequest), "its requests are for text"
         ids = _sequence_ids(inference.id, request.num_choices)
         self._asked[inference.id] = _Asked(
-            TextAnswer(endpoint, request, inference.identity, self._engine.tokenizer), inference.listener, ids
+            TextAnswer(endpoint, request, inference.identity, self._engine.tokenizer, inference.priority),
+            inference.listener,
+            ids,
         )
         self._choices |= {id: (inference.id, choice) for choice, id in enumerate(ids)}
         try:

@@ -50,7 +50,9 @@ class FakeAnswers:
             num_output_tokens=len(tokens),
             num_cached_tokens=0,
         )
-        answer = TextAnswer(Chat(), request, identity, tokenizer).take(0, whole).answer
+        answer = (
+            TextAnswer(Chat(), request, identity, tokenizer, PriorityClass.STANDARD).take(0, whole).answer
+        )
         assert answer is not None
         return answer
 

@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 from nightshift import endpoints
 from nightshift.broker.queue import ONLINE_QUEUE, Queue, celery_app
 from nightshift.broker.token_streams import Delta, End, StreamWriter
-from nightshift.endpoints.answers import error_body
+from nightshift.endpoints.answers import answer_id, error_body
 from nightshift.endpoints.embeddings import EmbeddingRequest, Embeddings
 from nightshift.endpoints.generation import Choice, Conversation, GenerationRequest, TextEndpoint
 from nightshift.endpoints.logprobs import Chance, Chosen
@@ -213,10 +213,11 @@ def text_answer(claim: OnlineClaim, text: str, finish_reason: str = "stop") -> A
     usage = Usage(prompt_tokens=3, completion_tokens=len(text.split()) * len(choices))
     body = text_endpoint(claim).answer(
         asked(claim),
-        id="answer-fake",
+        id=answer_id(text_endpoint(claim).id_prefix, claim.job.id),
         created_s=int(claim.job.created_at.timestamp()),
         choices=choices,
         usage=usage,
+        priority=claim.job.priority,
     )
     return Answer(200, body, usage)
 

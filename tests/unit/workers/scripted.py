@@ -143,7 +143,14 @@ def prompt_of(inference: Inference) -> str:
 def answer_with(text: str) -> Answer:
     usage = Usage(3, 2)
     request = Chat().parse(chat_body(""))
-    body = Chat().answer(request, id="chatcmpl-1", created_s=1, choices=[Choice(text, "stop")], usage=usage)
+    body = Chat().answer(
+        request,
+        id="chatcmpl-1",
+        created_s=1,
+        choices=[Choice(text, "stop")],
+        usage=usage,
+        priority=PriorityClass.STANDARD,
+    )
     return Answer(200, body, usage)
 
 

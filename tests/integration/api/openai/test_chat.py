@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -129,22 +130,32 @@ def test_a_completions_logprobs_have_the_official_shape_whole_and_streamed(
 
 
 @pytest.mark.parametrize(
-    ("asked", "priority"),
+    ("asked", "priority", "tier"),
     [
-        ({}, "interactive"),
-        ({"service_tier": "default"}, "standard"),
-        ({"service_tier": "flex"}, "background"),
-        ({"service_tier": "priority"}, "interactive"),
-        ({"extra_body": {"priority": "background"}}, "background"),
+        ({}, "interactive", "priority"),
+        ({"service_tier": "auto"}, "interactive", "priority"),
+        ({"service_tier": "default"}, "standard", "default"),
+        ({"service_tier": "scale"}, "standard", "default"),
+        ({"service_tier": "flex"}, "background", "flex"),
+        ({"extra_body": {"priority": "background"}, "service_tier": "priority"}, "background", "flex"),
     ],
 )
-def test_the_service_tier_chooses_the_class_and_is_echoed(
-    client: openai.OpenAI, worker: FakeWorker, asked: dict[str, object], priority: str
+def test_the_service_tier_chooses_the_class_and_the_answer_names_the_one_used(
+    client: openai.OpenAI, worker: FakeWorker, asked: dict[str, object], priority: str, tier: str
 ) -> None:
     answer = client.chat.completions.create(model=CHAT_MODEL, messages=ask("x"), **asked)  # type: ignore[call-overload]
 
     assert worker.claims[-1].job.priority == priority
-    assert answer.service_tier == asked.get("service_tier")
+    assert answer.service_tier == tier
+
+
+def test_a_streamed_answer_has_the_id_that_is_recorded(
+    client: openai.OpenAI, http: httpx.Client, worker: FakeWorker
+) -> None:
+    chunks = list(client.chat.completions.create(model=CHAT_MODEL, messages=ask("x"), stream=True))
+    (line,) = http.get(f"/v1/jobs/{worker.claims[-1].job.id}/results").json()["data"]
+
+    assert {chunk.id for chunk in chunks} == {line["response"]["body"]["id"]}
 
 
 def test_the_worker_gets_the_body_as_it_was_sent(client: openai.OpenAI, worker: FakeWorker) -> None:

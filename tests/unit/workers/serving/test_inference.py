@@ -9,6 +9,7 @@ from nightshift import endpoints
 from nightshift.endpoints.chat import Chat, ChatRequest
 from nightshift.endpoints.completions import CompletionRequest, Completions
 from nightshift.errors import InvalidRequest
+from nightshift.jobs.priorities import PriorityClass
 from tests.unit.workers.scripted import chat_body
 from workers.engine import Output, SamplingParams, TokenLogprobs
 from workers.serving.inference import (
@@ -112,7 +113,7 @@ class Letters:
 
 
 def test_outputs_add_up_to_one_answer() -> None:
-    answer = TextAnswer(Chat(), chat(), Identity("n", 5), Letters())
+    answer = TextAnswer(Chat(), chat(), Identity("n", 5), Letters(), PriorityClass.STANDARD)
 
     assert answer.take(0, output("he", [1])).answer is None
     final = answer.take(0, output("llo", [2, 3], "length"))
@@ -125,7 +126,7 @@ def test_outputs_add_up_to_one_answer() -> None:
 
 def test_logprobs_of_half_characters_are_escaped_and_an_ending_token_left_out() -> None:
     request = chat(logprobs=True, top_logprobs=1)
-    answer = TextAnswer(Chat(), request, Identity("n", 5), Letters())
+    answer = TextAnswer(Chat(), request, Identity("n", 5), Letters(), PriorityClass.STANDARD)
     ids = [*"é".encode(), 256]
     logprobs = [TokenLogprobs(-0.5, (65,), (-0.1,)), TokenLogprobs(float("-inf"), (256,), (-0.2,))]
 
@@ -155,7 +156,7 @@ def test_a_completions_logprobs_count_characters() -> None:
         {"model": "demo", "prompt": "x", "logprobs": 1, "max_tokens": 4}
     )
     assert isinstance(request, CompletionRequest)
-    answer = TextAnswer(Completions(), request, Identity("n", 5), Letters())
+    answer = TextAnswer(Completions(), request, Identity("n", 5), Letters(), PriorityClass.STANDARD)
     ids = [*"aéb".encode()]
     done = replace(output("aéb", ids, "length"), logprobs=[TokenLogprobs(-0.5, (97,), (-0.5,)) for _ in ids])
 
@@ -182,7 +183,7 @@ def test_choices_draw_from_seeds_of_their_own() -> None:
 
 
 def test_an_answer_waits_for_its_last_choice() -> None:
-    answer = TextAnswer(Chat(), chat(n=2), Identity("n", 5), Letters())
+    answer = TextAnswer(Chat(), chat(n=2), Identity("n", 5), Letters(), PriorityClass.STANDARD)
 
     assert answer.take(1, output("b", [2], "stop")).answer is None
     final = answer.take(0, output("a", [1, 1], "length")).answer
@@ -194,7 +195,7 @@ def test_an_answer_waits_for_its_last_choice() -> None:
 
 
 def test_a_sequence_the_engine_gave_up_is_a_failure_with_its_reason() -> None:
-    progress = TextAnswer(Chat(), chat(), Identity("n", 5), Letters()).take(
+    progress = TextAnswer(Chat(), chat(), Identity("n", 5), Letters(), PriorityClass.STANDARD).take(
         0, output("", [], "abort", "not finite")
     )
 
