@@ -7,7 +7,7 @@ below them (`places.py`).
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -143,14 +143,18 @@ class Locations:
                 self._stores[place] = self._opened(uri, tenant_id)
             return self._stores[place]
 
-    def expand(self, uri: ObjectUri, tenant_id: str) -> list[ObjectInfo]:
+    def expand(
+        self, uri: ObjectUri, tenant_id: str, before_each: Callable[[], None] = lambda: None
+    ) -> list[ObjectInfo]:
         """The URI's object, a pattern's matches, or all data under a prefix (without `_SUCCESS`,
         `manifest.json` and dot files), in byte order of the keys.
 
-        Raises `LocationNotAllowed`, `ObjectNotFound` for no objects, `InvalidRequest` for too many.
+        `before_each` is called for every object listed, and may raise to end the listing. Raises
+        `LocationNotAllowed`, `ObjectNotFound` for no objects, `InvalidRequest` for too many.
         """
         store = self.open(uri, tenant_id)
-        found = {info.key: info for info in _found(store, uri)}  # an object may be listed twice
+        listed = _found(store, uri, before_each)
+        found = {info.key: info for info in listed}  # an object may be listed twice
         if not found:
             raise ObjectNotFound(f"nothing found at {uri}")
         return sorted(found.values(), key=lambda info: os.fsencode(info.key))
@@ -182,7 +186,7 @@ def _is_below(key: str, prefix: PurePosixPath | None) -> bool:
     return prefix is not None and (prefix == PurePosixPath() or key.startswith(f"{prefix}/"))
 
 
-def _found(store: ObjectStore, uri: ObjectUri) -> Iterator[ObjectInfo]:
+def _found(store: ObjectStore, uri: ObjectUri, before_each: Callable[[], None]) -> Iterator[ObjectInfo]:
     if not uri.is_pattern and not uri.is_prefix:
         info = store.head(checked_key(uri.key))
         if info is not None:
@@ -191,6 +195,7 @@ def _found(store: ObjectStore, uri: ObjectUri) -> Iterator[ObjectInfo]:
     matches = _matcher(uri)
     count = 0
     for seen, info in enumerate(store.list(uri.fixed_part), start=1):
+        before_each()
         count += bool(matches.fullmatch(info.key))
         if count > OBJECTS_MAX or seen > LISTED_MAX:
             raise InvalidRequest(

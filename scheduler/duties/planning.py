@@ -9,6 +9,8 @@ an attempt one at a time is planned; after `attempts_max` of them a job fails.
 
 Tenants share the threads. One gets no further thread once it holds as many as are free
 (`tenants/fairness.py`), and of those that wait, the one served longest ago is first.
+
+Each pass asks which of the jobs under way were stopped meanwhile: reading their inputs ends at the next step.
 """
 
 import logging
@@ -88,14 +90,16 @@ class Planning:
         self._sources = sources
         self._config = config
         self._may_continue = may_continue
-        self._surveyor = Surveyor(store, sources, locations, config.survey, may_continue)
+        self._surveyor = Surveyor(store, sources, locations, config.survey)
         self._pool = JobPool(self.name, self._waiting, self._plan, config.pool, self._may_start)
+        self._stopped: frozenset[str] = frozenset()  # of the jobs under way
         self._turns: dict[str, int] = {}  # of tenants with unplanned jobs: when each was last served
         self._turn = 0
         self.interval_s = config.interval_s
         self.wait_until_idle = self._pool.wait_until_idle
 
     def run_once(self, now: datetime) -> Planned:
+        self._notice_stops()
         pass_ = self._pool.run_once(now, self._first_of_each_tenant())
         for job in pass_.started:
             self._turn += 1
@@ -107,6 +111,12 @@ class Planning:
             postponed=pass_.ended[POSTPONED],
             too_late=pass_.ended[_Outcome.TOO_LATE],
         )
+
+    def _notice_stops(self) -> None:
+        ids = [job.id for job in self._pool.under_way]
+        if ids:
+            with self._store.snapshot() as tx:
+                self._stopped = frozenset(ids) - tx.jobs.still_to_plan(ids)
 
     def _first_of_each_tenant(self) -> Sequence[Job]:
         """The first jobs of tenants, however many another tenant has before them."""
@@ -162,11 +172,15 @@ class Planning:
         assert job.spec.input is not None, "a bulk job has an input"
         with self._store.snapshot() as tx:
             catalogue = Catalogue(tx.workers.models(), self._config.announced_models)
+
+        def may_continue() -> bool:
+            return job.id not in self._stopped and self._may_continue()
+
         if job.face is Face.NATIVE:
-            return self._surveyor.plan(job, catalogue)
+            return self._surveyor.plan(job, catalogue, may_continue)
         source = self._sources.open(job.spec.input, job.tenant_id)
         line_bytes_max = self._config.survey.line_bytes_max
-        return plan_file(job, source, catalogue, self._config.file, line_bytes_max, self._may_continue)
+        return plan_file(job, source, catalogue, self._config.file, line_bytes_max, may_continue)
 
     def _refuse(self, job: Job, errors: tuple[InputError, ...]) -> _Outcome:
         with self._store.transaction() as tx:

@@ -18,7 +18,7 @@ from nightshift.store import Store
 from scheduler.input.plan import Plan, Refused
 from scheduler.input.sharding import ShardLimits, TooManyShards, cut_objects
 from scheduler.input.watched_store import WatchedStore
-from scheduler.runtime.duty import MayContinue, interruptible
+from scheduler.runtime.duty import MayContinue, check, interruptible
 
 NO_ROWS = InputError("empty_input", "The input has no rows.", param="input")
 NO_MODEL = InputError(
@@ -50,16 +50,15 @@ class Surveyor:
     sources: Sources
     locations: Locations
     config: SurveyConfig
-    may_continue: MayContinue
 
-    def plan(self, job: Job, catalogue: Catalogue) -> Plan:
+    def plan(self, job: Job, catalogue: Catalogue, may_continue: MayContinue) -> Plan:
         """Shards of about equal size. Raises Refused, InvalidRequest, StorageError and Interrupted."""
-        objects = with_guesses(list(self._described(job)))
+        objects = with_guesses(list(self._described(job, may_continue)))
         try:
             shards = cut_objects(objects, self.config.limits)
         except TooManyShards as error:
             raise Refused(InputError("too_many_objects", f"{error}.", param="input")) from error
-        model = self._model(job, shards)
+        model = self._model(job, shards, may_continue)
         objection = catalogue.objection(model, job.spec.endpoint)
         if objection is not None:
             raise Refused(objection)
@@ -67,12 +66,15 @@ class Surveyor:
         known = [guess for guess in guesses if guess is not None]
         return Plan(model=model, shards=shards, rows_estimated=sum(known) if known else None)
 
-    def _described(self, job: Job) -> Iterator[InputObject]:
-        for number, (source, info, uri, format) in enumerate(self._objects(job)):
+    def _described(self, job: Job, may_continue: MayContinue) -> Iterator[InputObject]:
+        objects = interruptible(self._objects(job, may_continue), may_continue)
+        for number, (source, info, uri, format) in enumerate(objects):
             sample_bytes = self.config.sample_bytes if number < self.config.objects_sampled_max else 0
             yield describe(source.store, info, uri, format, sample_bytes=sample_bytes)
 
-    def _objects(self, job: Job) -> Iterable[tuple[Source, ObjectInfo, str, InputFormat]]:
+    def _objects(
+        self, job: Job, may_continue: MayContinue
+    ) -> Iterable[tuple[Source, ObjectInfo, str, InputFormat]]:
         """Every object of the input: its source, its info, its name in shards, its format."""
         assert job.spec.input is not None, "a bulk job has an input"
         if is_file_id(job.spec.input):
@@ -81,7 +83,7 @@ class Surveyor:
         store = self.locations.open(location, job.tenant_id)
         return (
             (Source(store, info.key), info, str(location.with_key(info.key)), format_of(info.key))
-            for info in interruptible(self.locations.expand(location, job.tenant_id), self.may_continue)
+            for info in self.locations.expand(location, job.tenant_id, lambda: check(may_continue))
         )
 
     def _file(self, job: Job, file_id: str) -> tuple[Source, ObjectInfo, str, InputFormat]:
@@ -94,9 +96,9 @@ class Surveyor:
             raise ObjectNotFound(f"There is no file {file_id}.")
         return source, info, file_id, format_of(file.filename)
 
-    def _model(self, job: Job, shards: Sequence[NewShard]) -> str:
+    def _model(self, job: Job, shards: Sequence[NewShard], may_continue: MayContinue) -> str:
         """The template's model, or the first row's that names one. Raises Refused."""
-        reading = _Reading(self.config.rows_bytes_max)
+        reading = _Reading(self.config.rows_bytes_max, may_continue)
         rows = self._first_rows(job, shards, reading)
         first = next(rows, None)
         if first is None:
@@ -113,7 +115,7 @@ class Surveyor:
     ) -> Iterator[RowRequest | RowProblem]:
         """Skips shards without rows, as long as `reading` is not over."""
         tried = 0
-        for shard in interruptible(shards, self.may_continue):
+        for shard in interruptible(shards, reading.may_continue):
             try:
                 for row in self._rows(job, shard, reading):
                     yield to_request(row, job.spec, shard)
@@ -126,8 +128,8 @@ class Surveyor:
     def _rows(self, job: Job, shard: NewShard, reading: "_Reading") -> Iterator[Row | BadRow]:
         source = self.sources.open(shard.uri, job.tenant_id)
         # A Parquet file has no blank lines: its first rows are in the first row group that has any.
-        has_lines = shard.format != InputFormat.PARQUET
-        store = WatchedStore(source.store, reading.add) if has_lines else source.store
+        watch = reading.go_on if shard.format == InputFormat.PARQUET else reading.add
+        store = WatchedStore(source.store, watch)
         return iter_rows(store, source.key, shard, line_bytes_max=self.config.line_bytes_max)
 
 
@@ -140,6 +142,7 @@ class _Reading:
     """Counts the bytes read to find the first rows."""
 
     bytes_max: int
+    may_continue: MayContinue
     bytes_read: int = 0
 
     @property
@@ -147,10 +150,15 @@ class _Reading:
         return self.bytes_read > self.bytes_max
 
     def add(self, size_bytes: int) -> None:
-        """Raises _ReadEnough for a piece after the limit."""
+        """Raises _ReadEnough for a piece after the limit, and Interrupted."""
+        check(self.may_continue)
         if self.is_over:
             raise _ReadEnough
         self.bytes_read += size_bytes
+
+    def go_on(self, size_bytes: int) -> None:
+        """Raises Interrupted."""
+        check(self.may_continue)
 
 
 def _only_blank_lines(bytes_read: int) -> InputError:

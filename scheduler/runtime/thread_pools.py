@@ -80,7 +80,7 @@ class JobPool:
         self._changed = threading.Condition()
 
     def run_once(self, now: datetime, first: Sequence[Job] = ()) -> PoolPass:
-        """Start `first`, then waiting jobs, from the next page in each pass: jobs in backoff hide no others."""
+        """Start `first`, then waiting jobs, of the next page in each pass: backoffs hide no others."""
         ended = self.take_outcomes()
         if self.is_full:
             return PoolPass((), ended)
@@ -116,6 +116,12 @@ class JobPool:
                 self._changed.notify_all()
             raise
         return True
+
+    @property
+    def under_way(self) -> Sequence[Job]:
+        """As they were when they were started."""
+        with self._changed:
+            return list(self._busy.values())
 
     def take_outcomes(self) -> "Counter[str]":
         """Those since the last call."""

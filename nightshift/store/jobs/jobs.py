@@ -222,6 +222,10 @@ class Jobs:
         )
         return [to_job(row) for row in rows]
 
+    def still_to_plan(self, job_ids: Sequence[str]) -> set[str]:
+        """Which of these are not planned, stopped or over."""
+        return set(self._connection.scalars(select(job.c.id).where(job.c.id.in_(job_ids), *_UNPLANNED)))
+
     def begin_planning(self, job_id: str, lead: Lead) -> int | None:
         """Count an attempt to plan, before it starts. Returns how many have no known end, this one included.
 

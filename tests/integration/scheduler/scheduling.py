@@ -108,6 +108,7 @@ class Place:
         shard_bytes: int = 200,
         shard_rows: int = 1000,
         rows_max: int = 1000,
+        may_continue: MayContinue = lambda: True,
     ) -> Planning:
         file = FileLimits(
             rows_max=rows_max, embedding_inputs_max=100, shard_bytes=shard_bytes, shard_rows=shard_rows
@@ -116,7 +117,15 @@ class Place:
         config = PlanningConfig(file=file, survey=survey)
         sources = Sources(objects, self.locations) if objects else self.sources
         assert self.elector.attempt()
-        return Planning(self.store, self.queue, sources, self.locations, config, lambda: self.elector.lead)
+        return Planning(
+            self.store,
+            self.queue,
+            sources,
+            self.locations,
+            config,
+            lambda: self.elector.lead,
+            may_continue,
+        )
 
     def assembly(
         self, objects: Any = None, *, may_continue: MayContinue = lambda: True, **config: Any

@@ -2,7 +2,7 @@
 
 import gzip
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,10 +16,10 @@ from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import Face, Job, JobState, StopReason
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.objectstore import ObjectInfo, ObjectStore
+from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, ObjectUri
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
-from nightshift.testing import MODEL, FakeClock, InMemoryQueue, a_job, a_spec, submit
+from nightshift.testing import MODEL, STARTS_AT, FakeClock, InMemoryQueue, a_job, a_spec, submit
 from scheduler.duties.planning import Planning, in_turn, may_plan_beside
 from scheduler.input.plan import input_error
 from scheduler.runtime.duty import Interrupted
@@ -454,6 +454,69 @@ def test_of_waiting_tenants_the_one_served_longest_ago_is_next() -> None:
     )
     order = in_turn([*one, *two, *three], {"one": 7, "two": 5, "three": 0})
     assert order == [three[0], two[0], one[0], three[1], two[1], one[1]]
+
+
+class EndlessStore:
+    """An object store whose objects and listings never end."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.reading = threading.Event()
+        self._inner = inner
+
+    def stream(self, *range: Any, **options: Any) -> Iterator[bytes]:
+        while True:
+            self.reading.set()
+            yield b"\n" * 1000
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        while True:
+            self.reading.set()
+            yield ObjectInfo(key="another", size_bytes=1, etag="e", modified_at=STARTS_AT)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_planning_a_job_that_is_cancelled_ends_at_the_next_step(place: Place, clock: FakeClock) -> None:
+    job = place.batch(b"anything")
+    endless = EndlessStore(place.objects)
+    duty = place.planning(endless)
+    duty.run_once(clock.now)
+    assert endless.reading.wait(IDLE_S)
+
+    with place.store.transaction() as tx:
+        assert request_stop(tx, job, StopReason.CANCELLED, tx.now())
+    duty.run_once(clock.now)
+
+    assert duty.wait_until_idle(IDLE_S)
+    assert place.job(job).planning_attempts == 0
+
+
+def test_planning_ends_at_the_next_step_when_the_scheduler_stops(place: Place, clock: FakeClock) -> None:
+    stop, endless = threading.Event(), EndlessStore(place.objects)
+    job = place.batch(b"anything")
+    duty = place.planning(endless, may_continue=lambda: not stop.is_set())
+    duty.run_once(clock.now)
+    assert endless.reading.wait(IDLE_S)
+
+    stop.set()
+
+    assert duty.wait_until_idle(IDLE_S)
+    assert place.job(job).planning_attempts == 0
+
+
+def test_a_listing_ends_at_the_next_object_when_it_is_told_to(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = ObjectUri.parse(place.uri("*.jsonl"))
+    endless = EndlessStore(place.objects)
+    monkeypatch.setattr(Locations, "open", lambda *arguments: endless)
+
+    def told() -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        place.locations.expand(uri, "default", told)
 
 
 def test_two_schedulers_plan_a_job_once(place: Place, clock: FakeClock) -> None:
