@@ -3,12 +3,21 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from nightshift.endpoints.answers import answer_usage
 from nightshift.endpoints.endpoint import Cells, ColumnType, Endpoint
+from nightshift.endpoints.guidance import Guidance, guidance_of
 from nightshift.endpoints.logprobs import Chosen
 from nightshift.endpoints.requests import Count, ModelRequest, at_most, null_means
 from nightshift.errors import InvalidRequest
@@ -67,6 +76,22 @@ class GenerationRequest(ModelRequest):
     ignore_eos: Annotated[bool, null_means(False)] = False
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: JsonObject | None = None
+    guided_json: JsonObject | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structured_outputs: JsonObject | None = None
+
+    _guidance: Guidance | None = PrivateAttr(default=None)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_guidance(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        guidance = guidance_of(data) if isinstance(data, dict) else None
+        request = handler(data)
+        request._guidance = guidance
+        return request
 
     @field_validator("stop")
     @classmethod
@@ -95,6 +120,11 @@ class GenerationRequest(ModelRequest):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def guidance(self) -> Guidance | None:
+        """What the answer must be; None: any text."""
+        return self._guidance
 
     @property
     def num_choices(self) -> int:
@@ -127,18 +157,13 @@ _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "audio": (),
     "modalities": (["text"],),
     "prediction": (),
     "web_search_options": (),
     "suffix": ("",),
     "echo": (False,),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": ({},),
+    "guided_whitespace_pattern": (),
     "chat_template_kwargs": ({},),
 }
 

@@ -276,3 +276,25 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_answers_are_held_to_their_form_online_and_in_a_batch(client):
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "schema": schema | {"additionalProperties": False}},
+    }
+    body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "7"}], "response_format": form}
+    pieces = [
+        chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**body, stream=True)
+    ]
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    file = client.files.create(file=("rows.jsonl", json.dumps(line).encode()), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    assert wait_for_batch(client, batch.id).status == "completed"
+    (said,) = output_lines(client, batch.id)
+
+    assert json.loads("".join(pieces))["n"] in (1, 2)
+    assert json.loads(answer_of(said))["n"] in (1, 2)

@@ -161,11 +161,18 @@ class TextAnswer:
     def take(self, choice: int, output: Output) -> Progress:
         """The last choice to finish brings the answer."""
         progress = self._choices[choice].take(choice, output)
+        if output.is_refused:
+            return replace(progress, answer=refusal(self._misguided(output)))
         if output.finish_reason == "abort":
             return replace(progress, failed=output.error or "aborted")
         if all(each.completion.is_finished for each in self._choices):
             return replace(progress, answer=self._answer())
         return progress
+
+    def _misguided(self, output: Output) -> InvalidRequest:
+        guidance = self._request.guidance
+        param = guidance.field if guidance is not None else None
+        return InvalidRequest(f"Invalid '{param}': {output.error}.", param=param, code="invalid_value")
 
     def _answer(self) -> Answer:
         completions = [choice.completion for choice in self._choices]

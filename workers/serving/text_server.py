@@ -9,7 +9,7 @@ from nightshift.endpoints.generation import Conversation, GenerationRequest, Tex
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
-from workers.engine import EngineStats, MadeBy
+from workers.engine import EngineStats, Grammar, MadeBy
 from workers.engine import InvalidRequest as EngineRefusal
 from workers.engine import Request as EngineRequest
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
@@ -95,7 +95,7 @@ class TextServer(ModelServer):
             progress = asked.answer.take(choice, output)
             if progress.answer is not None or progress.failed is not None:
                 self._forget(inference_id)
-            if progress.failed is not None:
+            if progress.failed is not None or output.is_refused:
                 self._abort(asked.sequence_ids)  # one failed choice fails the request
             asked.listener(progress)
 
@@ -109,6 +109,8 @@ class TextServer(ModelServer):
         prompt = tuple(self._prompt(request, endpoint.prompt_field))
         sampling = sampling_params(request, inference.identity.seed, self._defaults)
         assert sampling.seed is not None, "every request has one, given or its own"
+        guidance = request.guidance
+        grammar = Grammar(guidance.kind, guidance.text) if guidance is not None else None
         return [
             EngineRequest(
                 id=id,
@@ -116,6 +118,7 @@ class TextServer(ModelServer):
                 sampling=replace(sampling, seed=choice_seed(sampling.seed, choice)),
                 priority=engine_class(inference.priority),
                 group=inference.group,
+                grammar=grammar,
             )
             for choice, id in enumerate(ids)
         ]

@@ -36,11 +36,7 @@ def test_a_refusal_names_the_field_as_the_caller_wrote_it(field: str, value: Any
 @pytest.mark.parametrize(
     "field",
     [
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-        "structured_outputs",
+        "guided_whitespace_pattern",
         "chat_template_kwargs",
     ],
 )

@@ -1,0 +1,151 @@
+"""What an answer must be: OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from nightshift.endpoints.schemas import SCHEMA_BYTES_MAX, check_schema
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import JsonObject
+
+REGEX_CHARS_MAX: Final = 4096
+GRAMMAR_CHARS_MAX: Final = 16 * 1024
+CHOICES_MAX: Final = 1024
+SCHEMA_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+ANY_OBJECT: Final = '{"type":"object"}'
+
+GuidanceKind = Literal["json_schema", "regex", "choice", "grammar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """A language that the whole answer has to be in."""
+
+    kind: GuidanceKind
+    text: str  # a schema or a list of choices as JSON; a regular expression; Lark or GBNF
+    field: str  # of the request, to be named in errors
+
+
+def guidance_of(data: JsonObject) -> Guidance | None:
+    """What the fields of a request ask for together; None: any text.
+
+    Raises InvalidRequest naming the place of the first error.
+    """
+    asked = [
+        guidance
+        for name, read in _FIELDS.items()
+        if data.get(name) is not None and (guidance := read(data[name], name)) is not None
+    ]
+    if len(asked) > 1:
+        names = " and ".join(f"'{guidance.field}'" for guidance in asked[:2])
+        raise InvalidRequest(f"{names} cannot be used together.", param=asked[1].field)
+    return asked[0] if asked else None
+
+
+def _response_format(value: object, field: str) -> Guidance | None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or kind not in ("text", "json_object", "json_schema"):
+        raise _invalid(f"{field}.type", "must be one of text, json_object, json_schema")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return Guidance("json_schema", ANY_OBJECT, field)
+    given, at = value.get("json_schema"), f"{field}.json_schema"
+    if not isinstance(given, dict):
+        raise InvalidRequest(
+            f"Missing required parameter: '{at}'.", param=at, code="missing_required_parameter"
+        )
+    if not isinstance(given.get("name"), str) or not SCHEMA_NAME.fullmatch(given["name"]):
+        raise _invalid(f"{at}.name", "must be 1 to 64 letters, digits, '_' or '-'")
+    if not isinstance(given.get("strict"), bool | None):
+        raise _invalid(f"{at}.strict", "must be true or false")
+    return _schema(given.get("schema", {}), f"{at}.schema", field)
+
+
+def _guided_json(value: object, field: str) -> Guidance:
+    return _schema(value, field, field)
+
+
+def _guided_regex(value: object, field: str) -> Guidance:
+    return Guidance("regex", _text(value, field, REGEX_CHARS_MAX), field)
+
+
+def _guided_grammar(value: object, field: str) -> Guidance:
+    return Guidance("grammar", _text(value, field, GRAMMAR_CHARS_MAX), field)
+
+
+def _guided_choice(value: object, field: str) -> Guidance:
+    if not isinstance(value, list) or not 0 < len(value) <= CHOICES_MAX:
+        raise _invalid(field, f"must be a list of 1 to {CHOICES_MAX} strings")
+    for index, choice in enumerate(value):
+        if not isinstance(choice, str) or not choice:
+            raise _invalid(f"{field}[{index}]", "must be a string that is not empty")
+    text = json.dumps(value)
+    if len(text) > SCHEMA_BYTES_MAX:
+        raise _invalid(field, f"choices of {len(text)} bytes are too large; the limit is {SCHEMA_BYTES_MAX}")
+    return Guidance("choice", text, field)
+
+
+def _structured_outputs(value: object, field: str) -> Guidance | None:
+    if not isinstance(value, dict):
+        raise _invalid(field, "must be an object")
+    given = {name: part for name, part in value.items() if part is not None and part is not False}
+    for name in given:
+        if name not in _STRUCTURED:
+            at = f"{field}.{name}"
+            raise InvalidRequest(
+                f"'{at}' is not supported by this service.", param=at, code="unsupported_parameter"
+            )
+    if len(given) > 1:
+        raise _invalid(field, f"only one of {', '.join(_STRUCTURED)} can be asked for")
+    for name, part in given.items():
+        return _STRUCTURED[name](part, f"{field}.{name}")
+    return None
+
+
+def _json_object(value: object, field: str) -> Guidance:
+    if value is not True:
+        raise _invalid(field, "must be true or false")
+    return Guidance("json_schema", ANY_OBJECT, field)
+
+
+def _schema(value: object, at: str, field: str) -> Guidance:
+    if isinstance(value, str):
+        if len(value) > SCHEMA_BYTES_MAX:
+            raise _invalid(at, f"a schema of {len(value)} characters is too large")
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise _invalid(at, f"is no JSON: {error}") from error
+    check_schema(value, at)
+    return Guidance("json_schema", json.dumps(value), field)
+
+
+def _text(value: object, field: str, chars_max: int) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= chars_max:
+        raise _invalid(field, f"must be a string of 1 to {chars_max} characters")
+    return value
+
+
+_FIELDS: Final[Mapping[str, Callable[[object, str], Guidance | None]]] = {
+    "response_format": _response_format,
+    "guided_json": _guided_json,
+    "guided_regex": _guided_regex,
+    "guided_choice": _guided_choice,
+    "guided_grammar": _guided_grammar,
+    "structured_outputs": _structured_outputs,
+}
+
+_STRUCTURED: Final[Mapping[str, Callable[[Any, str], Guidance]]] = {
+    "json": _guided_json,
+    "regex": _guided_regex,
+    "choice": _guided_choice,
+    "grammar": _guided_grammar,
+    "json_object": _json_object,
+}
+
+
+def _invalid(path: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid '{path}': {what}.", param=path, code="invalid_value")

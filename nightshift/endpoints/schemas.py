@@ -1,0 +1,160 @@
+"""JSON schemas that answers can be held to: whether one is well formed, and uses only what is supported.
+
+A schema is walked once, without compiling it: the cost is linear in its size, which is bounded. A worker
+compiles it, within llguidance's limits, and refuses what those exclude. Its version is 1.9.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import JsonObject
+
+SCHEMA_BYTES_MAX: Final = 64 * 1024
+SCHEMA_DEPTH_MAX: Final = 32  # of schemas in one another
+PATTERN_CHARS_MAX: Final = 1024
+
+TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
+FORMATS: Final = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
+UNSUPPORTED: Final = frozenset(
+    {
+        "$dynamicAnchor",
+        "$dynamicRef",
+        "$recursiveAnchor",
+        "$recursiveRef",
+        "additionalItems",
+        "contains",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "else",
+        "if",
+        "maxContains",
+        "minContains",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "uniqueItems",
+        "x-guidance",
+    }
+)
+
+_Found = tuple[str, Any]
+"""A path, and the schema there."""
+
+
+def check_schema(schema: object, at: str) -> None:
+    """Raises InvalidRequest naming the place of the first error, below the path `at`."""
+    if not isinstance(schema, dict):
+        raise _invalid(at, "a schema must be an object")
+    size = len(json.dumps(schema).encode())
+    if size > SCHEMA_BYTES_MAX:
+        raise _invalid(at, f"a schema of {size} bytes is too large; the limit is {SCHEMA_BYTES_MAX}")
+    to_check: list[tuple[str, Any, int]] = [(at, schema, 1)]
+    while to_check:
+        path, found, depth = to_check.pop()
+        if depth > SCHEMA_DEPTH_MAX:
+            raise _invalid(path, f"schemas are nested more than {SCHEMA_DEPTH_MAX} deep")
+        to_check += [(path, inner, depth + 1) for path, inner in _inner_schemas(found, path, schema)]
+
+
+def _inner_schemas(schema: object, at: str, root: JsonObject) -> Iterator[_Found]:
+    """The schemas right below one, whose own keywords are checked."""
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, dict):
+        raise _invalid(at, "a schema must be an object, true or false")
+    for keyword, value in schema.items():
+        path = f"{at}.{keyword}"
+        if keyword in UNSUPPORTED:
+            raise _invalid(path, f"the keyword '{keyword}' is not supported", code="unsupported_parameter")
+        if keyword == "$ref":
+            _check_reference(value, path, root)
+        elif (check := _CHECKS.get(keyword)) is not None:
+            what = check(value)
+            if what is not None:
+                raise _invalid(path, what)
+        yield from _below(keyword, value, path)
+
+
+def _below(keyword: str, value: Any, path: str) -> Iterator[_Found]:
+    if keyword in ("items", "additionalProperties"):
+        yield path, value
+    elif keyword in ("properties", "patternProperties", "$defs", "definitions"):
+        yield from ((f"{path}.{name}", inner) for name, inner in value.items())
+    elif keyword in ("anyOf", "allOf", "oneOf", "prefixItems"):
+        yield from ((f"{path}[{index}]", inner) for index, inner in enumerate(value))
+
+
+def _check_reference(value: object, path: str, root: JsonObject) -> None:
+    """Within the schema, by a JSON pointer (RFC 6901)."""
+    if not isinstance(value, str) or not (value == "#" or value.startswith("#/")):
+        raise _invalid(path, "a reference must be to a part of the same schema, such as '#/$defs/name'")
+    found: Any = root
+    for part in value.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isascii() and name.isdecimal() and len(name) < 7:
+            found = found[int(name)] if int(name) < len(found) else None
+        else:
+            found = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(found, dict | bool):
+        raise _invalid(path, f"there is no schema at '{value}'")
+
+
+def _type(value: object) -> str | None:
+    names = value if isinstance(value, list) else [value]
+    if names and all(isinstance(name, str) and name in TYPES for name in names):
+        return None
+    return f"a type must be one of {', '.join(TYPES)}, or a list of them"
+
+
+def _format(value: object) -> str | None:
+    return None if value in FORMATS else f"a format must be one of {', '.join(FORMATS)}"
+
+
+def _count(value: object) -> str | None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+    return None if is_count else "must be an integer of at least 0"
+
+
+def _number(value: object) -> str | None:
+    return None if isinstance(value, int | float) and not isinstance(value, bool) else "must be a number"
+
+
+def _pattern(value: object) -> str | None:
+    is_pattern = isinstance(value, str) and len(value) <= PATTERN_CHARS_MAX
+    return None if is_pattern else f"must be a string of at most {PATTERN_CHARS_MAX} characters"
+
+
+def _list(value: object) -> str | None:
+    return None if isinstance(value, list) and value else "must be a list with at least one entry"
+
+
+def _names(value: object) -> str | None:
+    is_list = isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return None if is_list else "must be a list of strings"
+
+
+def _object(value: object) -> str | None:
+    return None if isinstance(value, dict) else "must be an object"
+
+
+_CHECKS: Final[Mapping[str, Callable[[object], str | None]]] = {
+    "type": _type,
+    "format": _format,
+    "pattern": _pattern,
+    "required": _names,
+    **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions"), _object),
+    **dict.fromkeys(("anyOf", "allOf", "oneOf", "prefixItems", "enum"), _list),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _number),
+    **dict.fromkeys(
+        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _count
+    ),
+}
+
+
+def _invalid(path: str, what: str, *, code: str = "invalid_value") -> InvalidRequest:
+    return InvalidRequest(f"Invalid '{path}': {what}.", param=path, code=code)
