@@ -104,18 +104,18 @@ class DeletedTenant(BaseModel):
     deleted: Literal[True] = True
 
 
-class _Page(BaseModel):
+class ListPage(BaseModel):
     object: Literal["list"] = "list"
     first_id: str | None
     last_id: str | None
     has_more: bool
 
 
-class TenantPage(_Page):
+class TenantPage(ListPage):
     data: list[TenantObject]
 
 
-class KeyPage(_Page):
+class KeyPage(ListPage):
     data: list[KeyObject]
 
 

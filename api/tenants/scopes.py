@@ -38,6 +38,8 @@ NEEDED: Final[Mapping[tuple[str, str], Scope]] = {
     ("GET", "/v1/deliveries/{delivery_id}"): Scope.READ,
     ("GET", "/v1/webhooks/secret"): Scope.SUBMIT,
     ("GET", "/v1/workers"): Scope.READ,
+    ("GET", "/v1/usage"): Scope.READ,
+    ("GET", "/v1/tenants/{tenant}/usage"): Scope.ADMIN,
     ("POST", "/v1/tenants"): Scope.ADMIN,
     ("GET", "/v1/tenants"): Scope.ADMIN,
     ("GET", "/v1/tenants/{tenant}"): Scope.ADMIN,

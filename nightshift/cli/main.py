@@ -18,6 +18,7 @@ from nightshift.cli import (
     run,
     tenants,
     up,
+    usage,
     webhooks,
     worker,
     workers,
@@ -43,6 +44,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
+app.command("usage")(usage.usage)
 app.add_typer(workers.app, name="workers")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("doctor")(doctor.doctor)

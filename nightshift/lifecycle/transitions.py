@@ -27,6 +27,7 @@ from nightshift.jobs.leases import Lease
 from nightshift.outbound.webhooks import Delivery, DeliveryState, event_body, event_type, wants
 from nightshift.store import Transaction
 from nightshift.store.shards.outbox import Ring
+from nightshift.tenants.usage import usage_day
 
 BULK_RINGS_MAX: Final = 64  # per planned job: they wake the workers, which then claim without rings
 
@@ -106,6 +107,9 @@ def commit_segment(
     if segment is not None:
         tx.jobs.add_progress(lease.job_id, Counts(None, segment.succeeded, segment.failed), segment.usage)
         job = tx.jobs.fetch(lease.job_id)
+        assert job.model is not None, "a job with shards was planned, and so has a model"
+        day = usage_day(now)
+        tx.usage.add(job.tenant_id, job.model, day, segment.succeeded, segment.failed, segment.usage)
         tx.events.append(lease.job_id, "job.progress", {"counts": counts_json(job)}, now)
     return True
 
@@ -123,6 +127,10 @@ def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: date
         return False
     counts = Counts(1, int(answer.succeeded), int(not answer.succeeded))
     tx.jobs.add_progress(claim.job.id, Counts(None, 0, 0), answer.usage)
+    assert claim.job.model is not None, "an online request names its model"
+    tx.usage.add(
+        claim.job.tenant_id, claim.job.model, usage_day(now), counts.succeeded, counts.failed, answer.usage
+    )
     error = answer.body.get("error") or {}
     errors = (
         ()

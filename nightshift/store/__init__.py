@@ -40,6 +40,7 @@ from nightshift.store.shards.outbox import Outbox
 from nightshift.store.shards.shards import Shards
 from nightshift.store.tenants.keys import Keys
 from nightshift.store.tenants.tenants import Tenants
+from nightshift.store.tenants.usage import UsageSums
 from nightshift.store.workers import Workers
 
 __all__ = ["Store", "Transaction", "open_database", "open_existing_database"]
@@ -114,6 +115,10 @@ class Transaction:
         return Tenants(self._connection)
 
     @cached_property
+    def usage(self) -> UsageSums:
+        return UsageSums(self._connection)
+
+    @cached_property
     def workers(self) -> Workers:
         return Workers(self._connection)
 
@@ -150,7 +155,9 @@ class Store:
         Raises DatabaseUnavailable, also Conflicted (see `run`). `durable`: see `Database.write`.
         """
         with self.database.write(durable=durable) as connection:
-            yield Transaction(connection, self.database, self._clock)
+            tx = Transaction(connection, self.database, self._clock)
+            yield tx
+            tx.usage.write()
 
     def run(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
         """Do `work` in a transaction, again from the start after a conflict; its other effects must be

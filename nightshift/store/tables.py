@@ -96,6 +96,20 @@ tenant = Table(
     Index("ix_tenant_listing", "created_at", "id"),
 )
 
+# Sums of what is recorded; nothing is counted by reading results.
+usage = Table(
+    "usage",
+    metadata,
+    Column("tenant_id", _Id, primary_key=True),
+    Column("day", String(10), primary_key=True),  # 2026-11-30, UTC
+    Column("model", Text, primary_key=True),
+    Column("succeeded", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+)
+
 tenant_secret = Table(
     "tenant_secret",
     metadata,

@@ -120,6 +120,9 @@ REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
     "files.input": lambda tx, tenant, of: tx.files.input(tenant, of.file.id),
     "files.list": lambda tx, tenant, of: tx.files.list(tenant, tx.now(), limit=10),
     "files.delete": lambda tx, tenant, of: tx.files.delete(tenant, of.file.id),
+    "usage.list": lambda tx, tenant, of: tx.usage.list(
+        tenant, limit=10, since=STARTS_AT.date(), until=STARTS_AT.date()
+    ),
     "keys.page": lambda tx, tenant, of: tx.keys.page(tenant, limit=10),
     "keys.list": lambda tx, tenant, of: tx.keys.list(tenant),
     "keys.webhook_secret": lambda tx, tenant, of: tx.keys.webhook_secret(tenant),

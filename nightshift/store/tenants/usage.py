@@ -1,0 +1,93 @@
+"""Statements about usage: sums per tenant, model and day, written with the results that they count."""
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from nightshift.jobs import Usage
+from nightshift.store import tables
+from nightshift.tenants.usage import DailyUsage
+
+usage = tables.usage
+
+_SUMS: Final = ("succeeded", "failed", "prompt_tokens", "cached_tokens", "completion_tokens")
+_Key = tuple[str, str, str]  # tenant, model, day
+
+
+class UsageSums:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._added: dict[_Key, list[int]] = {}
+
+    def add(self, of_tenant: str, model: str, day: date, succeeded: int, failed: int, tokens: Usage) -> None:
+        """Count results that this transaction records. Written at its end (`write`)."""
+        amounts = (
+            succeeded, failed, tokens.prompt_tokens, tokens.cached_tokens, tokens.completion_tokens
+        )  # fmt: skip
+        before = self._added.setdefault((of_tenant, model, day.isoformat()), [0] * len(_SUMS))
+        for place, amount in enumerate(amounts):
+            before[place] += amount
+
+    def write(self) -> None:
+        """Write what was added: after all else, and in one order, so that transactions which count for the
+        same tenants wait for each other shortly and never in a circle.
+        """
+        for tenant, model, day in sorted(self._added):
+            self._upsert(tenant, model, day, self._added[tenant, model, day])
+        self._added.clear()
+
+    def list(
+        self,
+        tenant_id: str | None,
+        *,
+        limit: int,
+        since: date,
+        until: date,
+        model: str | None = None,
+        after: tuple[date, str] | None = None,
+    ) -> Sequence[DailyUsage]:
+        """One tenant's or all tenants', of these days (both included), newest day first, then by model.
+
+        `after`: day and model of the last one on the previous page of one tenant.
+        """
+        wanted = select(usage).where(usage.c.day >= since.isoformat(), usage.c.day <= until.isoformat())
+        if tenant_id is not None:
+            wanted = wanted.where(usage.c.tenant_id == tenant_id)
+        if model is not None:
+            wanted = wanted.where(usage.c.model == model)
+        if after is not None:
+            wanted = wanted.where(_is_after(*after))
+        ordered = wanted.order_by(usage.c.day.desc(), usage.c.model, usage.c.tenant_id).limit(limit)
+        return [_to_usage(row) for row in self._connection.execute(ordered)]
+
+    def _upsert(self, tenant: str, model: str, day: str, amounts: Sequence[int]) -> None:
+        dialect = postgresql if self._connection.dialect.name == "postgresql" else sqlite
+        new = dialect.insert(usage).values(
+            tenant_id=tenant, model=model, day=day, **dict(zip(_SUMS, amounts, strict=True))
+        )
+        sums = {name: usage.c[name] + new.excluded[name] for name in _SUMS}
+        self._connection.execute(
+            new.on_conflict_do_update(index_elements=["tenant_id", "day", "model"], set_=sums)
+        )
+
+
+def _is_after(day: date, model: str) -> ColumnElement[bool]:
+    """In the order of the list: days descend, models ascend."""
+    on_day = usage.c.day == day.isoformat()
+    return or_(usage.c.day < day.isoformat(), and_(on_day, usage.c.model > model))
+
+
+def _to_usage(row: Row[Any]) -> DailyUsage:
+    return DailyUsage(
+        tenant_id=row.tenant_id,
+        model=row.model,
+        day=date.fromisoformat(row.day),
+        succeeded=row.succeeded,
+        failed=row.failed,
+        prompt_tokens=row.prompt_tokens,
+        cached_tokens=row.cached_tokens,
+        completion_tokens=row.completion_tokens,
+    )

@@ -1,0 +1,96 @@
+"""GET /v1/usage: a tenant sees its own; administrators see a tenant's."""
+
+from collections.abc import Iterator
+from datetime import date, timedelta
+
+import httpx
+import pytest
+
+from nightshift.jobs import Usage
+from nightshift.store import Store
+from nightshift.tenants.usage import usage_day
+from tests.integration.api.conftest import KeyMaker
+from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+
+
+@pytest.fixture
+def today(store: Store) -> date:
+    """After a count for today, and one for forty days before."""
+    with store.transaction() as tx:
+        day = usage_day(tx.now())
+        tx.usage.add("acme", "demo", day, 3, 1, Usage(30, 12, 6))
+        tx.usage.add("acme", "old/demo", day - timedelta(days=40), 1, 0, Usage(1, 1, 0))
+    return day
+
+
+@pytest.fixture
+def acme(base_url: str, make_key: KeyMaker) -> Iterator[httpx.Client]:
+    headers = {"authorization": f"Bearer {make_key('acme')}"}
+    with httpx.Client(base_url=base_url, headers=headers, trust_env=False) as client:
+        yield client
+
+
+def test_a_tenant_sees_its_own_usage_of_thirty_days(
+    acme: httpx.Client, http: httpx.Client, today: date
+) -> None:
+    shown = acme.get("/v1/usage").json()
+
+    assert shown["data"] == [
+        {
+            "id": f"{today}/demo",
+            "object": "usage",
+            "tenant": "acme",
+            "day": str(today),
+            "model": "demo",
+            "succeeded": 3,
+            "failed": 1,
+            "prompt_tokens": 30,
+            "cached_tokens": 6,
+            "completion_tokens": 12,
+            "total_tokens": 42,
+        }
+    ]
+    assert http.get("/v1/usage").json()["data"] == []  # another tenant's
+
+
+def test_usage_is_asked_for_by_days_and_model_in_pages(acme: httpx.Client, today: date) -> None:
+    since = str(today - timedelta(days=40))
+    first = acme.get("/v1/usage", params={"since": since, "limit": 1}).json()
+    rest = acme.get("/v1/usage", params={"since": since, "limit": 1, "after": first["last_id"]}).json()
+    of_old = acme.get("/v1/usage", params={"since": since, "until": since, "model": "old/demo"}).json()
+
+    assert [each["model"] for each in first["data"] + rest["data"]] == ["demo", "old/demo"]
+    assert (first["has_more"], rest["has_more"]) == (True, False)
+    assert of_old["data"] == rest["data"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("since", "yesterday"), ("since", "2999-01-01"), ("until", "1"), ("after", "x"), ("limit", "1001")],
+)
+def test_a_parameter_that_is_wrong_is_refused_by_name(
+    shared_http: httpx.Client, name: str, value: str
+) -> None:
+    refused = shared_http.get("/v1/usage", params={name: value})
+
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+
+
+def test_administrators_see_a_tenants_usage(admin: httpx.Client, acme: httpx.Client, today: date) -> None:
+    admin.post("/v1/tenants", json={"name": "acme"})
+
+    assert admin.get("/v1/tenants/acme/usage").json() == acme.get("/v1/usage").json()
+    assert admin.get("/v1/tenants/unknown/usage").status_code == 404
+
+
+def test_an_answer_is_counted(http: httpx.Client, worker: FakeWorker) -> None:
+    asked = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "one two"}]}
+    told = http.post("/v1/chat/completions", json=asked).json()["usage"]
+
+    [used] = http.get("/v1/usage").json()["data"]
+
+    assert (used["model"], used["succeeded"], used["failed"]) == (CHAT_MODEL, 1, 0)
+    assert (used["prompt_tokens"], used["completion_tokens"]) == (
+        told["prompt_tokens"],
+        told["completion_tokens"],
+    )
