@@ -78,5 +78,6 @@ class _RequestRecord:
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers["x-request-id"] = self.request_id
+            headers["openai-processing-ms"] = str(round(1000 * (time.monotonic() - self.began_s)))
             headers["x-content-type-options"] = "nosniff"
         await self._send(message)

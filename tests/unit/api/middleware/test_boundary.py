@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics import HttpMetrics
+from api.middleware import boundary
 from api.middleware.boundary import Boundary
 
 
@@ -41,6 +43,15 @@ def test_an_unexpected_error_is_a_500_that_gives_nothing_away(caplog: pytest.Log
     (failure,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert failure.exc_info is not None
     assert vars(failure)["request_id"] == answer.headers["x-request-id"]
+
+
+def test_an_answer_says_how_long_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    times_s = iter((10.0, 10.25, 11.0))
+    monkeypatch.setattr(boundary, "time", SimpleNamespace(monotonic=lambda: next(times_s)))
+
+    answer = get(Boundary(failing, HttpMetrics()))
+
+    assert answer.headers["openai-processing-ms"] == "250"
 
 
 def test_an_answer_that_has_begun_is_cut_off_rather_than_mended() -> None:
