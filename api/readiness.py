@@ -11,6 +11,7 @@ from typing import Final
 
 from api.services import Services
 from nightshift.errors import NightshiftError
+from nightshift.jobs.leases import SCHEDULER_DUTY
 from nightshift.store.databases.migrate import serves
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ def check_parts(services: Services) -> Sequence[Part]:
         Part("database", True, database),
         Part("storage", True, _problem_with_storage(services)),
         Part("queue", False, _problem_with_queue(services)),
+        Part("scheduler", False, database or _problem_with_scheduler(services)),
         Part("worker", needs_worker, database or _problem_with_workers(services)),
     )
 
@@ -66,6 +68,16 @@ def _problem_with_queue(services: Services) -> str | None:
         services.queue.ping()
     except NightshiftError as error:
         return _logged("queue", error)
+    return None
+
+
+def _problem_with_scheduler(services: Services) -> str | None:
+    with services.store.snapshot() as tx:
+        leader, now = tx.leadership.of(SCHEDULER_DUTY), tx.now()
+    if leader is None or leader.expires_at <= now:
+        return "no scheduler leads"
+    if leader.stalled is not None:
+        return f"its duty '{leader.stalled}' stands still: it has not ended for NIGHTSHIFT_DUTY_STALLED_S"
     return None
 
 

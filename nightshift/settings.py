@@ -219,6 +219,7 @@ class SchedulerSettings(RowSettings):
     leader_ttl_s: Seconds = 15.0  # a dead leader is replaced after this
     leader_trust_s: Seconds = 10.0  # without a renewal, the leader stops
     leader_attempt_s: Seconds = 3.0  # between attempts to become or stay leader
+    duty_stalled_s: Seconds = 900.0  # /readyz names a duty that has not ended for longer
     ring_after_s: Seconds = 10.0  # queued work is rung again after this
     retention_interval_s: Seconds = 300.0  # between passes over unreferenced objects
     # An unreferenced object is collected after this age.

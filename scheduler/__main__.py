@@ -106,7 +106,13 @@ class Service:
         """Raises ConfigurationError."""
         self._stop = stop
         self._leader_id = f"{socket.gethostname()[:20]}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._elector = elector = Elector(parts.store, self._leader_id, _leadership(settings))
+        self._tickers: Sequence[Ticker] = ()
+        self._elector = elector = Elector(
+            parts.store,
+            self._leader_id,
+            _leadership(settings),
+            stalled=lambda: loop.stalled(self._tickers, settings.duty_stalled_s),
+        )
         self.metrics = DutyMetrics(lambda: elector.is_leading)
         self._work = WorkWatch(parts.store, parts.store.changes(), lambda: elector.is_leading)
         self._config = _loop_config(WorkerSettings())

@@ -20,6 +20,8 @@ from nightshift.backoff import Backoff
 Term = NewType("Term", int)
 FIRST_TERM: Final = Term(1)
 
+SCHEDULER_DUTY: Final = "scheduler"  # what schedulers are elected for
+
 RETRY: Final = Backoff(first_s=1.0, longest_s=60.0)
 RETRY_JITTER: Final = 0.2  # spreads retries of work that failed at the same time
 

@@ -354,6 +354,7 @@ leadership = Table(
     Column("leader_id", _Id, nullable=False),
     Column("term", Integer, nullable=False),
     Column("expires_at", UtcTimestamp, nullable=False),
+    Column("stalled", String(64)),  # a part of the leader's work that stands still, as it last said
 )
 
 # Rows in flight at a worker's loss, and how often. A finished row has none.

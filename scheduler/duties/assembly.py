@@ -97,6 +97,10 @@ class Assembly:
         self.interval_s = config.interval_s
         self.wait_until_idle = self._pool.wait_until_idle
 
+    @property
+    def blocked_s(self) -> float:
+        return self._pool.blocked_s
+
     def run_once(self, now: datetime) -> Assembled:
         """Start work on jobs whose shards have all ended."""
         finalizing = self._mark_finalizing(now)

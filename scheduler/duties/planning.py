@@ -98,6 +98,10 @@ class Planning:
         self.interval_s = config.interval_s
         self.wait_until_idle = self._pool.wait_until_idle
 
+    @property
+    def blocked_s(self) -> float:
+        return self._pool.blocked_s
+
     def run_once(self, now: datetime) -> Planned:
         self._notice_stops()
         pass_ = self._pool.run_once(now, self._first_of_each_tenant())

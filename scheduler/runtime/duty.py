@@ -45,6 +45,15 @@ class RunsInBackground(Protocol):
         """False: work is still under way."""
 
 
+@runtime_checkable
+class FillsThreads(Protocol):
+    """It works on jobs in a limited number of threads."""
+
+    @property
+    def blocked_s(self) -> float:
+        """How long every thread has been busy without one becoming free; 0: one is free."""
+
+
 class Every:
     """Limits something to one pass per interval."""
 

@@ -16,15 +16,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
 
 from nightshift.errors import DatabaseUnavailable
-from nightshift.jobs.leases import Lead, Term
+from nightshift.jobs.leases import SCHEDULER_DUTY, Lead, Term
 from nightshift.store import Store
 
 log = logging.getLogger(__name__)
-
-DUTY: Final = "scheduler"
 
 
 @dataclass(frozen=True)
@@ -48,12 +45,16 @@ class Elector:
         leader_id: str,
         config: LeadershipConfig = LeadershipConfig(),
         clock: Callable[[], float] = time.monotonic,
+        stalled: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`clock` is monotonic, in seconds; `leader_id` is unique to this process."""
+        """`clock` is monotonic, in seconds; `leader_id` is unique to this process. Each renewal says what
+        `stalled` names as standing still.
+        """
         self._store = store
         self._leader_id = leader_id
         self._config = config
         self._clock = clock
+        self._stalled = stalled
         self._term: Term | None = None
         self._trusted_until_s = float("-inf")
 
@@ -66,7 +67,7 @@ class Elector:
     def lead(self) -> Lead | None:
         """What guards a write of the leader; None: another may lead. For any thread."""
         term = self._term
-        return Lead(DUTY, self._leader_id, term) if term is not None and self.is_leading else None
+        return Lead(SCHEDULER_DUTY, self._leader_id, term) if term is not None and self.is_leading else None
 
     def attempt(self) -> bool:
         """Take or renew the lead. Raises DatabaseUnavailable; earlier trust then holds to its deadline."""
@@ -90,7 +91,7 @@ class Elector:
         if term is None:
             return
         with self._store.transaction() as tx:
-            tx.leadership.resign(DUTY, self._leader_id, term, tx.now())
+            tx.leadership.resign(SCHEDULER_DUTY, self._leader_id, term, tx.now())
 
     def run(self, stop: threading.Event) -> None:
         """Attempt until told to stop, then resign. No error ends it."""
@@ -114,13 +115,14 @@ class Elector:
             return None
         with self._store.transaction() as tx:
             until = tx.now() + timedelta(seconds=self._config.ttl_s)
-            return self._term if tx.leadership.renew(DUTY, self._leader_id, self._term, until) else None
+            is_held = tx.leadership.renew(SCHEDULER_DUTY, self._leader_id, self._term, until, self._stalled())
+            return self._term if is_held else None
 
     def _acquired(self) -> Term | None:
         with self._store.transaction() as tx:
             now = tx.now()
             until = now + timedelta(seconds=self._config.ttl_s)
-            return tx.leadership.acquire(DUTY, self._leader_id, now, until)
+            return tx.leadership.acquire(SCHEDULER_DUTY, self._leader_id, now, until)
 
     def _step_down(self, why: str) -> None:
         if self._term is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nightshift.backoff import Backoff
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.store import Store
-from scheduler.runtime.duty import Duty, Interrupted, RunsInBackground
+from scheduler.runtime.duty import Duty, FillsThreads, Interrupted, RunsInBackground
 from scheduler.runtime.work_watch import WorkWatch
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ class Ticker:
         is_leading: IsLeading,
         config: LoopConfig = LoopConfig(),
         observe: Observe = lambda duty, seconds, succeeded: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.duty = duty
         self._store = store
@@ -60,6 +61,15 @@ class Ticker:
         self._config = config
         self._observe = observe
         self._failures = 0
+        self._clock = clock
+        self._began_s: float | None = None  # the pass under way
+
+    @property
+    def standing_s(self) -> float:
+        """How long the pass under way has lasted, or its threads have been blocked. For any thread."""
+        began_s = self._began_s
+        pass_s = 0.0 if began_s is None else self._clock() - began_s
+        return max(pass_s, self.duty.blocked_s) if isinstance(self.duty, FillsThreads) else pass_s
 
     def run(self, stop: threading.Event, work: WorkWatch) -> None:
         """Each idle period begins with a pass, which counts what ended before."""
@@ -75,6 +85,7 @@ class Ticker:
             self._failures = 0
             return Pause(self._config.standby_s)
         started_s = time.monotonic()
+        self._began_s = self._clock()
         try:
             has_more = self._run_duty()
         except Interrupted:
@@ -82,6 +93,8 @@ class Ticker:
         except Exception as error:  # noqa: BLE001 - the next pass tries again
             self._observe(self.duty.name, time.monotonic() - started_s, False)
             return Pause(self._failed(error))
+        finally:
+            self._began_s = None
         self._observe(self.duty.name, time.monotonic() - started_s, True)
         self._failures = 0
         return Pause(0.0) if has_more else Pause(self.duty.interval_s, self._config.idle_s)
@@ -107,6 +120,13 @@ class Ticker:
             extra={"action": "duty_failed", "duty": self.duty.name, "failures": self._failures},
         )
         return pause_s
+
+
+def stalled(tickers: Sequence[Ticker], after_s: float) -> str | None:
+    """A duty that has stood still for longer than this, the longest first."""
+    standing = {ticker.duty.name: ticker.standing_s for ticker in tickers}
+    longest = max(standing, key=standing.__getitem__, default=None)
+    return longest if longest is not None and standing[longest] > after_s else None
 
 
 def run(

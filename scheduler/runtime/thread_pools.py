@@ -5,6 +5,7 @@ A pass only starts work: a large input delays no small one. A job whose work fai
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -67,12 +68,15 @@ class JobPool:
         work: Work,
         config: JobPoolConfig = JobPoolConfig(),
         may_start: MayStart = lambda job, under_way: True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
         self._fetch_waiting = fetch_waiting
         self._work = work
         self._config = config
         self._may_start = may_start
+        self._clock = clock
+        self._changed_at_s = clock()  # when a job last began or ended
         self._busy: dict[str, Job] = {}
         self._backoffs: dict[str, _Failures] = {}
         self._outcomes: Counter[str] = Counter()
@@ -95,6 +99,13 @@ class JobPool:
         with self._changed:
             return len(self._busy) >= self._config.threads_max
 
+    @property
+    def blocked_s(self) -> float:
+        """How long every thread has been busy without one becoming free; 0: one is free."""
+        with self._changed:
+            is_full = len(self._busy) >= self._config.threads_max
+            return self._clock() - self._changed_at_s if is_full else 0.0
+
     def start(self, job: Job, now: datetime) -> bool:
         """False: it is under way or in backoff, all threads are busy, or `may_start` said no.
 
@@ -107,6 +118,7 @@ class JobPool:
             if not self._may_start(job, list(self._busy.values())):
                 return False
             self._busy[job.id] = job
+            self._changed_at_s = self._clock()
         thread = threading.Thread(target=self._run, args=(job,), name=f"{self._name}-{job.id}", daemon=True)
         try:
             thread.start()
@@ -177,6 +189,7 @@ class JobPool:
     def _ended(self, job_id: str, outcome: str | None) -> None:
         with self._changed:
             del self._busy[job_id]
+            self._changed_at_s = self._clock()
             before = self._backoffs.pop(job_id, None)
             if outcome == POSTPONED:
                 self._backoffs[job_id] = _Failures(count=before.count + 1 if before else 1)

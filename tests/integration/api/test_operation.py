@@ -11,6 +11,7 @@ from api.app import create_app
 from api.services import AppSettings
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import Counts, JobState
+from nightshift.jobs.leases import SCHEDULER_DUTY
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import DeliveryAttempt, DeliveryState
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
@@ -23,16 +24,42 @@ from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
 
 
-def test_a_complete_service_is_ready_and_that_needs_no_key(base_url: str, worker: FakeWorker) -> None:
+def lead(store: Store, stalled: str | None = None) -> None:
+    """A scheduler leads, for a day."""
+    with store.transaction() as tx:
+        until = tx.now() + timedelta(days=1)
+        term = tx.leadership.acquire(SCHEDULER_DUTY, "leader", tx.now(), until)
+        assert term is not None
+        assert tx.leadership.renew(SCHEDULER_DUTY, "leader", term, until, stalled)
+
+
+def test_a_complete_service_is_ready_and_that_needs_no_key(
+    base_url: str, worker: FakeWorker, store: Store
+) -> None:
+    lead(store)
+
     ready = httpx.get(f"{base_url}/readyz", trust_env=False)
 
     assert ready.status_code == 200
     assert ready.json() == {
         "status": "ready",
-        "parts": {"database": "ok", "storage": "ok", "queue": "ok", "worker": "ok"},
+        "parts": {"database": "ok", "storage": "ok", "queue": "ok", "scheduler": "ok", "worker": "ok"},
         "reasons": [],
     }
     assert httpx.get(f"{base_url}/healthz", trust_env=False).json() == {"status": "alive"}
+
+
+def test_without_a_scheduler_or_with_one_whose_duty_stands_still_it_is_degraded(
+    base_url: str, worker: FakeWorker, store: Store
+) -> None:
+    without = httpx.get(f"{base_url}/readyz", trust_env=False)
+    lead(store, stalled="planning")
+    standing = httpx.get(f"{base_url}/readyz", trust_env=False)
+
+    assert [answer.status_code for answer in (without, standing)] == [200, 200]
+    assert [answer.json()["status"] for answer in (without, standing)] == ["degraded", "degraded"]
+    assert without.json()["reasons"] == ["scheduler: no scheduler leads"]
+    assert "duty 'planning' stands still" in standing.json()["reasons"][0]
 
 
 def test_without_a_worker_it_is_degraded_and_if_one_is_needed_not_ready(
@@ -47,7 +74,7 @@ def test_without_a_worker_it_is_degraded_and_if_one_is_needed_not_ready(
 
     assert [answer.status_code for answer in answers] == [200, 503]
     assert [answer.json()["status"] for answer in answers] == ["degraded", "unavailable"]
-    assert answers[1].json()["reasons"] == ["worker: no worker is ready"]
+    assert "worker: no worker is ready" in answers[1].json()["reasons"]
 
 
 def test_with_an_old_schema_it_is_not_ready(base_url: str, store: Store) -> None:

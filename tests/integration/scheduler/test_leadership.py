@@ -2,6 +2,7 @@
 
 import threading
 
+from nightshift.jobs.leases import SCHEDULER_DUTY
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import upgrade
@@ -20,6 +21,23 @@ def test_of_two_schedulers_one_leads(store: Store, clock: FakeClock) -> None:
     first, second = elector(store, clock, "first"), elector(store, clock, "second")
     assert (first.attempt(), second.attempt()) == (True, False)
     assert (first.is_leading, second.is_leading) == (True, False)
+
+
+def test_a_leader_says_what_stands_still_until_another_leads(store: Store, clock: FakeClock) -> None:
+    first = Elector(store, "first", CONFIG, lambda: clock.now.timestamp(), stalled=lambda: "planning")
+    first.attempt()
+    first.attempt()
+    with store.snapshot() as tx:
+        said = tx.leadership.of(SCHEDULER_DUTY)
+    clock.advance(seconds=CONFIG.ttl_s)
+    elector(store, clock, "second").attempt()
+    with store.snapshot() as tx:
+        later = tx.leadership.of(SCHEDULER_DUTY)
+
+    assert said is not None
+    assert later is not None
+    assert (said.leader_id, said.stalled) == ("first", "planning")
+    assert (later.leader_id, later.stalled) == ("second", None)
 
 
 def test_a_leader_that_renews_goes_on_leading(store: Store, clock: FakeClock) -> None:

@@ -15,9 +15,9 @@ from typing import IO, Any
 import pytest
 
 from nightshift.jobs import JobState
+from nightshift.jobs.leases import SCHEDULER_DUTY
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
-from scheduler.runtime.leadership import DUTY
 from tests.integration.scheduler.scheduling import Place
 
 NO_REDIS = "redis://127.0.0.1:1/0"
@@ -100,9 +100,9 @@ def test_a_scheduler_leads_for_as_long_as_it_is_configured_to(
         term = leader.says("leadership_gained")["term"]
         with place.store.transaction() as tx:
             tomorrow = tx.now() + timedelta(days=1)
-            assert not tx.leadership.acquire(DUTY, "another", tomorrow, tomorrow)
+            assert not tx.leadership.acquire(SCHEDULER_DUTY, "another", tomorrow, tomorrow)
             after_that = tomorrow + timedelta(days=1)
-            assert tx.leadership.acquire(DUTY, "another", after_that, after_that) == term + 1
+            assert tx.leadership.acquire(SCHEDULER_DUTY, "another", after_that, after_that) == term + 1
 
 
 @pytest.mark.parametrize(

@@ -190,3 +190,35 @@ def test_every_does_not_wait_for_a_clock_that_was_set_back() -> None:
     assert rarely.is_due(at)
     assert rarely.is_due(at.replace(hour=10))
     assert [rarely.is_due(at.replace(hour=10, minute=minute)) for minute in (0, 1)] == [False, True]
+
+
+def test_a_duty_whose_pass_does_not_end_is_named_once_it_has_lasted_too_long() -> None:
+    clock_s = 0.0
+    named: list[str | None] = []
+
+    def look() -> Result:
+        nonlocal clock_s
+        for passed_s in (10.0, 1.0):
+            clock_s += passed_s
+            named.append(loop.stalled(tickers, after_s=10.0))
+        return Swept()
+
+    tickers = [
+        Ticker(duty, cast(Store, FakeStore()), lambda: True, CONFIG, clock=lambda: clock_s)
+        for duty in (FakeDuty(name="resting"), FakeDuty(look))
+    ]
+    for each in tickers:
+        each.tick()
+
+    assert named == [None, "sweeping"]
+    assert loop.stalled(tickers, after_s=10.0) is None
+
+
+def test_a_duty_all_of_whose_threads_are_held_is_named_though_its_passes_end() -> None:
+    @dataclass
+    class Filled(FakeDuty):
+        blocked_s: float = 11.0
+
+    tickers = [ticker(Filled())]
+    assert loop.stalled(tickers, after_s=12.0) is None
+    assert loop.stalled(tickers, after_s=10.0) == "sweeping"

@@ -71,6 +71,25 @@ def test_no_more_jobs_are_started_than_there_are_threads() -> None:
     assert pool.take_outcomes() == {}
 
 
+def test_it_is_blocked_from_the_last_change_on_while_no_thread_is_free() -> None:
+    released, clock_s = threading.Event(), 0.0
+
+    def work(job: Job) -> str:
+        released.wait(IDLE_S)
+        return "done"
+
+    pool = JobPool("working", lambda limit, after: [], work, CONFIG, clock=lambda: clock_s)
+    pool.start(a_job(), STARTS_AT)
+    clock_s = 5.0
+    assert pool.blocked_s == 0.0
+    pool.start(a_job(), STARTS_AT)
+    clock_s = 12.0
+    assert pool.blocked_s == 7.0
+    released.set()
+    assert pool.wait_until_idle(IDLE_S)
+    assert pool.blocked_s == 0.0
+
+
 def test_a_job_that_failed_is_retried_after_growing_pauses() -> None:
     def work(job: Job) -> str:
         raise StorageUnavailable
