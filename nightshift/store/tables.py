@@ -172,6 +172,8 @@ job = Table(
     ),  # generated, lost, and again
     Column("planning_attempts", Integer, nullable=False, server_default=text("0")),  # without a known end
     Index("ix_job_listing", "tenant_id", "kind", "created_at", "id"),
+    Index("ix_job_newest", "tenant_id", "created_at", "id"),
+    Index("ix_job_of_state", "tenant_id", "state", "created_at", "id"),
     Index("ix_job_active", "state", "kind", "priority_rank"),
     Index("ix_job_repeat", "tenant_id", "fingerprint", "created_at"),
 )

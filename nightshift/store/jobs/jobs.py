@@ -1,6 +1,6 @@
 """Statements about jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,6 +10,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
+    Select,
     and_,
     bindparam,
     func,
@@ -136,17 +137,9 @@ class Jobs:
         priority: PriorityClass | None = None,
     ) -> Sequence[Job]:
         """Newest first, in a total order. `after`: the last job of the previous page."""
-        wanted = select(job).where(job.c.tenant_id == tenant_id)
-        for column, value in (
-            (job.c.kind, kind), (job.c.face, face), (job.c.state, state), (job.c.priority, priority)
-        ):  # fmt: skip
-            if value is not None:
-                wanted = wanted.where(column == value)
-        if after is not None:
-            order = (job.c.created_at, job.c.id)
-            wanted = wanted.where(tuple_(*order) < _position(order, (after.created_at, after.id)))
-        ordered = wanted.order_by(job.c.created_at.desc(), job.c.id.desc()).limit(limit)
-        return [to_job(row) for row in self._connection.execute(ordered)]
+        filters = {"kind": kind, "face": face, "state": state, "priority": priority}
+        rows = self._connection.execute(listing(tenant_id, limit, after, filters))
+        return [to_job(row) for row in rows]
 
     def find_repeat(self, tenant_id: str, fingerprint: str, created_since: datetime) -> Job | None:
         """The newest job with this fingerprint since then, for a client's retry."""
@@ -419,6 +412,20 @@ class Jobs:
 
     def _update(self, *guards: ColumnElement[bool], **values: Any) -> bool:
         return self._connection.execute(update(job).where(*guards).values(**values)).rowcount == 1
+
+
+def listing(
+    tenant_id: str, limit: int, after: Job | None, filters: Mapping[str, str | None]
+) -> Select[tuple[Any, ...]]:
+    """A tenant's jobs, newest first, with these values in these columns; an index gives the order."""
+    wanted = select(job).where(job.c.tenant_id == tenant_id)
+    for name, value in filters.items():
+        if value is not None:
+            wanted = wanted.where(job.c[name] == value)
+    if after is not None:
+        order = (job.c.created_at, job.c.id)
+        wanted = wanted.where(tuple_(*order) < _position(order, (after.created_at, after.id)))
+    return wanted.order_by(job.c.created_at.desc(), job.c.id.desc()).limit(limit)
 
 
 def _position(order: Sequence[Column[Any]], values: Sequence[Any]) -> ColumnElement[Any]:

@@ -5,12 +5,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Select
 
 from nightshift.jobs import Counts, Face, Job, JobKind, JobState, StopReason, Usage, Webhook
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store
-from nightshift.store.jobs.jobs import Backlog
+from nightshift.store.databases.database import Database
+from nightshift.store.jobs.jobs import Backlog, listing
 from nightshift.testing import (
     FakeClock,
     a_spec,
@@ -64,6 +66,42 @@ def test_pages_show_every_job_once_newest_first_however_many_share_a_moment(
 
     in_order = sorted(jobs, key=lambda job: (job.created_at, job.id), reverse=True)
     assert [job for page in pages for job in page] == in_order
+
+
+@pytest.mark.parametrize(
+    ("filters", "index"),
+    [
+        ({}, "ix_job_newest"),
+        ({"priority": PriorityClass.BACKGROUND}, "ix_job_newest"),
+        ({"kind": JobKind.BULK}, "ix_job_listing"),
+        ({"kind": JobKind.BULK, "face": Face.OPENAI}, "ix_job_listing"),
+        ({"state": JobState.FAILED}, "ix_job_of_state"),
+    ],
+)
+@pytest.mark.parametrize("is_first_page", [True, False])
+def test_a_page_of_jobs_is_read_in_the_order_of_an_index_without_sorting(
+    store: Store, filters: dict[str, Any], index: str, is_first_page: bool
+) -> None:
+    statement = listing("default", 101, None if is_first_page else submit(store), filters)
+
+    plan = explained(store.database, statement)
+
+    # PostgreSQL chooses between these by its statistics, which an empty table has none of.
+    assert index in plan or "Index Scan Backward using ix_job_newest" in plan
+    assert "TEMP B-TREE" not in plan  # SQLite's word for a sort
+    assert "Sort" not in plan
+
+
+def explained(database: Database, statement: Select[Any]) -> str:
+    """How the database would read it from a table too large to read whole."""
+    with database.write() as connection:
+        dialect = connection.dialect
+        sql = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
+        if dialect.name == "sqlite":
+            return str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}").all())
+        for way in ("seqscan", "bitmapscan", "sort", "incremental_sort"):
+            connection.exec_driver_sql(f"SET LOCAL enable_{way} = off")
+        return str(connection.exec_driver_sql(f"EXPLAIN {sql}").all())
 
 
 @pytest.mark.parametrize(
