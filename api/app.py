@@ -18,7 +18,7 @@ from api.responses.documentation import document
 from api.responses.errors import install_error_handlers
 from api.routes import dead_letters, deliveries, events, health, jobs, results, webhooks, workers
 from api.services import AppSettings, open_services, try_settings
-from api.tenants import keys, tenants, usage
+from api.tenants import audit, keys, tenants, usage
 from nightshift.observability import set_up_logging
 from nightshift.processes.starting import starting
 
@@ -39,6 +39,7 @@ ROUTERS = (
     tenants.router,
     keys.router,
     usage.router,
+    audit.router,
     health.router,
 )
 

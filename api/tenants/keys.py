@@ -8,14 +8,8 @@ from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
 from api.tenants.bodies import CreatedKeyObject, KeyCreate, KeyObject, KeyPage, KeyRotate, parsed
-from nightshift.lifecycle.tenants import (
-    CreatedKey,
-    create_key,
-    get_key,
-    get_tenant,
-    revoke_key,
-    rotate_key,
-)
+from api.tenants.tenants import acting
+from nightshift.lifecycle.tenants import CreatedKey, get_key, get_tenant
 from nightshift.store import Transaction
 from nightshift.tenants.keys import ApiKey
 
@@ -27,12 +21,15 @@ router = APIRouter(prefix="/v1/tenants/{tenant}/keys", tags=["Tenants"])
 )
 async def create(tenant: str, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
     asked = parsed(KeyCreate, body)
+    after_s = asked.expires_after_s
 
     def make(tx: Transaction) -> CreatedKey:
-        now = tx.now()
-        after_s = asked.expires_after_s
-        expires_at = None if after_s is None else now + timedelta(seconds=after_s)
-        return create_key(tx, tenant, now, name=asked.name, scopes=asked.scopes, expires_at=expires_at)
+        return acting(tx, caller).create_key(
+            tenant,
+            name=asked.name,
+            scopes=asked.scopes,
+            lasts=None if after_s is None else timedelta(seconds=after_s),
+        )
 
     return _created(await run_in_threadpool(services.store.run, make))
 
@@ -64,14 +61,14 @@ async def rotate(
 ) -> Response:
     overlap = timedelta(seconds=parsed(KeyRotate, body).overlap_s)
     created = await run_in_threadpool(
-        services.store.run, lambda tx: rotate_key(tx, get_key(tx, tenant, key_id), overlap, tx.now())
+        services.store.run, lambda tx: acting(tx, caller).rotate_key(get_key(tx, tenant, key_id), overlap)
     )
     return _created(created)
 
 
 @router.post("/{key_id}/revoke", summary="Revoke a key", response_model=KeyObject)
 def revoke(tenant: str, key_id: str, services: ServicesDep, caller: CallerDep) -> Response:
-    return _shown(services.store.run(lambda tx: revoke_key(tx, get_key(tx, tenant, key_id), tx.now())))
+    return _shown(services.store.run(lambda tx: acting(tx, caller).revoke_key(get_key(tx, tenant, key_id))))
 
 
 def _shown(key: ApiKey) -> Response:

@@ -40,6 +40,7 @@ NEEDED: Final[Mapping[tuple[str, str], Scope]] = {
     ("GET", "/v1/workers"): Scope.READ,
     ("GET", "/v1/usage"): Scope.READ,
     ("GET", "/v1/tenants/{tenant}/usage"): Scope.ADMIN,
+    ("GET", "/v1/audit"): Scope.ADMIN,
     ("POST", "/v1/tenants"): Scope.ADMIN,
     ("GET", "/v1/tenants"): Scope.ADMIN,
     ("GET", "/v1/tenants/{tenant}"): Scope.ADMIN,

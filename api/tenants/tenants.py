@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
+from api.authentication import Caller
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
 from api.tenants.bodies import (
     DeletedTenant,
@@ -13,7 +14,9 @@ from api.tenants.bodies import (
     TenantUpdate,
     parsed,
 )
-from nightshift.lifecycle.tenants import create_tenant, delete_tenant, get_tenant, update_tenant
+from nightshift.lifecycle.tenants import Administration, get_tenant
+from nightshift.store import Transaction
+from nightshift.tenants.audit import Actor
 from nightshift.tenants.tenant import Tenant
 
 router = APIRouter(prefix="/v1/tenants", tags=["Tenants"])
@@ -23,7 +26,8 @@ router = APIRouter(prefix="/v1/tenants", tags=["Tenants"])
 async def create(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
     asked = parsed(TenantCreate, body)
     made = await run_in_threadpool(
-        services.store.run, lambda tx: create_tenant(tx, asked.name, asked.description, tx.now())
+        services.store.run,
+        lambda tx: acting(tx, caller).create_tenant(asked.name, asked.description),
     )
     return _shown(made, 201)
 
@@ -48,8 +52,8 @@ async def update(tenant: str, services: ServicesDep, caller: CallerDep, body: Bo
     asked = parsed(TenantUpdate, body)
     changed = await run_in_threadpool(
         services.store.run,
-        lambda tx: update_tenant(
-            tx, tenant, tx.now(), description=asked.description, disabled=asked.disabled
+        lambda tx: acting(tx, caller).update_tenant(
+            tenant, description=asked.description, disabled=asked.disabled
         ),
     )
     return _shown(changed)
@@ -57,8 +61,13 @@ async def update(tenant: str, services: ServicesDep, caller: CallerDep, body: Bo
 
 @router.delete("/{tenant}", summary="Delete a tenant and revoke its keys", response_model=DeletedTenant)
 def delete(tenant: str, services: ServicesDep, caller: CallerDep) -> Response:
-    services.store.run(lambda tx: delete_tenant(tx, tenant, tx.now()))
+    services.store.run(lambda tx: acting(tx, caller).delete_tenant(tenant))
     return JSONResponse(DeletedTenant(id=tenant).model_dump(mode="json"))
+
+
+def acting(tx: Transaction, caller: Caller) -> Administration:
+    """What the caller does is in the audit log under its key."""
+    return Administration(tx, Actor.of_key(caller.key_id))
 
 
 def _shown(tenant: Tenant, status_code: int = 200) -> Response:

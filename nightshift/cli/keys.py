@@ -8,6 +8,7 @@ import typer
 from nightshift.cli.session import DataDir, Json, operator_store
 from nightshift.cli.terminal import print_json, print_table, say
 from nightshift.errors import NotFound
+from nightshift.tenants.audit import Actor
 from nightshift.tenants.keys import DEFAULT_SCOPES, DEFAULT_TENANT, ApiKey, Scope
 
 if TYPE_CHECKING:
@@ -39,13 +40,17 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a key and print it, this once: only its hash is kept."""
-    from nightshift.lifecycle.tenants import create_key, ensure_tenant
+    from nightshift.lifecycle.tenants import Administration
 
     with operator_store(data_dir) as store, store.transaction() as tx:
-        now = tx.now()
-        expires_at = None if days is None else now + timedelta(days=days)
-        ensure_tenant(tx, tenant, now)
-        made = create_key(tx, tenant, now, name=name, scopes=scopes or DEFAULT_SCOPES, expires_at=expires_at)
+        administration = Administration(tx, Actor.of_user())
+        administration.ensure_tenant(tenant)
+        made = administration.create_key(
+            tenant,
+            name=name,
+            scopes=scopes or DEFAULT_SCOPES,
+            lasts=None if days is None else timedelta(days=days),
+        )
     _print_created(made, json)
 
 
@@ -80,13 +85,13 @@ def rotate(
     json: Json = False,
 ) -> None:
     """Replace a key: make one with the same name and scopes, and let the old one expire."""
-    from nightshift.lifecycle.tenants import rotate_key
+    from nightshift.lifecycle.tenants import Administration
 
     with operator_store(data_dir) as store, store.transaction() as tx:
         found = tx.keys.find(key_id)
         if found is None:
             raise NotFound(f"there is no key {key_id} that could be rotated", param="id")
-        made = rotate_key(tx, found, timedelta(hours=overlap_hours), tx.now())
+        made = Administration(tx, Actor.of_user()).rotate_key(found, timedelta(hours=overlap_hours))
     _print_created(made, json)
 
 
@@ -96,9 +101,13 @@ def revoke(
     data_dir: DataDir = None,
 ) -> None:
     """Revoke a key, from now on."""
+    from nightshift.lifecycle.tenants import Administration
+
     with operator_store(data_dir) as store, store.transaction() as tx:
-        if not tx.keys.revoke(key_id, tx.now()):
+        found = tx.keys.find(key_id)
+        if found is None or found.revoked_at is not None:
             raise NotFound(f"there is no key {key_id} that could be revoked", param="id")
+        Administration(tx, Actor.of_user()).revoke_key(found)
     say(f"revoked {key_id}")
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from nightshift.cli import (
+    audit,
     dlq,
     doctor,
     jobs,
@@ -45,6 +46,7 @@ app.add_typer(dlq.app, name="dlq")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
 app.command("usage")(usage.usage)
+app.command("audit")(audit.audit)
 app.add_typer(workers.app, name="workers")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("doctor")(doctor.doctor)

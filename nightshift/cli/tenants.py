@@ -6,6 +6,7 @@ import typer
 
 from nightshift.cli.session import DataDir, Json, operator_store
 from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.tenants.audit import Actor
 from nightshift.tenants.tenant import Tenant
 
 app = typer.Typer(
@@ -25,10 +26,10 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a tenant. It has no key yet."""
-    from nightshift.lifecycle.tenants import create_tenant
+    from nightshift.lifecycle.tenants import Administration
 
     with operator_store(data_dir) as store, store.transaction() as tx:
-        made = create_tenant(tx, name, description, tx.now())
+        made = Administration(tx, Actor.of_user()).create_tenant(name, description)
     _print(made, json)
 
 
@@ -71,20 +72,21 @@ def update(
     json: Json = False,
 ) -> None:
     """Describe a tenant otherwise, disable it, or enable it again."""
-    from nightshift.lifecycle.tenants import update_tenant
+    from nightshift.lifecycle.tenants import Administration
 
     with operator_store(data_dir) as store, store.transaction() as tx:
-        changed = update_tenant(tx, name, tx.now(), description=description, disabled=disabled)
+        administration = Administration(tx, Actor.of_user())
+        changed = administration.update_tenant(name, description=description, disabled=disabled)
     _print(changed, json)
 
 
 @app.command()
 def delete(name: Name, data_dir: DataDir = None) -> None:
     """Delete a tenant for good and revoke its keys. Its jobs must have ended; its name is not given again."""
-    from nightshift.lifecycle.tenants import delete_tenant
+    from nightshift.lifecycle.tenants import Administration
 
     with operator_store(data_dir) as store, store.transaction() as tx:
-        delete_tenant(tx, name, tx.now())
+        Administration(tx, Actor.of_user()).delete_tenant(name)
     say(f"deleted {name}")
 
 

@@ -9,6 +9,7 @@ from nightshift.cli.session import DataDir, Json, operator_store
 from nightshift.cli.terminal import print_json, print_table, say
 from nightshift.errors import NotFound
 from nightshift.fleet.workers import Worker, WorkerState
+from nightshift.tenants.audit import Action, Actor
 
 app = typer.Typer(help="List workers, and drain one.", no_args_is_help=True)
 
@@ -63,6 +64,7 @@ def drain(
                 "shows those there are",
                 param="id",
             )
+        tx.audit.record(Actor.of_user(), Action.WORKER_DRAINED, None, tx.now(), object_id=worker_id)
     say(f"{worker_id} will drain")
 
 

@@ -1,16 +1,22 @@
-"""What administrators do with tenants and their keys, for the API and the command line.
-
-Each function is one change in the caller's open transaction.
-"""
+"""What administrators do with tenants and their keys, for the API and the command line."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from nightshift.errors import Conflict, NotFound
+from nightshift.jobs import JsonObject
 from nightshift.store import Transaction
-from nightshift.tenants.keys import DEFAULT_SCOPES, DEFAULT_TENANT, ApiKey, Scope, check_tenant_name, new_key
+from nightshift.tenants.audit import Action, Actor
+from nightshift.tenants.keys import (
+    DEFAULT_SCOPES,
+    DEFAULT_TENANT,
+    ApiKey,
+    Scope,
+    check_tenant_name,
+    new_key,
+)
 from nightshift.tenants.tenant import Tenant, TenantState
 
 OVERLAP_S: Final = 86_400  # for which a rotated key is still valid
@@ -25,79 +31,12 @@ class CreatedKey:
     key: str
 
 
-def create_tenant(tx: Transaction, name: str, description: str, now: datetime) -> Tenant:
-    """Raises InvalidRequest, and Conflict if there is or was a tenant of this name."""
-    check_tenant_name(name, param="name")
-    new = Tenant(id=name, description=description, created_at=now)
-    if tx.tenants.insert(new):
-        return new
-    found = tx.tenants.find(name)
-    if found is not None and found.state is TenantState.DELETED:
-        raise Conflict(
-            f"A tenant '{name}' was deleted, and what it had may still be there: use another name.",
-            param="name",
-            code="tenant_deleted",
-        )
-    raise Conflict(f"There is a tenant '{name}' already.", param="name", code="tenant_exists")
-
-
 def get_tenant(tx: Transaction, name: str, param: str = "tenant") -> Tenant:
     """A tenant that was not deleted. Raises NotFound."""
     found = tx.tenants.find(name)
     if found is None or found.state is TenantState.DELETED:
         raise NotFound(f"No such Tenant object: {name}", param=param)
     return found
-
-
-def update_tenant(
-    tx: Transaction, name: str, now: datetime, *, description: str | None = None, disabled: bool | None = None
-) -> Tenant:
-    """Change what is given. Raises NotFound."""
-    get_tenant(tx, name)
-    if description is not None:
-        tx.tenants.describe(name, description)
-    if disabled is not None:
-        tx.tenants.disable(name, now) if disabled else tx.tenants.enable(name)
-    return get_tenant(tx, name)
-
-
-def delete_tenant(tx: Transaction, name: str, now: datetime) -> None:
-    """Revoke its keys; its name is not given again. Raises NotFound, and Conflict while a job of the tenant
-    has not ended, and for the tenant `default`, which `nightshift up` makes keys of.
-    """
-    get_tenant(tx, name)
-    if name == DEFAULT_TENANT:
-        raise Conflict(f"Tenant '{name}' cannot be deleted; it can be disabled.", code="tenant_is_default")
-    if tx.load.has_unfinished(name):
-        raise Conflict(
-            f"Tenant '{name}' has jobs that have not ended: cancel them first.", code="tenant_has_jobs"
-        )
-    tx.keys.revoke_all(name, now)
-    tx.tenants.mark_deleted(name, now)
-
-
-def create_key(
-    tx: Transaction,
-    tenant: str,
-    now: datetime,
-    *,
-    name: str = "",
-    scopes: Collection[Scope] = DEFAULT_SCOPES,
-    expires_at: datetime | None = None,
-) -> CreatedKey:
-    """Raises NotFound."""
-    get_tenant(tx, tenant)
-    key = new_key()
-    stored = ApiKey.of(key, tenant_id=tenant, name=name, created_at=now, expires_at=expires_at, scopes=scopes)
-    tx.keys.insert(stored)
-    return CreatedKey(stored, key)
-
-
-def ensure_tenant(tx: Transaction, name: str, now: datetime) -> None:
-    """Create a tenant that does not exist. Raises InvalidRequest, and Conflict if it was deleted."""
-    found = tx.tenants.find(name)
-    if found is None or found.state is TenantState.DELETED:
-        create_tenant(tx, name, "", now)
 
 
 def get_key(tx: Transaction, tenant: str, key_id: str, param: str = "id") -> ApiKey:
@@ -109,32 +48,125 @@ def get_key(tx: Transaction, tenant: str, key_id: str, param: str = "id") -> Api
     return found
 
 
-def rotate_key(tx: Transaction, old: ApiKey, overlap: timedelta, now: datetime) -> CreatedKey:
-    """Make a key that replaces this one, with its name, scopes and length of life. The old one is valid for
-    the overlap, unless it expires before. Raises Conflict for a key that is not valid or was rotated.
-    """
-    until = now + overlap if old.expires_at is None else min(old.expires_at, now + overlap)
-    key = new_key()
-    new = ApiKey.of(
-        key,
-        tenant_id=old.tenant_id,
-        name=old.name,
-        created_at=now,
-        expires_at=None if old.expires_at is None else now + (old.expires_at - old.created_at),
-        scopes=old.scopes,
-    )
-    if not old.is_valid(now) or not tx.keys.replace(old.id, new.id, until):
-        raise Conflict(
-            f"Key {old.id} cannot be rotated: it has expired, or was revoked or rotated before.",
-            code="key_not_rotatable",
+class Administration:
+    """Each method is one change in the caller's open transaction, with its entry in the audit log."""
+
+    def __init__(self, tx: Transaction, actor: Actor) -> None:
+        self._tx = tx
+        self._actor = actor
+        self._now = tx.now()
+
+    def create_tenant(self, name: str, description: str = "") -> Tenant:
+        """Raises InvalidRequest, and Conflict if there is or was a tenant of this name."""
+        check_tenant_name(name, param="name")
+        new = Tenant(id=name, description=description, created_at=self._now)
+        if self._tx.tenants.insert(new):
+            self._record(Action.TENANT_CREATED, name)
+            return new
+        found = self._tx.tenants.find(name)
+        if found is not None and found.state is TenantState.DELETED:
+            raise Conflict(
+                f"A tenant '{name}' was deleted, and what it had may still be there: use another name.",
+                param="name",
+                code="tenant_deleted",
+            )
+        raise Conflict(f"There is a tenant '{name}' already.", param="name", code="tenant_exists")
+
+    def ensure_tenant(self, name: str) -> None:
+        """Create a tenant that does not exist. Raises InvalidRequest, and Conflict if it was deleted."""
+        found = self._tx.tenants.find(name)
+        if found is None or found.state is TenantState.DELETED:
+            self.create_tenant(name)
+
+    def update_tenant(
+        self, name: str, *, description: str | None = None, disabled: bool | None = None
+    ) -> Tenant:
+        """Change what is given. Raises NotFound."""
+        get_tenant(self._tx, name)
+        details: JsonObject = {}
+        if description is not None:
+            self._tx.tenants.describe(name, description)
+            details["description"] = description
+        if disabled is not None:
+            self._tx.tenants.disable(name, self._now) if disabled else self._tx.tenants.enable(name)
+            details["disabled"] = disabled
+        self._record(Action.TENANT_UPDATED, name, details=details)
+        return get_tenant(self._tx, name)
+
+    def delete_tenant(self, name: str) -> None:
+        """Revoke its keys; its name is not given again. Raises NotFound, and Conflict while a job of the
+        tenant has not ended, and for the tenant `default`, which `nightshift up` makes keys of.
+        """
+        get_tenant(self._tx, name)
+        if name == DEFAULT_TENANT:
+            raise Conflict(
+                f"Tenant '{name}' cannot be deleted; it can be disabled.", code="tenant_is_default"
+            )
+        if self._tx.load.has_unfinished(name):
+            raise Conflict(
+                f"Tenant '{name}' has jobs that have not ended: cancel them first.", code="tenant_has_jobs"
+            )
+        self._tx.keys.revoke_all(name, self._now)
+        self._tx.tenants.mark_deleted(name, self._now)
+        self._record(Action.TENANT_DELETED, name)
+
+    def create_key(
+        self,
+        tenant: str,
+        *,
+        name: str = "",
+        scopes: Collection[Scope] = DEFAULT_SCOPES,
+        lasts: timedelta | None = None,
+    ) -> CreatedKey:
+        """`lasts`: until it expires; None: for good. Raises NotFound."""
+        get_tenant(self._tx, tenant)
+        created = self._insert_key(tenant, name, scopes, lasts)
+        self._record(Action.KEY_CREATED, tenant, created.stored.id, {"name": name, "scopes": sorted(scopes)})
+        return created
+
+    def rotate_key(self, old: ApiKey, overlap: timedelta) -> CreatedKey:
+        """Make a key that replaces this one, with its name, scopes and length of life. The old one is valid
+        for the overlap, unless it expires before. Raises Conflict for one that is not valid or was rotated.
+        """
+        until = self._now + overlap
+        if old.expires_at is not None:
+            until = min(old.expires_at, until)
+        lasts = None if old.expires_at is None else old.expires_at - old.created_at
+        created = self._insert_key(old.tenant_id, old.name, old.scopes, lasts)
+        if not old.is_valid(self._now) or not self._tx.keys.replace(old.id, created.stored.id, until):
+            raise Conflict(
+                f"Key {old.id} cannot be rotated: it has expired, or was revoked or rotated before.",
+                code="key_not_rotatable",
+            )
+        details = {"replaced_by": created.stored.id, "overlap_s": int(overlap.total_seconds())}
+        self._record(Action.KEY_ROTATED, old.tenant_id, old.id, details)
+        return created
+
+    def revoke_key(self, key: ApiKey) -> ApiKey:
+        """Revoke a key; a repeat changes nothing."""
+        if self._tx.keys.revoke(key.id, self._now):
+            self._record(Action.KEY_REVOKED, key.tenant_id, key.id)
+        found = self._tx.keys.find(key.id)
+        assert found is not None, "keys are never deleted"
+        return found
+
+    def _insert_key(
+        self, tenant: str, name: str, scopes: Collection[Scope], lasts: timedelta | None
+    ) -> CreatedKey:
+        key = new_key()
+        expires_at = None if lasts is None else self._now + lasts
+        stored = ApiKey.of(
+            key,
+            tenant_id=tenant,
+            name=name,
+            created_at=self._now,
+            expires_at=expires_at,
+            scopes=scopes,
         )
-    tx.keys.insert(new)
-    return CreatedKey(new, key)
+        self._tx.keys.insert(stored)
+        return CreatedKey(stored, key)
 
-
-def revoke_key(tx: Transaction, key: ApiKey, now: datetime) -> ApiKey:
-    """Revoke a key; a repeat changes nothing."""
-    tx.keys.revoke(key.id, now)
-    found = tx.keys.find(key.id)
-    assert found is not None, "keys are never deleted"
-    return found
+    def _record(
+        self, action: Action, tenant: str, object_id: str | None = None, details: JsonObject | None = None
+    ) -> None:
+        self._tx.audit.record(self._actor, action, tenant, self._now, object_id=object_id, details=details)

@@ -21,7 +21,7 @@ from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import Checkpoint
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.lifecycle.recovery import release_worker
-from nightshift.lifecycle.tenants import create_key, ensure_tenant
+from nightshift.lifecycle.tenants import Administration
 from nightshift.processes import valkey
 from nightshift.processes.children import Child, Launch
 from nightshift.processes.worker_child import DRAIN_MARGIN_S
@@ -36,6 +36,7 @@ from nightshift.settings import (
 )
 from nightshift.store import Store, open_database
 from nightshift.store.databases.migrate import upgrade
+from nightshift.tenants.audit import Actor
 from nightshift.tenants.keys import API_KEY_FILE, DEFAULT_TENANT, key_id
 
 SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel allows 107
@@ -238,9 +239,9 @@ def ensure_key(store: Store, path: Path) -> Path:
     if path.exists() and _admits(store, path.read_text().strip()):
         return path
     with store.transaction() as tx:
-        now = tx.now()
-        ensure_tenant(tx, DEFAULT_TENANT, now)
-        key = create_key(tx, DEFAULT_TENANT, now, name="nightshift up").key
+        administration = Administration(tx, Actor.of_user())
+        administration.ensure_tenant(DEFAULT_TENANT)
+        key = administration.create_key(DEFAULT_TENANT, name="nightshift up").key
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(key)  # without a newline: the file is the key

@@ -38,6 +38,7 @@ from nightshift.store.shards.dead_letters import DeadLetters
 from nightshift.store.shards.leases import Leases
 from nightshift.store.shards.outbox import Outbox
 from nightshift.store.shards.shards import Shards
+from nightshift.store.tenants.audit import Audit
 from nightshift.store.tenants.keys import Keys
 from nightshift.store.tenants.tenants import Tenants
 from nightshift.store.tenants.usage import UsageSums
@@ -117,6 +118,10 @@ class Transaction:
     @cached_property
     def usage(self) -> UsageSums:
         return UsageSums(self._connection)
+
+    @cached_property
+    def audit(self) -> Audit:
+        return Audit(self._connection)
 
     @cached_property
     def workers(self) -> Workers:

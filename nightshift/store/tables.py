@@ -110,6 +110,20 @@ usage = Table(
     Column("completion_tokens", BigInteger, nullable=False),
 )
 
+# What administrators did. Entries are never changed.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", _Serial, primary_key=True, autoincrement=True),
+    Column("at", UtcTimestamp, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("tenant_id", _Id),  # None: the whole service's
+    Column("object_id", Text),
+    Column("details", JSON, nullable=False),
+    Index("ix_audit_listing", "tenant_id", "id"),
+)
+
 tenant_secret = Table(
     "tenant_secret",
     metadata,

@@ -31,6 +31,7 @@ from nightshift.outbound.webhooks import (
 )
 from nightshift.processes import failpoints
 from nightshift.store import Store
+from nightshift.tenants.audit import Actor
 from nightshift.tenants.vault import Vault
 from scheduler.runtime.circuits import CircuitConfig, Circuits
 from scheduler.runtime.duty import Result
@@ -237,7 +238,9 @@ class WebhookDelivery:
             encrypted = own or tx.keys.webhook_secret(delivery.tenant_id)
         if encrypted is None:
             with self._store.transaction() as tx:
-                encrypted = kept_webhook_secret(tx, self._vault, delivery.tenant_id)
+                encrypted = kept_webhook_secret(
+                    tx, self._vault, delivery.tenant_id, Actor.of_service("scheduler")
+                )
         return self._vault.decrypt(encrypted)
 
 

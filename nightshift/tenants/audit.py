@@ -1,0 +1,53 @@
+"""The audit log: who did what to tenants, keys, webhooks and workers. It holds no secret."""
+
+import getpass
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from nightshift.jobs import JsonObject
+
+
+class Action(StrEnum):
+    TENANT_CREATED = "tenant.created"
+    TENANT_UPDATED = "tenant.updated"
+    TENANT_DELETED = "tenant.deleted"
+    KEY_CREATED = "key.created"
+    KEY_ROTATED = "key.rotated"
+    KEY_REVOKED = "key.revoked"
+    WEBHOOK_SECRET_CREATED = "webhook_secret.created"
+    WORKER_DRAINED = "worker.drained"
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who acted: a key over HTTP, a user of the machine by a command, or a process of the service."""
+
+    text: str  # key:k3v9x1qz, user:alice or service:scheduler
+
+    @classmethod
+    def of_key(cls, key_id: str) -> "Actor":
+        return cls(f"key:{key_id}")
+
+    @classmethod
+    def of_service(cls, process: str) -> "Actor":
+        return cls(f"service:{process}")
+
+    @classmethod
+    def of_user(cls) -> "Actor":
+        """The user that runs this process."""
+        try:
+            return cls(f"user:{getpass.getuser()}")
+        except (KeyError, OSError):  # a container's user without a name
+            return cls("user:unknown")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditEntry:
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    tenant_id: str | None  # None: the whole service's
+    object_id: str | None  # of the key or worker
+    details: JsonObject
