@@ -5,7 +5,8 @@
 The caller is authenticated before the body is read.
 """
 
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -22,6 +23,7 @@ from nightshift.store import Transaction
 
 LIST_LIMIT: Final = 20
 LIST_LIMIT_MAX: Final = 100
+PAGE_BYTES_MAX: Final = 998_000  # of a list's elements: with what is around them, less than 1 MB
 PARSE_INLINE_BYTES_MAX: Final = 64 * 1024  # larger bodies are parsed in a thread
 
 
@@ -110,12 +112,25 @@ def get_job(tx: Transaction, caller: Caller, job_id: str, param: str = "id") -> 
 
 
 def list_json(elements: Sequence[JsonObject], limit: int) -> JsonObject:
-    """A page in the list envelope. `elements` has one more than `limit` if there is a next page."""
-    data = list(elements[:limit])
+    """A page in the list envelope, cut to `PAGE_BYTES_MAX`.
+
+    `elements` has one more than `limit` if there is a next page.
+    """
+    data = list(within(PAGE_BYTES_MAX, elements[:limit]))
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else None,
         "last_id": data[-1]["id"] if data else None,
-        "has_more": len(elements) > limit,
+        "has_more": len(elements) > len(data),
     }
+
+
+def within(bytes_max: int, elements: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """The first elements whose JSON is at most so long together, but at least one."""
+    held_bytes = 0
+    for number, element in enumerate(elements):
+        held_bytes += len(json.dumps(element, ensure_ascii=False).encode(errors="surrogatepass"))
+        if number and held_bytes > bytes_max:
+            return
+        yield element

@@ -190,6 +190,7 @@ class SubmissionSettings(RowSettings):
     bulk_jobs_max: Limit = 1000  # unfinished bulk jobs per tenant; more get 429
     bulk_rows_max: Limit = 100_000_000  # unfinished rows per tenant; more get 429
     bulk_rows_total_max: Limit = 1_000_000_000  # … of all tenants together
+    template_bytes_max: Count = 64 * 1024  # of a job's template, as JSON
     completion_window_max_s: Annotated[int, Field(ge=1, le=YEARS)] = 30 * 86400
     webhook_allow_cidrs: Cidrs = ()  # private networks allowed
 

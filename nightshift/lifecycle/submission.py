@@ -4,6 +4,7 @@ A `JobRequest` is checked outside of any transaction and becomes a `NewJob`; the
 the checks that read the database.
 """
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -51,6 +52,7 @@ class Submitter:
 
     def check(self, asked: JobRequest) -> NewJob:
         """The checked job. Raises InvalidRequest."""
+        _check_template(asked.spec.template, self.settings.template_bytes_max)
         _check_locations(asked, self.locations)
         if asked.spec.webhook is not None:
             _check_webhook_url(asked.spec.webhook.url, self.settings)
@@ -88,6 +90,17 @@ def new_job(asked: JobRequest, webhook_secret: bytes | None = None) -> NewJob:
         fingerprint=asked.fingerprint,
         webhook_secret=webhook_secret,
     )
+
+
+def _check_template(template: JsonObject | None, bytes_max: int) -> None:
+    if template is None:
+        return
+    size_bytes = len(json.dumps(template, ensure_ascii=False).encode(errors="surrogatepass"))
+    if size_bytes > bytes_max:
+        raise InvalidRequest(
+            f"Invalid 'template': it has {size_bytes} bytes as JSON, and at most {bytes_max} are accepted.",
+            param="template",
+        )
 
 
 def _check_locations(asked: JobRequest, locations: Locations) -> None:

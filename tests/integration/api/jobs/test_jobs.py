@@ -231,6 +231,15 @@ def test_a_tenants_own_secret_is_made_once_and_shown_to_it_alone(
     assert theirs.json()["secret"] != first.json()["secret"]
 
 
+def test_a_template_has_a_limit_of_its_own(http: httpx.Client, bulk: dict[str, object]) -> None:
+    texts = ["x" * (64 * 1024 - len('{"t": ""}') + more) for more in (0, 1)]
+    answers = [http.post("/v1/jobs", json=bulk | {"template": {"t": text}}) for text in texts]
+
+    assert [answer.status_code for answer in answers] == [202, 400]
+    assert answers[1].json()["error"]["param"] == "template"
+    assert "65537 bytes" in answers[1].json()["error"]["message"]
+
+
 def test_jobs_are_listed_newest_first_with_filters_and_pages(
     http: httpx.Client, bulk: dict[str, object]
 ) -> None:
