@@ -8,6 +8,7 @@ from typing import Final
 from starlette.concurrency import run_in_threadpool
 
 from nightshift.errors import NotAuthenticated, TenantDisabled
+from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store
 from nightshift.tenants.keys import Scope, digest, key_id
 from nightshift.tenants.tenant import Tenant, TenantState
@@ -23,6 +24,7 @@ class Caller:
     key_id: str
     tenant_id: str
     scopes: frozenset[Scope]
+    priority_ceiling: PriorityClass
 
 
 class Authenticator:
@@ -52,9 +54,10 @@ class Authenticator:
             if found is None or not found.admits(key, tx.now()):
                 raise NotAuthenticated
             tenant = tx.tenants.find(found.tenant_id)
-        if tenant is not None:  # processes of the release before make keys of tenants without a row
-            _check_tenant(tenant)
-        return Caller(found.id, found.tenant_id, found.scopes)
+        if tenant is None:  # processes of the release before make keys of tenants without a row
+            return Caller(found.id, found.tenant_id, found.scopes, PriorityClass.INTERACTIVE)
+        _check_tenant(tenant)
+        return Caller(found.id, found.tenant_id, found.scopes, tenant.priority_ceiling)
 
     def _remember(self, key_sha256: str, caller: Caller, good_until_s: float) -> None:
         self._known[key_sha256] = (good_until_s, caller)

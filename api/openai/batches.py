@@ -31,7 +31,9 @@ def create_batch(
 ) -> Response:
     asked = parse_batch(body)
     window_max_s = services.settings.submission.completion_window_max_s
-    new = services.submitter.check(batch_request(caller.tenant_id, asked, body, window_max_s))
+    new = services.submitter.check(
+        batch_request(caller.tenant_id, asked, body, window_max_s), caller.priority_ceiling
+    )
     request = repeatable(caller.tenant_id, new.fingerprint, idempotency_key, x_stainless_retry_count)
     created = create_once(
         services.store,

@@ -50,5 +50,7 @@ def _accept(
     """Check and record a request. In a thread: large bodies and the database take time."""
     asked = endpoint.parse(body)
     wait_s = services.settings.api.online_wait_s
-    new = services.submitter.check(online_request(endpoint, asked, body, caller.tenant_id, wait_s))
+    new = services.submitter.check(
+        online_request(endpoint, asked, body, caller.tenant_id, wait_s), caller.priority_ceiling
+    )
     return asked, accept(services, new, body)

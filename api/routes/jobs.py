@@ -99,7 +99,9 @@ def _create(
     asked = parse_job(body)
     window_max_s = services.settings.submission.completion_window_max_s
     convert = online_request if asked.body is not None else bulk_request
-    new = services.submitter.check(convert(caller.tenant_id, asked, body, window_max_s))
+    new = services.submitter.check(
+        convert(caller.tenant_id, asked, body, window_max_s), caller.priority_ceiling
+    )
 
     def submit(tx: Transaction, now: datetime) -> Submitted:
         if asked.body is not None:

@@ -8,6 +8,7 @@ from api.jobs.bodies import OwnBody
 from api.responses.times import seconds
 from nightshift.endpoints.requests import at_most, invalid_request
 from nightshift.jobs import JsonObject
+from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.tenants import OVERLAP_MAX_S, OVERLAP_S, CreatedKey
 from nightshift.settings import YEARS
 from nightshift.tenants.keys import DEFAULT_SCOPES, ApiKey, Scope
@@ -25,6 +26,7 @@ class TenantCreate(OwnBody):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,32}$")]
     description: Description = ""
+    priority_ceiling: PriorityClass = PriorityClass.INTERACTIVE
 
 
 class TenantUpdate(OwnBody):
@@ -32,6 +34,7 @@ class TenantUpdate(OwnBody):
 
     description: Description | None = None
     disabled: bool | None = None
+    priority_ceiling: PriorityClass | None = None
 
 
 class KeyCreate(OwnBody):
@@ -54,6 +57,7 @@ class TenantObject(BaseModel):
     name: str
     description: str
     status: str
+    priority_ceiling: PriorityClass
     created_at: int
     disabled_at: int | None
 
@@ -64,6 +68,7 @@ class TenantObject(BaseModel):
             name=tenant.id,
             description=tenant.description,
             status=tenant.state,
+            priority_ceiling=tenant.priority_ceiling,
             created_at=seconds(tenant.created_at),
             disabled_at=seconds(tenant.disabled_at),
         )

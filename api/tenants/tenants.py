@@ -27,7 +27,7 @@ async def create(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Res
     asked = parsed(TenantCreate, body)
     made = await run_in_threadpool(
         services.store.run,
-        lambda tx: acting(tx, caller).create_tenant(asked.name, asked.description),
+        lambda tx: acting(tx, caller).create_tenant(asked.name, asked.description, asked.priority_ceiling),
     )
     return _shown(made, 201)
 
@@ -53,7 +53,10 @@ async def update(tenant: str, services: ServicesDep, caller: CallerDep, body: Bo
     changed = await run_in_threadpool(
         services.store.run,
         lambda tx: acting(tx, caller).update_tenant(
-            tenant, description=asked.description, disabled=asked.disabled
+            tenant,
+            description=asked.description,
+            disabled=asked.disabled,
+            priority_ceiling=asked.priority_ceiling,
         ),
     )
     return _shown(changed)

@@ -6,6 +6,7 @@ import typer
 
 from nightshift.cli.session import DataDir, Json, operator_store
 from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.jobs.priorities import PriorityClass
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.tenant import Tenant
 
@@ -15,6 +16,14 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 32 of a-z, 0-9 and '-'.")]
+Ceiling = Annotated[
+    PriorityClass | None,
+    typer.Option(
+        "--priority-ceiling",
+        help="The best class of its jobs.  [default: as it was, interactive at first]",
+        show_default=False,
+    ),
+]
 LIST_MAX = 10_000
 
 
@@ -22,6 +31,7 @@ LIST_MAX = 10_000
 def create(
     name: Name,
     description: Annotated[str, typer.Option(help="Who it is; shown in listings.")] = "",
+    priority_ceiling: Ceiling = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -29,7 +39,9 @@ def create(
     from nightshift.lifecycle.tenants import Administration
 
     with operator_store(data_dir) as store, store.transaction() as tx:
-        made = Administration(tx, Actor.of_user()).create_tenant(name, description)
+        made = Administration(tx, Actor.of_user()).create_tenant(
+            name, description, priority_ceiling or PriorityClass.INTERACTIVE
+        )
     _print(made, json)
 
 
@@ -68,15 +80,18 @@ def update(
             show_default=False,
         ),
     ] = None,
+    priority_ceiling: Ceiling = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Describe a tenant otherwise, disable it, or enable it again."""
+    """Describe a tenant otherwise, limit its priority, disable it, or enable it again."""
     from nightshift.lifecycle.tenants import Administration
 
     with operator_store(data_dir) as store, store.transaction() as tx:
         administration = Administration(tx, Actor.of_user())
-        changed = administration.update_tenant(name, description=description, disabled=disabled)
+        changed = administration.update_tenant(
+            name, description=description, disabled=disabled, priority_ceiling=priority_ceiling
+        )
     _print(changed, json)
 
 
@@ -99,9 +114,16 @@ def _print(tenant: Tenant, json: bool) -> None:
 
 def _print_table(tenants: list[dict[str, Any]]) -> None:
     print_table(
-        ("NAME", "STATUS", "CREATED", "DISABLED", "DESCRIPTION"),
+        ("NAME", "STATUS", "CEILING", "CREATED", "DISABLED", "DESCRIPTION"),
         [
-            (each["name"], each["status"], each["created_at"], each["disabled_at"], each["description"])
+            (
+                each["name"],
+                each["status"],
+                each["priority_ceiling"],
+                each["created_at"],
+                each["disabled_at"],
+                each["description"],
+            )
             for each in tenants
         ],
     )
@@ -114,6 +136,7 @@ def _as_json(tenant: Tenant) -> dict[str, Any]:
     return {
         "name": tenant.id,
         "status": tenant.state.value,
+        "priority_ceiling": tenant.priority_ceiling.value,
         "description": tenant.description,
         "created_at": shown(tenant.created_at),
         "disabled_at": shown(tenant.disabled_at),

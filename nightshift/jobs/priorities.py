@@ -27,6 +27,10 @@ class PriorityClass(StrEnum):
     def rank(self) -> int:
         return _RANKS[self]
 
+    def at_most(self, ceiling: "PriorityClass") -> "PriorityClass":
+        """This class, or the ceiling where this one is better."""
+        return self if self.rank >= ceiling.rank else ceiling
+
 
 _RANKS: Final = {PriorityClass.INTERACTIVE: 0, PriorityClass.STANDARD: 1, PriorityClass.BACKGROUND: 2}
 

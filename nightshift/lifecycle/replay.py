@@ -19,7 +19,7 @@ from nightshift.store import Store
 def replay(row: DeadLetter, store: Store, submitter: Submitter, sources: Sources) -> Submitted:
     """Raises Conflict for a row that cannot be read or was decided; TooManyRequests; StorageError."""
     job, body = _request(row, store, sources, submitter.settings.line_bytes_max)
-    new = submitter.check(_job_like(job, row))
+    new = submitter.check(_job_like(job, row), job.priority)
     with store.transaction() as tx:
         now = tx.now()
         submitted = submitter.submit_online(tx, new, body, now)

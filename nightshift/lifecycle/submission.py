@@ -5,7 +5,7 @@ the checks that read the database.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from nightshift.errors import InvalidRequest
@@ -50,8 +50,9 @@ class Submitter:
     catalogue: CachedCatalogue
     settings: SubmissionSettings
 
-    def check(self, asked: JobRequest) -> NewJob:
-        """The checked job. Raises InvalidRequest."""
+    def check(self, asked: JobRequest, ceiling: PriorityClass) -> NewJob:
+        """The checked job, in no better class than the tenant's ceiling. Raises InvalidRequest."""
+        asked = replace(asked, priority=asked.priority.at_most(ceiling))
         _check_template(asked.spec.template, self.settings.template_bytes_max)
         _check_locations(asked, self.locations)
         if asked.spec.webhook is not None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from nightshift.errors import Conflict, NotFound
 from nightshift.jobs import JsonObject
+from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Transaction
 from nightshift.tenants.audit import Action, Actor
 from nightshift.tenants.keys import (
@@ -56,10 +57,20 @@ class Administration:
         self._actor = actor
         self._now = tx.now()
 
-    def create_tenant(self, name: str, description: str = "") -> Tenant:
+    def create_tenant(
+        self,
+        name: str,
+        description: str = "",
+        priority_ceiling: PriorityClass = PriorityClass.INTERACTIVE,
+    ) -> Tenant:
         """Raises InvalidRequest, and Conflict if there is or was a tenant of this name."""
         check_tenant_name(name, param="name")
-        new = Tenant(id=name, description=description, created_at=self._now)
+        new = Tenant(
+            id=name,
+            description=description,
+            created_at=self._now,
+            priority_ceiling=priority_ceiling,
+        )
         if self._tx.tenants.insert(new):
             self._record(Action.TENANT_CREATED, name)
             return new
@@ -79,7 +90,12 @@ class Administration:
             self.create_tenant(name)
 
     def update_tenant(
-        self, name: str, *, description: str | None = None, disabled: bool | None = None
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        disabled: bool | None = None,
+        priority_ceiling: PriorityClass | None = None,
     ) -> Tenant:
         """Change what is given. Raises NotFound."""
         get_tenant(self._tx, name)
@@ -90,6 +106,9 @@ class Administration:
         if disabled is not None:
             self._tx.tenants.disable(name, self._now) if disabled else self._tx.tenants.enable(name)
             details["disabled"] = disabled
+        if priority_ceiling is not None:
+            self._tx.tenants.limit_priority(name, priority_ceiling)
+            details["priority_ceiling"] = priority_ceiling
         self._record(Action.TENANT_UPDATED, name, details=details)
         return get_tenant(self._tx, name)
 

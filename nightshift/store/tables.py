@@ -92,6 +92,7 @@ tenant = Table(
     Column("description", Text, nullable=False),
     Column("created_at", UtcTimestamp, nullable=False),
     Column("disabled_at", UtcTimestamp),
+    Column("priority_ceiling", String(12), nullable=False, server_default="interactive"),
     Column("deleted_at", UtcTimestamp),  # the row stays, so that no other tenant gets the name
     Index("ix_tenant_listing", "created_at", "id"),
 )

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from nightshift.jobs.priorities import PriorityClass
+
 
 class TenantState(StrEnum):
     ACTIVE = "active"
@@ -18,6 +20,7 @@ class Tenant:
     id: str
     description: str
     created_at: datetime
+    priority_ceiling: PriorityClass = PriorityClass.INTERACTIVE  # better classes are taken for this one
     disabled_at: datetime | None = None
     deleted_at: datetime | None = None
 

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
+from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
 from nightshift.tenants.tenant import Tenant
 
@@ -22,7 +23,12 @@ class Tenants:
         try:
             with self._connection.begin_nested():
                 self._connection.execute(
-                    insert(tenant).values(id=new.id, description=new.description, created_at=new.created_at)
+                    insert(tenant).values(
+                        id=new.id,
+                        description=new.description,
+                        created_at=new.created_at,
+                        priority_ceiling=new.priority_ceiling,
+                    )
                 )
         except IntegrityError:
             return False
@@ -48,6 +54,10 @@ class Tenants:
     def describe(self, id: str, description: str) -> None:
         self._update(id, description=description)
 
+    def limit_priority(self, id: str, ceiling: PriorityClass) -> None:
+        """Of jobs from now on."""
+        self._update(id, priority_ceiling=ceiling)
+
     def disable(self, id: str, now: datetime) -> None:
         """Refuse its keys from now on; the first time stays."""
         self._connection.execute(
@@ -69,6 +79,7 @@ def _to_tenant(row: Row[Any]) -> Tenant:
         id=row.id,
         description=row.description,
         created_at=row.created_at,
+        priority_ceiling=PriorityClass(row.priority_ceiling),
         disabled_at=row.disabled_at,
         deleted_at=row.deleted_at,
     )

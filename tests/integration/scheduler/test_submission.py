@@ -7,6 +7,7 @@ import pytest
 from nightshift.errors import InvalidRequest, TooManyRequests, UnknownModel
 from nightshift.jobs import Face, Job, JobState, Webhook
 from nightshift.jobs.fingerprints import fingerprint
+from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.submission import JobRequest, Submitter
 from nightshift.settings import SubmissionSettings
@@ -46,7 +47,7 @@ def request(place: Place, *, webhook_secret: str | None = None, **spec: object) 
 
 def submit(place: Place, asked: JobRequest, **settings: int) -> Job:
     submits = submitter(place, **settings)
-    new = submits.check(asked)
+    new = submits.check(asked, PriorityClass.INTERACTIVE)
     with place.store.transaction() as tx:
         return submits.submit_bulk(tx, new, tx.now()).job
 
@@ -82,15 +83,15 @@ def test_a_job_that_may_not_ask_for_this_is_refused_by_its_field(
     place: Place, wrong: dict[str, object], param: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        submitter(place).check(request(place, **wrong))
+        submitter(place).check(request(place, **wrong), PriorityClass.INTERACTIVE)
 
     assert refused.value.param == param
 
 
 def test_a_webhook_secret_is_checked_and_stored_encrypted(place: Place) -> None:
-    new = submitter(place).check(request(place, webhook_secret=SECRET))
+    new = submitter(place).check(request(place, webhook_secret=SECRET), PriorityClass.INTERACTIVE)
     with pytest.raises(InvalidRequest) as refused:
-        submitter(place).check(request(place, webhook_secret="whsec_short"))
+        submitter(place).check(request(place, webhook_secret="whsec_short"), PriorityClass.INTERACTIVE)
 
     assert new.webhook_secret is not None
     assert VAULT.decrypt(new.webhook_secret) == SECRET

@@ -82,3 +82,13 @@ def test_keys_of_tenants_without_a_row_go_on_working(nightshift, store):
 
     assert [listed["tenant_id"] for listed in nightshift("keys", "list", "--json").json] == ["earlier"]
     assert nightshift("keys", "revoke", kept.id).code == 0
+
+
+def test_a_tenants_priority_is_limited(nightshift, store):
+    made = nightshift("tenants", "create", "acme", "--priority-ceiling", "standard", "--json").json
+    changed = nightshift("tenants", "update", "acme", "--priority-ceiling", "background", "--json").json
+    kept = nightshift("tenants", "update", "acme", "--description", "x", "--json").json
+
+    assert [each["priority_ceiling"] for each in (made, changed, kept)] == [
+        "standard", "background", "background"
+    ]  # fmt: skip

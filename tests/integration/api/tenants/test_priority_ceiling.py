@@ -1,0 +1,64 @@
+"""A tenant's jobs have no better class than its ceiling, on every route that makes one."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.integration.api.asking import CHAT, online
+from tests.integration.api.conftest import KeyMaker
+from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+
+
+@pytest.fixture
+def acme(admin: httpx.Client, make_key: KeyMaker) -> Iterator[httpx.Client]:
+    """A tenant that may have no better class than standard."""
+    admin.post("/v1/tenants", json={"name": "acme", "priority_ceiling": "standard"})
+    headers = {"authorization": f"Bearer {make_key('acme')}"}
+    with httpx.Client(base_url=admin.base_url, headers=headers, trust_env=False) as client:
+        yield client
+
+
+def newest(client: httpx.Client) -> str:
+    return str(client.get("/v1/jobs").json()["data"][0]["priority"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"), [("interactive", "standard"), (None, "standard"), ("background", "background")]
+)
+def test_an_online_job_is_run_in_the_ceilings_class_at_best(
+    acme: httpx.Client, worker: FakeWorker, asked: str | None, given: str
+) -> None:
+    made = acme.post("/v1/jobs", json=online(priority=asked))
+
+    assert made.status_code == 202
+    assert newest(acme) == given
+
+
+def test_a_chat_answer_names_the_tier_it_was_run_in(acme: httpx.Client, worker: FakeWorker) -> None:
+    body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "a"}], "service_tier": "priority"}
+
+    assert acme.post(CHAT, json=body).json()["service_tier"] == "default"
+    assert newest(acme) == "standard"
+
+
+def test_a_batch_is_run_in_the_ceilings_class_at_best(acme: httpx.Client) -> None:
+    uploaded = acme.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", b"{}\n")})
+    batch = {
+        "input_file_id": uploaded.json()["id"],
+        "endpoint": CHAT,
+        "completion_window": "24h",
+        "nightshift": {"priority": "interactive"},
+    }
+
+    assert acme.post("/v1/batches", json=batch).json()["nightshift"]["priority"] == "standard"
+
+
+def test_a_ceiling_is_changed_and_shown(admin: httpx.Client, acme: httpx.Client, worker: FakeWorker) -> None:
+    lifted = admin.patch("/v1/tenants/acme", json={"priority_ceiling": "interactive"}).json()
+    acme.post("/v1/jobs", json=online(priority="interactive"))
+    wrong = admin.patch("/v1/tenants/acme", json={"priority_ceiling": "best"})
+
+    assert lifted["priority_ceiling"] == "interactive"
+    assert newest(acme) == "interactive"
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "priority_ceiling")
