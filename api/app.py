@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from api.authentication import Authenticator
 from api.metrics import DatabaseMetrics, HttpMetrics
 from api.middleware.boundary import Boundary
+from api.middleware.head import HeadRequests
 from api.middleware.limits import BodyLimit
 from api.openai import batches, files, inference, models
 from api.responses.documentation import document
@@ -57,6 +58,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         lifespan=_lifespan(settings),
     )
     app.state.metrics = HttpMetrics()
+    app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, settings=settings.api)
     app.add_middleware(Boundary, metrics=app.state.metrics)  # the last added is the outermost
     install_error_handlers(app)

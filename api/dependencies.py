@@ -24,6 +24,7 @@ from nightshift.store import Transaction
 LIST_LIMIT: Final = 20
 LIST_LIMIT_MAX: Final = 100
 PAGE_BYTES_MAX: Final = 998_000  # of a list's elements: with what is around them, less than 1 MB
+FORM_TYPES: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 PARSE_INLINE_BYTES_MAX: Final = 64 * 1024  # larger bodies are parsed in a thread
 
 
@@ -72,6 +73,12 @@ async def _json_object(
     request: Request, services: ServicesDep, caller: CallerDep
 ) -> AsyncIterator[JsonObject]:
     """The body, counted in memory until the request is answered."""
+    if request.headers.get("content-type", "").lower().startswith(FORM_TYPES):
+        raise InvalidRequest(
+            "The body must be JSON, under Content-Type: application/json.",
+            param="Content-Type",
+            code="invalid_content_type",
+        )
     length = request.headers.get("content-length", "")
     bytes_max = services.settings.api.body_bytes_max
     announced = min(int(length), bytes_max) if length.isdecimal() else bytes_max

@@ -208,3 +208,41 @@ def test_the_body_of_a_stranger_is_not_read(base_url: str) -> None:
     answer = httpx.post(f"{base_url}{CHAT}", content=b"{ this is not json", trust_env=False)
 
     refusal(answer, 401)
+
+
+def test_a_body_under_a_forms_content_type_is_refused(shared_http: httpx.Client) -> None:
+    for kind in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        error = refusal(shared_http.post(CHAT, content=b"{}", headers={"content-type": kind}), 400)
+        assert (error["param"], error["code"]) == ("Content-Type", "invalid_content_type")
+
+
+# -- HEAD --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/metrics", "/v1/models", "/v1/jobs", "/v1/jobs/job_none", CHAT]
+)
+def test_head_is_answered_as_get_is_without_a_body(shared_http: httpx.Client, path: str) -> None:
+    head, get = shared_http.head(path), shared_http.get(path)
+
+    assert head.content == b""
+    assert head.status_code == get.status_code
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert head.headers.get("allow") == get.headers.get("allow")
+    assert path == "/metrics" or head.headers["content-length"] == get.headers["content-length"]
+
+
+def test_head_of_a_stream_ends_at_once_and_that_of_a_file_has_its_length(
+    http: httpx.Client, client: openai.OpenAI, worker: FakeWorker
+) -> None:
+    stored = client.files.create(file=("a.bin", b"x" * 300_000), purpose="user_data")
+    body = {"model": CHAT_MODEL, "messages": HELLO}
+    job_id = http.post("/v1/jobs", json={"endpoint": "chat", "body": body}).json()["id"]
+
+    events = http.head(f"/v1/jobs/{job_id}/events")
+    content = http.head(f"/v1/files/{stored.id}/content")
+
+    assert (events.status_code, events.content) == (200, b"")
+    assert events.headers["content-type"].startswith("text/event-stream")
+    assert (content.status_code, content.headers["content-length"]) == (200, "300000")
+    assert http.get("/healthz").status_code == 200  # the connection is still in step
