@@ -20,6 +20,7 @@ from nightshift.endpoints.requests import at_most, invalid_request, null_means
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.objectstore.sources import is_file_id
 from nightshift.outbound.webhooks import EVENT_TYPES
 
 FIELDS_MAX: Final = 64  # of a body whose unknown fields are errors
@@ -130,6 +131,19 @@ class BatchCreate(BaseModel):
     completion_window: str
     metadata: Metadata | None = None
     output_expires_after: OutputExpiry | None = None
+
+    @field_validator("input_file_id")
+    @classmethod
+    def _names_a_file(cls, value: str) -> str:
+        """A file of this service, or, as an extension, a location."""
+        if not is_file_id(value) and "://" not in value:
+            raise InvalidRequest(
+                f"Invalid 'input_file_id': {value!r}. Expected an ID that begins with 'file-'.",
+                param="input_file_id",
+                code="invalid_value",
+            )
+        return value
+
     nightshift: Annotated[Options, null_means(Options())] = Options()
 
     @property

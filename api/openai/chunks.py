@@ -28,9 +28,10 @@ class Chunks:
             endpoint, answer_id(endpoint.id_prefix, job.id), int(job.created_at.timestamp()), job.model
         )
 
-    def opening(self, index: int) -> str:
-        """The event before a choice's text."""
-        return self._choice(index, self.endpoint.chunk_opening())
+    def openings(self, num_choices: int) -> list[str]:
+        """The events before any text, one for each choice or none."""
+        says = self.endpoint.chunk_opening()
+        return [] if says is None else [self._choice(index, says) for index in range(num_choices)]
 
     def piece(self, index: int, piece: Piece) -> str:
         """New text of a choice."""

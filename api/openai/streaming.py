@@ -17,12 +17,13 @@ from api.jobs.online import Gone, Waiting, follow, stopping_if_abandoned
 from api.openai.chunks import DONE, Chunks, error_line
 from api.openai.transcript import MalformedDelta, Piece, Transcript
 from api.responses.errors import error_json
-from api.responses.sse import event, event_source
+from api.responses.sse import comment, event, event_source
 from api.services import Services
 from nightshift.endpoints.generation import TextEndpoint
 from nightshift.errors import NightshiftError
 from nightshift.jobs import Answer, JsonObject
 
+STILL_WAITING: Final = None  # begins a stream that has no event to begin with
 STREAM_START_S: Final = 10.0  # proxies drop silent connections
 
 
@@ -52,16 +53,19 @@ async def streamed(services: Services, waiting: Waiting, wanted: Wanted, gone: G
     return event_source(_joined(first, lines))
 
 
-async def _joined(first: str, rest: AsyncGenerator[str, None]) -> AsyncGenerator[ServerSentEvent, None]:
+async def _joined(
+    first: str | None, rest: AsyncGenerator[str | None, None]
+) -> AsyncGenerator[ServerSentEvent, None]:
     async with aclosing(rest):
-        yield event(first)
+        yield comment("waiting") if first is None else event(first)
         async for line in rest:
+            assert line is not None, "only the first may be missing"
             yield event(line)
 
 
 async def _lines_or_error(
     services: Services, waiting: Waiting, wanted: Wanted, gone: Gone
-) -> AsyncGenerator[str, None]:
+) -> AsyncGenerator[str | None, None]:
     """`_lines`, with an error after the beginning as the last event."""
     has_begun = False
     try:
@@ -77,11 +81,13 @@ async def _lines_or_error(
 
 async def _lines(
     services: Services, waiting: Waiting, wanted: Wanted, gone: Gone
-) -> AsyncGenerator[str, None]:
-    """The stream's `data` lines. Raises Refused before the first one, NightshiftError at any time."""
+) -> AsyncGenerator[str | None, None]:
+    """The stream's `data` lines, the first perhaps STILL_WAITING. Raises Refused before the first one,
+    NightshiftError at any time.
+    """
     chunks = Chunks.of(wanted.endpoint, waiting.job)
     transcripts = [Transcript() for _ in range(wanted.num_choices)]
-    openings = [chunks.opening(index) for index in range(wanted.num_choices)]
+    openings = chunks.openings(wanted.num_choices)
     clock = asyncio.get_running_loop().time
     opens_at_s = clock() + STREAM_START_S
     has_begun = False
@@ -92,7 +98,7 @@ async def _lines(
                     break
                 index, new = (0, None) if entry is None else _take_delta(transcripts, entry.data)
                 if not has_begun and (new or clock() >= opens_at_s):
-                    for line in openings:
+                    for line in openings if new or openings else (STILL_WAITING,):
                         yield line
                     has_begun = True
                 if new:

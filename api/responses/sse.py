@@ -16,5 +16,10 @@ def event(data: str, *, id: str | None = None, type: str | None = None) -> Serve
     return ServerSentEvent(data, id=id, event=type, sep=LINE_END)
 
 
+def comment(text: str) -> ServerSentEvent:
+    """Bytes on the wire that are no event."""
+    return ServerSentEvent(comment=text, sep=LINE_END)
+
+
 def event_source(events: AsyncGenerator[ServerSentEvent, None]) -> EventSourceResponse:
     return EventSourceResponse(events, sep=LINE_END, ping=PING_S, send_timeout=SEND_TIMEOUT_S)

@@ -74,6 +74,10 @@ class ChatRequest(GenerationRequest):
         return self.max_completion_tokens or self.max_tokens
 
     @property
+    def output_limits(self) -> dict[str, int | None]:
+        return {"max_completion_tokens": self.max_completion_tokens, **super().output_limits}
+
+    @property
     def prompt_given(self) -> Conversation:
         """OpenAI renamed `system` to `developer`."""
         return Conversation(

@@ -74,8 +74,8 @@ class Completions(TextEndpoint):
     def choice_text(self, choice: JsonObject) -> str:
         return str(choice["text"])
 
-    def chunk_opening(self) -> JsonObject:
-        return {"text": ""}
+    def chunk_opening(self) -> None:
+        return None
 
     def chunk_delta(self, text: str) -> JsonObject:
         return {"text": text}

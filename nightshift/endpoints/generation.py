@@ -113,6 +113,15 @@ class GenerationRequest(ModelRequest):
                     )
         return data
 
+    @model_validator(mode="after")
+    def _stream_first(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest(
+                "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+                param="stream_options",
+            )
+        return self
+
     @property
     def streams(self) -> bool:
         return bool(self.stream)
@@ -148,6 +157,11 @@ class GenerationRequest(ModelRequest):
     def output_tokens_max(self) -> int | None:
         """The most tokens to generate; None: up to the context's end."""
         return self.max_tokens
+
+    @property
+    def output_limits(self) -> dict[str, int | None]:
+        """The limits on generated tokens as they were given, by field."""
+        return {"max_tokens": self.max_tokens}
 
 
 # Known but unsupported parameters, with their neutral values.
@@ -210,8 +224,8 @@ class TextEndpoint(Endpoint):
         """A choice's text, the reverse of `choice_json`."""
 
     @abstractmethod
-    def chunk_opening(self) -> JsonObject:
-        """A streamed choice's fields before any text."""
+    def chunk_opening(self) -> JsonObject | None:
+        """A streamed choice's fields before any text; None: it begins with text."""
 
     @abstractmethod
     def chunk_delta(self, text: str) -> JsonObject:

@@ -92,6 +92,11 @@ def invalid_request(error: ValidationError) -> InvalidRequest:
     message = first["msg"].removeprefix("Value error, ")
     if code == "missing_required_parameter":
         return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code=code)
+    if param and first["type"] in _EXPECTED:  # OpenAI's sentence
+        expected, got = _EXPECTED[first["type"]], _kind_of(first["input"])
+        return InvalidRequest(
+            f"Invalid type for '{param}': expected {expected}, but got {got} instead.", param=param, code=code
+        )
     return InvalidRequest(
         f"Invalid '{param}': {message}." if param else message, param=param or None, code=code
     )
@@ -112,6 +117,36 @@ _CODES: Final = {
     "less_than_equal": "above_max_value",
     "greater_than_equal": "below_min_value",
 }
+
+_EXPECTED: Final = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "string_type": "a string",
+    "bool_type": "a boolean",
+    "list_type": "an array",
+    "dict_type": "an object",
+    "model_type": "an object",
+}
+
+
+def _kind_of(value: object) -> str:
+    """A JSON value's type, as OpenAI's sentences name it."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int():
+            return "an integer"
+        case float():
+            return "a decimal"
+        case str():
+            return "a string"
+        case list():
+            return "an array"
+        case _:
+            return "an object"
+
 
 # pydantic's names of union branches in a location, which callers do not know.
 _UNION_BRANCHES: Final = re.compile(r"str$|list\[|function-|constrained-")

@@ -42,6 +42,10 @@ class BadLine(Exception):
         self.message = message
 
 
+class NotJson(BadLine):
+    """A line that cannot be parsed."""
+
+
 def lines_in_range(
     store: ObjectStore,
     key: str,
@@ -121,7 +125,7 @@ def parse_object(data: bytes | None) -> JsonObject:
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise BadLine("invalid_json_line", f"the line is not valid JSON: {_reason(error)}") from error
+        raise NotJson("invalid_json_line", f"the line is not valid JSON: {_reason(error)}") from error
     if not isinstance(value, dict):
         raise BadLine("invalid_json_line", "the line is not a JSON object")
     if data.count(b"{") + data.count(b"[") > JSON_DEPTH_MAX and _is_deeper_than(value, JSON_DEPTH_MAX):

@@ -12,7 +12,7 @@ from nightshift.jobs import JobSpec, JsonObject, NewShard
 from nightshift.rows.inputs import BadRow, Row
 from nightshift.rows.templates import render
 
-CUSTOM_ID_CHARS_MAX: Final = 64  # OpenAI's
+CUSTOM_ID_CHARS_MAX: Final = 512  # OpenAI's
 RECORD_ID_CHARS_MAX: Final = 512  # ids may be URLs and paths
 QUOTED_CHARS_MAX: Final = 80  # of a value in a message
 NUL: Final = "\0"  # PostgreSQL cannot store it
@@ -112,14 +112,16 @@ def check_target(line: JsonObject, endpoint: str) -> None:
         message = f"'method' must be POST, not {quoted(line['method'])}."
         raise InvalidRequest(message, param="method", code="invalid_method")
     if line["url"] != endpoint:
-        message = f"'url' must be the batch's endpoint, {endpoint}, not {quoted(line['url'])}."
+        message = "The URL provided for this request does not match the batch endpoint."  # OpenAI's sentence
         raise InvalidRequest(message, param="url", code="invalid_url")
 
 
 def refuse_stream(body: JsonObject) -> None:
     """Raises InvalidRequest."""
     if body.get("stream"):
-        raise InvalidRequest("'stream' is not possible in a batch.", param="body.stream")
+        raise InvalidRequest(
+            "Streaming is not supported in a batch.", param="body.stream", code="streaming_unsupported"
+        )
 
 
 def quoted(value: Any) -> str:

@@ -12,12 +12,14 @@ from typing import Any, Final
 from nightshift.endpoints import Endpoint
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import InputError, JsonObject
-from nightshift.rows.lines import BadLine, Line, parse_object
+from nightshift.rows.lines import BadLine, Line, NotJson, parse_object
 from nightshift.rows.requests import check_custom_id, check_target, quoted, refuse_stream
 
 ERRORS_MAX: Final = 100  # the last message counts the others
 ID_DIGEST_BYTES: Final = 16  # per row, to find duplicates without collisions
 MODEL_CHARS_MAX: Final = 256
+NOT_JSON: Final = "This line is not parseable as valid JSON."  # OpenAI's sentence
+INCOMPLETE: Final = "invalid_request"  # OpenAI's code for a body without one of its required fields
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class _Validator:
         self.rows += 1
         try:
             self._check_body(self._check_envelope(parse_object(line.data)))
+        except NotJson:
+            self._add(InputError("invalid_json_line", NOT_JSON, line.number))
         except BadLine as error:
             self._add(InputError("invalid_json_line", _sentence(error.message), line.number))
         except InvalidRequest as error:
@@ -141,14 +145,15 @@ class _Validator:
         try:
             self.embedding_inputs += self.endpoint.check_line(body)
         except InvalidRequest as error:
-            raise InvalidRequest(error.message, param=f"body.{error.param}", code=error.code) from error
+            code = INCOMPLETE if error.code == "missing_required_parameter" else error.code
+            raise InvalidRequest(error.message, param=f"body.{error.param}", code=code) from error
         if self.embedding_inputs > self.limits.embedding_inputs_max:
             message = f"The file has more than {self.limits.embedding_inputs_max} embedding inputs."
             raise InvalidRequest(message, param="body.input", code="too_many_requests_in_file")
 
     def _check_model(self, model: Any) -> None:
         if not isinstance(model, str) or not model:
-            raise _wrong_model("missing_required_parameter", "'model' is missing.")
+            raise _wrong_model(INCOMPLETE, "'model' is missing.")
         if len(model) > MODEL_CHARS_MAX:
             raise _wrong_model("model_not_found", f"No model is called {quoted(model)}.")
         if self.model is None:

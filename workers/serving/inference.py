@@ -137,6 +137,19 @@ def check_length(text_chars: int, context_length: int, param: str) -> None:
         )
 
 
+def check_output_length(request: GenerationRequest, context_length: int) -> None:
+    """Refuse to generate more tokens than the context has. What no longer fits beside a prompt ends the
+    answer with `length`. Raises InvalidRequest naming the field.
+    """
+    for field, asked in request.output_limits.items():
+        if asked is not None and asked > context_length:
+            raise InvalidRequest(
+                f"{field} is too large: {asked}. This model's context has {context_length} tokens.",
+                param=field,
+                code="context_length_exceeded",
+            )
+
+
 def _first(asked: T | None, default: T | None) -> T | None:
     return default if asked is None else asked
 

@@ -18,6 +18,7 @@ from workers.serving.inference import (
     SamplingDefaults,
     TextAnswer,
     check_length,
+    check_output_length,
     choice_seed,
     sampling_params,
 )
@@ -179,6 +180,7 @@ class TextServer(ModelServer):
 
     def _prompt(self, request: GenerationRequest, field: str) -> Sequence[int]:
         check_length(request.text_chars, self.model.context_length, field)
+        check_output_length(request, self.model.context_length)
         prompt = request.prompt_given
         if isinstance(prompt, Conversation):
             return self._engine.tokenizer.render_chat(prompt.messages)

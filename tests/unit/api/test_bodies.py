@@ -4,6 +4,7 @@ import pytest
 
 from api.jobs.bodies import parse_batch, parse_job
 from nightshift.endpoints.chat import Chat
+from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 
 JOB: JsonObject = {"endpoint": "chat", "input": "s3://in/x.jsonl", "output": "s3://out/"}
@@ -27,3 +28,23 @@ def test_null_in_a_batchs_extension_means_that_the_field_is_absent(given: object
 def test_null_in_a_model_request_means_that_the_field_is_absent() -> None:
     body: JsonObject = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
     assert Chat().parse(body | {"ignore_eos": None}) == Chat().parse(body)
+
+
+def test_an_input_that_is_no_files_id_is_told_what_one_looks_like() -> None:
+    with pytest.raises(InvalidRequest, match="Expected an ID that begins with 'file-'") as refused:
+        parse_batch(BATCH | {"input_file_id": "abc"})
+    assert refused.value.param == "input_file_id"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ({"tags": ["a"]}, "Invalid type for 'metadata.tags': expected a string, but got an array instead."),
+        ({"tags": 1}, "Invalid type for 'metadata.tags': expected a string, but got an integer instead."),
+        ("x", "Invalid type for 'metadata': expected an object, but got a string instead."),
+    ],
+)
+def test_a_wrong_type_is_said_in_openais_sentence(metadata: object, says: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_batch(BATCH | {"metadata": metadata})
+    assert (refused.value.message, refused.value.code) == (says, "invalid_type")

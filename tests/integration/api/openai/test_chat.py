@@ -53,6 +53,7 @@ def test_a_completion_is_answered_whole_and_streamed(client: openai.OpenAI, work
     chunks = list(stream)
 
     assert whole.choices[0].text == "one two"
+    assert chunks[0].choices[0].text  # it begins with text, without an opening event
     assert "".join(chunk.choices[0].text for chunk in chunks) == "one two"
     assert chunks[-1].choices[0].finish_reason == "stop"
 

@@ -71,6 +71,25 @@ def test_a_stream_opens_before_its_first_word_when_that_takes_long(
     assert failed.value.code == "context_length_exceeded"
 
 
+def test_a_completions_stream_that_waits_for_its_first_word_opens_with_a_comment(
+    http: httpx.Client, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "STREAM_START_S", 0.0)
+    has_opened = Event()
+
+    def fail_late(worker: FakeWorker, claim: OnlineClaim) -> None:
+        assert has_opened.wait(TIMEOUT_S)
+        worker.refuse(claim, 400, "context_length_exceeded")
+
+    worker.behave = fail_late
+    asked = {"model": CHAT_MODEL, "prompt": "x", "stream": True}
+    with http.stream("POST", "/v1/completions", json=asked) as answer:
+        lines = (line for line in answer.iter_lines() if line)
+        assert next(lines).startswith(":")
+        has_opened.set()
+        assert "context_length_exceeded" in next(lines)
+
+
 def test_a_streamed_answer_is_server_sent_events_to_the_byte(http: httpx.Client, worker: FakeWorker) -> None:
     asked = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "a b"}], "stream": True}
     answer = http.post("/v1/chat/completions", json=asked)

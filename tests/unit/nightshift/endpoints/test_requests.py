@@ -62,3 +62,13 @@ def test_a_message_that_would_lose_something_is_refused(message: dict[str, Any],
         endpoints.get("/v1/chat/completions").parse({"model": "m", "messages": [message]})
 
     assert refused.value.param == param
+
+
+def test_options_of_a_stream_need_a_stream() -> None:
+    chat = {"model": "m", "messages": [{"role": "user", "content": "a"}], "stream_options": {}}
+
+    for stream in (None, False):
+        with pytest.raises(InvalidRequest) as refused:
+            endpoints.get("/v1/chat/completions").parse(chat | {"stream": stream})
+        assert refused.value.param == "stream_options"
+    assert endpoints.get("/v1/chat/completions").parse(chat | {"stream": True}).streams

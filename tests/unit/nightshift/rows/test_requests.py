@@ -45,14 +45,14 @@ def test_a_row_without_an_id_is_called_by_its_number() -> None:
     ("change", "code", "param"),
     [
         ({"custom_id": ""}, "missing_required_parameter", "custom_id"),
-        ({"custom_id": "x" * 65}, "missing_required_parameter", "custom_id"),
+        ({"custom_id": "x" * 513}, "missing_required_parameter", "custom_id"),
         ({"custom_id": "a\0b"}, "missing_required_parameter", "custom_id"),
         ({"custom_id": 7}, "missing_required_parameter", "custom_id"),
         ({"method": "GET"}, "invalid_method", "method"),
         ({"url": "/v1/embeddings"}, "invalid_url", "url"),
         ({"body": None}, "missing_required_parameter", "body"),
         ({"body": "text"}, "missing_required_parameter", "body"),
-        ({"body": {"stream": True}}, "invalid_value", "body.stream"),
+        ({"body": {"stream": True}}, "streaming_unsupported", "body.stream"),
         # With several things wrong: in the order of the fields.
         ({"custom_id": 7, "url": "/v1/embeddings", "body": None}, "missing_required_parameter", "custom_id"),
         ({"url": "/v1/embeddings", "body": None}, "invalid_url", "url"),

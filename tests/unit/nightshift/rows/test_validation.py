@@ -67,7 +67,7 @@ def test_a_line_with_another_fault_still_has_its_id_and_names_its_model() -> Non
     assert codes(found) == [
         (1, "invalid_method"),
         (2, "duplicate_custom_id"),
-        (3, "invalid_value"),
+        (3, "streaming_unsupported"),
         (4, "mismatched_model"),
     ]
 
@@ -88,7 +88,7 @@ def test_a_good_file_has_rows_a_model_and_no_errors() -> None:
         (less(line(), "custom_id"), "missing_required_parameter", "custom_id"),
         (line(custom_id=""), "missing_required_parameter", "custom_id"),
         (line(custom_id=7), "missing_required_parameter", "custom_id"),
-        (line(custom_id="x" * 65), "missing_required_parameter", "custom_id"),
+        (line(custom_id="x" * 513), "missing_required_parameter", "custom_id"),
         (line(custom_id="a\0b"), "missing_required_parameter", "custom_id"),
         (less(line(), "method"), "missing_required_parameter", "method"),
         (line(method="GET"), "invalid_method", "method"),
@@ -96,11 +96,11 @@ def test_a_good_file_has_rows_a_model_and_no_errors() -> None:
         (line(url="/v1/embeddings"), "invalid_url", "url"),
         (less(line(), "body"), "missing_required_parameter", "body"),
         ({**line(), "body": "text"}, "missing_required_parameter", "body"),
-        (body_less("model"), "missing_required_parameter", "body.model"),
-        (line(body={"model": 7}), "missing_required_parameter", "body.model"),
-        (body_less("messages"), "missing_required_parameter", "body.messages"),
-        (line(body={"messages": "hi"}), "missing_required_parameter", "body.messages"),
-        (line(body={"stream": True}), "invalid_value", "body.stream"),
+        (body_less("model"), "invalid_request", "body.model"),
+        (line(body={"model": 7}), "invalid_request", "body.model"),
+        (body_less("messages"), "invalid_request", "body.messages"),
+        (line(body={"messages": "hi"}), "invalid_request", "body.messages"),
+        (line(body={"stream": True}), "streaming_unsupported", "body.stream"),
     ],
 )
 def test_a_bad_line_is_named_with_its_code_and_parameter(entry: Any, code: str, param: str | None) -> None:
@@ -108,6 +108,21 @@ def test_a_bad_line_is_named_with_its_code_and_parameter(entry: Any, code: str, 
 
     assert (error.line, error.code, error.param) == (2, code, param)
     assert error.message
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (b"{oops", "This line is not parseable as valid JSON."),
+        (
+            line(url="/v1/embeddings"),
+            "The URL provided for this request does not match the batch endpoint.",
+        ),
+    ],
+)
+def test_what_openai_has_a_sentence_for_is_said_in_it(entry: Any, message: str) -> None:
+    (error,) = report(entry, line(2)).errors
+    assert error.message == message
 
 
 @pytest.mark.parametrize("stream", [False, None])
@@ -119,8 +134,8 @@ def test_an_id_may_be_used_once() -> None:
     assert codes(report(line(1), line(2), line(1))) == [(3, "duplicate_custom_id")]
 
 
-def test_an_id_of_64_characters_is_not_too_long() -> None:
-    assert report(line(custom_id="é" * 64)).errors == ()
+def test_an_id_of_512_characters_is_not_too_long() -> None:
+    assert report(line(custom_id="é" * 512)).errors == ()
 
 
 def test_a_file_has_one_model() -> None:
@@ -181,7 +196,7 @@ def test_an_embedding_input_has_one_of_four_shapes(value: Any) -> None:
 def test_an_embedding_input_of_another_shape_is_refused(value: Any) -> None:
     (error,) = report(embedding(1, value), endpoint="/v1/embeddings").errors
 
-    assert (error.code, error.param) == ("missing_required_parameter", "body.input")
+    assert (error.code, error.param) == ("invalid_request", "body.input")
 
 
 def test_embedding_inputs_are_counted_over_all_lines() -> None:
@@ -196,7 +211,7 @@ def test_embedding_inputs_are_counted_over_all_lines() -> None:
 def test_a_completion_needs_a_prompt() -> None:
     entry = line(url="/v1/completions")
 
-    assert codes(report(entry, endpoint="/v1/completions")) == [(1, "missing_required_parameter")]
+    assert codes(report(entry, endpoint="/v1/completions")) == [(1, "invalid_request")]
 
 
 # --- cuts ---

@@ -153,6 +153,17 @@ def test_a_text_that_is_far_too_long_is_refused_before_tokens_are_made_of_it(
     assert refused.value.code == "context_length_exceeded"
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_more_tokens_than_the_context_has_are_refused_not_cut(models: Models, field: str) -> None:
+    context_length = models.get(models.ids[0]).model.context_length
+
+    with pytest.raises(InvalidRequest) as refused:
+        chat(models, "7", **{field: context_length + 1})
+
+    assert (refused.value.param, refused.value.code) == (field, "context_length_exceeded")
+    assert chat(models, "7", **{field: context_length}).wait().status_code == 200
+
+
 def test_an_empty_prompt_is_refused_in_the_callers_words(models: Models) -> None:
     with pytest.raises(InvalidRequest, match="The prompt has no tokens"):
         submit(models, "/v1/completions", {"model": models.ids[0], "prompt": ""})
