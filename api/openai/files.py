@@ -16,10 +16,8 @@ from api.openai.ranges import Unsatisfiable, parse_range
 from api.openai.uploads import keep_upload, read_form
 from api.services import Services
 from nightshift.endpoints.answers import error_body
-from nightshift.errors import Conflict, InvalidRequest, NotFound, StorageUnavailable
-from nightshift.jobs import Face
+from nightshift.errors import InvalidRequest, NotFound, StorageUnavailable
 from nightshift.jobs.files import File, FilePurpose
-from nightshift.jobs.ids import batch_id
 from nightshift.store import Transaction
 
 router = APIRouter(prefix="/v1/files", tags=["OpenAI"])
@@ -81,8 +79,9 @@ def get_file(file_id: str, services: ServicesDep, caller: CallerDep) -> Response
 @router.delete("/{file_id}", summary="Delete a file")
 async def delete_file(file_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     file = await run_in_threadpool(_forget, services, caller, file_id)
-    # Bytes last: a crash in between leaves an unreferenced object for retention to delete.
-    await services.storage_threads.run(lambda: services.objects.delete(file.key))
+    if file is not None:
+        # Bytes last: a crash in between leaves an unreferenced object for retention to delete.
+        await services.storage_threads.run(lambda: services.objects.delete(file.key))
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
 
@@ -121,12 +120,15 @@ def _find(services: Services, caller: Caller, file_id: str) -> File:
         return _get(tx, caller, file_id)
 
 
-def _forget(services: Services, caller: Caller, file_id: str) -> File:
+def _forget(services: Services, caller: Caller, file_id: str) -> File | None:
+    """The file, whose bytes may go. None: an unfinished job reads them; retention deletes them after it."""
     with services.store.transaction() as tx:
         file = tx.files.get_to_delete(caller.tenant_id, file_id, tx.now())
         if file is None:
             raise _no_such_file(file_id)
-        _check_unread(tx, caller, file_id)
+        if tx.jobs.reading(caller.tenant_id, file_id) is not None:
+            tx.files.expire(caller.tenant_id, file_id, tx.now())
+            return None
         tx.files.delete(caller.tenant_id, file_id)
     return file
 
@@ -136,16 +138,6 @@ def _get(tx: Transaction, caller: Caller, file_id: str, param: str = "id") -> Fi
     if file is None:
         raise _no_such_file(file_id, param)
     return file
-
-
-def _check_unread(tx: Transaction, caller: Caller, file_id: str) -> None:
-    """Raises Conflict if an unfinished job reads the file; call it once no new job can."""
-    job = tx.jobs.reading(caller.tenant_id, file_id)
-    if job is not None:
-        reader = f"batch {batch_id(job.id)}" if job.face is Face.OPENAI else f"job {job.id}"
-        raise Conflict(
-            f"File {file_id} is the input of {reader}, which has not ended.", param="id", code="file_in_use"
-        )
 
 
 def _no_such_file(file_id: str, param: str = "id") -> NotFound:

@@ -15,14 +15,19 @@ from sqlalchemy import (
     Select,
     bindparam,
     delete,
+    exists,
     insert,
+    not_,
     or_,
     select,
     tuple_,
+    update,
 )
 
+from nightshift.jobs import JobKind
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.store import tables
+from nightshift.store.jobs.jobs import ACTIVE_STATES
 
 file = tables.file
 
@@ -95,6 +100,24 @@ class Files:
             ).rowcount
             == 1
         )
+
+    def expire(self, tenant_id: str, file_id: str, now: datetime) -> bool:
+        """Let the file be found no more, although an unfinished job still reads it. False: no such file."""
+        found = self._connection.execute(
+            update(file).where(file.c.id == file_id, file.c.tenant_id == tenant_id).values(expires_at=now)
+        )
+        return found.rowcount == 1
+
+    def expired(self, now: datetime, limit: int) -> Sequence[File]:
+        """Expired files of all tenants that no unfinished job reads. None can any more."""
+        is_read = exists().where(
+            tables.job.c.tenant_id == file.c.tenant_id,
+            tables.job.c.kind == JobKind.BULK,
+            tables.job.c.state.in_(ACTIVE_STATES),
+            tables.job.c.spec["input"].as_string() == file.c.id,
+        )
+        wanted = select(file).where(not_(_is_alive(now)), not_(is_read)).limit(limit)
+        return [_to_file(row) for row in self._connection.execute(wanted)]
 
     def _one(self, wanted: Select[Any]) -> File | None:
         row = self._connection.execute(wanted).one_or_none()

@@ -7,7 +7,8 @@ alone, by the store's own clock; whether an older one is an orphan, the database
                                                  leased term lists anything, and no term is reused
     assembly/{tenant}/{job}/…                    the job has ended
     files/{tenant}/{file}                        not on record, not of an unfinished batch, and too old for an
-                                                 upload that may still be recorded
+                                                 upload that may still be recorded; or expired, and no
+                                                 unfinished job reads it
     half-written objects                         a day old; a writer that comes back begins again
 """
 
@@ -94,10 +95,22 @@ class Retention:
         if self._kind:
             return Collected(collected=collected, has_more=True)
         self._began_at = None
+        collected += self._delete_expired(now)
         swept = self._objects.forget_unfinished(
             timedelta(seconds=max(self._config.orphan_age_s, UNRECORDED_S))
         )
         return Collected(collected=collected, unfinished=swept)
+
+    def _delete_expired(self, now: datetime) -> int:
+        """Files that have expired, or were deleted while a job read them that has ended since."""
+        with self._store.transaction() as tx:
+            found = tx.files.expired(now, self._config.objects_per_pass_max)
+            for file in found:
+                tx.files.delete(file.tenant_id, file.id)
+        for file in found:  # after their records: what a crash leaves is an orphan
+            check(self._may_continue)
+            self._objects.delete(file.key)
+        return len(found)
 
     def _older_than(self, page: Sequence[ObjectInfo], age_s: float) -> list[ObjectInfo]:
         """Compared with the store's clock as the round began: one write a round, and none seems too old."""

@@ -53,7 +53,7 @@ def test_files_and_batches_page_and_end_as_they_do_on_sqlite(client: openai.Open
     assert client.batches.cancel(batches[0].id).status == "cancelling"
 
 
-def test_a_file_is_not_deleted_beside_the_submit_of_a_batch_over_it(
+def test_the_bytes_of_a_file_are_not_deleted_beside_the_submit_of_a_batch_over_it(
     client: openai.OpenAI, http: httpx.Client, store: Store, postgresql_database: Database
 ) -> None:
     file = client.files.create(file=("in.jsonl", batch_lines(1)), purpose="batch")
@@ -66,8 +66,9 @@ def test_a_file_is_not_deleted_beside_the_submit_of_a_batch_over_it(
             deleting = pool.submit(http.delete, f"/v1/files/{file.id}")
             wait_until_blocked(postgresql_database)
 
-    assert deleting.result().json()["error"]["code"] == "file_in_use"
-    assert client.files.content(file.id).read() == batch_lines(1)
+    assert deleting.result().json()["deleted"] is True
+    with store.snapshot() as tx:
+        assert tx.files.input(new.tenant_id, file.id) is not None  # for the batch, with its bytes
 
 
 def test_a_batch_over_a_file_that_is_being_deleted_is_refused(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from nightshift.objectstore.s3 import S3Store
 from nightshift.rows.outputs import encode_segment
 from nightshift.store import Store
 from nightshift.store.jobs.references import References
-from nightshift.testing import FakeClock, claimed
+from nightshift.testing import STARTS_AT, FakeClock, claimed
 from scheduler.duties.retention import COLLECTED, Retention, RetentionConfig
 from tests.integration.scheduler.assembly.conftest import a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import BusyStore, FailingStore, Place
@@ -38,7 +38,7 @@ def collect(place: Place, objects: Any = None, **config: Any) -> int:
     duty = Retention(place.store, objects or place.objects, RetentionConfig(**config))
     collected, has_more = 0, True
     while has_more:
-        done = duty.run_once(datetime.now().astimezone())
+        done = duty.run_once(place.store.now())
         collected, has_more = collected + done.collected, done.has_more
     return collected
 
@@ -157,6 +157,23 @@ def test_listed_segments_notes_and_files_of_a_job_stay_and_a_dead_assemblys_note
     assert len(keys(place, "files/")) == 2  # the batch's input and output
     assert len(keys(place, "segments/")) > 0
     assert collect(place) == 0
+
+
+def test_a_file_that_expired_goes_with_its_record_once_no_unfinished_batch_reads_it(
+    place: Place, clock: FakeClock
+) -> None:
+    job = a_batch(place, clock, ["a"])
+    file_id = str(job.spec.input)
+    with place.store.transaction() as tx:
+        tx.files.expire(job.tenant_id, file_id, STARTS_AT)
+    assert collect(place) == 0
+    place.work_off()
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+
+    assert collect(place) == 1
+    assert place.objects.head(f"files/default/{file_id}") is None
+    with place.store.snapshot() as tx:
+        assert tx.files.input(job.tenant_id, file_id) is None
 
 
 def test_an_upload_whose_row_was_never_written_goes_after_a_day(place: Place, clock: FakeClock) -> None:

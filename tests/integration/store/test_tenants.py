@@ -119,6 +119,7 @@ REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
     "files.get_to_delete": lambda tx, tenant, of: tx.files.get_to_delete(tenant, of.file.id, tx.now()),
     "files.input": lambda tx, tenant, of: tx.files.input(tenant, of.file.id),
     "files.list": lambda tx, tenant, of: tx.files.list(tenant, tx.now(), limit=10),
+    "files.expire": lambda tx, tenant, of: tx.files.expire(tenant, of.file.id, tx.now()),
     "files.delete": lambda tx, tenant, of: tx.files.delete(tenant, of.file.id),
     "usage.list": lambda tx, tenant, of: tx.usage.list(
         tenant, limit=10, since=STARTS_AT.date(), until=STARTS_AT.date()

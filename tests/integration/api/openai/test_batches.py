@@ -62,21 +62,25 @@ def test_a_batch_is_created_shown_and_listed(client: openai.OpenAI) -> None:
     assert [batch.id for batch in client.batches.list()] == [created.id]
 
 
-def test_the_input_of_a_batch_cannot_be_deleted_until_the_batch_has_ended(
+def test_the_input_of_a_running_batch_can_be_deleted_and_its_bytes_stay_for_the_batch(
     client: openai.OpenAI, http: httpx.Client, store: Store
 ) -> None:
     batch = create(client)
+    with store.snapshot() as tx:
+        stored = tx.files.input("default", batch.input_file_id)
+    assert stored is not None
 
-    refused = http.delete(f"/v1/files/{batch.input_file_id}")
-    assert refused.status_code == 409
-    assert refused.headers["x-should-retry"] == "false"
-    error = refused.json()["error"]
-    assert (error["param"], error["code"]) == ("id", "file_in_use")
-    assert batch.id in error["message"]
-    assert client.files.content(batch.input_file_id).read()
+    assert client.files.delete(batch.input_file_id).deleted is True
+    for gone in (http.get, http.delete):
+        assert gone(f"/v1/files/{batch.input_file_id}").status_code == 404
+    assert batch.input_file_id not in [file.id for file in client.files.list()]
+    with store.snapshot() as tx:
+        assert tx.files.input("default", batch.input_file_id) is not None  # for the batch, with its bytes
+        assert tx.files.expired(tx.now(), 10) == []
 
     move_to(store, batch, JobState.FAILED)
-    assert client.files.delete(batch.input_file_id).deleted is True
+    with store.snapshot() as tx:
+        assert [file.id for file in tx.files.expired(tx.now(), 10)] == [batch.input_file_id]
 
 
 def test_a_batch_has_every_key_the_client_knows(client: openai.OpenAI, http: httpx.Client) -> None:
