@@ -55,6 +55,13 @@ def job_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObj
     )
 
 
+def listed_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObject:
+    """A job in a list: without its template, which lists do not read."""
+    shown = job_json(tx, job, now, base_url)
+    del shown["template"]
+    return shown
+
+
 def _queue_position(tx: Transaction, job: Job) -> int | None:
     """From 1; None outside the queue."""
     return tx.jobs.queue_position(job) if job.state is JobState.QUEUED else None

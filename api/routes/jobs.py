@@ -14,7 +14,7 @@ from api.jobs.bodies import parse_job
 from api.jobs.idempotency import Created, create_once, repeatable
 from api.jobs.online import until_ended
 from api.jobs.requests import bulk_request, online_request, run_key
-from api.jobs.views import accepted_json, job_json
+from api.jobs.views import accepted_json, job_json, listed_json
 from api.services import Services
 from nightshift.errors import Conflict
 from nightshift.jobs import Job, JobKind, JobState, JsonObject
@@ -70,7 +70,7 @@ def list_jobs(
             state=status,
             priority=priority,
         )
-        rendered = [job_json(tx, job, now, services.settings.api.base_url) for job in found]
+        rendered = [listed_json(tx, job, now, services.settings.api.base_url) for job in found]
     return JSONResponse(list_json(rendered, page.limit))
 
 

@@ -146,6 +146,7 @@ class Planning:
             raise Interrupted
         with self._store.transaction() as tx:
             attempts = tx.jobs.begin_planning(job.id, lead)
+            job = tx.jobs.fetch(job.id)  # with its template
         if attempts is None:
             return _Outcome.TOO_LATE
         failpoints.hit("scheduler.planning")

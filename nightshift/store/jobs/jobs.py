@@ -37,6 +37,7 @@ from nightshift.jobs import (
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
+from nightshift.store.jobs.columns import JOB_WITHOUT_TEMPLATE
 from nightshift.store.jobs.events import FIRST_SEQ
 from nightshift.store.shards.shards import OPEN_SHARD_STATES
 
@@ -136,7 +137,7 @@ class Jobs:
         state: JobState | None = None,
         priority: PriorityClass | None = None,
     ) -> Sequence[Job]:
-        """Newest first, in a total order. `after`: the last job of the previous page."""
+        """Newest first, in a total order, without templates. `after`: the last job of the previous page."""
         filters = {"kind": kind, "face": face, "state": state, "priority": priority}
         rows = self._connection.execute(listing(tenant_id, limit, after, filters))
         return [to_job(row) for row in rows]
@@ -194,20 +195,24 @@ class Jobs:
         ).scalar_one_or_none()
 
     def to_plan(self, limit: int, after: Job | None = None) -> Sequence[Job]:
-        """Unplanned bulk jobs, most urgent first. `after`: the last of the previous page."""
+        """Unplanned bulk jobs without their templates, most urgent first. `after`: the last of the previous
+        page.
+        """
         order = _PLANNING_ORDER
-        wanted = select(job).where(*_UNPLANNED)
+        wanted = select(*JOB_WITHOUT_TEMPLATE).where(*_UNPLANNED)
         if after is not None:
             place = (after.priority.rank, after.created_at, after.id)
             wanted = wanted.where(tuple_(*order) > _position(order, place))
         return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
 
     def first_to_plan(self, limit: int, of_each: int) -> Sequence[Job]:
-        """The most urgent `of_each` unplanned bulk jobs of every tenant: first each tenant's first."""
+        """The most urgent `of_each` unplanned bulk jobs of every tenant, without their templates: first each
+        tenant's first.
+        """
         rank = func.row_number().over(partition_by=job.c.tenant_id, order_by=_PLANNING_ORDER).label("rank")
         ranked = select(job.c.id, rank).where(*_UNPLANNED).subquery()
         rows = self._connection.execute(
-            select(job)
+            select(*JOB_WITHOUT_TEMPLATE)
             .join(ranked, ranked.c.id == job.c.id)
             .where(ranked.c.rank <= of_each)
             .order_by(ranked.c.rank, *_PLANNING_ORDER)
@@ -418,7 +423,7 @@ def listing(
     tenant_id: str, limit: int, after: Job | None, filters: Mapping[str, str | None]
 ) -> Select[tuple[Any, ...]]:
     """A tenant's jobs, newest first, with these values in these columns; an index gives the order."""
-    wanted = select(job).where(job.c.tenant_id == tenant_id)
+    wanted = select(*JOB_WITHOUT_TEMPLATE).where(job.c.tenant_id == tenant_id)
     for name, value in filters.items():
         if value is not None:
             wanted = wanted.where(job.c[name] == value)

@@ -79,6 +79,7 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
     assert shown["expires_at"] == shown["created_at"] + 8 * 3600
     assert shown["counts"]["total"] is None
     assert shown["status"] == "queued"
+    assert "template" not in http.get("/v1/jobs").json()["data"][0]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Finding jobs: by tenant in pages, and what the service's duties look for."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -49,6 +50,27 @@ def test_attempts_to_plan_are_counted_until_their_end_is_known_under_the_current
 
         assert tx.jobs.request_stop("default", job.id, StopReason.CANCELLED, clock.now)
         assert tx.jobs.begin_planning(job.id, Lead(duty, "second", newer)) is None
+
+
+def test_jobs_are_listed_and_found_to_be_planned_without_their_templates_alone(store: Store) -> None:
+    spec = a_spec(template={"messages": "'é' \\ \" {{text}}"}, metadata={"a": "b\\n"}, name="n")
+    job = submit(store, spec=spec)
+    without = [replace(job, spec=replace(spec, template=None))]
+
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id) == job
+        assert tx.jobs.list("default", limit=10) == without
+        assert tx.jobs.to_plan(limit=10) == without
+        assert tx.jobs.first_to_plan(limit=10, of_each=1) == without
+
+
+@pytest.mark.parametrize("text", ["\0", "\ud800", "\U0001f600"])
+def test_no_text_in_a_job_keeps_others_from_being_listed_or_planned(store: Store, text: str) -> None:
+    jobs = [submit(store, spec=a_spec(name=name, template={"t": text})) for name in ("n", text)]
+
+    with store.snapshot() as tx:
+        assert sorted(ids(tx.jobs.list("default", limit=10))) == sorted(ids(jobs))
+        assert sorted(ids(tx.jobs.to_plan(limit=10))) == sorted(ids(jobs))
 
 
 def test_pages_show_every_job_once_newest_first_however_many_share_a_moment(
