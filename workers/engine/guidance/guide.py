@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from ..errors import GrammarFailed
 
 WORD_BITS = 32
+ROWS_ALONE_MAX = 8
+"""So many rows are computed faster than threads are woken."""
 THREADS_MAX = 8
 """That compute the masks of one step."""
 
@@ -47,9 +49,10 @@ def allowed_tokens(guides: Seq[Guide], vocab_size: int) -> NDArray[np.int32]:
     `vocab_size` is that of the logits. Bits of ids that the tokenizer does not have are 0.
     """
     masks = np.zeros((len(guides), -(-vocab_size // WORD_BITS)), dtype=np.int32)
-    if len(guides) == 1:
-        fill_next_token_bitmask(guides[0].matcher, masks)
-    elif guides:
+    if len(guides) <= ROWS_ALONE_MAX:
+        for row, guide in enumerate(guides):
+            fill_next_token_bitmask(guide.matcher, masks, row)
+    else:
         rows = [(guide.matcher, row) for row, guide in enumerate(guides)]
         fill_next_token_bitmask_par(_executor(), rows, masks)
     return masks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -9,10 +11,16 @@ from torch import Tensor
 def mask_tokens(logits: Tensor, rows: Tensor, masks: Tensor) -> None:
     """Set the logits of tokens that are not allowed to minus infinity, in place.
 
-    `logits` `[rows, vocabulary]`; `rows` `[guided]` says which of them `masks` are for: int32 `[guided,
+    `logits` `[rows, vocabulary]`, float32; `rows` `[guided]` says whose `masks` are: int32 `[guided,
     vocabulary / 32, rounded up]`, a bit per token, lowest first. A NaN stays a NaN, so that it shows.
     """
-    bits = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=logits.device)
-    banned = (masks.view(torch.uint8)[:, :, None] & bits == 0).flatten(1)[:, : logits.shape[1]]
-    found = logits.index_select(0, rows)
-    logits.index_copy_(0, rows, torch.where(banned, found - torch.inf, found))
+    by_bytes = masks.view(torch.uint8).flatten().int()
+    added = _added_by_byte(logits.device).index_select(0, by_bytes).view(len(masks), -1)
+    logits.index_add_(0, rows, added[:, : logits.shape[1]])
+
+
+@cache
+def _added_by_byte(device: torch.device) -> Tensor:
+    """What eight tokens' logits are changed by, for each value of their byte: float32 `[256, 8]`."""
+    bits = torch.arange(256)[:, None] >> torch.arange(8) & 1
+    return torch.where(bits.bool(), 0.0, -torch.inf).to(device)
