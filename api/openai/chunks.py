@@ -1,6 +1,7 @@
 """The events of a streamed answer, in OpenAI's shapes."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +37,10 @@ class Chunks:
     def piece(self, index: int, piece: Piece) -> str:
         """New text of a choice."""
         return self._choice(index, self.endpoint.chunk_delta(piece.text), logprobs=piece.logprobs)
+
+    def calls(self, index: int, choice: JsonObject) -> Sequence[str]:
+        """Calls of tools in a choice of a recorded answer, two events each."""
+        return [self._choice(index, says) for says in self.endpoint.chunk_calls(choice)]
 
     def closing(self, index: int, finish_reason: str) -> str:
         return self._choice(index, self.endpoint.chunk_closing(), finish_reason=finish_reason)

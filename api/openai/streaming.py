@@ -135,6 +135,7 @@ def _ending(
         rest = transcript.rest(chunks.recorded(choice))
         if rest:
             yield chunks.piece(index, rest)
+        yield from chunks.calls(index, choice)
         yield chunks.closing(index, choice["finish_reason"])
     if wanted.usage:
         yield chunks.usage(outcome.body["usage"])

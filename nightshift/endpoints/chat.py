@@ -1,18 +1,30 @@
 """POST /v1/chat/completions."""
 
+import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from nightshift.endpoints.generation import Choice, Conversation, GenerationRequest, TextEndpoint
+from nightshift.endpoints.guidance import Guidance
 from nightshift.endpoints.logprobs import Chance, Chosen, escaped, shown, token_text
-from nightshift.endpoints.requests import Count
+from nightshift.endpoints.requests import Count, at_most
+from nightshift.endpoints.tools import Tools, tools_of
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS, PriorityClass
 
 LOGPROBS_MAX: Final = 20
+CALLS_MAX: Final = 128  # in one message
 
 
 class TextPart(BaseModel):
@@ -28,19 +40,69 @@ class TextPart(BaseModel):
         return self
 
 
+class CalledFunction(BaseModel):
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    arguments: str
+
+    @field_validator("arguments")
+    @classmethod
+    def _are_an_object(cls, value: str) -> str:
+        try:
+            is_object = isinstance(json.loads(value or "{}"), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        if not is_object:
+            raise ValueError("arguments must be a JSON object, as text")
+        return value
+
+
+class ToolCall(BaseModel):
+    """Of an earlier answer."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    @property
+    def for_template(self) -> JsonObject:
+        """Templates write the arguments themselves, so they get them as an object."""
+        arguments = json.loads(self.function.arguments or "{}")
+        function = {"name": self.function.name, "arguments": arguments}
+        return {"id": self.id, "type": self.type, "function": function}
+
+
 class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     role: Literal["developer", "system", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), at_most(CALLS_MAX)] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _has_no_tool_calls(cls, data: Any) -> Any:
-        for name in ("tool_calls", "function_call"):
-            if isinstance(data, dict) and data.get(name):
-                raise ValueError(f"'{name}' of a message is not supported by this service")
-        return data
+    def _may_be_calls_alone(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if data.get("function_call"):
+            raise ValueError("'function_call' of a message is not supported by this service")
+        if data.get("tool_calls") and data.get("role") != "assistant":
+            raise ValueError("'tool_calls' belong to messages of the assistant")
+        has_none = data.get("tool_calls") and data.get("content") is None
+        return data | {"content": ""} if has_none else data
+
+    @property
+    def for_template(self) -> JsonObject:
+        """OpenAI renamed `system` to `developer`."""
+        message: JsonObject = {"role": "system" if self.role == "developer" else self.role}
+        message["content"] = self.text
+        if self.tool_calls:
+            message["tool_calls"] = [call.for_template for call in self.tool_calls]
+        if self.role == "tool":
+            more = {"tool_call_id": self.tool_call_id, "name": self.name}
+            message |= {name: value for name, value in more.items() if value is not None}
+        return message
 
     @property
     def text(self) -> str:
@@ -56,6 +118,30 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX, strict=True)] | None = None
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = None
+
+    _callable: Tools | None = PrivateAttr(default=None)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_tools(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        tools = tools_of(data) if isinstance(data, dict) else None
+        request = handler(data)
+        if tools is not None and request._guidance is not None:
+            field = request._guidance.field
+            raise InvalidRequest(f"'{field}' and 'tools' cannot be used together.", param=field)
+        request._callable = tools
+        return request
+
+    @property
+    def callable_tools(self) -> Tools | None:
+        return self._callable
+
+    @property
+    def guidance(self) -> Guidance | None:
+        return self._callable.guidance if self._callable is not None else super().guidance
 
     @model_validator(mode="after")
     def _logprobs_first(self) -> "ChatRequest":
@@ -79,13 +165,8 @@ class ChatRequest(GenerationRequest):
 
     @property
     def prompt_given(self) -> Conversation:
-        """OpenAI renamed `system` to `developer`."""
-        return Conversation(
-            [
-                {"role": "system" if message.role == "developer" else message.role, "content": message.text}
-                for message in self.messages
-            ]
-        )
+        tools = self._callable.given if self._callable is not None else ()
+        return Conversation([message.for_template for message in self.messages], tools)
 
 
 class Chat(TextEndpoint):
@@ -110,7 +191,11 @@ class Chat(TextEndpoint):
         return 0
 
     def choice_json(self, choice: Choice) -> JsonObject:
-        return {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+        if not choice.calls:
+            return {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+        content = choice.text or None
+        calls = {"tool_calls": list(choice.calls)}
+        return {"message": {"role": "assistant", "content": content, "refusal": None} | calls}
 
     def choice_text(self, choice: JsonObject) -> str:
         return choice["message"]["content"] or ""
@@ -126,6 +211,15 @@ class Chat(TextEndpoint):
 
     def chunk_closing(self) -> JsonObject:
         return {"delta": {}}
+
+    def chunk_calls(self, choice: JsonObject) -> Sequence[JsonObject]:
+        """Of each call first its name, then its arguments, as OpenAI streams them."""
+        deltas: list[JsonObject] = []
+        for index, call in enumerate(choice["message"].get("tool_calls", ())):
+            named = {"name": call["function"]["name"], "arguments": ""}
+            deltas.append({"index": index, "id": call["id"], "type": "function", "function": named})
+            deltas.append({"index": index, "function": {"arguments": call["function"]["arguments"]}})
+        return [{"delta": {"tool_calls": [delta]}} for delta in deltas]
 
     def chunk_extras(self) -> JsonObject:
         return {"system_fingerprint": None}

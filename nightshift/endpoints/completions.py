@@ -1,7 +1,7 @@
 """POST /v1/completions."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, field_validator
 
@@ -19,6 +19,12 @@ class CompletionRequest(GenerationRequest):
 
     prompt: str | Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX, strict=True)] | None = None
+
+    also_unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "parallel_tool_calls": (),
+    }
 
     @field_validator("logprobs", mode="before")
     @classmethod

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
     BaseModel,
@@ -20,6 +20,7 @@ from nightshift.endpoints.endpoint import Cells, ColumnType, Endpoint
 from nightshift.endpoints.guidance import Guidance, guidance_of
 from nightshift.endpoints.logprobs import Chosen
 from nightshift.endpoints.requests import Count, ModelRequest, at_most, null_means
+from nightshift.endpoints.tools import Tools
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject, Usage
@@ -33,9 +34,10 @@ SEED_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages for a chat template: role and content."""
+    """For a chat template."""
 
-    messages: Sequence[dict[str, str]]
+    messages: Sequence[JsonObject]  # role and content; tool_calls, tool_call_id and name where they are given
+    tools: Sequence[JsonObject] = ()
 
 
 Prompt = Conversation | str | list[int]  # or text, or token ids
@@ -43,8 +45,24 @@ Prompt = Conversation | str | list[int]  # or text, or token ids
 
 def prompt_chars(prompt: Prompt) -> int:
     if isinstance(prompt, Conversation):
-        return sum(len(message["content"]) for message in prompt.messages)
+        content = sum(len(message["content"]) for message in prompt.messages)
+        calls = [message["tool_calls"] for message in prompt.messages if "tool_calls" in message]
+        return content + _chars_within([*calls, *prompt.tools])
     return len(prompt) if isinstance(prompt, str) else 0
+
+
+def _chars_within(parts: list[Any]) -> int:
+    """Of all strings and names, and one for each other value. Without recursion: they may be nested deep."""
+    chars, left = 0, [*parts]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            left += [*part, *part.values()]
+        elif isinstance(part, list):
+            left += part
+        else:
+            chars += len(part) if isinstance(part, str) else 1
+    return chars
 
 
 def _one_or_many(value: object) -> object:
@@ -83,6 +101,9 @@ class GenerationRequest(ModelRequest):
     guided_grammar: str | None = None
     structured_outputs: JsonObject | None = None
 
+    also_unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    """Parameters that only other endpoints have, with their neutral values."""
+
     _guidance: Guidance | None = PrivateAttr(default=None)
 
     @model_validator(mode="wrap")
@@ -104,7 +125,7 @@ class GenerationRequest(ModelRequest):
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            for name, harmless in _UNSUPPORTED.items():
+            for name, harmless in (_UNSUPPORTED | cls.also_unsupported).items():
                 if data.get(name) is not None and data[name] not in harmless:
                     raise InvalidRequest(
                         f"'{name}' is not supported by this service.",
@@ -134,6 +155,11 @@ class GenerationRequest(ModelRequest):
     def guidance(self) -> Guidance | None:
         """What the answer must be; None: any text."""
         return self._guidance
+
+    @property
+    def callable_tools(self) -> Tools | None:
+        """What the answer may call."""
+        return None
 
     @property
     def num_choices(self) -> int:
@@ -167,8 +193,6 @@ class GenerationRequest(ModelRequest):
 # Known but unsupported parameters, with their neutral values.
 _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
     "best_of": (1,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "audio": (),
@@ -187,6 +211,7 @@ class Choice:
     text: str
     finish_reason: str
     logprobs: JsonObject | None = None  # in the endpoint's shape
+    calls: Sequence[JsonObject] = ()  # of tools, as the API shows them
 
 
 class TextEndpoint(Endpoint):
@@ -234,6 +259,10 @@ class TextEndpoint(Endpoint):
     @abstractmethod
     def chunk_closing(self) -> JsonObject:
         """A streamed choice's last fields."""
+
+    def chunk_calls(self, choice: JsonObject) -> Sequence[JsonObject]:
+        """The fields of the events for an answer's choice that calls tools, one event each."""
+        return ()
 
     @abstractmethod
     def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:

@@ -50,7 +50,7 @@ def check_schema(schema: object, at: str) -> None:
     """Raises InvalidRequest naming the place of the first error, below the path `at`."""
     if not isinstance(schema, dict):
         raise _invalid(at, "a schema must be an object")
-    size = len(json.dumps(schema).encode())
+    size = size_of(schema, at)
     if size > SCHEMA_BYTES_MAX:
         raise _invalid(at, f"a schema of {size} bytes is too large; the limit is {SCHEMA_BYTES_MAX}")
     to_check: list[tuple[str, Any, int]] = [(at, schema, 1)]
@@ -59,6 +59,14 @@ def check_schema(schema: object, at: str) -> None:
         if depth > SCHEMA_DEPTH_MAX:
             raise _invalid(path, f"schemas are nested more than {SCHEMA_DEPTH_MAX} deep")
         to_check += [(path, inner, depth + 1) for path, inner in _inner_schemas(found, path, schema)]
+
+
+def size_of(value: object, at: str) -> int:
+    """In bytes, as JSON. Raises InvalidRequest for what is nested too deep to be written."""
+    try:
+        return len(json.dumps(value))  # ASCII
+    except RecursionError as error:
+        raise _invalid(at, "is nested too deep") from error
 
 
 def _inner_schemas(schema: object, at: str, root: JsonObject) -> Iterator[_Found]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from nightshift.endpoints.answers import answer_id, error_body
 from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.logprobs import Chance, Chosen
+from nightshift.endpoints.tools import ContentStream, Said, call_json, read_calls
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Answer, JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
@@ -194,11 +195,12 @@ class TextAnswer:
             sum(len(done.token_ids) for done in completions),
             completions[0].num_cached_tokens,
         )
+        id = self._identity.id(self._endpoint.id_prefix)
         body = self._endpoint.answer(
             self._request,
-            id=self._identity.id(self._endpoint.id_prefix),
+            id=id,
             created_s=self._identity.created_s,
-            choices=[choice.shown() for choice in self._choices],
+            choices=[choice.shown(id, index) for index, choice in enumerate(self._choices)],
             usage=usage,
             priority=self._priority,
         )
@@ -213,6 +215,8 @@ class _Choice:
         self._tokenizer = tokenizer
         self._shows_logprobs = request.logprobs_asked is not None
         self._in_shape = endpoint.logprobs
+        self._tools = request.callable_tools
+        self._content = ContentStream() if self._tools is not None else None
         self._chosen: list[Chosen] = []
         self._partial = b""  # of a character whose last bytes have not come yet
         self._num_characters = 0  # before it
@@ -222,12 +226,15 @@ class _Choice:
         self.completion.append(output)
         logprobs = output.logprobs or ()
         shown = self._show(output.token_ids, logprobs, output.end_token_id) if logprobs else None
-        return Progress(output.text, output.token_ids, choice, logprobs, shown)
+        text = self._content.push(output.text) if self._content is not None else output.text
+        return Progress(text, output.token_ids, choice, logprobs, shown)
 
-    def shown(self) -> Choice:
+    def shown(self, answer_id: str, choice: int) -> Choice:
         done = self.completion
         logprobs = self._in_shape(self._chosen) if self._shows_logprobs else None
-        return Choice(done.text, str(done.finish_reason), logprobs)
+        said = read_calls(done.text, self._tools) if self._tools is not None else Said(done.text)
+        calls = [call_json(call, answer_id, choice, index) for index, call in enumerate(said.calls)]
+        return Choice(said.content, "tool_calls" if calls else str(done.finish_reason), logprobs, calls)
 
     def _show(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], end_token_id: int | None

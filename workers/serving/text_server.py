@@ -23,6 +23,7 @@ from workers.serving.inference import (
     sampling_params,
 )
 from workers.serving.model_server import Inference, ModelServer, OnFatal, engine_class, invalid
+from workers.serving.tool_calls import check_template
 
 if TYPE_CHECKING:  # needs torch
     from workers.engine import Engine
@@ -183,7 +184,10 @@ class TextServer(ModelServer):
         check_output_length(request, self.model.context_length)
         prompt = request.prompt_given
         if isinstance(prompt, Conversation):
-            return self._engine.tokenizer.render_chat(prompt.messages)
+            tokenizer = self._engine.tokenizer
+            check_template(tokenizer.chat_template, prompt, request.callable_tools)
+            tools = {"tools": list(prompt.tools)} if prompt.tools else {}
+            return tokenizer.render_chat(prompt.messages, **tools)
         token_ids = self._engine.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         if not token_ids:
             raise InvalidRequest("The prompt has no tokens.", param=field)

@@ -67,6 +67,14 @@ class Tokenizer:
         backend.no_truncation()
         return str(backend.to_str())
 
+    @property
+    def chat_template(self) -> str:
+        """Its Jinja source, that for tools if there are several; empty if there is none."""
+        template = self._hf.chat_template
+        if isinstance(template, dict):
+            template = template.get("tool_use") or template.get("default")
+        return template or ""
+
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, with the special tokens the model expects around a text.
 

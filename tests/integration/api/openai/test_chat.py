@@ -7,8 +7,9 @@ import httpx
 import openai
 import pytest
 
+from nightshift.jobs import OnlineClaim
 from nightshift.store import Store
-from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL, FakeWorker
+from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL, FakeWorker, text_answer
 from tests.integration.api.waiting import wait_until_nothing_is_owed
 
 
@@ -157,6 +158,31 @@ def test_a_streamed_answer_has_the_id_that_is_recorded(
     (line,) = http.get(f"/v1/jobs/{worker.claims[-1].job.id}/results").json()["data"]
 
     assert {chunk.id for chunk in chunks} == {line["response"]["body"]["id"]}
+
+
+def test_calls_of_tools_are_streamed_as_the_client_expects(client: openai.OpenAI, worker: FakeWorker) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    second = {"id": "call_2", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+    def answer_with_calls(worker: FakeWorker, claim: OnlineClaim) -> None:
+        worker.stream(claim, "Let me", 0)
+        answer = text_answer(claim, "Let me see.")
+        (choice,) = answer.body["choices"]
+        choice["message"]["tool_calls"], choice["finish_reason"] = [call, second], "tool_calls"
+        worker.record(claim, answer)
+
+    worker.behave = answer_with_calls
+    tools: list[Any] = [{"type": "function", "function": {"name": "f"}}]
+    with client.chat.completions.stream(model=CHAT_MODEL, messages=ask("x"), tools=tools) as stream:
+        choice = stream.get_final_completion().choices[0]
+
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me see.")
+    assert choice.message.tool_calls is not None
+    assert [(each.id, each.function.name) for each in choice.message.tool_calls] == [
+        ("call_1", "f"),
+        ("call_2", "f"),
+    ]
+    assert [each.function.arguments for each in choice.message.tool_calls] == ['{"a": 1}', "{}"]
 
 
 def test_the_worker_gets_the_body_as_it_was_sent(client: openai.OpenAI, worker: FakeWorker) -> None:

@@ -54,7 +54,7 @@ def test_a_field_that_would_change_the_answer_is_refused_rather_than_ignored(fie
     [
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": None}, "messages[0].content"),
-        ({"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, "messages[0]"),
+        ({"role": "assistant", "content": "", "function_call": {"name": "f"}}, "messages[0]"),
     ],
 )
 def test_a_message_that_would_lose_something_is_refused(message: dict[str, Any], param: str) -> None:
