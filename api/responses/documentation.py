@@ -3,6 +3,7 @@ errors.
 """
 
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.jobs.bodies import BatchCreate, JobCreate
+from api.responses.statuses import statuses
 from api.tenants.bodies import KeyCreate, KeyRotate, TenantCreate, TenantUpdate
 from api.tenants.scopes import NEEDED
 from nightshift import endpoints
@@ -86,9 +88,6 @@ def _complete(description: dict[str, Any]) -> None:
 
 
 def _complete_operation(path: str, method: str, operation: dict[str, Any]) -> None:
-    operation["responses"].pop("422", None)  # FastAPI's status; ours is 400, in the envelope
-    error = {"schema": {"$ref": _REFERENCE.format(model="Error")}}
-    operation["responses"]["default"] = {"description": "Error", "content": {"application/json": error}}
     needed = NEEDED.get((method.upper(), path))
     if needed is not None:
         operation["security"] = [{"key": [needed]}]
@@ -98,6 +97,24 @@ def _complete_operation(path: str, method: str, operation: dict[str, Any]) -> No
         operation["requestBody"] = _body("application/json", {"$ref": reference})
     if (method, path) == ("post", "/v1/files"):
         operation["requestBody"] = _body("multipart/form-data", _UPLOAD)
+    _complete_responses(path, method, operation, has_json=path in bodies)
+
+
+def _complete_responses(path: str, method: str, operation: dict[str, Any], *, has_json: bool) -> None:
+    """Every status that occurs, and no other."""
+    described: dict[str, Any] = operation["responses"]
+    described.pop("422", None)  # FastAPI's status for what is a 400 here
+    succeeds = {int(status) for status in described}
+    query = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
+    error = {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Error")}}}
+    success = next(iter(described.values()))
+    found = statuses(method, path, succeeds=succeeds, has_json=has_json, has_after="after" in query)
+    for status in sorted(found - succeeds):
+        is_error = status >= 400 and path != "/readyz"
+        about = {"description": HTTPStatus(status).phrase, "content": error} if is_error else success
+        described.setdefault(str(status), about)
+    if path == "/metrics":
+        described["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
 
 
 def _body(content_type: str, schema: Mapping[str, Any]) -> dict[str, Any]:

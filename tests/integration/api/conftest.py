@@ -17,6 +17,7 @@ from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import ApiKey, digest, key_id, new_key
 from tests.integration.api.asking import bulk_under
+from tests.integration.api.declared import check_declared
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
@@ -110,9 +111,10 @@ def client(client_of: ClientMaker) -> openai.OpenAI:
 
 @pytest.fixture
 def http(base_url: str, make_key: KeyMaker) -> Iterator[httpx.Client]:
-    """Plain HTTP with a valid key."""
+    """Plain HTTP with a valid key. Every status must be in the documentation."""
     headers = {"authorization": f"Bearer {make_key()}"}
     with httpx.Client(base_url=base_url, headers=headers, timeout=TIMEOUT_S, trust_env=False) as client:
+        client.event_hooks = {"response": [check_declared]}
         yield client
 
 
@@ -145,6 +147,7 @@ def shared_api(
 def shared_http(shared_api: SharedApi) -> Iterator[httpx.Client]:
     headers = {"authorization": f"Bearer {shared_api.key}"}
     with httpx.Client(base_url=shared_api.url, headers=headers, timeout=TIMEOUT_S, trust_env=False) as client:
+        client.event_hooks = {"response": [check_declared]}
         yield client
 
 

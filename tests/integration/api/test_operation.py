@@ -210,6 +210,22 @@ def test_the_documentation_describes_every_route_and_body(base_url: str) -> None
         assert "requestBody" in described["paths"][path]["post"], path
 
 
+def test_the_documentation_declares_the_statuses_of_a_route_and_no_others(base_url: str) -> None:
+    paths = httpx.get(f"{base_url}/openapi.json", trust_env=False).json()["paths"]
+
+    def declared(method: str, path: str) -> set[str]:
+        return set(paths[path][method]["responses"])
+
+    assert declared("get", "/healthz") == {"200"}
+    assert declared("get", "/readyz") == {"200", "503"}
+    assert declared("get", "/v1/models") == {"200", "400", "401", "403", "503"}
+    assert declared("get", "/v1/jobs/{job_id}") == {"200", "400", "401", "403", "404", "503"}
+    assert {"202", "200", "413", "422", "429"} <= declared("post", "/v1/jobs")
+    assert {"206", "416"} <= declared("get", "/v1/files/{file_id}/content")
+    assert not [path for path in paths for each in paths[path].values() if "default" in each["responses"]]
+    assert set(paths["/metrics"]["get"]["responses"]["200"]["content"]) == {"text/plain"}
+
+
 def _references(value: object) -> set[str]:
     if isinstance(value, dict):
         own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
