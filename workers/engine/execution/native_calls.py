@@ -1,7 +1,7 @@
 """Calls of native kernels: made as they come, or written down once and made again in one go.
 
-A kernel takes a pointer to a structure and a team of threads (`kernels/native/team.h`; null: it makes its
-own), and returns 0, or something else where it had no memory. What is written down is a copy of the
+A kernel takes a pointer to a structure and a member of a team (`kernels/native/team.h`; null: it makes a
+team), and returns 0, or something else where it had no memory. What is written down is a copy of the
 structure, so the memory it points to must stay where it is: buffers are kept.
 """
 

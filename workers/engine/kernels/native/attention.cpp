@@ -68,31 +68,33 @@ int supports(int32_t type) {
 }
 
 // Store the step's keys and values, then attend. Returns 0, or 1 if there was no memory for it.
-int paged_attention(const AttentionCall* call, Team* team) {
+int paged_attention(const AttentionCall* call, Member* member) {
     const AttentionCall& c = *call;
     try {
         switch (c.input_type) {
-            case F32: store_from<F32>(c, team); break;
-            case F16: store_from<F16>(c, team); break;
-            default: store_from<BF16>(c, team);
+            case F32: store_from<F32>(c, member); break;
+            case F16: store_from<F16>(c, member); break;
+            default: store_from<BF16>(c, member);
         }
         Walk shape(c);
         const Plan plan(c, shape);
-        std::vector<float> workspace(plan.workspace);
+        std::vector<float> own(member ? 0 : plan.workspace);
+        float* workspace = member && plan.workspace ? member->workspace(plan.workspace) : own.data();
+        if (!workspace && plan.workspace) return 1;
         const int num_items = plan.items.size(), num_merges = plan.to_merge.size();
         std::atomic<bool> is_out_of_memory{false};  // an exception must not leave another thread
-        share(team, plan.is_worth_threads(), num_items, 1, [&](long first, long end) {
+        share(member, plan.is_worth_threads(), num_items, 1, [&](long first, long end) {
             static thread_local std::vector<float> scratch;
             Walk walk(c);
             try {
-                for (long i = first; i < end; i++) walk.run(plan.items[i], workspace.data(), scratch);
+                for (long i = first; i < end; i++) walk.run(plan.items[i], workspace, scratch);
             } catch (const std::bad_alloc&) {
                 is_out_of_memory = true;
             }
         });
-        share(team, plan.is_worth_threads(), num_merges, 1, [&](long first, long end) {
+        share(member, plan.is_worth_threads(), num_merges, 1, [&](long first, long end) {
             Walk walk(c);
-            for (long i = first; i < end; i++) walk.merge_parts(plan.to_merge[i], workspace.data());
+            for (long i = first; i < end; i++) walk.merge_parts(plan.to_merge[i], workspace);
         });
         return is_out_of_memory ? 1 : 0;
     } catch (const std::bad_alloc&) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "attention_vectors.h"
-#include "team.h"
+#include "share.h"
 
 namespace {
 
@@ -55,7 +55,7 @@ inline void store_paired(const AttentionCall& c, const uint16_t* key, const uint
 constexpr int TOKENS_WORTH_SHARING = 64, TOKENS_PER_PIECE = 16;
 
 template <ElementType FROM, ElementType TO>
-void store_all(const AttentionCall& c, Team* team) {
+void store_all(const AttentionCall& c, Member* member) {
     typedef typename Element<FROM>::type From;
     typedef typename Element<TO>::type To;
     const bool in_pairs = lies_in_pairs(c);
@@ -78,17 +78,17 @@ void store_all(const AttentionCall& c, Team* team) {
             store_row<FROM, TO>(value, value_to, 1, value_scale, c.value_dim);
         }
     };
-    share(team, c.step->num_tokens >= TOKENS_WORTH_SHARING, c.step->num_tokens, TOKENS_PER_PIECE, [&](long first, long end) {
+    share(member, c.step->num_tokens >= TOKENS_WORTH_SHARING, c.step->num_tokens, TOKENS_PER_PIECE, [&](long first, long end) {
         for (long token = first; token < end; token++) store_token(token);
     });
 }
 
-template <ElementType FROM> void store_from(const AttentionCall& c, Team* team) {
+template <ElementType FROM> void store_from(const AttentionCall& c, Member* member) {
     switch (c.memory_type) {
-        case F32: return store_all<FROM, F32>(c, team);
-        case F16: return store_all<FROM, F16>(c, team);
-        case BF16: return store_all<FROM, BF16>(c, team);
-        case INT8: return store_all<FROM, INT8>(c, team);
+        case F32: return store_all<FROM, F32>(c, member);
+        case F16: return store_all<FROM, F16>(c, member);
+        case BF16: return store_all<FROM, BF16>(c, member);
+        case INT8: return store_all<FROM, INT8>(c, member);
     }
 }
 

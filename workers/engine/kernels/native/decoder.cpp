@@ -1,7 +1,7 @@
 // What a decoder does between its linear layers and its attention, on activations in float32: one row per token.
 //
 // Sums run over fixed lanes in a fixed order, so a row's result does not depend on its neighbours or on the threads.
-#include "team.h"
+#include "share.h"
 #include "vector.h"
 
 #include <math.h>
@@ -46,7 +46,7 @@ struct LogitsCall {
 };
 
 struct WrittenCall {
-    int (*kernel)(const void* call, void* team);
+    int (*kernel)(const void* call, void* member);
     const void* call;
 };
 }
@@ -170,9 +170,9 @@ extern "C" {
 
 // out[row] = (x[r] - mean) * scale * weight + bias, where r is x_rows[row], or row if there are none; scale is 1 / the root
 // of the mean square (RMS), or of the variance (LAYER, which alone takes off the mean), or 1.
-int norm(const NormCall* call, Team* team) {
+int norm(const NormCall* call, Member* member) {
     const NormCall& c = *call;
-    share_rows(team, c.rows, c.n, [&](long row) {
+    share_rows(member, c.rows, c.n, [&](long row) {
         const float* x = c.x + (c.x_rows ? c.x_rows[row] : row) * c.n;
         if (c.adds) norm_and_add(x, c, (float*)c.out + row * c.out_stride);
         else if (c.out_is_bfloat16) norm_and_store(x, c, (uint16_t*)c.out + row * c.out_stride);
@@ -182,9 +182,9 @@ int norm(const NormCall* call, Team* team) {
 }
 
 // logits = cap * tanh(logits * scale / cap), or logits * scale.
-int finish_logits(const LogitsCall* call, Team* team) {
+int finish_logits(const LogitsCall* call, Member* member) {
     const LogitsCall& c = *call;
-    share(team, c.count > ELEMENTS_WORTH_SHARING, (c.count + LANES - 1) / LANES, ELEMENTS_PER_PIECE / LANES, [&](long first, long end) {
+    share(member, c.count > ELEMENTS_WORTH_SHARING, (c.count + LANES - 1) / LANES, ELEMENTS_PER_PIECE / LANES, [&](long first, long end) {
         for (long i = first * LANES; i < std::min<long>(end * LANES, c.count); i += LANES) {
             const floats v = load_upto(c.logits + i, c.count - i) * c.scale;
             store_upto(c.logits + i, c.cap > 0 ? tanh(v / c.cap) * c.cap : v, c.count - i);
@@ -195,20 +195,21 @@ int finish_logits(const LogitsCall* call, Team* team) {
 
 // In place, on the heads of queries and keys at the front of each row: their norms, then the rotary embedding of the first
 // 2 * half elements.
-int rotate_heads(const RotateCall* call, Team* team) {
+int rotate_heads(const RotateCall* call, Member* member) {
     const RotateCall& c = *call;
-    share_rows(team, c.rows, (c.query_heads + c.key_heads) * c.head_dim, [&](long row) {
+    share_rows(member, c.rows, (c.query_heads + c.key_heads) * c.head_dim, [&](long row) {
         if (c.is_bfloat16) rotate_row((uint16_t*)c.qkv + row * c.row_stride, c, c.positions[row]);
         else rotate_row((float*)c.qkv + row * c.row_stride, c, c.positions[row]);
     });
     return 0;
 }
 
-// Calls written down, in their order, by one team; stops at the first that fails.
+// Calls written down, in their order, by one team; stops soon after one fails.
 int run_calls(const WrittenCall* calls, int64_t count) {
-    int status = 0;
-    with_team([&](Team* team) {
-        for (long i = 0; i < count && status == 0; i++) status = calls[i].kernel(calls[i].call, team);
+    std::atomic<int> status{0};
+    with_team([&](Member* member) {
+        for (long i = 0; i < count && status == 0; i++)
+            if (const int failed = calls[i].kernel(calls[i].call, member)) status = failed;
     });
     return status;
 }

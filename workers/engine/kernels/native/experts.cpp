@@ -1,7 +1,7 @@
 // Between a mixture's router and its result: which experts a token goes to, rows sorted by expert, and their sum.
 //
 // A token's experts, weights and sum depend on its own numbers only, and every sum has one order.
-#include "team.h"
+#include "share.h"
 #include "vector.h"
 
 extern "C" {
@@ -137,9 +137,9 @@ extern "C" {
 int64_t experts_max() { return EXPERTS_MAX; }
 
 // Each token's experts, and the weights of what they give.
-int choose_experts(const ChooseCall* call, Team* team) {
+int choose_experts(const ChooseCall* call, Member* member) {
     const ChooseCall& c = *call;
-    share_rows(team, c.tokens, COST_OF_SCORE * c.experts, [&](long token) {
+    share_rows(member, c.tokens, COST_OF_SCORE * c.experts, [&](long token) {
         Scores s;
         const long at = token * c.logits_stride;
         if (c.logits_are_bfloat16) score((const uint16_t*)c.logits + at, c, s);
@@ -152,10 +152,10 @@ int choose_experts(const ChooseCall* call, Team* team) {
 }
 
 // A row for each choice of each token, in the order of the experts, and within one of the tokens.
-int sort_by_expert(const SortCall* call, Team* team) {
+int sort_by_expert(const SortCall* call, Member* member) {
     const SortCall& c = *call;
-    count_rows(c);
-    share_rows(team, c.tokens, c.choices * c.row_bytes / 4, [&](long token) {
+    once(member, [&] { count_rows(c); });
+    share_rows(member, c.tokens, c.choices * c.row_bytes / 4, [&](long token) {
         const char* row = (const char*)c.x + token * c.x_stride;
         for (long i = token * c.choices; i < (token + 1) * c.choices; i++)
             memcpy((char*)c.sorted + c.places[i] * c.sorted_stride, row, c.row_bytes);
@@ -165,9 +165,9 @@ int sort_by_expert(const SortCall* call, Team* team) {
 
 // out[token] = sum over its choices of weight * y[place], in their order, and what a shared expert gave, times the sigmoid
 // of its gate if it has one.
-int combine_choices(const CombineCall* call, Team* team) {
+int combine_choices(const CombineCall* call, Member* member) {
     const CombineCall& c = *call;
-    share_rows(team, c.tokens, c.choices * c.n, [&](long token) {
+    share_rows(member, c.tokens, c.choices * c.n, [&](long token) {
         const floats gate = c.gates ? sigmoid(splat(c.gates[token])) : splat(1.f);
         float* out = c.out + token * c.n;
         for (long i = 0; i < c.n; i += LANES) {

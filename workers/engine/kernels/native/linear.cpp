@@ -9,7 +9,7 @@
 // read the same panels, but round differently: a layer keeps to one of them.
 #include <utility>
 
-#include "team.h"
+#include "share.h"
 #include "tiles.h"
 #include "vector.h"
 
@@ -206,9 +206,9 @@ template <class T> void panel_in_vectors(const void* context, long panel, Parts&
     }
 }
 
-int share_panels(const LinearCall& call, Team* team, RunChunk panel) {
+int share_panels(const LinearCall& call, Member* member, RunChunk panel) {
     const bool is_worth_sharing = call.rows * call.n * call.k > WORTH_SHARING;
-    if (call.rows) share_parts(team, is_worth_sharing, panels_of(call), panel, &call); // none: a step that samples nothing
+    if (call.rows) share_parts(member, is_worth_sharing, panels_of(call), panel, &call); // none: a step that samples nothing
     return 0;
 }
 
@@ -238,10 +238,10 @@ template <class T, RunChunk run_panel> void grouped_panel(const void* context, l
     if (one.rows > 0) run_panel(&one, chunk % panels, parts); // negative: a late thread reads starts of two calls
 }
 
-int share_groups(const GroupedCall& call, Team* team, RunChunk panel) {
+int share_groups(const GroupedCall& call, Member* member, RunChunk panel) {
     const LinearCall& all = call.all;
     const bool is_worth_sharing = all.rows * all.n * all.k > WORTH_SHARING;
-    if (all.rows) share_parts(team, is_worth_sharing, call.groups * panels_of(all), panel, &call);
+    if (all.rows) share_parts(member, is_worth_sharing, call.groups * panels_of(all), panel, &call);
     return 0;
 }
 
@@ -312,34 +312,34 @@ template <class T> void panel_in_tiles(const void* context, long panel, Parts& p
 
 extern "C" {
 
-int linear_float32(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_vectors<Float32>); }
-int grouped_float32(const GroupedCall* call, Team* team) {
-    return share_groups(*call, team, grouped_panel<Float32, panel_in_vectors<Float32>>);
+int linear_float32(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_vectors<Float32>); }
+int grouped_float32(const GroupedCall* call, Member* member) {
+    return share_groups(*call, member, grouped_panel<Float32, panel_in_vectors<Float32>>);
 }
 
 #ifdef __AVX512BF16__
-int linear_bfloat16(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_vectors<BFloat16>); }
-int grouped_bfloat16(const GroupedCall* call, Team* team) {
-    return share_groups(*call, team, grouped_panel<BFloat16, panel_in_vectors<BFloat16>>);
+int linear_bfloat16(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_vectors<BFloat16>); }
+int grouped_bfloat16(const GroupedCall* call, Member* member) {
+    return share_groups(*call, member, grouped_panel<BFloat16, panel_in_vectors<BFloat16>>);
 }
 #endif
 
 #ifdef __AVX512VNNI__
-int linear_int8(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_vectors<Int8>); }
-int grouped_int8(const GroupedCall* call, Team* team) {
-    return share_groups(*call, team, grouped_panel<Int8, panel_in_vectors<Int8>>);
+int linear_int8(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_vectors<Int8>); }
+int grouped_int8(const GroupedCall* call, Member* member) {
+    return share_groups(*call, member, grouped_panel<Int8, panel_in_vectors<Int8>>);
 }
 #endif
 
 #ifdef HAS_TILES
 int32_t has_matrix_tiles() { return has_tiles; }
-int linear_bfloat16_tiles(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_tiles<BFloat16>); }
-int grouped_bfloat16_tiles(const GroupedCall* call, Team* team) {
-    return share_groups(*call, team, grouped_panel<BFloat16, panel_in_tiles<BFloat16>>);
+int linear_bfloat16_tiles(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_tiles<BFloat16>); }
+int grouped_bfloat16_tiles(const GroupedCall* call, Member* member) {
+    return share_groups(*call, member, grouped_panel<BFloat16, panel_in_tiles<BFloat16>>);
 }
-int linear_int8_tiles(const LinearCall* call, Team* team) { return share_panels(*call, team, panel_in_tiles<Int8>); }
-int grouped_int8_tiles(const GroupedCall* call, Team* team) {
-    return share_groups(*call, team, grouped_panel<Int8, panel_in_tiles<Int8>>);
+int linear_int8_tiles(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_tiles<Int8>); }
+int grouped_int8_tiles(const GroupedCall* call, Member* member) {
+    return share_groups(*call, member, grouped_panel<Int8, panel_in_tiles<Int8>>);
 }
 #endif
 }

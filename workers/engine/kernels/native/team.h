@@ -1,67 +1,28 @@
-// How threads share the work of one call, also where other processes want the same cores.
+// Threads that go through the same calls together, also where other processes want their cores.
 //
-// One thread leads: it makes the calls in their order. Each is cut into chunks, of which every thread has a range; it
-// takes from the range's front and, once that is empty, from the back of another's. Which thread computes a chunk
-// changes none of its bits. A thread that waits spins for a moment and then sleeps: a thread that goes on spinning
-// keeps the core from the one it waits for.
+// All threads of a team run the same code, call after call. Each call is cut into chunks, of which every thread has a
+// range: it takes from the range's front and, once that is empty, from the back of another's. A thread goes on to the next
+// call when all chunks of this one are computed, so a thread that lost its core holds up nothing but the chunk it is in.
+// Which thread computes a chunk changes none of its bits.
 //
-// A thread may lose its core in the middle of a chunk, for milliseconds. Where a chunk consists of parts that are
-// computed in registers and written at the end, the leader takes such a chunk over: it computes what is left of it
-// again, and the other drops what it has. Whichever of them is first claims the writing, so nothing is written twice.
+// Where a chunk consists of parts that are computed in registers and written at the end, a thread that waits takes over
+// the chunk of one that stands still: it computes what is left of it again, and the other drops what it has. The first
+// of them to claim the writing writes, so nothing is written twice.
+//
+// One thread leads: it opens a run and closes it. The others, the helpers, come when they get a core, or not at all.
 #pragma once
 #include <algorithm>
-#include <atomic>
-#include <climits>
-#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
 #include <vector>
 
-#include <linux/futex.h>
-#include <omp.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+#include <sched.h>
+#include <signal.h>
 
-namespace {
+#include "waiting.h"
 
-constexpr int64_t SPIN_NS = 40'000; // about what falling asleep and being woken costs
-constexpr long SLEEP_NS = 1'000'000; // at most, so that nothing depends on being woken
-constexpr int PAUSES_PER_LOOK = 16;
-
-inline void pause() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
-
-inline int64_t now_ns() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
-
-// Returns once `word` is no longer `value`, was woken, or at the latest after SLEEP_NS.
-inline void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
-    const timespec at_most = {0, SLEEP_NS};
-    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &at_most, nullptr, 0);
-}
-
-inline void wake_all(std::atomic<uint32_t>& word) { syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
-
-// Spins until SPIN_NS have passed: `while (not ready && spin.goes_on());`
-class Spin {
-  public:
-    bool goes_on() {
-        for (int i = 0; i < PAUSES_PER_LOOK; i++) pause();
-        const int64_t now = now_ns();
-        if (!began_) began_ = now;
-        return now - began_ < SPIN_NS;
-    }
-
-  private:
-    int64_t began_ = 0;
-};
+namespace nightshift {
 
 // What a thread holds, in one word: the call, the chunk, the part it computes, and whether it may still be taken over.
 struct Held {
@@ -81,7 +42,7 @@ struct Held {
 // The parts of one chunk, as its thread goes through them.
 class Parts {
   public:
-    Parts() = default; // of a chunk that nobody can take over
+    Parts() = default; // of a chunk that cannot be taken over
     Parts(std::atomic<uint64_t>& holds, uint64_t held) : first(Held::part(held)), holds_(&holds), held_(held) {}
 
     const long first = 0; // the part to begin with
@@ -89,10 +50,6 @@ class Parts {
     // Asked when a part is computed, before it is written. False: another thread has the chunk now, so leave it.
     bool may_write() {
         if (!holds_) return true;
-#ifdef STALL_HELPERS // tests: every chunk of a helper has to be taken over
-        if (omp_get_thread_num() != 0)
-            while (holds_->load() == held_) pause();
-#endif
         uint64_t expected = held_;
         is_lost_ = !holds_->compare_exchange_strong(expected, held_ - Held::COMPUTING + Held::WRITING);
         return !is_lost_;
@@ -105,7 +62,11 @@ class Parts {
         holds_->store(held_, std::memory_order_release);
     }
 
-    bool is_lost() const { return is_lost_; }
+    // Told at the end of the chunk. False: another thread finishes it.
+    bool may_finish() {
+        uint64_t expected = held_;
+        return !is_lost_ && holds_->compare_exchange_strong(expected, Held::NOTHING);
+    }
 
   private:
     std::atomic<uint64_t>* holds_ = nullptr;
@@ -115,95 +76,72 @@ class Parts {
 
 using RunChunk = void (*)(const void* context, long chunk, Parts& parts);
 
-class Team {
+// The chunks of the call that a run is at. Calls are numbered from 1, at most 2^24 in a run.
+class Chunks {
   public:
     static constexpr long CHUNKS_MAX = (1 << Held::CHUNK_BITS) - 1, PARTS_MAX = (1 << Held::PART_BITS) - 1;
 
-    explicit Team(int threads) : seats_(threads) {}
-
-    // Compute all chunks; of the leader. With `has_parts`, `context` must stay until the team is closed, and so must
-    // whatever memory a chunk reads: a thread may be in the middle of a chunk that was taken over from it.
-    void run(RunChunk run_chunk, const void* context, long chunks, bool has_parts) {
-        call_++;
-        run_chunk_.store(run_chunk, std::memory_order_relaxed);
-        context_.store(context, std::memory_order_relaxed);
-        num_done_.store(0, std::memory_order_relaxed);
-        const long threads = seats_.size();
-        for (long t = 0; t < threads; t++)
-            seats_[t].range.store(range(call_, chunks * t / threads, chunks * (t + 1) / threads), std::memory_order_release);
-        announce(call_);
-        work(0, call_);
-        wait_for(chunks, has_parts);
+    void reset(int threads) {
+        while (int(seats_.size()) < threads) seats_.emplace_back();
+        for (Seat& seat : seats_) {
+            seat.range = 0, seat.holds = Held::NOTHING;
+            seat.suspects.assign(threads, 0);
+        }
+        threads_ = threads;
+        done_ = 0;
     }
 
-    // Help the leader until it closes the team; of every other thread.
-    void help(int thread) {
-        for (uint32_t call = 0; (call = call_after(call)) != CLOSED;) work(thread, call);
-        num_left_.fetch_add(1);
-        wake_all(num_left_);
-    }
-
-    // No call follows; returns when no helper is in the middle of anything.
-    void close(uint32_t num_helpers) {
-        announce(CLOSED);
-        Spin spin;
-        for (uint32_t left; (left = num_left_.load()) != num_helpers;)
-            if (!spin.goes_on()) sleep_while(num_left_, left);
+    // Compute chunks of the call until all of them are computed, by this thread or by others. `has_parts`: `context` is
+    // the same memory for all threads.
+    void go_through(int thread, uint64_t call, RunChunk run_chunk, const void* context, long chunks, bool has_parts) {
+        begin(call, chunks);
+        const Work work{thread, call, run_chunk, context, chunks};
+        for (long chunk; (chunk = take(thread, call)) >= 0;) compute(work, Held::word(call, chunk, 0, Held::COMPUTING));
+        wait_for_others(work, has_parts);
     }
 
   private:
-    static constexpr uint32_t CLOSED = UINT32_MAX;
-
     struct alignas(64) Seat {
         std::atomic<uint64_t> range{0}; // call, first chunk, end
         std::atomic<uint64_t> holds{0};
+        std::vector<uint64_t> suspects; // what its thread has seen others hold
     };
+    struct Work {
+        int thread;
+        uint64_t call;
+        RunChunk run_chunk;
+        const void* context;
+        long chunks;
+    };
+    static constexpr int DONE_BITS = 32;
 
     static uint64_t range(uint64_t call, uint64_t first, uint64_t end) {
         return (call << Held::CHUNK_BITS | first) << Held::CHUNK_BITS | end;
     }
 
-    void announce(uint32_t call) {
-        announced_.store(call);
-        if (is_a_helper_asleep_.load() && is_a_helper_asleep_.exchange(false)) wake_all(announced_);
+    // By every thread that comes to the call; the first one's words stay.
+    void begin(uint64_t call, long chunks) {
+        advance(done_, call << DONE_BITS, call, DONE_BITS);
+        for (long t = 0; t < threads_; t++)
+            advance(seats_[t].range, range(call, chunks * t / threads_, chunks * (t + 1) / threads_), call, 2 * Held::CHUNK_BITS);
     }
 
-    uint32_t call_after(uint32_t last) {
-        Spin spin;
-        uint32_t call;
-        while ((call = announced_.load()) == last) {
-            if (spin.goes_on()) continue;
-            is_a_helper_asleep_.store(true);
-            sleep_while(announced_, last);
-        }
-        return call;
+    static void advance(std::atomic<uint64_t>& word, uint64_t to, uint64_t call, int call_shift) {
+        uint64_t now = word.load();
+        while (now >> call_shift < call && !word.compare_exchange_weak(now, to));
     }
 
-    void work(int thread, uint32_t call) {
-        // Another call's, if the leader has gone on meanwhile; but then no chunk of this one is left to take.
-        const RunChunk run_chunk = run_chunk_.load(std::memory_order_relaxed);
-        const void* context = context_.load(std::memory_order_relaxed);
-        for (long chunk; (chunk = take(thread, call)) >= 0;) compute(thread, Held::word(call, chunk, 0, Held::COMPUTING), run_chunk, context);
-    }
-
-    void compute(int thread, uint64_t held, RunChunk run_chunk, const void* context) {
-        std::atomic<uint64_t>& holds = seats_[thread].holds;
-        holds.store(held);
-        Parts parts(holds, held);
-        run_chunk(context, Held::chunk(held), parts);
-        if (parts.is_lost()) return;
-        holds.store(Held::NOTHING);
-        num_done_.fetch_add(1);
-        if (is_leader_asleep_.load()) wake_all(num_done_);
+    bool is_done(uint64_t call, long chunks) const {
+        const uint64_t done = done_.load();
+        return done >> DONE_BITS > call || (done >> DONE_BITS == call && long(done & UINT32_MAX) == chunks);
     }
 
     // A chunk of the call: the first of one's own or the last of another's. -1 if none is left.
     long take(int thread, uint64_t call) {
-        const int threads = seats_.size();
-        for (int step = 0; step < threads; step++) {
-            std::atomic<uint64_t>& range = seats_[(thread + step) % threads].range;
+        for (int step = 0; step < threads_; step++) {
+            std::atomic<uint64_t>& range = seats_[(thread + step) % threads_].range;
             constexpr uint64_t ONE_FIRST = 1 << Held::CHUNK_BITS, MASK = ONE_FIRST - 1;
-            uint64_t now = range.load(std::memory_order_acquire);
+            uint64_t now = range.load();
             while (now >> (2 * Held::CHUNK_BITS) == call && (now >> Held::CHUNK_BITS & MASK) < (now & MASK)) {
                 const uint64_t then = step == 0 ? now + ONE_FIRST : now - 1;
                 if (range.compare_exchange_weak(now, then)) return step == 0 ? now >> Held::CHUNK_BITS & MASK : then & MASK;
@@ -212,106 +150,214 @@ class Team {
         return -1;
     }
 
-    void wait_for(uint32_t chunks, bool has_parts) {
+    void compute(const Work& work, uint64_t held) {
+        std::atomic<uint64_t>& holds = seats_[work.thread].holds;
+        holds.store(held);
+        Parts parts(holds, held);
+        work.run_chunk(work.context, Held::chunk(held), parts);
+        if (!parts.may_finish()) return;
+        if (long((done_.fetch_add(1) + 1) & UINT32_MAX) == work.chunks) call_done_.happened();
+    }
+
+    void wait_for_others(const Work& work, bool has_parts) {
         Spin spin;
-        uint64_t suspect = 0;
-        for (uint32_t done; (done = num_done_.load()) != chunks;) {
+        while (!is_done(work.call, work.chunks)) {
             if (spin.goes_on()) continue;
-            if (has_parts && take_over(suspect)) {
-                spin = Spin();
+            if (has_parts && take_over(work)) {
+                spin.begin_again();
                 continue;
             }
-            is_leader_asleep_.store(true);
-            if (num_done_.load() == done) sleep_while(num_done_, done);
-            is_leader_asleep_.store(false);
+            const uint32_t seen = call_done_.count();
+            if (!is_done(work.call, work.chunks)) call_done_.sleep(seen, SLEEP_NS); // not longer: a thread may get stuck
         }
     }
 
-    // Take over a chunk whose thread is where it was when looked at last. True: look again before sleeping.
-    bool take_over(uint64_t& suspect) {
-        for (size_t thread = 1; thread < seats_.size(); thread++) {
-            std::atomic<uint64_t>& holds = seats_[thread].holds;
-            uint64_t held = holds.load();
-            if (!Held::is_computing(held, call_)) continue;
-            if (held == suspect && holds.compare_exchange_strong(held, held - Held::COMPUTING + Held::TAKEN))
-                compute(0, held, run_chunk_.load(std::memory_order_relaxed), context_.load(std::memory_order_relaxed));
-            suspect = held;
-            return true;
+    // Take over chunks whose threads are where they were when looked at last. True: look again before sleeping.
+    bool take_over(const Work& work) {
+        std::vector<uint64_t>& suspects = seats_[work.thread].suspects;
+        bool look_again = false;
+        for (int t = 0; t < threads_; t++) {
+            uint64_t held = seats_[t].holds.load();
+            if (t == work.thread || !Held::is_computing(held, work.call)) continue;
+            if (held == suspects[t] && seats_[t].holds.compare_exchange_strong(held, held - Held::COMPUTING + Held::TAKEN))
+                compute(work, held);
+            suspects[t] = held;
+            look_again = true;
         }
+        return look_again;
+    }
+
+    std::deque<Seat> seats_;
+    int threads_ = 0;
+    alignas(64) std::atomic<uint64_t> done_{0}; // call, number of its chunks that are computed
+    Event call_done_;
+};
+
+// What passes between two steps of an engine. A thread that sleeps for it waits for a core again afterwards, where another
+// process has taken it meanwhile, and has missed a good part of the step.
+constexpr int64_t SPIN_BETWEEN_RUNS_NS = 1'000'000;
+
+class Team;
+
+// One thread's place in a run of a team.
+class Member {
+  public:
+    Member(Team& team, int thread) : team_(team), thread_(thread) {}
+
+    // The next call, which must be the same for every member. Returns when all its chunks are computed.
+    void call(RunChunk run_chunk, const void* context, long chunks, bool has_parts);
+
+    // `floats` for all members to use until they ask again; null if there is no memory.
+    float* workspace(int64_t floats);
+
+  private:
+    Team& team_;
+    const int thread_;
+    uint64_t call_ = 0;
+};
+
+class Team {
+  public:
+    using Lead = void (*)(const void* code, Member& member);
+
+    // Run `lead(code, member)` by so many threads: this one, and helpers as they come. Returns when all have left it.
+    void run(int threads, Lead lead, const void* code) {
+        add_helpers(threads - 1);
+        chunks.reset(threads);
+        lead_ = lead, code_ = code;
+        leader_ = gettid(), leader_cpu_ = sched_getcpu();
+        threads_ = threads;
+        state_.store(state_.load() + IS_OPEN);
+        opened_.happened();
+        Member member(*this, 0);
+        lead(code, member);
+        close();
+    }
+
+    Chunks chunks;
+    std::vector<float> memory;
+    std::atomic<float*> workspace{nullptr};
+
+  private:
+    // Low half of the state: how many helpers are in the run. High half: changes whenever a run opens or closes, odd: open.
+    static constexpr uint64_t IS_OPEN = uint64_t(1) << 32;
+    static bool is_open(uint64_t state) { return state & IS_OPEN; }
+    static uint32_t num_inside(uint64_t state) { return state; }
+
+    // A team lives as long as the process, and its helpers with it.
+    void add_helpers(int count) {
+        while (num_helpers_ < count) {
+            sigset_t all, before;
+            sigfillset(&all);
+            pthread_sigmask(SIG_SETMASK, &all, &before); // signals are for the process's other threads
+            try {
+                std::thread(&Team::help, this, num_helpers_ + 1).detach();
+                num_helpers_++;
+            } catch (const std::system_error&) {
+                count = 0; // as many as the system gives
+            }
+            pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        }
+    }
+
+    void help(int thread) {
+        for (uint64_t run = 0;; run = wait_for_run_after(run)) {
+            if (thread >= threads_ || !enter(run)) continue;
+            keep_off_the_leaders_core();
+            Member member(*this, thread);
+            lead_(code_, member);
+            if (const uint64_t left = state_.fetch_sub(1) - 1; !is_open(left) && num_inside(left) == 0) emptied_.happened();
+        }
+    }
+
+    uint64_t wait_for_run_after(uint64_t last) {
+        Spin spin(SPIN_BETWEEN_RUNS_NS);
+        for (;;) {
+            const uint32_t seen = opened_.count();
+            const uint64_t state = state_.load();
+            if (is_open(state) && state >> 32 != last) return state >> 32;
+            if (!spin.goes_on()) opened_.sleep(seen, 0);
+        }
+    }
+
+    bool enter(uint64_t run) {
+        uint64_t state = state_.load();
+        while (state >> 32 == run && is_open(state))
+            if (state_.compare_exchange_weak(state, state + 1)) return true;
         return false;
     }
 
-    std::vector<Seat> seats_;
-    uint32_t call_ = 0; // of the leader
-    std::atomic<RunChunk> run_chunk_{nullptr};
-    std::atomic<const void*> context_{nullptr};
-    alignas(64) std::atomic<uint32_t> announced_{0};
-    std::atomic<bool> is_a_helper_asleep_{false};
-    alignas(64) std::atomic<uint32_t> num_done_{0};
-    std::atomic<bool> is_leader_asleep_{false};
-    std::atomic<uint32_t> num_left_{0};
-};
-
-// Call `lead` with a team of all threads that OpenMP gives this one, or with null where that is one thread.
-template <class Lead> void with_team(const Lead& lead) {
-    const int threads = omp_get_max_threads();
-    if (threads == 1) return lead((Team*)nullptr);
-    Team team(threads);
-#pragma omp parallel num_threads(threads)
-    {
-        if (const int thread = omp_get_thread_num()) team.help(thread);
-        else {
-            lead(&team);
-            team.close(omp_get_num_threads() - 1);
+    void close() {
+        uint64_t state = state_.fetch_add(IS_OPEN) + IS_OPEN;
+        for (Spin spin; num_inside(state); state = state_.load()) {
+            if (spin.goes_on()) continue;
+            const uint32_t seen = emptied_.count();
+            if (num_inside(state_.load())) emptied_.sleep(seen, 0);
         }
     }
+
+    // The system wakes a thread on the core of the one that woke it, where it would only take turns with it.
+    void keep_off_the_leaders_core() {
+        const int cpu = leader_cpu_;
+        if (cpu < 0 || sched_getcpu() != cpu) return;
+        cpu_set_t others;
+        if (sched_getaffinity(leader_, sizeof others, &others) != 0) return; // its own are fewer since it was here last
+        CPU_CLR(cpu, &others);
+        if (CPU_COUNT(&others)) sched_setaffinity(0, sizeof others, &others);
+    }
+
+    int num_helpers_ = 0;
+    Lead lead_ = nullptr;
+    const void* code_ = nullptr;
+    std::atomic<int> threads_{0}, leader_{0}, leader_cpu_{-1};
+    alignas(64) std::atomic<uint64_t> state_{0};
+    Event opened_, emptied_;
+};
+
+inline void Member::call(RunChunk run_chunk, const void* context, long chunks, bool has_parts) {
+    team_.chunks.go_through(thread_, ++call_, run_chunk, context, chunks, has_parts);
 }
 
-template <class Run> void run_in_team(Team* team, bool is_worth_sharing, const Run& run) {
-    if (!is_worth_sharing) run((Team*)nullptr);
-    else if (team) run(team);
-    else with_team(run);
-}
-
-// Call `run_chunk` for chunks 0 to `chunks`, by all threads of the team where that is worth it. A null team is made for
-// the call. `run_chunk` goes through its parts as `Parts` says, at most Team::PARTS_MAX.
-inline void share_parts(Team* team, bool is_worth_sharing, long chunks, RunChunk run_chunk, const void* context) {
-    run_in_team(team, is_worth_sharing && chunks > 1, [&](Team* team) {
-        if (team) return team->run(run_chunk, context, chunks, true);
-        for (long chunk = 0; chunk < chunks; chunk++) {
-            Parts parts;
-            run_chunk(context, chunk, parts);
+inline float* Member::workspace(int64_t floats) {
+    struct Memory {
+        Team& team;
+        int64_t floats;
+        static void make(const void* context, long, Parts&) {
+            auto& [team, floats] = *(const Memory*)context;
+            try {
+                if (int64_t(team.memory.size()) < floats) team.memory.resize(floats);
+                team.workspace = team.memory.data();
+            } catch (const std::bad_alloc&) {
+                team.workspace = nullptr; // an exception must not leave a chunk
+            }
         }
-    });
+    } const memory{team_, floats};
+    call(Memory::make, &memory, 1, false);
+    return team_.workspace;
 }
 
-// Call body(first, end) for pieces of [0, count), each of `piece` or fewer, as above but for chunks without parts.
-template <class Body> void share(Team* team, bool is_worth_sharing, long count, long piece, const Body& body) {
-    piece = std::max(piece, count / Team::CHUNKS_MAX + 1);
-    struct Pieces {
-        const Body& body;
-        long count, piece;
-        static void run(const void* context, long chunk, Parts&) {
-            const Pieces& all = *(const Pieces*)context;
-            all.body(chunk * all.piece, std::min(all.count, (chunk + 1) * all.piece));
-        }
-    } const pieces{body, count, piece};
-    const long chunks = (count + piece - 1) / piece;
-    run_in_team(team, is_worth_sharing && chunks > 1, [&](Team* team) {
-        if (team) team->run(Pieces::run, &pieces, chunks, false);
-        else if (count) body(0L, count);
-    });
-}
+// The teams of this process, one for every thread that leads one at the time. Unique although each kernel library
+// includes this: the linker sees to it for inline variables (STB_GNU_UNIQUE).
+class Teams {
+  public:
+    Team* take() {
+        const std::lock_guard lock(mutex_);
+        if (idle_.empty()) return new Team;
+        Team* team = idle_.back();
+        idle_.pop_back();
+        return team;
+    }
 
-constexpr int64_t ELEMENTS_WORTH_SHARING = 1 << 14; // about what waking a thread costs
-constexpr int64_t ELEMENTS_PER_PIECE = 1 << 12;
+    void give_back(Team* team) {
+        const std::lock_guard lock(mutex_);
+        idle_.push_back(team);
+    }
 
-// body(row) for all rows of so many elements.
-template <class Body> void share_rows(Team* team, long rows, long elements, const Body& body) {
-    const long piece = elements ? (ELEMENTS_PER_PIECE + elements - 1) / elements : rows;
-    share(team, rows * elements > ELEMENTS_WORTH_SHARING, rows, piece, [&](long first, long end) {
-        for (long row = first; row < end; row++) body(row);
-    });
-}
+  private:
+    std::mutex mutex_;
+    std::vector<Team*> idle_;
+};
 
-} // namespace
+inline Teams& teams = *new Teams; // never destroyed: helpers go on until the process ends
+
+} // namespace nightshift

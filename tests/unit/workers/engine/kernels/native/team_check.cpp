@@ -1,5 +1,5 @@
 // What test_team.py runs: prints nothing and returns 0 if a team does what kernels/native/team.h says, else the failed line.
-#include "team.h"
+#include "share.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -14,9 +14,18 @@
 
 constexpr long CHUNKS = 40, PARTS = 4;
 
-// One call whose helpers get stuck at part `stuck_at` of a chunk until they are let go.
+const std::thread::id leader = std::this_thread::get_id();
+bool is_leader() { return std::this_thread::get_id() == leader; }
+
+template <class Ready> void wait_until(const Ready& ready) {
+    while (!ready()) std::this_thread::yield();
+}
+
+// One call in which the leader, or each helper that comes, gets stuck before part `stuck_at` of a chunk, or at its end,
+// until it may go on.
 struct Call {
-    explicit Call(long stuck_at) : stuck_at(stuck_at) {}
+    Call(bool leader_gets_stuck, long stuck_at) : leader_gets_stuck(leader_gets_stuck), stuck_at(stuck_at) {}
+    const bool leader_gets_stuck;
     const long stuck_at;
     std::atomic<int> written[CHUNKS][PARTS] = {};
     std::atomic<int> num_stuck{0}, num_lost{0};
@@ -24,20 +33,23 @@ struct Call {
 
     static void run(const void* context, long chunk, Parts& parts) {
         Call& call = *(Call*)context;
-        const bool is_leader = omp_get_thread_num() == 0;
         for (long part = parts.first; part < PARTS; part++) {
-            if (is_leader)
-                while (!call.num_stuck) std::this_thread::yield();
-            else if (part == call.stuck_at) {
-                call.num_stuck++;
-                while (!call.may_go_on) std::this_thread::yield();
-            }
+            call.perhaps_get_stuck(part);
             if (!parts.may_write()) {
                 call.num_lost++;
                 return;
             }
             call.written[chunk][part]++;
             parts.written();
+        }
+        call.perhaps_get_stuck(PARTS);
+    }
+
+    void perhaps_get_stuck(long part) {
+        if (is_leader() != leader_gets_stuck) wait_until([&] { return stuck_at < 0 || num_stuck; });
+        else if (part == stuck_at) {
+            num_stuck++;
+            wait_until([&] { return may_go_on.load(); });
         }
     }
 
@@ -50,43 +62,119 @@ struct Call {
 };
 
 // Helpers get stuck in the first call; the leader finishes it and the next one without them.
-void check_chunks_are_taken_over(int threads, long stuck_at) {
+void check_chunks_of_helpers_are_taken_over(int threads, long stuck_at) {
     omp_set_num_threads(threads);
-    Call first(stuck_at), second(-1);
-    second.num_stuck = 1;
-    with_team([&](Team* team) {
-        share_parts(team, true, CHUNKS, Call::run, &first);
+    Call first(false, stuck_at), second(false, -1);
+    with_team([&](Member* member) {
+        share_parts(member, true, CHUNKS, Call::run, &first);
         CHECK(first.is_written_once());
-        CHECK(first.num_stuck >= 1 && first.num_lost == 0);
-        share_parts(team, true, CHUNKS, Call::run, &second);
+        CHECK(first.num_stuck >= 1);
+        share_parts(member, true, CHUNKS, Call::run, &second);
         CHECK(second.is_written_once());
-        first.may_go_on = true;
+        if (is_leader()) first.may_go_on = true;
     });
-    CHECK(first.num_lost == first.num_stuck);
+    CHECK(stuck_at == PARTS || first.num_lost >= first.num_stuck); // more: what took a chunk over may lose it in turn
     CHECK(first.is_written_once() && second.is_written_once());
 }
 
-void check_every_piece_is_computed_once(int threads, long count, long piece) {
+// The leader gets stuck in the first call; the helpers finish it and all that follow without it.
+void check_helpers_go_on_without_the_leader(int threads, long stuck_at) {
+    omp_set_num_threads(threads);
+    Call first(true, stuck_at), second(true, -1);
+    std::atomic<int> num_done_once{0};
+    with_team([&](Member* member) {
+        share_parts(member, true, CHUNKS, Call::run, &first);
+        share_parts(member, true, CHUNKS, Call::run, &second);
+        once(member, [&] { num_done_once++; });
+        CHECK(first.is_written_once() && second.is_written_once() && num_done_once == 1);
+        if (!is_leader()) first.may_go_on = true;
+    });
+    CHECK((stuck_at == PARTS || first.num_lost >= 1) && first.num_stuck == 1);
+    CHECK(first.is_written_once() && second.is_written_once() && num_done_once == 1);
+}
+
+void check_every_piece_is_computed_once(int threads, long count, long piece, bool is_worth_sharing) {
     omp_set_num_threads(threads);
     std::unique_ptr<std::atomic<int>[]> computed(new std::atomic<int>[count]());
-    with_team([&](Team* team) {
-        for (int round = 1; round <= 50; round++) {
-            share(team, true, count, piece, [&](long begin, long end) {
-                for (long i = begin; i < end; i++) computed[i]++;
+    const auto share_all = [&](Member* member) {
+        share(member, is_worth_sharing, count, piece, [&](long begin, long end) {
+            for (long i = begin; i < end; i++) computed[i]++;
+        });
+    };
+    with_team([&](Member* member) {
+        for (int round = 1; round <= 50; round++) share_all(member);
+    });
+    share_all(nullptr);
+    for (long i = 0; i < count; i++) CHECK(computed[i] == 51);
+}
+
+void check_every_chunk_is_computed_once(int threads, bool is_worth_sharing) {
+    omp_set_num_threads(threads);
+    Call in_a_run(false, -1), alone(false, -1);
+    with_team([&](Member* member) { share_parts(member, is_worth_sharing, CHUNKS, Call::run, &in_a_run); });
+    share_parts(nullptr, is_worth_sharing, CHUNKS, Call::run, &alone);
+    CHECK(in_a_run.is_written_once() && alone.is_written_once());
+}
+
+// What a call writes is there for every thread's next one: each adds up what all have written.
+void check_calls_are_in_order(int threads) {
+    omp_set_num_threads(threads);
+    constexpr long COUNT = 64, ROUNDS = 200;
+    long values[2][COUNT];
+    for (long& value : values[0]) value = 1;
+    with_team([&](Member* member) {
+        for (long round = 0; round < ROUNDS; round++) {
+            const auto &from = values[round % 2];
+            auto& to = values[(round + 1) % 2];
+            share(member, true, COUNT, 1, [&](long begin, long end) {
+                for (long i = begin; i < end; i++) to[i] = (from[i] + from[COUNT - 1 - i]) % 1000003;
             });
-            for (long i = 0; i < count; i++) CHECK(computed[i] == round);
         }
     });
-    share(nullptr, true, count, piece, [&](long begin, long end) {
-        for (long i = begin; i < end; i++) computed[i]++;
-    });
-    for (long i = 0; i < count; i++) CHECK(computed[i] == 51);
+    long expected = 1;
+    for (long round = 0; round < ROUNDS; round++) expected = 2 * expected % 1000003;
+    for (long value : values[ROUNDS % 2]) CHECK(value == expected);
+}
+
+// Several threads lead teams at the same time.
+void check_teams_do_not_meet() {
+    std::atomic<int> num_right{0};
+    std::vector<std::thread> leaders;
+    for (int i = 0; i < 4; i++)
+        leaders.emplace_back([&] {
+            omp_set_num_threads(3);
+            for (int run = 0; run < 200; run++) {
+                std::atomic<long> sum{0};
+                with_team([&](Member* member) {
+                    CHECK(member);
+                    float* workspace = member->workspace(1000);
+                    share(member, true, 1000, 10, [&](long begin, long end) {
+                        for (long i = begin; i < end; i++) workspace[i] = i;
+                    });
+                    share(member, true, 1000, 10, [&](long begin, long end) {
+                        for (long i = begin; i < end; i++) sum += long(workspace[i]);
+                    });
+                });
+                num_right += sum == 499500;
+            }
+        });
+    for (std::thread& each : leaders) each.join();
+    CHECK(num_right == 800);
 }
 
 int main() {
     for (int threads : {2, 3, 5})
-        for (long stuck_at = 0; stuck_at < PARTS; stuck_at++) check_chunks_are_taken_over(threads, stuck_at);
+        for (long stuck_at = 0; stuck_at <= PARTS; stuck_at++) {
+            check_chunks_of_helpers_are_taken_over(threads, stuck_at);
+            check_helpers_go_on_without_the_leader(threads, stuck_at);
+        }
     for (int threads : {1, 2, 3, 5})
         for (long count : {0, 1, 2, 7, 1000})
-            for (long piece : {1, 3, 64}) check_every_piece_is_computed_once(threads, count, piece);
+            for (long piece : {1, 3, 64})
+                for (bool is_worth_sharing : {false, true}) check_every_piece_is_computed_once(threads, count, piece, is_worth_sharing);
+    for (int threads : {1, 2, 3, 5}) {
+        for (bool is_worth_sharing : {false, true}) check_every_chunk_is_computed_once(threads, is_worth_sharing);
+        check_calls_are_in_order(threads);
+    }
+    check_teams_do_not_meet();
 }
