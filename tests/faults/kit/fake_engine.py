@@ -75,7 +75,9 @@ class FakeTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(tokens).decode(errors="replace")
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    chat_template = ""
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> list[int]:
         return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
 
     def token_bytes(self, token_id: int) -> bytes:
