@@ -98,8 +98,8 @@ LINES = (
     wrong("another method", "invalid_method", method="GET"),
     wrong("another route", "invalid_url", url="/v1/embeddings"),
     wrong("another model", "mismatched_model", body=body(model="other")),
-    wrong("a wish for a stream", "invalid_value", body=body(stream=True)),
-    Line(json.dumps(Row("x" * 65, "long").line(MODEL)).encode(), None, "missing_required_parameter"),
+    wrong("a wish for a stream", "streaming_unsupported", body=body(stream=True)),
+    Line(json.dumps(Row("x" * 513, "long").line(MODEL)).encode(), None, "missing_required_parameter"),
     good("the last, without an end of line"),
 )
 

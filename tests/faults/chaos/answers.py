@@ -20,7 +20,7 @@ from workers.engine import Output
 from workers.serving.inference import Identity, Progress, TextAnswer
 from workers.serving.model_server import Inference
 
-Asked = tuple[ChatRequest, Identity]
+Asked = tuple[ChatRequest, Identity, PriorityClass]
 
 
 class KnownAnswers(Protocol):
@@ -35,9 +35,9 @@ class FakeAnswers:
     """The fake engine's, computed: its tokens are a hash."""
 
     def of(self, asked: Sequence[Asked]) -> list[Answer]:
-        return [self._answer(request, identity) for request, identity in asked]
+        return [self._answer(*each) for each in asked]
 
-    def _answer(self, request: ChatRequest, identity: Identity) -> Answer:
+    def _answer(self, request: ChatRequest, identity: Identity, priority: PriorityClass) -> Answer:
         tokenizer = FakeTokenizer()
         prompt = tokenizer.render_chat(request.prompt_given.messages)
         tokens = answer_tokens(prompt, identity.seed, request.output_tokens_max)
@@ -50,9 +50,7 @@ class FakeAnswers:
             num_output_tokens=len(tokens),
             num_cached_tokens=0,
         )
-        answer = (
-            TextAnswer(Chat(), request, identity, tokenizer, PriorityClass.STANDARD).take(0, whole).answer
-        )
+        answer = TextAnswer(Chat(), request, identity, tokenizer, priority).take(0, whole).answer
         assert answer is not None
         return answer
 
@@ -69,8 +67,8 @@ class ModelAnswers:
         self._server.start()
 
     def of(self, asked: Sequence[Asked]) -> list[Answer]:
-        for number, (request, identity) in enumerate(asked):
-            self._submit(number, request, identity)
+        for number, each in enumerate(asked):
+            self._submit(number, *each)
         answers: dict[int, Answer] = {}
         while len(answers) < len(asked):
             heard = self._heard.get(timeout=WAIT_MAX_S)
@@ -79,16 +77,14 @@ class ModelAnswers:
             answers[heard[0]] = heard[1]
         return [answers[number] for number in range(len(asked))]
 
-    def _submit(self, number: int, request: ChatRequest, identity: Identity) -> None:
+    def _submit(self, number: int, request: ChatRequest, identity: Identity, priority: PriorityClass) -> None:
         def listen(progress: Progress) -> None:
             if progress.failed is not None:
                 self._heard.put(AssertionError(f"{identity.name}: {progress.failed}"))
             if progress.answer is not None:
                 self._heard.put((number, progress.answer))
 
-        self._server.submit(
-            Inference(identity.name, Chat(), request, identity, PriorityClass.STANDARD, listen)
-        )
+        self._server.submit(Inference(identity.name, Chat(), request, identity, priority, listen))
 
 
 @cache

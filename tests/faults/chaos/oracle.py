@@ -120,7 +120,7 @@ def expected_answers(
     for row, identity in zip(rows, identities, strict=True):
         request = endpoints.get(stored.spec.endpoint).parse(row.body(service.model))
         assert isinstance(request, ChatRequest)
-        asked.append((request, identity))
+        asked.append((request, identity, stored.priority))
     return answers_of(service.parts.engine).of(asked)
 
 
