@@ -13,7 +13,7 @@ from array import array
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -31,7 +31,6 @@ from .execution.cuda_graphs import CudaCapture
 from .execution.devices import DeviceMemory, on_device
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import ModelRunner, is_out_of_memory
-from .guidance.compiler import Compiling, GrammarCompiler, wait_for_any
 from .loading.model import LoadedModel, load_model
 from .loading.weights import instruction_set
 from .made_by import MadeBy
@@ -40,6 +39,9 @@ from .sampling.sampler import Choice, Sampler
 from .stats import EngineStats
 from .text.detokenizer import TextStream
 from .text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # needs llguidance
+    from .guidance.compiler import Compiling, GrammarCompiler
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +118,7 @@ class Engine:
         )
         self._reuses_prefixes = config.enable_prefix_reuse
         self._sampler = Sampler(model.eos_token_ids)
-        self._grammars = GrammarCompiler(tokenizer, model.vocab_size, model.eos_token_ids)
+        self._grammars: GrammarCompiler | None = None  # at the first grammar
         self._uncompiled: dict[str, Compiling] = {}  # of live requests that the batcher does not have yet
         self._overlaps = config.overlap_steps if config.overlap_steps is not None else model.device == "cuda"
         self._in_flight: _Launched | None = None
@@ -228,7 +230,7 @@ class Engine:
         limit = self._token_limit(request)
         digests = self._prompt_digests(request)  # here, on the caller's thread: a step should not wait for it
         text = self.tokenizer.text_stream(request.prompt_token_ids, request.sampling.stop)
-        compiling = self._grammars.compile(request.grammar) if request.grammar is not None else None
+        compiling = self._compiler().compile(request.grammar) if request.grammar is not None else None
         with self._inbox_lock:
             if request.id in self._known_ids:
                 raise DuplicateRequest(request.id)
@@ -380,9 +382,22 @@ class Engine:
             if live is not None and live.sequence is sequence:
                 self._outbox.append(self._advance(live, token, result.logprobs.get(row)))
 
+    def _compiler(self) -> GrammarCompiler:
+        # Imported at the first grammar: without one, the engine runs where llguidance is not installed.
+        from .guidance.compiler import GrammarCompiler
+
+        with self._inbox_lock:
+            if self._grammars is None:
+                self._grammars = GrammarCompiler(
+                    self.tokenizer, self._model.vocab_size, self._model.eos_token_ids
+                )
+            return self._grammars
+
     def _take_compiled(self) -> None:
         """Admit the sequences whose grammars are compiled; with nothing else to do, wait for one a moment."""
         if self._in_flight is None and not self._batcher.has_work:
+            from .guidance.compiler import wait_for_any
+
             wait_for_any(self._uncompiled.values(), COMPILE_WAIT_S)
         for id, compiling in list(self._uncompiled.items()):
             live = self._live[id]

@@ -72,7 +72,7 @@ def test_text_that_only_looks_like_an_escaped_nul_is_accepted(http: httpx.Client
         ({"temperature": 3}, "temperature"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"service_tier": "platinum"}, "service_tier"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function.name"),
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
         ({"n": 1.5}, "n"),

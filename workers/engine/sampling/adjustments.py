@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..batching.sequence import Sequence
-from ..guidance.guide import allowed_tokens
 from ..guidance.masks import mask_tokens
 from .penalties import Penalties
 
@@ -58,6 +57,8 @@ class Adjustments:
         """
         changes = self._penalties.step_arrays() if self._penalties is not None else {}
         if self._guided:
+            from ..guidance.guide import allowed_tokens  # needs llguidance
+
             changes["guided_masks"] = allowed_tokens([guide for _, guide in self._guided], self._vocab_size)
         if not self._has_min_tokens:
             return changes
