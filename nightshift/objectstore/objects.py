@@ -48,24 +48,12 @@ class ObjectDamaged(StorageError):
     default_code = "object_damaged"
 
 
-class ObjectStore(Protocol):
+class ObjectReader(Protocol):
     """Objects under one root. Every method refuses a key that leaves it.
 
     Thread-safe. Every method may raise `StorageUnavailable` (a retry may help), `StorageDenied` (it does not)
     and `LocationNotAllowed` (the key leaves the root).
     """
-
-    @property
-    def url(self) -> str:
-        """As given to `open_store`."""
-
-    @property
-    def supports_conditional_put(self) -> bool:
-        """Whether the server itself refuses to replace an object; probed once.
-
-        Where False, `put(if_absent=True)` looks before it writes, and two simultaneous writers may both
-        succeed. Callers that need one winner use unique keys and let the database choose.
-        """
 
     def head(self, key: str) -> ObjectInfo | None:
         """The object's description, or None."""
@@ -89,6 +77,25 @@ class ObjectStore(Protocol):
         advanced.
         """
 
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """Objects whose key begins with `prefix`, in byte order of their keys, fetched page by page."""
+
+
+class ObjectStore(ObjectReader, Protocol):
+    """The same objects, to be written and removed as well."""
+
+    @property
+    def url(self) -> str:
+        """As given to `open_store`."""
+
+    @property
+    def supports_conditional_put(self) -> bool:
+        """Whether the server itself refuses to replace an object; probed once.
+
+        Where False, `put(if_absent=True)` looks before it writes, and two simultaneous writers may both
+        succeed. Callers that need one winner use unique keys and let the database choose.
+        """
+
     def put(
         self,
         key: str,
@@ -106,9 +113,6 @@ class ObjectStore(Protocol):
         With `if_absent`, raises `ObjectExists` if the key has other bytes. The same bytes count as written,
         for retries whose first answer was lost, so this is no lock.
         """
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Objects whose key begins with `prefix`, in byte order of their keys, fetched page by page."""
 
     def delete(self, key: str) -> None:
         """Remove an object, if there is one."""
@@ -191,7 +195,7 @@ def pieces_of(data: bytes | Iterable[bytes], piece_bytes: int = STREAM_CHUNK_BYT
             yield bytes(view[begin : begin + piece_bytes])
 
 
-def read_within(store: ObjectStore, info: ObjectInfo, size_bytes_max: int) -> bytes:
+def read_within(store: ObjectReader, info: ObjectInfo, size_bytes_max: int) -> bytes:
     """An object's bytes. Raises `ObjectTooLarge` above the limit."""
     if info.size_bytes > size_bytes_max:
         raise ObjectTooLarge(
@@ -200,7 +204,7 @@ def read_within(store: ObjectStore, info: ObjectInfo, size_bytes_max: int) -> by
     return b"".join(store.stream(info.key, 0, info.size_bytes))
 
 
-def read_verified(store: ObjectStore, key: str, sha256: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
+def read_verified(store: ObjectReader, key: str, sha256: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
     """An object's bytes, read again while their sha256 (hex) differs.
 
     Raises `ObjectDamaged` after `DAMAGED_TRIES_MAX` reads, and what `read` raises.
@@ -212,7 +216,7 @@ def read_verified(store: ObjectStore, key: str, sha256: str, size_bytes_max: int
     raise ObjectDamaged(f"{key} does not have the bytes that were written, read {DAMAGED_TRIES_MAX} times")
 
 
-def has_bytes(store: ObjectStore, info: ObjectInfo, measured: Measured) -> bool:
+def has_bytes(store: ObjectReader, info: ObjectInfo, measured: Measured) -> bool:
     """Whether the object has exactly the measured bytes."""
     if info.size_bytes != measured.size_bytes:
         return False

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
 from nightshift.objectstore.directory import DirectoryStore, is_inside, resolved
-from nightshift.objectstore.objects import ObjectInfo, ObjectStore, checked_key, checked_prefix
+from nightshift.objectstore.objects import ObjectInfo, ObjectReader, ObjectStore, checked_key, checked_prefix
 from nightshift.objectstore.places import bucket_places, check_apart_from_own, file_places, lies_in_own
 from nightshift.settings import DataSettings, LocationSettings
 
@@ -186,7 +186,7 @@ def _is_below(key: str, prefix: PurePosixPath | None) -> bool:
     return prefix is not None and (prefix == PurePosixPath() or key.startswith(f"{prefix}/"))
 
 
-def _found(store: ObjectStore, uri: ObjectUri, before_each: Callable[[], None]) -> Iterator[ObjectInfo]:
+def _found(store: ObjectReader, uri: ObjectUri, before_each: Callable[[], None]) -> Iterator[ObjectInfo]:
     if not uri.is_pattern and not uri.is_prefix:
         info = store.head(checked_key(uri.key))
         if info is not None:

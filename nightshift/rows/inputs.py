@@ -9,7 +9,7 @@ from typing import Final
 
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
-from nightshift.objectstore import ObjectInfo, ObjectStore
+from nightshift.objectstore import ObjectInfo, ObjectReader
 from nightshift.rows.compression import gunzipped
 from nightshift.rows.csv_rows import csv_rows
 from nightshift.rows.lines import BadLine, Line, lines_in_range, parse_object, split_lines
@@ -30,7 +30,7 @@ SAMPLE_BYTES: Final = 64 * 1024  # of an object's beginning, to guess how many r
 
 
 def iter_rows(
-    store: ObjectStore, key: str, shard: NewShard, *, line_bytes_max: int
+    store: ObjectReader, key: str, shard: NewShard, *, line_bytes_max: int
 ) -> Iterator[Row | BadRow]:
     """The rows of a shard in order, numbered from 0, the same every time.
 
@@ -60,7 +60,7 @@ def iter_rows(
 
 
 def describe(
-    store: ObjectStore,
+    store: ObjectReader,
     info: ObjectInfo,
     uri: str,
     format: str | None = None,
@@ -104,7 +104,7 @@ def _json_rows(lines: Iterable[Line]) -> Iterator[Row | BadRow]:
         index += 1
 
 
-def _size_bytes(store: ObjectStore, key: str) -> int:
+def _size_bytes(store: ObjectReader, key: str) -> int:
     info = store.head(key)
     if info is None:
         raise ObjectNotFound(f"no such object: {key}")
@@ -112,7 +112,7 @@ def _size_bytes(store: ObjectStore, key: str) -> int:
 
 
 def _rows_estimated(
-    store: ObjectStore, info: ObjectInfo, format: InputFormat, sample_bytes: int
+    store: ObjectReader, info: ObjectInfo, format: InputFormat, sample_bytes: int
 ) -> int | None:
     """The number of rows extrapolated from a sample; None without a complete line."""
     sampled_bytes = min(sample_bytes, info.size_bytes)

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Final
 
 from nightshift.jobs import JsonObject
-from nightshift.objectstore import ObjectStore
+from nightshift.objectstore import ObjectReader
 
 JSON_DEPTH_MAX: Final = 100  # serialising deeper values may overflow the stack
 
@@ -47,7 +47,7 @@ class NotJson(BadLine):
 
 
 def lines_in_range(
-    store: ObjectStore,
+    store: ObjectReader,
     key: str,
     start: int,
     end: int | None,

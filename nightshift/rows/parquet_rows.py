@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightshift.jobs import JsonObject
-from nightshift.objectstore import MIB, ObjectStore
+from nightshift.objectstore import MIB, ObjectReader
 from nightshift.rows.parquet_sizes import has_dictionaries, row_bytes, rows_within
 from nightshift.rows.records import BadRow, Row, RowGroup, UnreadableInput
 
@@ -24,7 +24,7 @@ BUFFER_BYTES: Final = 1 * MIB  # read ahead, per column
 
 
 def parquet_rows(
-    store: ObjectStore,
+    store: ObjectReader,
     key: str,
     size_bytes: int,
     first_group: int,
@@ -52,7 +52,7 @@ def parquet_rows(
 
 
 def parquet_row_groups(
-    store: ObjectStore, key: str, size_bytes: int, etag: str | None = None
+    store: ObjectReader, key: str, size_bytes: int, etag: str | None = None
 ) -> tuple[RowGroup, ...]:
     """Read from the footer. Raises `UnreadableInput`; with an `etag`, `ObjectChanged`."""
     with _opened(store, key, size_bytes, etag) as file:
@@ -60,7 +60,7 @@ def parquet_row_groups(
         return tuple(RowGroup(group.num_rows, group.total_byte_size) for group in groups)
 
 
-def _batch_rows_of(file: pq.ParquetFile, group: int, store: ObjectStore, key: str, etag: str | None) -> int:
+def _batch_rows_of(file: pq.ParquetFile, group: int, store: ObjectReader, key: str, etag: str | None) -> int:
     """How many rows of a row group to decode at a time. Raises `UnreadableInput` for one too large."""
 
     def read(start: int, end: int) -> bytes:
@@ -71,7 +71,7 @@ def _batch_rows_of(file: pq.ParquetFile, group: int, store: ObjectStore, key: st
 
 
 @contextmanager
-def _opened(store: ObjectStore, key: str, size_bytes: int, etag: str | None) -> Iterator[pq.ParquetFile]:
+def _opened(store: ObjectReader, key: str, size_bytes: int, etag: str | None) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(_ObjectFile(store, key, size_bytes, etag), buffer_size=BUFFER_BYTES) as file:
             yield file
@@ -82,7 +82,7 @@ def _opened(store: ObjectStore, key: str, size_bytes: int, etag: str | None) -> 
 class _ObjectFile(io.RawIOBase):
     """An object as a seekable file; every read is a range read."""
 
-    def __init__(self, store: ObjectStore, key: str, size_bytes: int, etag: str | None) -> None:
+    def __init__(self, store: ObjectReader, key: str, size_bytes: int, etag: str | None) -> None:
         super().__init__()
         self._store = store
         self._key = key

@@ -17,7 +17,7 @@ from nightshift.rows.requests import RowProblem, RowRequest, to_request
 from nightshift.store import Store
 from scheduler.input.plan import Plan, Refused
 from scheduler.input.sharding import ShardLimits, TooManyShards, cut_objects
-from scheduler.input.watched_store import WatchedStore
+from scheduler.input.watched_reader import WatchedReader
 from scheduler.runtime.duty import MayContinue, check, interruptible
 
 NO_ROWS = InputError("empty_input", "The input has no rows.", param="input")
@@ -129,7 +129,7 @@ class Surveyor:
         source = self.sources.open(shard.uri, job.tenant_id)
         # A Parquet file has no blank lines: its first rows are in the first row group that has any.
         watch = reading.go_on if shard.format == InputFormat.PARQUET else reading.add
-        store = WatchedStore(source.store, watch)
+        store = WatchedReader(source.store, watch)
         return iter_rows(store, source.key, shard, line_bytes_max=self.config.line_bytes_max)
 
 

@@ -10,7 +10,7 @@ from nightshift.rows.lines import lines_in_range
 from nightshift.rows.validation import FileLimits, validate
 from scheduler.input.plan import Plan, Refused
 from scheduler.input.sharding import cut_validated
-from scheduler.input.watched_store import WatchedStore
+from scheduler.input.watched_reader import WatchedReader
 from scheduler.runtime.duty import MayContinue, check, interruptible
 
 
@@ -30,7 +30,7 @@ def plan_file(
     if format_of(source.key) is not InputFormat.JSONL:
         raise UnreadableInput("The input of a batch must be one JSONL file, not compressed.")
     endpoint = endpoints.get(job.spec.endpoint)
-    store = WatchedStore(source.store, lambda size_bytes: check(may_continue))
+    store = WatchedReader(source.store, lambda size_bytes: check(may_continue))
     lines = lines_in_range(store, source.key, 0, None, line_bytes_max=line_bytes_max, etag=info.etag)
     report = validate(
         interruptible(lines, may_continue),

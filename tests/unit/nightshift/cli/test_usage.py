@@ -39,7 +39,7 @@ def test_usage_is_asked_for_by_tenant_model_and_days(nightshift, today):
     )
 
     assert [(used["day"], used["total_tokens"]) for used in shown.json] == [(day, 2)]
-    assert nightshift("usage", "--tenant", "nobody", "--json").json == []
+    assert nightshift("usage", "--tenant", "unknown", "--json").json == []
 
 
 @pytest.mark.parametrize(("last", "first"), [("2026-03-01", "2026-01-31"), ("0001-01-05", "0001-01-01")])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nightshift import endpoints
-from nightshift.endpoints.chat import ChatRequest
+from nightshift.endpoints.chat import Chat, ChatRequest
 from nightshift.endpoints.generation import Choice, Conversation
 from nightshift.endpoints.tools import ContentStream, Tools, read_calls
 from nightshift.errors import InvalidRequest
@@ -192,13 +192,13 @@ def test_what_is_streamed_is_always_the_beginning_of_the_content(seed: int) -> N
 
 
 def test_an_answer_with_calls_has_the_shape_of_openai() -> None:
-    chat = endpoints.get("/v1/chat/completions")
+    chat = Chat()
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    shown = chat.choice_json(Choice("", "tool_calls", calls=[call]))  # type: ignore[attr-defined]
+    shown = chat.choice_json(Choice("", "tool_calls", calls=[call]))
 
     assert shown["message"]["content"] is None
     assert shown["message"]["tool_calls"] == [call]
-    assert chat.chunk_calls(shown) == [  # type: ignore[attr-defined]
+    assert chat.chunk_calls(shown) == [
         {"delta": {"tool_calls": [{"index": 0, **call, "function": {"name": "f", "arguments": ""}}]}},
         {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}},
     ]

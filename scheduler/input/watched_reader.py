@@ -1,28 +1,19 @@
-"""An object store that reports every step of reading it, so that planning can be ended between two."""
+"""Objects whose every step of reading is reported, so that planning can be ended between two."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 
-from nightshift.objectstore import READ_BYTES_MAX, STREAM_CHUNK_BYTES, ObjectInfo, ObjectStore
+from nightshift.objectstore import READ_BYTES_MAX, STREAM_CHUNK_BYTES, ObjectInfo, ObjectReader
 
 Watch = Callable[[int], None]  # the bytes of a piece about to be used; raises to end the reading
 
 
 @dataclass(frozen=True)
-class WatchedStore:
+class WatchedReader:
     """`inner`, with `watch` called before every request and with every piece. Raises what `watch` raises."""
 
-    inner: ObjectStore
+    inner: ObjectReader
     watch: Watch
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def supports_conditional_put(self) -> bool:
-        return self.inner.supports_conditional_put
 
     def head(self, key: str) -> ObjectInfo | None:
         self.watch(0)
@@ -46,20 +37,8 @@ class WatchedStore:
             self.watch(len(piece))
             yield piece
 
-    def put(self, key: str, data: object, **options: object) -> ObjectInfo:
-        raise NotImplementedError("planning writes no object")
-
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         self.watch(0)
         for info in self.inner.list(prefix, start_after):
             self.watch(0)
             yield info
-
-    def delete(self, key: str) -> None:
-        raise NotImplementedError("planning removes no object")
-
-    def forget_unfinished(self, older_than: timedelta) -> int:
-        raise NotImplementedError("planning removes no object")
-
-    def close(self) -> None:
-        self.inner.close()
