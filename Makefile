@@ -53,6 +53,6 @@ clean: ## Remove the environment and what tools leave behind
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo .chaos
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml requirements.txt infra/setup.sh
+$(READY): pyproject.toml requirements.txt $(wildcard infra/requirements/*.txt) tests/node/package-lock.json infra/setup.sh
 	@infra/setup.sh $(VENV)
 	@touch $@

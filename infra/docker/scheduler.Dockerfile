@@ -1,14 +1,16 @@
 # The scheduler. Any number may run; one of them leads.
 # The first stage is the same text in all three Dockerfiles, so BuildKit builds the wheel once.
-FROM python:3.11-slim-bookworm AS wheel
+FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS wheel
 WORKDIR /source
 COPY . .
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN pip install --no-cache-dir --require-hashes -r infra/requirements/build.txt \
+    && pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
-FROM python:3.11-slim-bookworm
+FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 COPY --from=wheel /wheels /wheels
-COPY requirements.txt /wheels/constraints.txt
-RUN pip install --no-cache-dir --constraint /wheels/constraints.txt "$(echo /wheels/nightshift-*.whl)[scheduler]"
+COPY infra/requirements/scheduler.txt /wheels/requirements.txt
+RUN pip install --no-cache-dir --no-deps --require-hashes -r /wheels/requirements.txt \
+    && pip install --no-cache-dir --no-deps /wheels/nightshift-*.whl
 RUN useradd --system --uid 10001 --create-home nightshift \
     && install --directory --owner nightshift --mode 0700 /var/lib/nightshift
 USER 10001

@@ -1,26 +1,28 @@
 # The GPU side: a supervised Celery worker with its models in memory. On SIGTERM it drains for up to 25 seconds:
 # give it at least 45 before SIGKILL.
 #
-# torch comes with CUDA. For a machine without a GPU, build with --build-arg TORCH_INDEX= and the address of the
-# index with PyTorch's CPU builds.
+# torch comes with CUDA. For a machine without a GPU, build with --build-arg REQUIREMENTS=worker-cpu.txt and
+# --build-arg TORCH_INDEX= with the address of the index with PyTorch's CPU builds.
 # The first stage is the same text in all three Dockerfiles, so BuildKit builds the wheel once.
-FROM python:3.11-slim-bookworm AS wheel
+FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS wheel
 WORKDIR /source
 COPY . .
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN pip install --no-cache-dir --require-hashes -r infra/requirements/build.txt \
+    && pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
-FROM python:3.11-slim-bookworm
+FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 ARG TORCH_INDEX=""
+ARG REQUIREMENTS=worker.txt
 # Our CPU kernels, and what launches Triton's on CUDA, are compiled at the first start.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=wheel /wheels /wheels
-COPY requirements.txt /wheels/constraints.txt
+COPY infra/requirements/$REQUIREMENTS /wheels/requirements.txt
 ENV PIP_EXTRA_INDEX_URL=$TORCH_INDEX
-RUN pip install --no-cache-dir torch==2.13.0
-RUN pip install --no-cache-dir --constraint /wheels/constraints.txt "$(echo /wheels/nightshift-*.whl)[worker]"
+RUN pip install --no-cache-dir --no-deps --require-hashes -r /wheels/requirements.txt \
+    && pip install --no-cache-dir --no-deps /wheels/nightshift-*.whl
 # The demo model, under a path that does not depend on the Python version.
 RUN mkdir /models \
     && ln -s "$(python -c 'from nightshift.demo import demo_model_path; print(demo_model_path())')" /models/demo_model
