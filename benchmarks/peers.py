@@ -64,6 +64,7 @@ ENGINES = {
     engine.name: engine
     for engine in (
         Peer(OURS, "benchmarks.runners.nightshift", _safetensors, {**_BOTH, "int8": ""}),
+        Peer("nightshift-service", "benchmarks.runners.nightshift_service", _safetensors, _BOTH),
         Peer(
             "openvino-genai",
             "benchmarks.runners.openvino_genai",

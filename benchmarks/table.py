@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from benchmarks.peers import OURS
-from benchmarks.runners.harness import RunResult
+from benchmarks.runners.harness import UNKNOWN_TOKEN, RunResult
 
 OTHER_CPU_SHARE_MAX = 0.06
 """Above this load of other processes a run should be repeated."""
@@ -72,8 +72,10 @@ def ratios_to_ours(runs: Sequence[Run], workload: str, precision: str, engine: s
     return ratios
 
 
-def same_outputs(result: RunResult, reference: RunResult) -> float:
-    """Share of requests with exactly the same tokens."""
+def same_outputs(result: RunResult, reference: RunResult) -> float | None:
+    """Share of requests with exactly the same tokens; None where the result has none to compare."""
+    if any(UNKNOWN_TOKEN in output for output in result.outputs):
+        return None
     pairs = list(zip(result.outputs, reference.outputs, strict=True))
     return sum(a == b for a, b in pairs) / len(pairs)
 

@@ -10,7 +10,18 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.reliability import admission, drain, idle, ingest, recovery, throughput
+from benchmarks.reliability import (
+    admission,
+    drain,
+    enqueueing,
+    growth,
+    idle,
+    ingest,
+    listing,
+    recovery,
+    throughput,
+    webhooks,
+)
 from benchmarks.reliability.figures import Figure, show
 
 Measure = Callable[[argparse.Namespace], Iterator[Figure]]
@@ -19,6 +30,10 @@ COMMANDS: dict[str, tuple[str, Measure]] = {
     "admission": (
         "submit to engine admission, idle",
         lambda chosen: admission.measure(chosen.database, chosen.count or 300),
+    ),
+    "enqueueing": (
+        "requests accepted per second, beside FastAPI and Celery alone",
+        lambda chosen: enqueueing.measure(chosen.database, chosen.count or 1000),
     ),
     "kills": (
         "SIGKILL of a worker, seen by its supervisor",
@@ -47,6 +62,18 @@ COMMANDS: dict[str, tuple[str, Measure]] = {
     "idle": (
         "CPU time of a scheduler without work",
         lambda chosen: idle.measure(chosen.database, chosen.count or 120),
+    ),
+    "webhooks": (
+        "events to healthy endpoints of 20 tenants that each have a hanging one",
+        lambda chosen: webhooks.measure(chosen.database, chosen.count or 10),
+    ),
+    "growth": (
+        "bytes after 24 hours of chat and batches, under a clock that is set",
+        lambda chosen: growth.measure(chosen.database, chosen.count or 1000),
+    ),
+    "listing": (
+        "pages of GET /v1/jobs, and deleting, beside a million jobs",
+        lambda chosen: listing.measure(chosen.database, chosen.count or 1_000_000),
     ),
     "flush": (
         "FLUSHALL before the rings are fetched",

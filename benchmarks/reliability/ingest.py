@@ -28,6 +28,7 @@ from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import MODEL, InMemoryQueue, a_spec, submit
 from scheduler.__main__ import SHARD_ROWS_MAX
 from scheduler.duties.planning import Planning, PlanningConfig
+from scheduler.input.retrying import RetryInputs
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
 from scheduler.runtime.leadership import Elector
@@ -45,13 +46,15 @@ def measure(database: Database, rows: int) -> Iterator[Figure]:
         with closing(objects), closing(locations):
             elector = Elector(store, "benchmark", clock=lambda: 0.0)
             elector.attempt()
+            sources, config = Sources(objects, locations), _config(rows)
             planning = Planning(
                 store,
                 InMemoryQueue(),
-                Sources(objects, locations),
+                sources,
                 locations,
-                _config(rows),
+                config,
                 lambda: elector.lead,
+                RetryInputs(store, objects, sources, config.survey.line_bytes_max),
             )
             data = b"".join(_line(number) for number in range(rows))
             (folder / "rows.jsonl").write_bytes(data)

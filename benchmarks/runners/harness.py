@@ -19,6 +19,9 @@ from typing import Any, Protocol
 from benchmarks.measure import cpu_times, peak_rss_bytes
 from benchmarks.workloads import DEFAULT_SEED, BenchRequest, make_workload, warm_up_requests
 
+UNKNOWN_TOKEN = -1
+"""Stands for a token of which only the number is known."""
+
 
 class LoadedEngine(Protocol):
     """An engine that is ready to run."""
