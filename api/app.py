@@ -14,32 +14,49 @@ from api.metrics import DatabaseMetrics, HttpMetrics
 from api.middleware.boundary import Boundary
 from api.middleware.head import HeadRequests
 from api.middleware.limits import BodyLimit
-from api.openai import batches, files, inference, models
+from api.openai import batches, files, inference, models, webhook_endpoints
+from api.openai.multipart import routes as uploads
 from api.responses.documentation import document
 from api.responses.errors import install_error_handlers
-from api.routes import dead_letters, deliveries, events, health, jobs, results, webhooks, workers
+from api.routes import (
+    dead_letters,
+    deliveries,
+    events,
+    health,
+    job_controls,
+    job_retries,
+    jobs,
+    results,
+    webhooks,
+    workers,
+)
 from api.services import AppSettings, open_services, try_settings
-from api.tenants import audit, keys, tenants, usage
+from api.tenants import audit, keys, limits, tenants, usage
 from nightshift.observability import set_up_logging
 from nightshift.processes.starting import starting
 
 log = logging.getLogger(__name__)
 
-ROUTERS = (
-    files.router,
-    batches.router,
+ROUTERS = (  # a request tries their routes in this order
     inference.router,
-    models.router,
     jobs.router,
+    files.router,
+    uploads.router,
+    batches.router,
+    models.router,
+    job_controls.router,
+    job_retries.router,
     results.router,
     events.router,
     deliveries.router,
     dead_letters.router,
     webhooks.router,
+    webhook_endpoints.router,
     workers.router,
     tenants.router,
     keys.router,
     usage.router,
+    limits.router,
     audit.router,
     health.router,
 )
@@ -63,7 +80,8 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.add_middleware(Boundary, metrics=app.state.metrics)  # the last added is the outermost
     install_error_handlers(app)
     for router in ROUTERS:
-        app.include_router(router)
+        # `include_router` would have each request look through the routers, and through the found one twice.
+        app.router.routes.extend(router.routes)
     document(app)
     return app
 
@@ -85,7 +103,7 @@ def _lifespan(settings: AppSettings) -> Callable[[FastAPI], AbstractAsyncContext
         async with open_services(settings) as services:
             database_metrics = DatabaseMetrics(services.store)
             app.state.services = services
-            app.state.authenticator = Authenticator(services.store)
+            app.state.authenticator = Authenticator(services.store, settings.quotas.defaults)
             app.state.metrics.registry.register(database_metrics)
             log.info(
                 "api started", extra={"action": "api_started", "database": services.store.database.dialect}

@@ -11,6 +11,7 @@ from nightshift.errors import NotAuthenticated, TenantDisabled
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store
 from nightshift.tenants.keys import Scope, digest, key_id
+from nightshift.tenants.quotas import Quotas
 from nightshift.tenants.tenant import Tenant, TenantState
 
 KEY_CACHE_S: Final = 0.9  # a revoked key works for a second at most
@@ -25,13 +26,15 @@ class Caller:
     tenant_id: str
     scopes: frozenset[Scope]
     priority_ceiling: PriorityClass
+    quotas: Quotas
 
 
 class Authenticator:
     """Checks keys against the database, and caches valid ones for `KEY_CACHE_S`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, default_quotas: Quotas) -> None:
         self._store = store
+        self._default_quotas = default_quotas
         self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()  # by the key's digest
 
     async def caller(self, authorization: str | None) -> Caller:
@@ -54,10 +57,11 @@ class Authenticator:
             if found is None or not found.admits(key, tx.now()):
                 raise NotAuthenticated
             tenant = tx.tenants.find(found.tenant_id)
-        if tenant is None:  # processes of the release before make keys of tenants without a row
-            return Caller(found.id, found.tenant_id, found.scopes, PriorityClass.INTERACTIVE)
-        _check_tenant(tenant)
-        return Caller(found.id, found.tenant_id, found.scopes, tenant.priority_ceiling)
+        ceiling, quotas = PriorityClass.INTERACTIVE, self._default_quotas
+        if tenant is not None:  # processes of the release before make keys of tenants without a row
+            _check_tenant(tenant)
+            ceiling, quotas = tenant.priority_ceiling, tenant.quotas.over(quotas)
+        return Caller(found.id, found.tenant_id, found.scopes, ceiling, quotas)
 
     def _remember(self, key_sha256: str, caller: Caller, good_until_s: float) -> None:
         self._known[key_sha256] = (good_until_s, caller)

@@ -6,20 +6,28 @@ The caller is authenticated before the body is read.
 """
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from fastapi import Depends, Header, Query, Request
+from fastapi.dependencies.models import Dependant
+from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from api.authentication import Authenticator, Caller
+from api.middleware.boundary import answer_headers, held
 from api.middleware.limits import parse_json_object
+from api.responses.times import EPOCH_MAX_S
 from api.services import Services
-from api.tenants.scopes import check_scope
+from api.tenants.rates import take_rates
+from api.tenants.scopes import check_scope, needed_scope
+from api.tenants.slots import slots_of_body, slots_of_request
 from nightshift.errors import InvalidRequest, NotFound
 from nightshift.jobs import Job, JsonObject
 from nightshift.store import Transaction
+from nightshift.tenants.keys import Scope
 
 LIST_LIMIT: Final = 20
 LIST_LIMIT_MAX: Final = 100
@@ -27,40 +35,63 @@ PAGE_BYTES_MAX: Final = 998_000  # of a list's elements: with what is around the
 FORM_TYPES: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 PARSE_INLINE_BYTES_MAX: Final = 64 * 1024  # larger bodies are parsed in a thread
 
+_BOOL: Final = TypeAdapter(bool)
+
+
+EpochSeconds = Annotated[int, Query(ge=0, le=EPOCH_MAX_S)]
 
 # Asynchronous where nothing blocks: FastAPI runs other functions in a thread, and the switch takes longer.
 
 
-async def _services(request: Request) -> Services:
+async def services_of(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
 
-ServicesDep = Annotated[Services, Depends(_services)]
+ServicesDep = Annotated[Services, Depends(services_of)]
 
 
-async def _caller(request: Request, authorization: Annotated[str | None, Header()] = None) -> Caller:
+async def authenticated(
+    request: Request, services: ServicesDep, authorization: Annotated[str | None, Header()] = None
+) -> Caller:
+    """The authenticated caller, who has one request more in progress until it is answered."""
     authenticator: Authenticator = request.app.state.authenticator
     _check_query(request)
     if "\0" in request.url.path or b"%00" in request.scope["query_string"]:
         raise InvalidRequest("A URL may not contain NUL characters.")  # PostgreSQL cannot look for one
     caller = await authenticator.caller(authorization)
     check_scope(request, caller)
+    services.slots.hold(caller, slots_of_request(request), held(request))
     return caller
 
 
-CallerDep = Annotated[Caller, Depends(_caller)]
+CallerDep = Annotated[Caller, Depends(authenticated)]
+
+
+def _query_parameters(dependant: Dependant) -> dict[str, bool]:
+    """The names in the OpenAPI document, which takes long to make, and whether each may be repeated."""
+    known = {field.alias: _is_list(field.field_info.annotation) for field in dependant.query_params}
+    for each in dependant.dependencies:
+        known |= _query_parameters(each)
+    return known
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(get_origin(each) is list for each in (annotation, *get_args(annotation)))
 
 
 def _check_query(request: Request) -> None:
-    """Raises InvalidRequest for parameters that the route does not have: one that is misspelt would be
-    ignored, and the job would run.
+    """Raises InvalidRequest for parameters that the route does not have, or has once: one that is misspelt or
+    the first of two would be ignored, and the job would run.
     """
     if not request.query_params:
         return
-    operation = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
-    known = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
-    unknown = next((name for name in request.query_params if name not in known), None)
+    known = _query_parameters(request.scope["route"].dependant)
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    unknown = next((name for name in counts if name not in known), None)
+    repeated = next((name for name, count in counts.items() if count > 1 and not known.get(name)), None)
+    if unknown is None and repeated is not None:
+        raise InvalidRequest(f"'{repeated}' may be given once only.", param=repeated)
     if unknown is not None:
         raise InvalidRequest(
             f"Unknown parameter: '{unknown}'. Known are: {', '.join(sorted(known)) or 'none'}.",
@@ -69,9 +100,7 @@ def _check_query(request: Request) -> None:
         )
 
 
-async def _json_object(
-    request: Request, services: ServicesDep, caller: CallerDep
-) -> AsyncIterator[JsonObject]:
+async def json_object(request: Request, services: ServicesDep, caller: CallerDep) -> JsonObject:
     """The body, counted in memory until the request is answered."""
     if request.headers.get("content-type", "").lower().startswith(FORM_TYPES):
         raise InvalidRequest(
@@ -82,15 +111,38 @@ async def _json_object(
     length = request.headers.get("content-length", "")
     bytes_max = services.settings.api.body_bytes_max
     announced = min(int(length), bytes_max) if length.isdecimal() else bytes_max
-    with services.body_memory.reserved(caller.tenant_id, announced):
-        raw = await request.body()
-        if len(raw) <= PARSE_INLINE_BYTES_MAX:
-            yield parse_json_object(raw)
-        else:
-            yield await run_in_threadpool(parse_json_object, raw)
+    held(request).enter_context(services.body_memory.reserved(caller.tenant_id, announced))
+    raw = await request.body()
+    if len(raw) <= PARSE_INLINE_BYTES_MAX:
+        body = parse_json_object(raw)
+    else:
+        body = await run_in_threadpool(parse_json_object, raw)
+    if names := slots_of_body(body):
+        services.slots.hold(caller, names, held(request))
+    await _take_rates(request, services, caller, body, len(raw))
+    return body
 
 
-BodyDep = Annotated[JsonObject, Depends(_json_object)]
+BodyDep = Annotated[JsonObject, Depends(json_object)]
+
+
+async def json_object_if_any(request: Request, services: ServicesDep, caller: CallerDep) -> JsonObject:
+    """The body; an empty object where there is none."""
+    if "transfer-encoding" not in request.headers and request.headers.get("content-length", "0") == "0":
+        await _take_rates(request, services, caller, {}, 0)
+        return {}
+    return await json_object(request, services, caller)
+
+
+OptionalBodyDep = Annotated[JsonObject, Depends(json_object_if_any)]
+
+
+async def _take_rates(
+    request: Request, services: Services, caller: Caller, body: JsonObject, size_bytes: int
+) -> None:
+    if request.method == "POST" and needed_scope(request) is Scope.SUBMIT:
+        body, size_bytes = ({}, 0) if is_dry_run(request) else (body, size_bytes)  # it costs no tokens
+        await take_rates(services.rate_limits, caller, body, size_bytes, answer_headers(request))
 
 
 @dataclass(frozen=True)
@@ -108,6 +160,17 @@ async def _page(
 
 
 PageDep = Annotated[Page, Depends(_page)]
+DryRunDep = Annotated[
+    bool, Query(alias="dry_run", description="Check everything, look at the input, and submit nothing.")
+]
+
+
+def is_dry_run(request: Request) -> bool:
+    """What `DryRunDep` is; False for a value that is refused."""
+    try:
+        return _BOOL.validate_python(request.query_params.get("dry_run", False))
+    except ValidationError:
+        return False
 
 
 def get_job(tx: Transaction, caller: Caller, job_id: str, param: str = "id") -> Job:

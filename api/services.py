@@ -8,20 +8,27 @@ from typing import Final, TypeVar
 from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 
+from api.jobs.group_commit import GroupCommit
+from api.jobs.previewing import Previews
 from api.middleware.bodies import BodyMemory
 from api.rings import RingSender
+from api.tenants.slots import Slots
+from api.webhook_tests import WebhookTests
 from nightshift.broker.hints import HintPublisher
 from nightshift.broker.queue import Queue
+from nightshift.broker.rate_limits import RateLimits
 from nightshift.broker.token_streams import StreamReader
 from nightshift.lifecycle.catalogue import CachedCatalogue
-from nightshift.lifecycle.submission import Submitter
+from nightshift.lifecycle.submission import Submitter, egress_config
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.objectstore.sources import Sources
+from nightshift.outbound.safe_http import Egress
 from nightshift.settings import (
     ApiSettings,
     DataSettings,
     LocationSettings,
     QueueSettings,
+    QuotaSettings,
     SubmissionSettings,
 )
 from nightshift.store import Store, open_database
@@ -58,6 +65,7 @@ class AppSettings:
     locations: LocationSettings = field(default_factory=LocationSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
     submission: SubmissionSettings = field(default_factory=SubmissionSettings)
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
 
 
 @dataclass(frozen=True)
@@ -72,8 +80,13 @@ class Services:
     vault: Vault
     catalogue: CachedCatalogue
     submitter: Submitter
+    group_commit: GroupCommit
     sources: Sources
     body_memory: BodyMemory
+    rate_limits: RateLimits
+    slots: Slots
+    webhook_tests: WebhookTests
+    previews: Previews
 
 
 def try_settings(settings: AppSettings) -> None:
@@ -96,8 +109,10 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
     objects = open_store(settings.data.resolved_storage_url)
     locations = Locations.of(settings.locations, settings.data)
     ring_sender = RingSender(queue, hint_publisher, store)
+    rate_limits = RateLimits(settings.queue)
     vault = open_vault(settings.data)
     catalogue = CachedCatalogue(settings.submission.models)
+    submitter = Submitter(locations, vault, catalogue, settings.submission, settings.quotas.defaults)
     try:
         yield Services(
             settings=settings,
@@ -109,13 +124,19 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
             storage_threads=StorageThreads(),
             vault=vault,
             catalogue=catalogue,
-            submitter=Submitter(locations, vault, catalogue, settings.submission),
+            submitter=submitter,
+            group_commit=GroupCommit(store, submitter, ring_sender),
             sources=Sources(objects, locations),
             body_memory=BodyMemory(max(settings.api.bodies_bytes_max, 2 * settings.api.body_bytes_max)),
+            rate_limits=rate_limits,
+            slots=Slots(),
+            webhook_tests=WebhookTests(Egress(egress_config(settings.submission))),
+            previews=Previews(),
         )
     finally:
         await run_in_threadpool(ring_sender.close)
         await streams.close()
+        await rate_limits.close()
         locations.close()
         objects.close()
         queue.close()

@@ -1,6 +1,7 @@
 """Receives webhooks, verifies their signatures and prints the events, one JSON object per line.
 
-    NIGHTSHIFT_WEBHOOK_ALLOW_CIDRS=127.0.0.0/8 nightshift up &   # this machine is refused otherwise
+    # This machine and port 9000 are refused otherwise.
+    NIGHTSHIFT_WEBHOOK_ALLOW_CIDRS=127.0.0.0/8 NIGHTSHIFT_WEBHOOK_PORTS=443,9000 nightshift up &
     export NIGHTSHIFT_WEBHOOK_SECRET=$(nightshift webhooks secret)
     python examples/webhook_receiver.py --port 9000 &
     nightshift run docs.jsonl --output out/ --endpoint chat --webhook http://127.0.0.1:9000/ …

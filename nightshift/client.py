@@ -10,8 +10,9 @@ Use the official `openai` client for OpenAI's routes. Calls that are safe to rep
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -32,6 +33,11 @@ FOLLOWING_TRIES_MAX: Final = 20  # about two minutes, enough for a restart
 RETRY: Final = Backoff(first_s=0.5, longest_s=8.0)
 RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
 PAGE_MAX: Final = 100
+NDJSON: Final = "application/x-ndjson"
+
+_ENDPOINTS: Final = "/v1/webhook_endpoints"
+
+Query = Mapping[str, str | list[str]]  # of a URL
 
 
 class ApiError(NightshiftError):
@@ -163,6 +169,10 @@ class Client:
         headers = {"idempotency-key": key} if key else {}
         return RemoteJob.from_json(self._call("POST", "/v1/jobs", json=body, headers=headers))
 
+    def try_job(self, body: JsonObject) -> JsonObject:
+        """What a submission would do, without one (docs/jobs.md). Raises ApiError, ServerUnreachable."""
+        return self._call("POST", "/v1/jobs?dry_run=true", json=body)
+
     def get_job(self, job_id: str, *, is_followed: bool = False) -> RemoteJob:
         """`is_followed`: the caller polls, with as many retries as `events`.
 
@@ -173,15 +183,73 @@ class Client:
         )
 
     def list_jobs(
-        self, *, status: str | None = None, priority: str | None = None, limit: int | None = None
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        priority: str | None = None,
+        kind: str | None = None,
+        model: str | None = None,
+        name: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int | None = None,
     ) -> Iterator[RemoteJob]:
-        """At most `limit` jobs, newest first, fetched page by page."""
-        wanted = {name: value for name, value in (("status", status), ("priority", priority)) if value}
+        """At most `limit` jobs, newest first, fetched page by page.
+
+        `status`: one, or any of several. `created_after` is inclusive, `created_before` exclusive; both are
+        aware, and cut to whole seconds.
+        """
+        asked = {
+            "status": [status] if isinstance(status, str) else list(status or ()),
+            "priority": priority,
+            "kind": kind,
+            "model": model,
+            "name": name,
+            "created_after": _epoch_s(created_after),
+            "created_before": _epoch_s(created_before),
+        }
+        wanted = {parameter: value for parameter, value in asked.items() if value}
         yield from map(RemoteJob.from_json, self._pages("/v1/jobs", wanted, limit))
+
+    def change_job(
+        self, job_id: str, *, priority: str | None = None, metadata: Mapping[str, str] | None = None
+    ) -> RemoteJob:
+        """Change what is given; metadata is replaced whole. Raises ApiError (409: too late)."""
+        asked = {"priority": priority, "metadata": None if metadata is None else dict(metadata)}
+        body = {name: value for name, value in asked.items() if value is not None}
+        return RemoteJob.from_json(self._call("PATCH", f"/v1/jobs/{_segment(job_id)}", json=body))
+
+    def pause_job(self, job_id: str) -> RemoteJob:
+        """Let no more of a job run. A repeat changes nothing. Raises ApiError (409: too late)."""
+        return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{_segment(job_id)}/pause"))
+
+    def resume_job(self, job_id: str) -> RemoteJob:
+        """Let a paused job go on. A repeat changes nothing. Raises ApiError (409: too late)."""
+        return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{_segment(job_id)}/resume"))
+
+    def retry_job(
+        self, job_id: str, body: JsonObject | None = None, *, idempotency_key: str | None = None
+    ) -> RemoteJob:
+        """Run the rows of an ended job that did not succeed again, as a new job, which is returned.
+
+        `body`: of `POST /v1/jobs/{id}/retry`, what the new job has instead of the earlier one's. Two calls
+        with one key make one job; without a key a random one is sent. Raises ApiError (409: nothing to run).
+        """
+        headers = {"idempotency-key": idempotency_key or new_id("key")}
+        path = f"/v1/jobs/{_segment(job_id)}/retry"
+        return RemoteJob.from_json(self._call("POST", path, json=body or {}, headers=headers))
 
     def cancel_job(self, job_id: str) -> RemoteJob:
         """Cancel a job; finished rows stay. Raises ApiError (409: too late)."""
         return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{_segment(job_id)}/cancel"))
+
+    def delete_job(self, job_id: str) -> None:
+        """Delete a job that has ended. Raises ApiError (404: no such job; 409: it has not ended)."""
+        try:
+            self._call("DELETE", f"/v1/jobs/{_segment(job_id)}")
+        except ApiError as error:  # a retry whose first answer was lost finds it no more
+            if not error.is_repeat or error.status != httpx.codes.NOT_FOUND:
+                raise
 
     def events(self, job_id: str, *, after: str | None = None) -> Iterator[JobEvent]:
         """A job's events, from the first or after an event's id, until the job has ended.
@@ -211,9 +279,25 @@ class Client:
         """Rows that have a result, from the first or after a row's `id`; rows that never ran are only in the
         output.
 
-        Raises ApiError, ServerUnreachable.
+        They are streamed; a broken stream is resumed. Raises ApiError, ServerUnreachable.
         """
-        yield from self._pages(f"/v1/jobs/{_segment(job_id)}/results", {"after": after} if after else {})
+        failures = 0
+        while True:
+            try:
+                for row in self._result_stream(job_id, after):
+                    yield row
+                    after, failures = row["id"], 0
+                return
+            except httpx.TransportError as error:
+                failures += 1
+                if failures >= TRIES_MAX:
+                    raise self._unreachable(error) from error
+                self._sleep(RETRY.delay_s(failures))
+            except ApiError as error:
+                failures += 1
+                if failures >= TRIES_MAX or not error.is_passing:
+                    raise
+                self._sleep(error.retry_after_s or RETRY.delay_s(failures))
 
     def webhook_secret(self) -> str:
         """The secret that signs this tenant's webhooks."""
@@ -234,6 +318,54 @@ class Client:
         """Mark such a row as decided without running it."""
         return self._decide(id, "discard", DeadLetterState.DISCARDED)
 
+    def webhook_endpoints(self) -> Iterator[JsonObject]:
+        """Registered receivers of events, newest first."""
+        return self._pages(_ENDPOINTS, {})
+
+    def add_webhook_endpoint(self, name: str, url: str, event_types: Sequence[str]) -> JsonObject:
+        """Register a receiver. Only this answer has its `signing_secret`."""
+        body = {"name": name, "url": url, "event_types": list(event_types)}
+        return self._call("POST", _ENDPOINTS, json=body, is_repeatable=False)
+
+    def update_webhook_endpoint(self, id: str, changes: JsonObject) -> JsonObject:
+        return self._call("POST", f"{_ENDPOINTS}/{_segment(id)}", json=changes)
+
+    def delete_webhook_endpoint(self, id: str) -> None:
+        self._call("DELETE", f"{_ENDPOINTS}/{_segment(id)}", is_repeatable=False)
+
+    def rotate_webhook_secret(self, id: str, *, keeps_old: bool) -> JsonObject:
+        """Make a new secret; only this answer has it. `keeps_old`: the old one signs too for 24 hours."""
+        body = {"keep_old_secret_active_for_24_hours": keeps_old}
+        path = f"{_ENDPOINTS}/{_segment(id)}/rotate_secret"
+        return self._call("POST", path, json=body, is_repeatable=False)
+
+    def test_webhook_endpoint(self, id: str, event_type: str) -> JsonObject:
+        """Send a sample event. Raises ApiError (`webhook_no_answer`)."""
+        body = {"event_type": event_type}
+        return self._call("POST", f"{_ENDPOINTS}/{_segment(id)}/test", json=body, is_repeatable=False)
+
+    def replay_webhook_endpoint(self, id: str, since: datetime, until: datetime | None = None) -> int:
+        """Send a receiver's dead letters of events in [since, until) once more. How many."""
+        body = {"since": int(since.timestamp())}
+        if until is not None:
+            body["until"] = int(until.timestamp())
+        replayed, has_more = 0, True
+        while has_more:
+            answer = self._call("POST", f"{_ENDPOINTS}/{_segment(id)}/replay", json=body)
+            replayed, has_more = replayed + answer["replayed"], answer["has_more"]
+        return replayed
+
+    def deliveries(
+        self, *, status: str | None = None, endpoint_id: str | None = None, limit: int | None = None
+    ) -> Iterator[JsonObject]:
+        """Webhook events that are owed or were sent, newest first."""
+        wanted = {"status": status, "webhook_endpoint_id": endpoint_id}
+        return self._pages("/v1/deliveries", {name: each for name, each in wanted.items() if each}, limit)
+
+    def replay_delivery(self, id: str) -> JsonObject:
+        """Send an event once more; one that is still owed stays as it is."""
+        return self._call("POST", f"/v1/deliveries/{_segment(id)}/replay")
+
     def _decide(self, id: str, decision: str, wanted: DeadLetterState) -> JsonObject:
         """A dead letter is decided once, so a retry whose first answer was lost gets a conflict."""
         path = f"/v1/dead_letters/{_segment(id)}"
@@ -247,9 +379,9 @@ class Client:
                 raise
             return letter
 
-    def _pages(self, path: str, wanted: Mapping[str, str], limit: int | None = None) -> Iterator[JsonObject]:
+    def _pages(self, path: str, wanted: Query, limit: int | None = None) -> Iterator[JsonObject]:
         """At most `limit` elements of a list, page by page."""
-        asked = dict(wanted)
+        asked: dict[str, str | list[str]] = dict(wanted)
         left = limit
         while left is None or left > 0:
             size = PAGE_MAX if left is None else min(left, PAGE_MAX)
@@ -270,18 +402,35 @@ class Client:
                 raise _api_error(answer)
             yield from parse_events(answer.iter_lines())
 
+    def _result_stream(self, job_id: str, after: str | None) -> Iterator[JsonObject]:
+        path = f"/v1/jobs/{_segment(job_id)}/results"
+        asked = {"after": after} if after else {}
+        with self._http.stream("GET", path, params=asked, headers={"accept": NDJSON}) as answer:
+            if answer.is_error:
+                answer.read()
+                raise _api_error(answer)
+            if answer.headers.get("content-type", "").startswith(NDJSON):
+                yield from map(json.loads, _lines(answer.iter_bytes()))
+                return
+            answer.read()
+            page = _json_object(answer)  # of a server of an earlier release
+        yield from page["data"]
+        if page["has_more"]:
+            yield from self._pages(path, {"after": page["last_id"]})
+
     def _call(
         self,
         method: str,
         path: str,
         *,
         json: JsonObject | None = None,
-        params: Mapping[str, str] | None = None,
+        params: Query | None = None,
         headers: Mapping[str, str] | None = None,
         is_following: bool = False,
+        is_repeatable: bool = True,
     ) -> JsonObject:
-        """One JSON answer. Every call here is safe to retry: reads, cancels, and creates with a key."""
-        tries = FOLLOWING_TRIES_MAX if is_following else TRIES_MAX
+        """One JSON answer. `is_repeatable`: safe to retry, as reads, changes, and creates with a key are."""
+        tries = 1 if not is_repeatable else FOLLOWING_TRIES_MAX if is_following else TRIES_MAX
         for attempt in range(1, tries + 1):
             try:
                 answer = self._http.request(method, path, json=json, params=params, headers=headers)
@@ -335,6 +484,20 @@ def check_api_key(api_key: str) -> None:
             "`api_key` of the data directory",
             param="NIGHTSHIFT_API_KEY",
         )
+
+
+def _epoch_s(at: datetime | None) -> str | None:
+    return None if at is None else str(int(at.timestamp()))
+
+
+def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines end at a newline alone: texts contain other separators."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def _segment(id: str) -> str:

@@ -14,6 +14,7 @@ NightshiftError
 │   ├── MissingScope
 │   └── TenantDisabled
 ├── TooManyRequests
+│   └── QuotaExceeded              the tenant's own; delete something, or wait for jobs to end
 ├── StorageError
 │   ├── ObjectNotFound
 │   ├── ObjectExists
@@ -143,9 +144,19 @@ class TooManyRequests(NightshiftError):
 
     default_code = "rate_limit_exceeded"
 
-    def __init__(self, message: str | None = None, *, retry_after_s: int = 5) -> None:
+    def __init__(
+        self, message: str | None = None, *, retry_after_s: float = 5, retry_helps: bool = True
+    ) -> None:
+        """`retry_helps`: False if only another request, or a change of what is there, is accepted."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.retry_helps = retry_helps
+
+
+class QuotaExceeded(TooManyRequests):
+    """The tenant has as much as its quota allows."""
+
+    default_code = "insufficient_quota"
 
 
 class StorageError(NightshiftError):

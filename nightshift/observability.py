@@ -25,6 +25,7 @@ _QUIET: Final = (
     "huggingface_hub",
     "kombu",
     "s3transfer",
+    "sse_starlette",  # at debug it shows every piece of an answer
     "torch",
     "transformers",
     "urllib3",

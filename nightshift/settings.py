@@ -22,6 +22,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from nightshift.errors import InvalidSetting
 from nightshift.jobs.leases import LeaseConfig
+from nightshift.tenants.quotas import QUOTA_MAX, Quotas
 
 MIB = 1024 * 1024
 PREFIX: Final = "NIGHTSHIFT_"
@@ -64,6 +65,14 @@ def _ascending(**times_s: float) -> None:
         raise InvalidSetting(f"{order} must hold, and they are {found}")
 
 
+def _at_most(whole: str, whole_s: float, **parts_s: float) -> None:
+    for name, value in parts_s.items():
+        if value > whole_s:
+            raise InvalidSetting(
+                f"{PREFIX}{name} ≤ {PREFIX}{whole} must hold, and they are {value:g} and {whole_s:g}"
+            )
+
+
 def _split(value: object) -> object:
     """Split `a,b,c`; JSON in an environment variable invites quoting mistakes."""
     if isinstance(value, str):
@@ -104,16 +113,28 @@ def _redis_url(value: str) -> str:
     raise ValueError(says)
 
 
+def _port_ranges(words: tuple[str, ...]) -> tuple[range, ...]:
+    """Raises ValueError."""
+    pairs = [word.partition("-") for word in words]
+    if not pairs or not all(_is_port(first) and (_is_port(last) or not dash) for first, dash, last in pairs):
+        raise ValueError("it should be ports and ranges of ports, such as 443,8000-8999")
+    return tuple(range(int(first), int(last or first) + 1) for first, _, last in pairs)
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and 1 <= int(text) <= PORT_MAX
+
+
 Words = Annotated[tuple[str, ...], NoDecode]
 Cidrs = Annotated[tuple[str, ...], NoDecode, AfterValidator(_networks)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]
-Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
 PortOrNone = Annotated[int, Field(ge=0, le=PORT_MAX)]  # 0: none
 
 COUNT_MAX: Final = 2**63 - 1  # the databases' largest integer
 Count = Annotated[int, Field(ge=1, le=COUNT_MAX)]
 Limit = Annotated[int, Field(ge=0, le=COUNT_MAX)]  # 0: none allowed
+Quota = Annotated[int, Field(ge=1, le=QUOTA_MAX)]
 
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
@@ -193,8 +214,73 @@ class SubmissionSettings(RowSettings):
     template_bytes_max: Count = 64 * 1024  # of a job's template, as JSON
     completion_window_max_s: Annotated[int, Field(ge=1, le=YEARS)] = 30 * 86400
     webhook_allow_cidrs: Cidrs = ()  # private networks allowed
+    webhook_ports: Words = ("80", "443")  # the only ones: a tenant's URL may not reach other services
 
     _split = field_validator("models", "webhook_allow_cidrs", mode="before")(_split)
+
+    @field_validator("webhook_ports", mode="before")
+    @classmethod
+    def _ports(cls, value: object) -> object:
+        words = _split(value)
+        if isinstance(words, tuple):
+            _port_ranges(words)
+        return words
+
+    @property
+    def webhook_port_ranges(self) -> tuple[range, ...]:
+        return _port_ranges(self.webhook_ports)
+
+
+class QuotaSettings(_Settings):
+    """The quotas of tenants that have none of their own (`nightshift/tenants/quotas.py`); None: unlimited."""
+
+    quota_requests_per_minute: Quota | None = None
+    quota_tokens_per_minute: Quota | None = None
+    quota_concurrent_requests: Quota | None = None
+    quota_open_streams: Quota | None = None
+    quota_uploads_in_flight: Quota | None = None
+    quota_queued_rows: Quota | None = None
+    quota_queued_tokens: Quota | None = None
+    quota_stored_files: Quota | None = None
+    quota_stored_bytes: Quota | None = None
+
+    @property
+    def defaults(self) -> Quotas:
+        return Quotas.of({name.removeprefix("quota_"): value for name, value in self.model_dump().items()})
+
+
+DAY_S: Final = 86_400
+# From as long as a client may still be reading its answer; 10 years is as good as for ever.
+Retention = Annotated[float, Field(ge=60, le=YEARS, allow_inf_nan=False)]
+
+
+class RetentionSettings(_Settings):
+    """How long what belongs to a job stays after the job's end, and deliveries after their event."""
+
+    # As long as the Idempotency-Key of a request is known, which repeats its answer.
+    online_job_retention_s: Retention = DAY_S
+    online_body_retention_s: Retention = DAY_S  # its request and its answer
+    result_retention_s: Retention = 30 * DAY_S  # of bulk jobs; as OpenAI keeps a batch's files
+    event_retention_s: Retention = 7 * DAY_S  # streams are resumed within minutes; for a look back
+    delivery_retention_s: Retention = 30 * DAY_S  # an event is tried for three days
+    bulk_job_retention_s: Retention = 90 * DAY_S  # a quarter's nightly runs
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        """What goes with its job cannot stay longer."""
+        _at_most(
+            "ONLINE_JOB_RETENTION_S",
+            self.online_job_retention_s,
+            ONLINE_BODY_RETENTION_S=self.online_body_retention_s,
+        )
+        _at_most(
+            "BULK_JOB_RETENTION_S",
+            self.bulk_job_retention_s,
+            RESULT_RETENTION_S=self.result_retention_s,
+            EVENT_RETENTION_S=self.event_retention_s,
+            DELIVERY_RETENTION_S=self.delivery_retention_s,
+        )
+        return self
 
 
 class ApiSettings(_Settings):
@@ -202,6 +288,8 @@ class ApiSettings(_Settings):
     body_bytes_max: Count = 4 * MIB
     bodies_bytes_max: Count = 256 * MIB  # of all large bodies in one process; at least twice one's
     file_bytes_max: Count = 200 * MIB
+    upload_bytes_max: Count = 8 * 1024 * MIB  # of a file that arrives in parts
+    uploads_pending_max: Count = 100  # files arriving in parts, per tenant; more get 429
     online_wait_s: Seconds = 600.0  # for a chat answer
     ready_needs_worker: bool = False  # /readyz waits for a loaded worker
 
@@ -222,17 +310,11 @@ class SchedulerSettings(RowSettings):
     leader_attempt_s: Seconds = 3.0  # between attempts to become or stay leader
     duty_stalled_s: Seconds = 900.0  # /readyz names a duty that has not ended for longer
     ring_after_s: Seconds = 10.0  # queued work is rung again after this
+    webhook_progress_interval_s: Seconds = 30.0  # between job.progress events of one job, at least
     retention_interval_s: Seconds = 300.0  # between passes over unreferenced objects
     # An unreferenced object is collected after this age.
     orphan_age_s: Annotated[float, Field(ge=1, le=YEARS, allow_inf_nan=False)] = 3600.0
     scheduler_metrics_port: PortOrNone = 0  # the scheduler's own GET /metrics; 0: off
-    webhook_ports: Annotated[tuple[Port, ...], NoDecode] = ()  # empty: any port
-
-    @field_validator("webhook_ports", mode="before")
-    @classmethod
-    def _ports(cls, value: object) -> object:
-        words = _split(value)
-        return tuple(int(word) for word in words) if isinstance(words, tuple) else value
 
     @model_validator(mode="after")
     def _check_leader_times(self) -> Self:
@@ -245,7 +327,8 @@ class SchedulerSettings(RowSettings):
 
 
 class WorkerSettings(RowSettings):
-    models: Words = ()  # local paths or hub ids
+    models: Words = ()  # local paths or hub ids, org/model or org/model@commit
+    model_downloads: bool = False  # of hub ids that are not in the hub's cache; else workers stay offline
     dtype: str = "auto"
     deterministic: bool = False  # bitwise equal results in any batch; float32 on a CPU
     device: str = "auto"
@@ -311,6 +394,8 @@ EVERY_CONCERN: Final[tuple[type[_Settings], ...]] = (
     QueueSettings,
     LocationSettings,
     SubmissionSettings,
+    QuotaSettings,
+    RetentionSettings,
     ApiSettings,
     ClientSettings,
     SchedulerSettings,

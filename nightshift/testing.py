@@ -40,7 +40,9 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.submission import JobRequest, new_job
 from nightshift.lifecycle.transitions import Submitted
-from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState, event_body
+from nightshift.outbound.webhook_endpoints import WebhookEndpoint
+from nightshift.outbound.webhook_events import event_body
+from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.keys import DEFAULT_TENANT, ApiKey, digest, key_id, new_key
@@ -239,6 +241,22 @@ def a_delivery(job: Job, **overrides: Any) -> Delivery:
     return replace(delivery, **overrides)
 
 
+def a_webhook_endpoint(**overrides: Any) -> WebhookEndpoint:
+    """An enabled endpoint for every event."""
+    endpoint = WebhookEndpoint(
+        id=new_id("whe"),
+        tenant_id=DEFAULT_TENANT,
+        name="pager",
+        url="https://endpoint.example/hook",
+        event_types=("*",),
+        secret=b"encrypted",
+        secret_hint="whsec_…abc=",
+        created_at=STARTS_AT,
+        updated_at=STARTS_AT,
+    )
+    return replace(endpoint, **overrides)
+
+
 def an_attempt(of: Delivery, *, status_code: int | None = 200, **overrides: Any) -> DeliveryAttempt:
     """The next attempt of a delivery, with the receiver's answer."""
     attempt = DeliveryAttempt(
@@ -295,7 +313,7 @@ def claim(
 ) -> BulkClaim | None:
     """Claim the best bulk shard, if there is one."""
     with store.transaction() as tx:
-        return tx.claims.bulk(worker_id, models, tx.now(), ttl_s)
+        return transitions.claim_bulk(tx, worker_id, models, tx.now(), ttl_s)
 
 
 def claimed(store: Store, worker_id: str = WORKER, *, ttl_s: float = TTL_S) -> BulkClaim:

@@ -19,6 +19,7 @@ from typing import Final
 
 from nightshift.broker.queue import Queue
 from nightshift.errors import ConfigurationError
+from nightshift.lifecycle.submission import egress_config
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.objectstore.sources import Sources
 from nightshift.observability import set_up_logging
@@ -29,20 +30,27 @@ from nightshift.settings import (
     DataSettings,
     LocationSettings,
     QueueSettings,
+    QuotaSettings,
+    RetentionSettings,
     SchedulerSettings,
     SubmissionSettings,
     WorkerSettings,
 )
 from nightshift.store import Store, open_database
 from nightshift.tenants.vault import Vault, open_vault
+from scheduler.duties.ageing import Ageing, AgeingConfig
 from scheduler.duties.assembly import Assembly, AssemblyConfig
 from scheduler.duties.deadlines import Deadlines
+from scheduler.duties.deletion import Deleting
 from scheduler.duties.planning import Planning, PlanningConfig
+from scheduler.duties.progress import Progress
+from scheduler.duties.recounting import Recounting
 from scheduler.duties.recovery import Recovery, RecoveryConfig
 from scheduler.duties.retention import Retention, RetentionConfig
 from scheduler.duties.ringing import Ringing, RingingConfig
 from scheduler.duties.stopping import Stopping, StoppingConfig
-from scheduler.duties.webhook_delivery import WebhookDelivery
+from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
+from scheduler.input.retrying import RetryInputs
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
 from scheduler.metrics import DutyMetrics
@@ -164,7 +172,12 @@ def duties(
         shard_bytes=settings.shard_bytes,
         shard_rows=SHARD_ROWS_MAX,
     )
-    planning = PlanningConfig(file=file, survey=survey, announced_models=submission.models)
+    planning = PlanningConfig(
+        file=file,
+        survey=survey,
+        announced_models=submission.models,
+        default_quotas=QuotaSettings().defaults,
+    )
     assembly = AssemblyConfig(line_bytes_max=settings.line_bytes_max)
     stopping = StoppingConfig(grace_s=worker.stop_grace_s, notice_s=2 * worker.heartbeat_s)
     recovery = RecoveryConfig(
@@ -173,7 +186,8 @@ def duties(
         worker_silent_s=3 * worker.lease_ttl_s,
     )
     retention = RetentionConfig(settings.retention_interval_s, settings.orphan_age_s)
-    egress = Egress(_egress_config(submission.webhook_allow_cidrs, settings.webhook_ports))
+    ageing = AgeingConfig(RetentionSettings(), round_interval_s=settings.retention_interval_s)
+    egress = Egress(_egress_config(submission))
     return [
         Planning(
             store,
@@ -182,6 +196,7 @@ def duties(
             parts.locations,
             planning,
             lambda: elector.lead,
+            RetryInputs(store, parts.objects, parts.sources, planning.survey.line_bytes_max),
             may_continue,
         ),
         Ringing(store, parts.queue, RingingConfig(ring_after_s=settings.ring_after_s)),
@@ -190,12 +205,17 @@ def duties(
         Stopping(store, stopping),
         Assembly(store, parts.objects, parts.sources, parts.locations, assembly, may_continue),
         Retention(store, parts.objects, retention, may_continue),
+        Ageing(store, ageing, may_continue),
+        Deleting(store, parts.objects, may_continue=may_continue),
+        Recounting(store, settings.retention_interval_s),
         WebhookDelivery(store, parts.vault, egress),
+        Progress(store, settings.webhook_progress_interval_s),
+        WebhookDelivery(store, parts.vault, egress, WebhookDeliveryConfig.for_progress()),
     ]
 
 
-def _egress_config(allow_cidrs: Sequence[str], ports: Sequence[int]) -> EgressConfig:
-    config = EgressConfig(allow_cidrs=tuple(allow_cidrs), ports=tuple(ports))
+def _egress_config(settings: SubmissionSettings) -> EgressConfig:
+    config = egress_config(settings)
     try:
         allowed = config.allowed_networks
     except ValueError as error:

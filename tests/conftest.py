@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 # A busy machine may hold up any example for seconds; how long one takes says nothing of what is tested.
 settings.register_profile("untimed", deadline=None)
@@ -25,3 +30,47 @@ sys.dont_write_bytecode = False
 # A shell that runs a command in the background has it ignore SIGINT, and child processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported stays: looking through it for garbage again and again would take a tenth of all CPU.
+
+    Loading a model collects garbage each time (`mapped_files.py`): 0.2 s with all of torch in it.
+    """
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
+
+
+TESTS = Path(__file__).parent
+WAITING_FILES = (TESTS / "e2e", TESTS / "faults")  # mostly for leases and other processes
+COMPUTING_FILES = (TESTS / "unit" / "workers" / "engine",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long first, those that wait in turns with those that compute: a file is one process's
+    work, and short ones even out the end.
+    """
+    waiting = dict.fromkeys(item.path for item in items if _is_among(item, WAITING_FILES))
+    computing = dict.fromkeys(item.path for item in items if _is_among(item, COMPUTING_FILES))
+    turns = {path: turn for paths in (waiting, computing) for turn, path in enumerate(paths)}
+    items.sort(key=lambda item: turns.get(item.path, len(items)))
+
+
+def _is_among(item: pytest.Item, folders: tuple[Path, ...]) -> bool:
+    return any(item.path.is_relative_to(folder) for folder in folders)
+
+
+class FilesThatShareAService(LoadFileScheduling):
+    """A file is one process's work, and so is all of tests/e2e: two processes would start two services."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/e2e" if nodeid.startswith("tests/e2e/") else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesThatShareAService | None:
+    return FilesThatShareAService(config, log) if config.getvalue("dist") == "loadfile" else None

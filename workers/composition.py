@@ -24,6 +24,8 @@ WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
 def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelServer]:
     """The models in our own engine. Imports torch, which nothing before this needs."""
     limit_spinning(os.environ)
+    if not settings.model_downloads:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is imported
     from workers.serving.loading import load_models
 
     adopt_libraries()

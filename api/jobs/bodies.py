@@ -16,21 +16,16 @@ from pydantic import (
 )
 
 from nightshift import endpoints
-from nightshift.endpoints.requests import at_most, invalid_request, null_means
+from nightshift.endpoints.requests import Metadata, at_most, invalid_request, null_means
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.objectstore.sources import is_file_id
-from nightshift.outbound.webhooks import EVENT_TYPES
+from nightshift.outbound.webhook_events import EVENT_TYPES
 
 FIELDS_MAX: Final = 64  # of a body whose unknown fields are errors
-METADATA_PAIRS_MAX: Final = 16
 URI_CHARS_MAX: Final = 2048
 
-Metadata = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
-    at_most(METADATA_PAIRS_MAX),
-]
 Uri = Annotated[str, Field(min_length=1, max_length=URI_CHARS_MAX)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 RunDate = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:_+-]{0,39}$")]
@@ -59,7 +54,7 @@ class WebhookBody(OwnBody):
     @field_validator("events")
     @classmethod
     def _known(cls, value: list[str]) -> list[str]:
-        unknown = sorted(set(value) - EVENT_TYPES)
+        unknown = sorted(set(value) - EVENT_TYPES.keys())
         if unknown:
             raise ValueError(f"unknown event {unknown[0]!r}; known are {', '.join(sorted(EVENT_TYPES))}")
         return value
@@ -116,6 +111,28 @@ class JobCreate(Options):
                 raise _wrong(field, f"'{field}' is for bulk jobs; this one has a 'body'.")
 
 
+class JobRetry(Options):
+    """POST /v1/jobs/{job_id}/retry. What is absent is as the earlier job has it."""
+
+    output: Uri | None = None
+    completion_window: str | None = None
+    metadata: Metadata | None = None
+
+
+class JobUpdate(OwnBody):
+    """PATCH /v1/jobs/{job_id}. What is absent stays; `metadata` is replaced whole, and taken away by null."""
+
+    priority: PriorityClass | None = None
+    metadata: Metadata | None = None
+
+
+class BatchOptions(Options):
+    """Extensions of a batch."""
+
+    # The output always is in the input's order; without this, that is no promise.
+    output_order: Literal["input"] | None = None
+
+
 class OutputExpiry(BaseModel):
     anchor: Literal["created_at"]
     seconds: Annotated[int, Field(ge=3600, le=2_592_000)]
@@ -144,7 +161,7 @@ class BatchCreate(BaseModel):
             )
         return value
 
-    nightshift: Annotated[Options, null_means(Options())] = Options()
+    nightshift: Annotated[BatchOptions, null_means(BatchOptions())] = BatchOptions()
 
     @property
     def endpoint_asked(self) -> endpoints.Endpoint:
@@ -156,6 +173,22 @@ def parse_job(body: JsonObject) -> JobCreate:
     """Raises InvalidRequest naming the first field that is wrong."""
     try:
         return JobCreate.model_validate(body)
+    except ValidationError as error:
+        raise invalid_request(error) from error
+
+
+def parse_job_retry(body: JsonObject) -> JobRetry:
+    """Raises InvalidRequest naming the first field that is wrong."""
+    try:
+        return JobRetry.model_validate(body)
+    except ValidationError as error:
+        raise invalid_request(error) from error
+
+
+def parse_job_update(body: JsonObject) -> JobUpdate:
+    """Raises InvalidRequest naming the first field that is wrong."""
+    try:
+        return JobUpdate.model_validate(body)
     except ValidationError as error:
         raise invalid_request(error) from error
 

@@ -117,7 +117,8 @@ def _recorded_after(services: Services, job: Job, place: Place) -> _Recorded:
     try:
         with services.store.snapshot() as tx:
             # Job first: one read as ended has all its events committed.
-            has_ended = tx.jobs.fetch(job.id).state.is_terminal
+            found = tx.jobs.get(job.tenant_id, job.id)
+            has_ended = found is None or found.state.is_terminal  # None: deleted meanwhile
             return _Recorded(tx.events.after(job.tenant_id, job.id, place.recorded, EVENTS_PAGE), has_ended)
     except DatabaseUnavailable:
         log.warning("following without the database", extra={"action": "events_unknown", "job": job.id})

@@ -35,6 +35,10 @@ class Repeatable:
     key: str | None  # None: not sent
     is_client_retry: bool  # by the official client's retry header
 
+    @property
+    def may_be_repeat(self) -> bool:
+        return self.key is not None or self.is_client_retry
+
 
 @dataclass(frozen=True)
 class Created:

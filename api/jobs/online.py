@@ -21,12 +21,10 @@ from starlette.requests import ClientDisconnect
 from api.responses.errors import RequestEnded, WaitedTooLong, error_json
 from api.services import Services
 from nightshift.broker.token_streams import BrokenStream, Delta, StreamReader
-from nightshift.errors import DatabaseUnavailable, NightshiftError
+from nightshift.errors import DatabaseUnavailable, NightshiftError, NotFound
 from nightshift.jobs import Answer, Job, JobState, JsonObject, NewJob, StopReason, Usage
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.transitions import Submitted
-from nightshift.processes import failpoints
-from nightshift.store import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -56,16 +54,7 @@ def accept(services: Services, new: NewJob, body: JsonObject) -> Waiting:
 
     Raises UnknownModel, TooManyRequests, DatabaseUnavailable.
     """
-
-    def submit(tx: Transaction) -> Submitted:
-        submitted = services.submitter.submit_online(tx, new, body, tx.now())
-        failpoints.hit("api.before_commit")
-        return submitted
-
-    submitted = services.store.run(submit)
-    failpoints.hit("api.committed")
-    services.ring_sender.send(submitted.rings)
-    return Waiting.on(submitted)
+    return Waiting.on(services.group_commit.submit(new, body).submitted)
 
 
 async def answer(services: Services, waiting: Waiting, gone: Gone) -> Answer:
@@ -168,7 +157,8 @@ def stop(services: Services, job: Job) -> None:
 def _has_ended(services: Services, job: Job) -> bool:
     try:
         with services.store.snapshot() as tx:
-            return tx.jobs.fetch(job.id).state.is_terminal
+            found = tx.jobs.get(job.tenant_id, job.id)
+            return found is None or found.state.is_terminal  # None: deleted meanwhile
     except DatabaseUnavailable:
         log.warning("waiting without the database", extra={"action": "outcome_unknown"})
         return False
@@ -186,9 +176,9 @@ def _outcome(services: Services, waiting: Waiting) -> Answer | None:
         return None
     if recorded is not None:
         return recorded
-    if job is not None and job.state.is_terminal:
-        return _ended_without_answer(job)
-    return None
+    if job is None:
+        return Answer(404, error_json(NotFound("The request was deleted.")), Usage())
+    return _ended_without_answer(job) if job.state.is_terminal else None
 
 
 def _ended_without_answer(job: Job) -> Answer:

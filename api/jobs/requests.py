@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Final
 
-from api.jobs.bodies import BatchCreate, JobCreate, Options
+from api.jobs.bodies import BatchCreate, JobCreate, JobRetry, Options
 from api.responses.times import parse_window
 from nightshift.endpoints import Endpoint
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import Face, JobSpec, JsonObject, Webhook
+from nightshift.jobs import Face, Job, JobSpec, JsonObject, Webhook
 from nightshift.jobs.fingerprints import fingerprint
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.submission import JobRequest
@@ -72,6 +72,43 @@ def batch_request(tenant_id: str, asked: BatchCreate, raw: JsonObject, window_ma
         spec=spec,
         fingerprint=fingerprint(BATCHES_ROUTE, raw),
         webhook_secret=_webhook_secret(options),
+    )
+
+
+def retry_request(old: Job, asked: JobRetry, raw: JsonObject, window_max_s: int) -> JobRequest:
+    """The earlier job's request with what is asked for instead. Raises InvalidRequest."""
+    if asked.output is not None and old.face is Face.OPENAI:
+        raise InvalidRequest("Invalid 'output': a batch's output is files.", param="output")
+    window, runtime, webhook = asked.completion_window, asked.max_runtime, asked.webhook
+    spec = replace(_given(old.spec, asked), output=asked.output or old.spec.output)
+    if window is not None:
+        window_s = parse_window(window, "completion_window", window_max_s)
+        spec = replace(spec, completion_window_s=window_s)
+    if runtime is not None:
+        spec = replace(spec, max_runtime_s=parse_window(runtime, "max_runtime", window_max_s))
+    if webhook is not None:
+        spec = replace(spec, webhook=Webhook(webhook.url, tuple(webhook.events)))
+    return JobRequest(
+        tenant_id=old.tenant_id,
+        face=old.face,
+        priority=asked.priority or old.priority,
+        spec=spec,
+        fingerprint=fingerprint(f"{JOBS_ROUTE}/{old.id}/retry", raw),
+        webhook_secret=_webhook_secret(asked),
+    )
+
+
+def _given(spec: JobSpec, asked: JobRetry) -> JobSpec:
+    """With the fields that need no conversion, as far as they were given."""
+    given = asked.model_fields_set
+    return replace(
+        spec,
+        retry_on_interrupt=asked.retry_on_interrupt
+        if "retry_on_interrupt" in given
+        else spec.retry_on_interrupt,
+        capacity=asked.capacity if "capacity" in given else spec.capacity,
+        max_error_rate=asked.max_error_rate if "max_error_rate" in given else spec.max_error_rate,
+        metadata=asked.metadata if "metadata" in given else spec.metadata,
     )
 
 

@@ -15,9 +15,10 @@ from typing import Final
 from api.services import Services
 from nightshift.errors import NotFound
 from nightshift.jobs import Job, JobKind, JsonObject, StopReason
-from nightshift.rows.outputs import NotExecuted, read_segment
+from nightshift.rows.outputs import NotExecuted, json_line, read_segment
 from nightshift.store.shards.shards import ListedSegment
 
+PIECE_BYTES: Final = 256 * 1024  # of lines sent at a time
 SEGMENTS_PAGE: Final = 32  # per listing; a segment is read when its rows are needed
 
 _PLACE: Final = re.compile(r"row_([0-9]{1,18})_([0-9]{1,9})")
@@ -42,13 +43,32 @@ class RowPlace:
         return f"row_{self.segment}_{self.row}"
 
 
-def rows_of(services: Services, job: Job, after: str | None, limit: int) -> list[JsonObject]:
-    """At most `limit` rows after this row. Blocks on the object store. Raises NotFound."""
+def rows_of(services: Services, job: Job, after: str | None, limit: int | None) -> Iterator[JsonObject]:
+    """At most `limit` rows after this row; None: all there are. Blocks on the object store.
+
+    Raises NotFound, also once the results are deleted; that of an unknown row when first advanced.
+    """
+    if job.results_deleted_at is not None:
+        raise NotFound("The results of this job have had their time and are deleted.", code="results_deleted")
     place = None if after is None else RowPlace.parse(after)
     rows = (
         _online_row(services, job, place) if job.kind is JobKind.ONLINE else _bulk_rows(services, job, place)
     )
-    return list(islice(rows, limit))
+    return islice(rows, limit)
+
+
+def in_pieces(rows: Iterator[JsonObject]) -> Iterator[bytes]:
+    """The rows as lines of JSON, some at a time. Raises what taking a row does."""
+    held: list[bytes] = []
+    held_bytes = 0
+    for row in rows:
+        held.append(json_line(row))
+        held_bytes += len(held[-1])
+        if held_bytes >= PIECE_BYTES:
+            yield b"".join(held)
+            held, held_bytes = [], 0
+    if held:
+        yield b"".join(held)
 
 
 def _bulk_rows(services: Services, job: Job, after: RowPlace | None) -> Iterator[JsonObject]:

@@ -1,12 +1,16 @@
 """A job as /v1/jobs shows it, without secrets."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 from api.responses.times import eta_at, seconds, window_text
 from nightshift.endpoints.answers import usage_json
 from nightshift.jobs import InputError, Job, JobSpec, JobState, JsonObject
 from nightshift.lifecycle.transitions import counts_json
 from nightshift.store import Transaction
+
+RETRIES_SHOWN: Final = 20  # of a job
 
 
 def links(job_id: str, base_url: str) -> JsonObject:
@@ -22,25 +26,49 @@ def links(job_id: str, base_url: str) -> JsonObject:
 
 def accepted_json(tx: Transaction, job: Job, base_url: str) -> JsonObject:
     """The answer to a create."""
+    return head_json(job, queue_positions(tx, [job]).get(job.id), base_url)
+
+
+def job_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObject:
+    return _job_json(job, queue_positions(tx, [job]).get(job.id), now, base_url)
+
+
+def listed_json(tx: Transaction, jobs: Sequence[Job], now: datetime, base_url: str) -> list[JsonObject]:
+    """The jobs of a list: without their templates, which lists do not read."""
+    positions = queue_positions(tx, jobs)
+    shown = [_job_json(job, positions.get(job.id), now, base_url) for job in jobs]
+    for one in shown:
+        del one["template"]
+    return shown
+
+
+def queue_positions(tx: Transaction, jobs: Sequence[Job]) -> Mapping[str, int]:
+    """From 1, by id; none outside the queue."""
+    return tx.positions.of([job for job in jobs if job.state is JobState.QUEUED and job.paused_at is None])
+
+
+def head_json(job: Job, position: int | None, base_url: str) -> JsonObject:
+    """What every answer about a job begins with."""
     return {
         "id": job.id,
         "object": "job",
         "status": job.state,
-        "queue_position": _queue_position(tx, job),
+        "queue_position": position,
         "links": links(job.id, base_url),
     }
 
 
-def job_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObject:
+def _job_json(job: Job, position: int | None, now: datetime, base_url: str) -> JsonObject:
     found = [_error_json(error) for error in job.errors]
     return (
-        accepted_json(tx, job, base_url)
+        head_json(job, position, base_url)
         | {
             "kind": job.kind,
             "model": job.model,
             "priority": job.priority,
             "stop_reason": job.stop_reason,
-            "counts": counts_json(job),
+            "retry_of": job.retry_of,
+            "counts": counts_json(job.counts),
             "rows_estimated": job.rows_estimated,
             "usage": usage_json(job.usage),
             "tokens_redone": job.tokens_redone,
@@ -55,16 +83,10 @@ def job_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObj
     )
 
 
-def listed_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObject:
-    """A job in a list: without its template, which lists do not read."""
-    shown = job_json(tx, job, now, base_url)
-    del shown["template"]
-    return shown
-
-
-def _queue_position(tx: Transaction, job: Job) -> int | None:
-    """From 1; None outside the queue."""
-    return tx.jobs.queue_position(job) if job.state is JobState.QUEUED else None
+def described_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObject:
+    """A job by itself: with its newest retries."""
+    retries = tx.jobs.retries(job.tenant_id, job.id, RETRIES_SHOWN)
+    return job_json(tx, job, now, base_url) | {"retries": list(retries)}
 
 
 def _request_json(spec: JobSpec) -> JsonObject:
@@ -95,9 +117,11 @@ def _times_json(job: Job) -> JsonObject:
         "expires_at": seconds(job.deadline_at),
         "planned_at": seconds(job.planned_at),
         "started_at": seconds(job.started_at),
+        "paused_at": seconds(job.paused_at),
         "stop_requested_at": seconds(job.stop_requested_at),
         "finalizing_at": seconds(job.finalizing_at),
         "finished_at": seconds(job.finished_at),
+        "results_deleted_at": seconds(job.results_deleted_at),
     }
 
 

@@ -6,6 +6,7 @@ queries.
 
 import logging
 import time
+from contextlib import ExitStack
 from typing import Final
 
 from starlette.datastructures import MutableHeaders
@@ -19,6 +20,18 @@ from nightshift.jobs.ids import new_id
 log = logging.getLogger(__name__)
 
 UNROUTED: Final = "(no route)"  # one label for all unknown paths, which callers choose
+
+
+def answer_headers(request: Request) -> dict[str, str]:
+    """Headers that the answer to this request will have, whatever becomes of it."""
+    headers: dict[str, str] = request.state.answer_headers
+    return headers
+
+
+def held(request: Request) -> ExitStack:
+    """Closed at the end of the answer to this request."""
+    found: ExitStack = request.state.held
+    return found
 
 
 class Boundary:
@@ -39,6 +52,7 @@ class Boundary:
             if record.status is None:
                 await unexpected_error(record.request_id)(scope, receive, record.send)
         finally:
+            record.held.close()
             self._record(scope, record)
 
     def _record(self, scope: Scope, record: "_RequestRecord") -> None:
@@ -58,7 +72,9 @@ class _RequestRecord:
         self.status: int | None = None  # None until the answer has begun
         self._scope = scope
         self._send = send
-        Request(scope).state.request_id = self.request_id
+        state = Request(scope).state
+        self.held = ExitStack()
+        state.request_id, state.answer_headers, state.held = self.request_id, {}, self.held
 
     @property
     def route(self) -> str:
@@ -80,4 +96,7 @@ class _RequestRecord:
             headers["x-request-id"] = self.request_id
             headers["openai-processing-ms"] = str(round(1000 * (time.monotonic() - self.began_s)))
             headers["x-content-type-options"] = "nosniff"
+            headers.update(Request(self._scope).state.answer_headers)
+        elif not message.get("more_body", False):
+            self.held.close()  # before a client that has the whole answer sends its next request
         await self._send(message)

@@ -8,6 +8,7 @@ Here the connection that has waited longest for its request is closed to admit a
 
 import asyncio
 import resource
+import socket
 from typing import Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -23,6 +24,7 @@ class BoundedHttp(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _send_at_once(transport)
         self._head_is_due: asyncio.TimerHandle | None = None
         self._await_head()
         files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -56,6 +58,15 @@ class BoundedHttp(H11Protocol):
         """Close the longest waiting connection; this one if all others are busy."""
         waiting = [held for held in self.connections if isinstance(held, BoundedHttp) and held.is_waiting]
         min(waiting, key=lambda held: held.waits_since_s).timeout_keep_alive_handler()
+
+
+def _send_at_once(transport: asyncio.Transport) -> None:
+    """asyncio does so for sockets that it has bound itself. Otherwise the second part of an answer waits for
+    the client's acknowledgement of the first: 40 ms.
+    """
+    connected = transport.get_extra_info("socket")
+    if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def connections_max(files_max: int) -> int:

@@ -16,14 +16,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nightshift.errors import InvalidRequest, RequestTimedOut, RequestTooLarge
 from nightshift.jobs import JsonObject
+from nightshift.jobs.uploads import PART_BYTES_MAX
+from nightshift.rows.containers import TOO_MANY, has_too_many_entries
 from nightshift.settings import ApiSettings
 
 UPLOAD_PATH: Final = "/v1/files"
+PART_PATH: Final = re.compile(r"/v1/uploads/[^/]+/parts")
 UPLOAD_OVERHEAD_BYTES: Final = 64 * 1024  # of multipart encoding around the file
 
 # A body's time limit, plus its bytes at this rate.
 BODY_S: Final = 30.0
 BODY_BYTES_PER_S_MIN: Final = 16 * 1024
+
+LENGTH_DIGITS_MAX: Final = 20  # of a Content-Length; any number of so many is too large
 
 JSON_DEPTH_MAX: Final = 64  # nested containers; a chat request needs about eight
 PLACE_CHARS_MAX: Final = 100  # of a field's path in a message
@@ -43,19 +48,28 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            receive = _LimitedBody(receive, self._bytes_max(scope))
+            receive = _LimitedBody(receive, self._bytes_max(scope), _announced_bytes(scope))
         await self._app(scope, receive, send)
 
     def _bytes_max(self, scope: Scope) -> int:
         if scope["path"] == UPLOAD_PATH:
             return self._settings.file_bytes_max + UPLOAD_OVERHEAD_BYTES
+        if PART_PATH.fullmatch(scope["path"]):
+            return PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES
         return self._settings.body_bytes_max
 
 
+def _announced_bytes(scope: Scope) -> int:
+    """The Content-Length; 0 if there is none that is a number."""
+    length: bytes = dict(scope.get("headers", ())).get(b"content-length", b"")
+    return int(length[:LENGTH_DIGITS_MAX]) if length.isdigit() else 0
+
+
 class _LimitedBody:
-    def __init__(self, receive: Receive, bytes_max: int) -> None:
+    def __init__(self, receive: Receive, bytes_max: int, announced_bytes: int) -> None:
         self._receive = receive
         self._bytes_max = bytes_max
+        self._announced_bytes = announced_bytes
         self._bytes_seen = 0
         self._began_s: float | None = None  # at the first read
         self._has_ended = False  # then `receive` waits for the disconnect
@@ -63,15 +77,18 @@ class _LimitedBody:
     async def __call__(self) -> Message:
         if self._has_ended:
             return await self._receive()
+        if self._announced_bytes > 2 * self._bytes_max:
+            raise self._too_large()  # more than would be discarded: not waited for
         message = await self._next()
         self._bytes_seen += len(message.get("body", b""))
         if self._bytes_seen > self._bytes_max:
             await self._discard(message)
-            raise RequestTooLarge(
-                f"The request body is larger than the {self._bytes_max} bytes accepted here."
-            )
+            raise self._too_large()
         self._has_ended = not message.get("more_body", False)
         return message
+
+    def _too_large(self) -> RequestTooLarge:
+        return RequestTooLarge(f"The request body is larger than the {self._bytes_max} bytes accepted here.")
 
     async def _next(self) -> Message:
         now_s = asyncio.get_running_loop().time()
@@ -96,6 +113,8 @@ class _LimitedBody:
 
 def parse_json_object(raw: bytes) -> JsonObject:
     """A JSON object that can be stored. Raises InvalidRequest."""
+    if has_too_many_entries(raw):
+        raise InvalidRequest(f"The request body has {TOO_MANY}.", code="invalid_json")
     try:
         # Decoded first: from bytes, json.loads also accepts UTF-16 and UTF-8 encoded surrogates.
         value = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant, parse_float=_finite)
@@ -153,7 +172,8 @@ def _matching_fields(value: Any, place: str, pattern: re.Pattern[str]) -> Iterat
         yield from [place] if pattern.search(value) else []
     elif isinstance(value, list):
         for index, child in enumerate(value):
-            yield from _matching_fields(child, f"{place}[{index}]", pattern)
+            if not isinstance(child, str) or pattern.search(child):  # most have no need of a path
+                yield from _matching_fields(child, f"{place}[{index}]", pattern)
     elif isinstance(value, dict):
         for name, child in value.items():
             if pattern.search(name):

@@ -18,7 +18,7 @@ from nightshift.jobs import (
     StopReason,
     Usage,
 )
-from nightshift.jobs.files import File
+from nightshift.jobs.files import File, partial_output_file_id
 from nightshift.jobs.fingerprints import fingerprint
 from nightshift.jobs.ids import batch_id
 from nightshift.lifecycle.submission import JobRequest
@@ -96,7 +96,7 @@ def batch_json(job: Job, queue_position: int | None, now: datetime) -> JsonObjec
             "priority": job.priority,
             "eta_at": seconds(eta_at(job, now)),
             "queue_position": queue_position,
-            "partial_output_file_id": None,
+            "partial_output_file_id": _partial_output_file_id(job),
         },
     }
 
@@ -114,6 +114,11 @@ def file_json(file: File) -> JsonObject:
         "status": "processed",
         "status_details": None,
     }
+
+
+def _partial_output_file_id(job: Job) -> str | None:
+    """While rows may run; afterwards there is the output."""
+    return None if job.planned_at is None or job.state.is_terminal else partial_output_file_id(job.id)
 
 
 def _errors_json(errors: Sequence[InputError]) -> JsonObject | None:

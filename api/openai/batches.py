@@ -1,4 +1,4 @@
-"""The batches routes: create, list, describe, cancel."""
+"""The batches routes: create, list, describe, follow, cancel, delete."""
 
 from datetime import datetime
 from typing import Annotated
@@ -9,19 +9,25 @@ from fastapi.responses import JSONResponse, Response
 from api.authentication import Caller
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
 from api.jobs.bodies import parse_batch
+from api.jobs.deletion import DeletedBatch, delete_ended
+from api.jobs.history import Place, follow_job
 from api.jobs.idempotency import create_once, repeatable
 from api.jobs.requests import batch_request
+from api.jobs.views import queue_positions
 from api.openai.adapter import batch_json, batch_status
+from api.responses.objects import BatchObject, BatchPage
+from api.responses.sse import event_source
 from nightshift.errors import Conflict, NotFound
-from nightshift.jobs import Face, Job, JobKind, JobState, JsonObject
+from nightshift.jobs import Face, Job, JobKind, JsonObject
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.lifecycle import transitions
 from nightshift.store import Transaction
+from nightshift.store.jobs.listing import JobFilters
 
 router = APIRouter(prefix="/v1/batches", tags=["OpenAI"])
 
 
-@router.post("", summary="Create a batch")
+@router.post("", summary="Create a batch", response_model=BatchObject)
 def create_batch(
     services: ServicesDep,
     caller: CallerDep,
@@ -45,7 +51,7 @@ def create_batch(
     return JSONResponse(created.body, created.status_code)
 
 
-@router.get("", summary="List batches, newest first")
+@router.get("", summary="List batches, newest first", response_model=BatchPage)
 def list_batches(services: ServicesDep, caller: CallerDep, page: PageDep) -> Response:
     with services.store.snapshot() as tx:
         now = tx.now()
@@ -53,20 +59,20 @@ def list_batches(services: ServicesDep, caller: CallerDep, page: PageDep) -> Res
             caller.tenant_id,
             limit=page.limit + 1,
             after=None if page.after is None else _get(tx, caller, page.after, param="after"),
-            kind=JobKind.BULK,
-            face=Face.OPENAI,
+            filters=JobFilters(kind=JobKind.BULK, face=Face.OPENAI),
         )
-        rendered = [_render(tx, job, now) for job in found]
+        positions = queue_positions(tx, found)
+        rendered = [batch_json(job, positions.get(job.id), now) for job in found]
     return JSONResponse(list_json(rendered, page.limit))
 
 
-@router.get("/{batch_id}", summary="Describe a batch")
+@router.get("/{batch_id}", summary="Describe a batch", response_model=BatchObject)
 def get_batch(batch_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
         return JSONResponse(_render(tx, _get(tx, caller, batch_id), tx.now()))
 
 
-@router.post("/{batch_id}/cancel", summary="Cancel a batch; what is done stays")
+@router.post("/{batch_id}/cancel", summary="Cancel a batch; what is done stays", response_model=BatchObject)
 def cancel_batch(batch_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     def stop(tx: Transaction) -> JsonObject:
         job, now = _get(tx, caller, batch_id), tx.now()
@@ -79,6 +85,26 @@ def cancel_batch(batch_id: str, services: ServicesDep, caller: CallerDep) -> Res
     return JSONResponse(shown)
 
 
+@router.delete("/{batch_id}", summary="Delete a batch that has ended", response_model=DeletedBatch)
+def delete_batch(batch_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    services.store.run(lambda tx: delete_ended(tx, lambda: _get(tx, caller, batch_id), batch_status))
+    return JSONResponse(DeletedBatch(id=batch_id).model_dump())
+
+
+@router.get("/{batch_id}/events", summary="Follow a batch; resumes after Last-Event-ID")
+def follow_batch(
+    batch_id: str,
+    services: ServicesDep,
+    caller: CallerDep,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    place = Place.parse(last_event_id)
+    with services.store.snapshot() as tx:
+        job = _get(tx, caller, batch_id)
+        place.check(tx.events.last_seq(job.id))
+    return event_source(follow_job(services, job, None, place))
+
+
 def _get(tx: Transaction, caller: Caller, batch_id: str, param: str = "id") -> Job:
     job_id = job_id_of_batch(batch_id)
     job = tx.jobs.get(caller.tenant_id, job_id) if job_id is not None else None
@@ -88,5 +114,4 @@ def _get(tx: Transaction, caller: Caller, batch_id: str, param: str = "id") -> J
 
 
 def _render(tx: Transaction, job: Job, now: datetime) -> JsonObject:
-    position = tx.jobs.queue_position(job) if job.state is JobState.QUEUED else None
-    return batch_json(job, position, now)
+    return batch_json(job, queue_positions(tx, [job]).get(job.id), now)

@@ -1,55 +1,46 @@
 """The files routes: upload, list, describe, download, delete."""
 
-import errno
 from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 
 from api.authentication import Caller
 from api.dependencies import CallerDep, ServicesDep, list_json
+from api.openai import partial_output
 from api.openai.adapter import file_json
-from api.openai.ranges import Unsatisfiable, parse_range
+from api.openai.forms import reading_form
+from api.openai.multipart.bodies import FileObject
+from api.openai.ranges import Unsatisfiable, parse_range, unsatisfiable
 from api.openai.uploads import keep_upload, read_form
+from api.responses.objects import DeletedFile, FilePage
 from api.services import Services
-from nightshift.endpoints.answers import error_body
-from nightshift.errors import InvalidRequest, NotFound, StorageUnavailable
+from nightshift.errors import InvalidRequest, NotFound
 from nightshift.jobs.files import File, FilePurpose
+from nightshift.lifecycle.admission import check_room
+from nightshift.processes import failpoints
 from nightshift.store import Transaction
 
 router = APIRouter(prefix="/v1/files", tags=["OpenAI"])
 
 FILES_LIMIT: Final = 10_000
 CONTENT_TYPE: Final = "application/octet-stream"
-NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-PARTS_MAX: Final = 16  # fields of an upload's form, and files in it: there are four and one
 
 
-@router.post("", summary="Upload a file")
+@router.post("", summary="Upload a file", response_model=FileObject)
 async def create_file(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
-    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        raise InvalidRequest(
-            "An upload must be multipart/form-data.", param="Content-Type", code="invalid_content_type"
+    await run_in_threadpool(_check_room, services, caller)  # before the body is read
+    async with reading_form(request) as form:
+        upload = read_form(form, services.settings.api.file_bytes_max)
+        file = await services.storage_threads.run(
+            lambda: keep_upload(services.store, services.objects, upload, caller.tenant_id, caller.quotas)
         )
-    try:
-        async with request.form(max_files=PARTS_MAX, max_fields=PARTS_MAX) as form:
-            upload = read_form(form, services.settings.api.file_bytes_max)
-            file = await services.storage_threads.run(
-                lambda: keep_upload(services.store, services.objects, upload, caller.tenant_id)
-            )
-    except HTTPException as error:  # Starlette's error for an invalid form
-        raise InvalidRequest(str(error.detail), param="body", code="invalid_form") from error
-    except OSError as error:  # most of a large file is in a temporary one until the form ends
-        if error.errno not in NO_ROOM:
-            raise
-        raise StorageUnavailable("There is no room for uploads on this server's disk just now.") from error
     return JSONResponse(file_json(file))
 
 
-@router.get("", summary="List files")
+@router.get("", summary="List files", response_model=FilePage)
 def list_files(
     services: ServicesDep,
     caller: CallerDep,
@@ -70,16 +61,19 @@ def list_files(
     return JSONResponse(list_json([file_json(file) for file in found], limit))
 
 
-@router.get("/{file_id}", summary="Describe a file")
-def get_file(file_id: str, services: ServicesDep, caller: CallerDep) -> Response:
-    with services.store.snapshot() as tx:
-        return JSONResponse(file_json(_get(tx, caller, file_id)))
+@router.get("/{file_id}", summary="Describe a file", response_model=FileObject)
+async def get_file(file_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    partial = await partial_output.find(services, caller, file_id)
+    if partial is not None:
+        return JSONResponse(await partial_output.described(partial))
+    return JSONResponse(file_json(await run_in_threadpool(_find, services, caller, file_id)))
 
 
-@router.delete("/{file_id}", summary="Delete a file")
+@router.delete("/{file_id}", summary="Delete a file", response_model=DeletedFile)
 async def delete_file(file_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     file = await run_in_threadpool(_forget, services, caller, file_id)
     if file is not None:
+        failpoints.hit("api.file_forgotten")
         # Bytes last: a crash in between leaves an unreferenced object for retention to delete.
         await services.storage_threads.run(lambda: services.objects.delete(file.key))
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})
@@ -91,13 +85,22 @@ async def get_file_content(
     services: ServicesDep,
     caller: CallerDep,
     range: Annotated[str | None, Header()] = None,
+    after_line: Annotated[int | None, Query(ge=0)] = None,
 ) -> Response:
+    partial = await partial_output.find(services, caller, file_id)
+    if partial is not None:
+        return await partial_output.content(partial, range, after_line)
+    if after_line is not None:
+        raise InvalidRequest(
+            "Invalid 'after_line': it is for the partial output of a batch. Of a file, read a Range.",
+            param="after_line",
+        )
     file = await run_in_threadpool(_find, services, caller, file_id)
     storage = services.storage_threads
     try:
         part = parse_range(range, file.size_bytes)
     except Unsatisfiable:
-        return _unsatisfiable(file)
+        return unsatisfiable(file.size_bytes)
     # Before the status is sent, while an error can still be reported.
     if await storage.run(lambda: services.objects.head(file.key)) is None:
         raise _no_such_file(file.id)
@@ -113,6 +116,11 @@ async def get_file_content(
     headers |= {"content-length": str(part.end - part.start), "content-range": part.content_range}
     content = storage.iterate(services.objects.stream(file.key, part.start, part.end))
     return StreamingResponse(content, 206, headers, media_type=CONTENT_TYPE)
+
+
+def _check_room(services: Services, caller: Caller) -> None:
+    with services.store.snapshot() as tx:
+        check_room(tx, caller.tenant_id, caller.quotas, size_bytes=1)
 
 
 def _find(services: Services, caller: Caller, file_id: str) -> File:
@@ -149,8 +157,3 @@ def _attachment(filename: str) -> str:
     plain = "".join(letter if " " <= letter < "\x7f" and letter not in '"\\' else "_" for letter in filename)
     header = f'attachment; filename="{plain}"'
     return header if plain == filename else f"{header}; filename*=UTF-8''{quote(filename, safe='')}"
-
-
-def _unsatisfiable(file: File) -> Response:
-    body = error_body("The range begins beyond the end of the file.", "invalid_request_error", param="Range")
-    return JSONResponse(body, 416, {"content-range": f"bytes */{file.size_bytes}"})

@@ -6,17 +6,18 @@ from starlette.concurrency import run_in_threadpool
 
 from api.authentication import Caller
 from api.dependencies import BodyDep, CallerDep, ServicesDep
+from api.direct_routes import DirectRoute
 from api.jobs.online import Waiting, accept, answer
 from api.openai.adapter import online_request
 from api.openai.streaming import Wanted, streamed
 from api.services import Services
 from nightshift import endpoints
 from nightshift.endpoints import Endpoint
-from nightshift.endpoints.generation import TextEndpoint
+from nightshift.endpoints.generation import GenerationRequest, TextEndpoint
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.jobs import JsonObject
 
-router = APIRouter(tags=["OpenAI"])
+router = APIRouter(tags=["OpenAI"], route_class=DirectRoute)
 
 
 def _route(endpoint: Endpoint) -> None:
@@ -38,8 +39,8 @@ async def _infer(
     asked, waiting = await run_in_threadpool(_accept, endpoint, services, caller, body)
     if asked.streams:
         assert isinstance(endpoint, TextEndpoint), "only requests for text can ask for a stream"
-        wanted = Wanted(endpoint, asked.num_choices, asked.include_usage)
-        return await streamed(services, waiting, wanted, request.is_disconnected)
+        assert isinstance(asked, GenerationRequest), "parsed by this endpoint"
+        return await streamed(services, waiting, Wanted(endpoint, asked), request.is_disconnected)
     outcome = await answer(services, waiting, request.is_disconnected)
     return JSONResponse(outcome.body, outcome.status_code)
 

@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
 from api.dependencies import CallerDep, ServicesDep
+from api.responses.objects import ModelList, ModelObject
 from api.responses.times import seconds
 from nightshift.jobs import JsonObject
 from nightshift.lifecycle.catalogue import ServedModel
@@ -13,14 +14,14 @@ router = APIRouter(tags=["OpenAI"])
 OWNER = "nightshift"
 
 
-@router.get("/v1/models", summary="List the models that are served")
+@router.get("/v1/models", summary="List the models that are served", response_model=ModelList)
 def list_models(services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
         models = services.catalogue.read(tx).models
     return JSONResponse({"object": "list", "data": [_model_json(model) for model in models]})
 
 
-@router.get("/v1/models/{model_id:path}", summary="Describe a model")
+@router.get("/v1/models/{model_id:path}", summary="Describe a model", response_model=ModelObject)
 def get_model(model_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
         model = services.catalogue.read(tx).find(model_id)

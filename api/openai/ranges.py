@@ -1,7 +1,12 @@
 """The Range header (RFC 9110, section 14)."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from fastapi.responses import JSONResponse, Response
+
+from nightshift.endpoints.answers import error_body
 
 _POSITION = re.compile(r"[0-9]{0,18}")  # no file position has 19 digits
 
@@ -42,3 +47,9 @@ def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
     if start >= size_bytes:
         raise Unsatisfiable
     return ByteRange(start, end, size_bytes)
+
+
+def unsatisfiable(size_bytes: int, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer to such a range."""
+    body = error_body("The range begins beyond the end of the file.", "invalid_request_error", param="Range")
+    return JSONResponse(body, 416, {**(headers or {}), "content-range": f"bytes */{size_bytes}"})

@@ -14,14 +14,15 @@ from fastapi.responses import JSONResponse, Response
 from sse_starlette import ServerSentEvent
 
 from api.jobs.online import Gone, Waiting, follow, stopping_if_abandoned
-from api.openai.chunks import DONE, Chunks, error_line
-from api.openai.transcript import MalformedDelta, Piece, Transcript
+from api.openai.transcript import MalformedDelta, Transcript
 from api.responses.errors import error_json
 from api.responses.sse import comment, event, event_source
 from api.services import Services
-from nightshift.endpoints.generation import TextEndpoint
+from nightshift.endpoints.answers import answer_id
+from nightshift.endpoints.generation import GenerationRequest, TextEndpoint
+from nightshift.endpoints.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
 from nightshift.errors import NightshiftError
-from nightshift.jobs import Answer, JsonObject
+from nightshift.jobs import Answer, Job, JsonObject
 
 STILL_WAITING: Final = None  # begins a stream that has no event to begin with
 STREAM_START_S: Final = 10.0  # proxies drop silent connections
@@ -36,58 +37,63 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """The options of a streamed answer."""
+    """The answer to be streamed."""
 
     endpoint: TextEndpoint
-    num_choices: int
-    usage: bool
+    request: GenerationRequest
+
+    def events(self, job: Job) -> AnswerEvents:
+        created_s = int(job.created_at.timestamp())
+        head = AnswerHead(answer_id(self.endpoint.id_prefix, job.id), created_s, job.priority)
+        return self.endpoint.events(self.request, head)
 
 
 async def streamed(services: Services, waiting: Waiting, wanted: Wanted, gone: Gone) -> Response:
     """The answer as server-sent events, or an error with its status if it fails first."""
-    lines = _lines_or_error(services, waiting, wanted, gone)
+    events = _events_or_error(services, waiting, wanted, gone)
     try:
-        first = await anext(lines)
+        first = await anext(events)
     except Refused as refused:
         return JSONResponse(refused.outcome.body, refused.outcome.status_code)
-    return event_source(_joined(first, lines))
+    return event_source(_joined(first, events))
 
 
 async def _joined(
-    first: str | None, rest: AsyncGenerator[str | None, None]
+    first: StreamEvent | None, rest: AsyncGenerator[StreamEvent | None, None]
 ) -> AsyncGenerator[ServerSentEvent, None]:
     async with aclosing(rest):
-        yield comment("waiting") if first is None else event(first)
-        async for line in rest:
-            assert line is not None, "only the first may be missing"
-            yield event(line)
+        yield comment("waiting") if first is None else event(first.data, type=first.type)
+        async for each in rest:
+            assert each is not None, "only the first may be missing"
+            yield event(each.data, type=each.type)
 
 
-async def _lines_or_error(
+async def _events_or_error(
     services: Services, waiting: Waiting, wanted: Wanted, gone: Gone
-) -> AsyncGenerator[str | None, None]:
-    """`_lines`, with an error after the beginning as the last event."""
+) -> AsyncGenerator[StreamEvent | None, None]:
+    """`_events`, with an error after the beginning as the last event."""
+    events = wanted.events(waiting.job)
     has_begun = False
     try:
-        async with aclosing(_lines(services, waiting, wanted, gone)) as lines:
-            async for line in lines:
+        async with aclosing(_events(services, waiting, wanted, events, gone)) as built:
+            async for each in built:
                 has_begun = True
-                yield line
+                yield each
     except NightshiftError as error:
         if not has_begun:
             raise
-        yield error_line(error_json(error))
+        for each in events.interrupted(error_json(error)):
+            yield each
 
 
-async def _lines(
-    services: Services, waiting: Waiting, wanted: Wanted, gone: Gone
-) -> AsyncGenerator[str | None, None]:
-    """The stream's `data` lines, the first perhaps STILL_WAITING. Raises Refused before the first one,
+async def _events(
+    services: Services, waiting: Waiting, wanted: Wanted, events: AnswerEvents, gone: Gone
+) -> AsyncGenerator[StreamEvent | None, None]:
+    """The stream's events, the first perhaps STILL_WAITING. Raises Refused before the first one,
     NightshiftError at any time.
     """
-    chunks = Chunks.of(wanted.endpoint, waiting.job)
-    transcripts = [Transcript() for _ in range(wanted.num_choices)]
-    openings = chunks.openings(wanted.num_choices)
+    transcripts = [Transcript() for _ in range(wanted.request.num_choices)]
+    opening = events.opening()
     clock = asyncio.get_running_loop().time
     opens_at_s = clock() + STREAM_START_S
     has_begun = False
@@ -96,47 +102,55 @@ async def _lines(
             async for entry in entries:
                 if isinstance(entry, Answer):
                     break
-                index, new = (0, None) if entry is None else _take_delta(transcripts, entry.data)
+                choice, new = (0, None) if entry is None else _take_delta(transcripts, events, entry.data)
                 if not has_begun and (new or clock() >= opens_at_s):
-                    for line in openings if new or openings else (STILL_WAITING,):
-                        yield line
+                    for each in opening if new or opening else (STILL_WAITING,):
+                        yield each
                     has_begun = True
-                if new:
-                    yield chunks.piece(index, new)
+                if isinstance(new, CallPiece):
+                    for each in events.call_piece(choice, new):
+                        yield each
+                elif new:
+                    for each in events.piece(choice, new):
+                        yield each
     assert isinstance(entry, Answer), "follow ends with an outcome or an exception"
     if not has_begun:
         if not entry.succeeded:
             raise Refused(entry)
-        for line in openings:
-            yield line
-    for line in _ending(chunks, transcripts, entry, wanted):
-        yield line
+        for each in opening:
+            yield each
+    for each in _ending(wanted.endpoint, events, transcripts, entry):
+        yield each
 
 
-def _take_delta(transcripts: Sequence[Transcript], delta: JsonObject) -> tuple[int, Piece | None]:
+def _take_delta(
+    transcripts: Sequence[Transcript], events: AnswerEvents, delta: JsonObject
+) -> tuple[int, Piece | CallPiece | None]:
     """A delta's choice and new part. A malformed delta is skipped: the record has its text."""
     index = delta.get("index", 0)
     if not isinstance(index, int) or not 0 <= index < len(transcripts):
         return 0, None
     try:
+        if "call" in delta:
+            return index, transcripts[index].take_call(delta) if events.has_live_calls else None
         return index, transcripts[index].take(delta)
     except MalformedDelta:
         return index, None
 
 
 def _ending(
-    chunks: Chunks, transcripts: Sequence[Transcript], outcome: Answer, wanted: Wanted
-) -> Iterator[str]:
-    """After the recorded outcome: the missing text, the finish reasons, the token counts."""
+    endpoint: TextEndpoint, events: AnswerEvents, transcripts: Sequence[Transcript], outcome: Answer
+) -> Iterator[StreamEvent]:
+    """After the recorded outcome: what is missing of each choice, and the end."""
     if not outcome.succeeded:
-        yield error_line(outcome.body)
+        yield from events.failed(outcome.body)
         return
-    for index, (choice, transcript) in enumerate(zip(outcome.body["choices"], transcripts, strict=True)):
-        rest = transcript.rest(chunks.recorded(choice))
+    recorded, calls = endpoint.pieces(outcome.body), endpoint.calls(outcome.body)
+    for choice, (whole, transcript) in enumerate(zip(recorded, transcripts, strict=True)):
+        rest = transcript.rest(whole)
         if rest:
-            yield chunks.piece(index, rest)
-        yield from chunks.calls(index, choice)
-        yield chunks.closing(index, choice["finish_reason"])
-    if wanted.usage:
-        yield chunks.usage(outcome.body["usage"])
-    yield DONE
+            yield from events.piece(choice, rest)
+        for part in transcript.rest_of_calls(calls[choice]):
+            yield from events.call_piece(choice, part)
+        yield from events.closing(choice, outcome.body)
+    yield from events.ending(outcome.body)

@@ -1,24 +1,27 @@
 """Uploads, checked while they are streamed into the object store, and stored whole or not at all.
 
-Starlette parses the form in any order of parts, with at most 1 MiB of a file in memory and the rest in a
-temporary file. The bytes are copied once the last part, which may invalidate the form, is read: streaming
-them directly would store files that are then refused.
+The bytes are copied once the last part of the form, which may invalidate it, is read: streaming them directly
+would store files that are then refused.
 """
 
-import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import BinaryIO, Final
 
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData
 
-from nightshift.errors import InvalidRequest, RequestTooLarge, StorageUnavailable
+from api.openai.forms import file_in, missing
+from nightshift.errors import InvalidRequest, QuotaExceeded, StorageUnavailable
 from nightshift.jobs.files import RECORDED_WITHIN_S, File, FilePurpose, file_key
 from nightshift.jobs.ids import new_id
+from nightshift.lifecycle.admission import admit_stored
 from nightshift.objectstore import ObjectStore
+from nightshift.processes import failpoints
+from nightshift.rows.text_files import checked_pieces
 from nightshift.store import Store
+from nightshift.tenants.quotas import Quotas
 
 CHUNK_BYTES: Final = 1024 * 1024
 FILENAME_CHARS_MAX: Final = 255
@@ -44,37 +47,41 @@ class Upload:
 
 def read_form(form: FormData, file_bytes_max: int) -> Upload:
     """The upload in a form. Raises InvalidRequest naming the wrong part, RequestTooLarge."""
-    file = form.get("file")
-    if not isinstance(file, UploadFile):
-        raise _missing("file")
-    size_bytes = file.size or 0
-    if size_bytes == 0:
-        raise InvalidRequest("The file is empty.", param="file", code="empty_file")
-    if size_bytes > file_bytes_max:
-        raise RequestTooLarge(
-            f"The file has {size_bytes} bytes; at most {file_bytes_max} are accepted.", param="file"
-        )
+    file = file_in(form, "file", file_bytes_max)
     purpose = _purpose(form)
-    return Upload(purpose, _filename(file), _expires_after_s(form, purpose), file.file)
+    return Upload(
+        purpose, printable_name(file.filename or "upload"), _expires_after_s(form, purpose), file.file
+    )
 
 
-def keep_upload(store: Store, objects: ObjectStore, upload: Upload, tenant_id: str) -> File:
+def keep_upload(store: Store, objects: ObjectStore, upload: Upload, tenant_id: str, quotas: Quotas) -> File:
     """Store the bytes, then the record, so that a listed file can be read. Blocks.
 
-    Raises InvalidRequest, StorageError, DatabaseUnavailable; an invalid file is not stored.
+    Raises InvalidRequest, QuotaExceeded, StorageError, DatabaseUnavailable; an invalid file is not stored.
     """
     file = _stored(objects, upload, tenant_id, store.now())
+    failpoints.hit("api.bytes_stored")
+    try:
+        _record(store, file, quotas)
+    except QuotaExceeded:
+        objects.delete(file.key)
+        raise
+    return file
+
+
+def _record(store: Store, file: File, quotas: Quotas) -> None:
     with store.transaction() as tx:
         if tx.now() > file.created_at + timedelta(seconds=RECORDED_WITHIN_S):  # the machine was suspended
             raise StorageUnavailable("The upload took so long that it may be lost. Send the file again.")
+        admit_stored(tx, file.tenant_id, quotas)
         tx.files.insert(file)
-    return file
 
 
 def _stored(objects: ObjectStore, upload: Upload, tenant_id: str, now: datetime) -> File:
     """Store the bytes under a new id."""
     file_id = new_id("file", "-")
-    stored = objects.put(file_key(tenant_id, file_id), _checked(upload), if_absent=True)
+    pieces = checked_pieces(pieces_of_file(upload.content), upload.purpose, param="file")
+    stored = objects.put(file_key(tenant_id, file_id), pieces, if_absent=True)
     assert stored.sha256 is not None, "a put says the digest"
     expires_after_s = upload.expires_after_s
     return File(
@@ -89,26 +96,16 @@ def _stored(objects: ObjectStore, upload: Upload, tenant_id: str, now: datetime)
     )
 
 
-def _checked(upload: Upload) -> Iterator[bytes]:
-    """The file in pieces. A batch file must be UTF-8."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    is_text = upload.purpose is FilePurpose.BATCH
-    try:
-        while chunk := upload.content.read(CHUNK_BYTES):
-            if is_text:
-                decoder.decode(chunk)
-            yield chunk
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            "The file is not UTF-8 text, as a batch file must be.", param="file", code="invalid_encoding"
-        ) from error
+def pieces_of_file(file: BinaryIO) -> Iterator[bytes]:
+    """A form's file in pieces."""
+    while chunk := file.read(CHUNK_BYTES):
+        yield chunk
 
 
 def _purpose(form: FormData) -> FilePurpose:
     given = form.get("purpose")
     if given is None:
-        raise _missing("purpose")
+        raise missing("purpose")
     if given not in PURPOSES:
         raise InvalidRequest(
             f"Invalid 'purpose': use one of {', '.join(PURPOSES)}.", param="purpose", code="invalid_value"
@@ -130,13 +127,7 @@ def _expires_after_s(form: FormData, purpose: FilePurpose) -> int | None:
     return int(after)
 
 
-def _filename(file: UploadFile) -> str:
-    """The client's name for the file, made printable; never used as a path."""
-    name = "".join(letter if letter.isprintable() else "_" for letter in file.filename or "upload")
+def printable_name(filename: str) -> str:
+    """The client's name for a file, made printable; never used as a path."""
+    name = "".join(letter if letter.isprintable() else "_" for letter in filename)
     return name[:FILENAME_CHARS_MAX]
-
-
-def _missing(param: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
-    )

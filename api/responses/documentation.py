@@ -10,22 +10,56 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from api.jobs.bodies import BatchCreate, JobCreate
+from api.jobs.bodies import BatchCreate, JobCreate, JobRetry, JobUpdate
+from api.openai.multipart.bodies import UploadComplete, UploadCreate
+from api.openai.webhook_bodies import (
+    WebhookEndpointCreate,
+    WebhookEndpointReplay,
+    WebhookEndpointRotate,
+    WebhookEndpointTest,
+    WebhookEndpointUpdate,
+)
 from api.responses.statuses import statuses
 from api.tenants.bodies import KeyCreate, KeyRotate, TenantCreate, TenantUpdate
 from api.tenants.scopes import NEEDED
 from nightshift import endpoints
 
+_ENDPOINT: Final = "/v1/webhook_endpoints/{webhook_endpoint_id}"
+
 JSON_BODIES: Final[Mapping[str, type[BaseModel]]] = {
     "/v1/jobs": JobCreate,
+    "/v1/jobs/{job_id}/retry": JobRetry,
     "/v1/batches": BatchCreate,
+    "/v1/uploads": UploadCreate,
+    "/v1/uploads/{upload_id}/complete": UploadComplete,
     "/v1/tenants": TenantCreate,
     "/v1/tenants/{tenant}/keys": KeyCreate,
     "/v1/tenants/{tenant}/keys/{key_id}/rotate": KeyRotate,
+    "/v1/webhook_endpoints": WebhookEndpointCreate,
+    _ENDPOINT: WebhookEndpointUpdate,
+    f"{_ENDPOINT}/rotate_secret": WebhookEndpointRotate,
+    f"{_ENDPOINT}/test": WebhookEndpointTest,
+    f"{_ENDPOINT}/replay": WebhookEndpointReplay,
     **{endpoint.route: endpoint.request_type for endpoint in endpoints.every()},
 }
-PATCHES: Final[Mapping[str, type[BaseModel]]] = {"/v1/tenants/{tenant}": TenantUpdate}
+ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
+    endpoint.route: endpoint.answer_type for endpoint in endpoints.every() if endpoint.answer_type is not None
+}
+OPTIONAL_BODIES: Final = frozenset({f"{_ENDPOINT}/rotate_secret", "/v1/jobs/{job_id}/retry"})
+PATCHES: Final[Mapping[str, type[BaseModel]]] = {
+    "/v1/jobs/{job_id}": JobUpdate,
+    "/v1/tenants/{tenant}": TenantUpdate,
+}
 
+EMBEDDINGS: Final = "/v1/embeddings"  # the one endpoint whose answers are not streamed
+CONTENT_TYPES: Final = {
+    "/metrics": "text/plain",
+    "/v1/files/{file_id}/content": "application/octet-stream",
+    "/v1/jobs/{job_id}/events": "text/event-stream",
+    "/v1/batches/{batch_id}/events": "text/event-stream",
+}
+
+_TEXT: Final = {"schema": {"type": "string"}}
 _REFERENCE: Final = "#/components/schemas/{model}"
 
 _UPLOAD: Final = {
@@ -38,6 +72,13 @@ _UPLOAD: Final = {
         "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
     },
 }
+
+_PART: Final = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string", "format": "binary"}},
+}
+_FORMS: Final = {"/v1/files": _UPLOAD, "/v1/uploads/{upload_id}/parts": _PART}
 
 _ERROR: Final = {
     "type": "object",
@@ -75,7 +116,10 @@ def _completing(describe: Callable[[], dict[str, Any]]) -> Callable[[], dict[str
 def _complete(description: dict[str, Any]) -> None:
     components = description["components"]
     _, defined = models_json_schema(
-        [(model, "validation") for model in (*JSON_BODIES.values(), *PATCHES.values())],
+        [
+            *((model, "validation") for model in (*JSON_BODIES.values(), *PATCHES.values())),
+            *((model, "serialization") for model in ANSWERS.values()),
+        ],
         ref_template=_REFERENCE,
     )
     components["schemas"] |= defined["$defs"] | {"Error": _ERROR}
@@ -94,9 +138,10 @@ def _complete_operation(path: str, method: str, operation: dict[str, Any]) -> No
     bodies = {"post": JSON_BODIES, "patch": PATCHES}.get(method, {})
     if path in bodies:
         reference = _REFERENCE.format(model=bodies[path].__name__)
-        operation["requestBody"] = _body("application/json", {"$ref": reference})
-    if (method, path) == ("post", "/v1/files"):
-        operation["requestBody"] = _body("multipart/form-data", _UPLOAD)
+        is_required = path not in OPTIONAL_BODIES
+        operation["requestBody"] = _body("application/json", {"$ref": reference}, is_required=is_required)
+    if method == "post" and path in _FORMS:
+        operation["requestBody"] = _body("multipart/form-data", _FORMS[path])
     _complete_responses(path, method, operation, has_json=path in bodies)
 
 
@@ -113,9 +158,20 @@ def _complete_responses(path: str, method: str, operation: dict[str, Any], *, ha
         is_error = status >= 400 and path != "/readyz"
         about = {"description": HTTPStatus(status).phrase, "content": error} if is_error else success
         described.setdefault(str(status), about)
-    if path == "/metrics":
-        described["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    for code in ("200", "206"):
+        if code in described:
+            _complete_content(path, method, described[code])
 
 
-def _body(content_type: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"required": True, "content": {content_type: {"schema": schema}}}
+def _complete_content(path: str, method: str, answer: dict[str, Any]) -> None:
+    """The content types of an answer that is no JSON, or not always."""
+    if method == "post" and path in ANSWERS:
+        schema = {"$ref": _REFERENCE.format(model=ANSWERS[path].__name__)}
+        streamed = {} if path == EMBEDDINGS else {"text/event-stream": _TEXT}
+        answer["content"] = {"application/json": {"schema": schema}, **streamed}
+    if path in CONTENT_TYPES:
+        answer["content"] = {CONTENT_TYPES[path]: _TEXT}
+
+
+def _body(content_type: str, schema: Mapping[str, Any], *, is_required: bool = True) -> dict[str, Any]:
+    return {"required": is_required, "content": {content_type: {"schema": schema}}}

@@ -3,6 +3,7 @@
 {"error": {"message": "…", "type": "invalid_request_error", "param": "limit", "code": "…"}}
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -69,6 +70,7 @@ _ANSWERS: Final[Mapping[type[BaseException], ErrorAnswer]] = {
     errors.Conflict: ErrorAnswer(409, _INVALID, NEVER_AGAIN),
     errors.IdempotencyKeyReused: ErrorAnswer(422, _INVALID),
     errors.TooManyRequests: ErrorAnswer(429, "rate_limit_error"),
+    errors.QuotaExceeded: ErrorAnswer(429, "insufficient_quota"),
     errors.StorageUnavailable: ErrorAnswer(503, _SERVER, _SOON),
     errors.DatabaseUnavailable: ErrorAnswer(503, _SERVER, _SOON),
     errors.QueueUnavailable: ErrorAnswer(503, _SERVER, _SOON),
@@ -84,7 +86,7 @@ def error_response(error: NightshiftError) -> JSONResponse:
     answer = _answer(error)
     headers = dict(answer.headers)
     if isinstance(error, errors.TooManyRequests):
-        headers["retry-after"] = str(error.retry_after_s)
+        headers |= _when_to_retry(error)
     return JSONResponse(error_json(error), answer.status, headers)
 
 
@@ -105,6 +107,15 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
+
+
+def _when_to_retry(error: errors.TooManyRequests) -> Mapping[str, str]:
+    if not error.retry_helps:
+        return NEVER_AGAIN
+    return {
+        "retry-after": str(math.ceil(error.retry_after_s)),
+        "retry-after-ms": str(math.ceil(1000 * error.retry_after_s)),
+    }
 
 
 def _answer(error: NightshiftError) -> ErrorAnswer:
@@ -137,7 +148,7 @@ def _on_disconnect(request: Request, error: Exception) -> Response:
 
 def _invalid_parameter(found: Mapping[str, Any]) -> InvalidRequest:
     """A query parameter or header that FastAPI refused, in OpenAI's words where known."""
-    name = str(found["loc"][-1])
+    name = str(found["loc"][1])  # after "query" or "header"; of a repeated one, its place follows
     limits = found.get("ctx", {})
     match found["type"]:
         case "less_than_equal":

@@ -8,8 +8,8 @@ from typing import Final
 
 from nightshift import endpoints
 
-NEEDS_KEY: Final = frozenset({400, 401, 403, 503})  # 503: the database is away
-NEEDS_JSON: Final = frozenset({408, 413, 429})
+NEEDS_KEY: Final = frozenset({400, 401, 403, 429, 503})  # 429: a quota; 503: the database is away
+NEEDS_JSON: Final = frozenset({408, 413})
 NEEDS_OBJECT: Final = frozenset({404})
 ASKS_MODEL: Final = frozenset({404, 409, 500, 504})
 SUBMITS: Final = frozenset({404, 422})  # an unknown model; an idempotency key used for another request
@@ -22,9 +22,12 @@ _WITHOUT_KEY: Final = {
 }
 _INFERENCE: Final = frozenset(endpoint.route for endpoint in endpoints.every())
 _SUBMITS: Final = frozenset({"/v1/jobs", "/v1/batches"})
+_NEVER_CONFLICT: Final = frozenset({"/v1/files", "/v1/files/{file_id}", "/v1/uploads"})
 _FURTHER: Final = {
     ("get", "/v1/files/{file_id}/content"): frozenset({206, 416}),
     ("post", "/v1/files"): frozenset({408, 413}),
+    ("post", "/v1/uploads/{upload_id}/parts"): frozenset({408, 413}),
+    ("post", "/v1/jobs/{job_id}/retry"): frozenset({422}),
     ("post", "/v1/jobs"): frozenset({200}),  # `Prefer: wait`, and it has ended
 }
 
@@ -42,6 +45,6 @@ def statuses(method: str, path: str, *, succeeds: Set[int], has_json: bool, has_
         found |= ASKS_MODEL
     if method == "post" and path in _SUBMITS:
         found |= SUBMITS
-    if method != "get" and path not in _INFERENCE | _SUBMITS and not path.startswith("/v1/files"):
+    if method != "get" and path not in _INFERENCE | _SUBMITS | _NEVER_CONFLICT:
         found |= CHANGES
     return found

@@ -1,12 +1,13 @@
 """Times on the wire: epoch seconds, windows such as `8h`, and estimates of completion."""
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, overload
 
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Job, JobState
 
+EPOCH_MAX_S: Final = 253_402_300_799  # the last second of the year 9999
 ETA_ROWS_MIN: Final = 8  # fewer rows give no useful rate
 
 _WINDOW: Final = re.compile(r"([1-9][0-9]{0,8})([mhd])")
@@ -20,6 +21,11 @@ def seconds(at: datetime | None) -> int | None: ...
 def seconds(at: datetime | None) -> int | None:
     """Whole seconds since the epoch."""
     return None if at is None else int(at.timestamp())
+
+
+def from_seconds(since_epoch: int) -> datetime:
+    """At most `EPOCH_MAX_S`."""
+    return datetime.fromtimestamp(since_epoch, UTC)
 
 
 def parse_window(text: str, param: str, max_s: int) -> int:
@@ -47,6 +53,8 @@ def eta_at(job: Job, now: datetime) -> datetime | None:
     """The estimated end at the present rate, if known."""
     total = job.counts.total or job.rows_estimated
     done = job.counts.succeeded + job.counts.failed
-    if job.state is not JobState.RUNNING or job.started_at is None or total is None or done < ETA_ROWS_MIN:
+    if job.state is not JobState.RUNNING or job.started_at is None or job.paused_at is not None:
+        return None
+    if total is None or done < ETA_ROWS_MIN:
         return None
     return now + (now - job.started_at) * (max(0, total - done) / done)

@@ -5,6 +5,7 @@ from fastapi.responses import JSONResponse, Response
 
 from api.authentication import Caller
 from api.dependencies import CallerDep, PageDep, ServicesDep, list_json
+from api.responses.objects import DeadLetterObject, DeadLetterPage
 from api.responses.times import seconds
 from nightshift.errors import Conflict, NotFound
 from nightshift.jobs import JsonObject
@@ -15,7 +16,11 @@ from nightshift.store import Transaction
 router = APIRouter(prefix="/v1/dead_letters", tags=["Jobs"])
 
 
-@router.get("", summary="List dead letters, the latest first")
+@router.get(
+    "",
+    summary="List dead letters, the latest first",
+    response_model=DeadLetterPage,
+)
 def list_dead_letters(
     services: ServicesDep,
     caller: CallerDep,
@@ -34,13 +39,21 @@ def list_dead_letters(
     return JSONResponse(list_json([_letter_json(row) for row in found], page.limit))
 
 
-@router.get("/{letter_id}", summary="Describe a dead letter")
+@router.get(
+    "/{letter_id}",
+    summary="Describe a dead letter",
+    response_model=DeadLetterObject,
+)
 def get_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
         return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
 
 
-@router.post("/{letter_id}/replay", summary="Submit the row again, as an online job of its own")
+@router.post(
+    "/{letter_id}/replay",
+    summary="Submit the row again, as an online job of its own",
+    response_model=DeadLetterObject,
+)
 def replay_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
         row = _undecided(tx, caller, letter_id)
@@ -55,7 +68,11 @@ def replay_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep)
         return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
 
 
-@router.post("/{letter_id}/discard", summary="Take it off the list of those that wait for a decision")
+@router.post(
+    "/{letter_id}/discard",
+    summary="Take it off the list of those that wait for a decision",
+    response_model=DeadLetterObject,
+)
 def discard_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.transaction() as tx:
         row = _undecided(tx, caller, letter_id)

@@ -1,76 +1,146 @@
-"""GET /v1/deliveries: webhook events and every attempt to deliver them."""
+"""/v1/deliveries: webhook events with every attempt to deliver them; replays."""
 
-from fastapi import APIRouter
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 
-from api.authentication import Caller
-from api.dependencies import CallerDep, PageDep, ServicesDep, list_json
-from api.responses.times import seconds
-from nightshift.errors import NotFound
+from api.dependencies import CallerDep, EpochSeconds, PageDep, ServicesDep, list_json
+from api.responses.times import from_seconds, seconds
+from api.tenants.bodies import ListPage
+from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
+from nightshift.lifecycle.webhooks.replays import get_delivery, replay_delivery
 from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
-from nightshift.store import Transaction
+from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.tenants.audit import Actor
 
 router = APIRouter(prefix="/v1/deliveries", tags=["Webhooks"])
 
 
-@router.get("", summary="List deliveries, newest first")
+class DeliveryObject(BaseModel):
+    """`webhook_endpoint_id` is null where the event is owed to the job's own URL."""
+
+    id: str
+    object: Literal["delivery"] = "delivery"
+    event_id: str
+    event_type: str
+    job_id: str
+    webhook_endpoint_id: str | None
+    url: str
+    status: DeliveryState
+    attempt_count: int
+    next_at: int | None
+    created_at: int
+    delivered_at: int | None
+    replayed_at: int | None
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> "DeliveryObject":
+        return cls(**_fields(delivery))
+
+
+class AttemptObject(BaseModel):
+    """Without what the receiver said: it may be a service of the operator's."""
+
+    attempt_no: int
+    started_at: int
+    latency_ms: int
+    status_code: int | None
+    error: str | None
+
+    @classmethod
+    def of(cls, attempt: DeliveryAttempt) -> "AttemptObject":
+        return cls(
+            attempt_no=attempt.attempt_no,
+            started_at=seconds(attempt.started_at),
+            latency_ms=attempt.latency_ms,
+            status_code=attempt.status_code,
+            error=attempt.error,
+        )
+
+
+class DeliveryWithAttempts(DeliveryObject):
+    attempts: list[AttemptObject]
+
+
+class DeliveryPage(ListPage):
+    data: list[DeliveryObject]
+
+
+async def _filters(
+    status: DeliveryState | None = None,
+    job_id: str | None = None,
+    webhook_endpoint_id: str | None = None,
+    created_after: EpochSeconds | None = None,
+    created_before: EpochSeconds | None = None,
+) -> DeliveryFilters:
+    """`created_after` is inclusive and `created_before` exclusive, for periods side by side. Raises
+    InvalidRequest.
+    """
+    if created_after is not None and created_before is not None and created_after >= created_before:
+        raise InvalidRequest(
+            f"Invalid 'created_before': {created_before} is not after 'created_after', {created_after}.",
+            param="created_before",
+        )
+    return DeliveryFilters(
+        job_id=job_id,
+        endpoint_id=webhook_endpoint_id,
+        state=status,
+        created_from=None if created_after is None else from_seconds(created_after),
+        created_before=None if created_before is None else from_seconds(created_before),
+    )
+
+
+@router.get("", summary="List deliveries, newest first", response_model=DeliveryPage)
 def list_deliveries(
     services: ServicesDep,
     caller: CallerDep,
     page: PageDep,
-    status: DeliveryState | None = None,
-    job_id: str | None = None,
+    filters: Annotated[DeliveryFilters, Depends(_filters)],
 ) -> Response:
     with services.store.snapshot() as tx:
-        found = tx.deliveries.list(
-            caller.tenant_id,
-            limit=page.limit + 1,
-            after=None if page.after is None else _get(tx, caller, page.after, param="after"),
-            job_id=job_id,
-            state=status,
-        )
-    return JSONResponse(list_json([_delivery_json(delivery) for delivery in found], page.limit))
+        after = None
+        if page.after is not None:
+            after = get_delivery(tx, caller.tenant_id, page.after, param="after")
+        found = tx.deliveries.list(caller.tenant_id, limit=page.limit + 1, after=after, filters=filters)
+    shown = [DeliveryObject.of(delivery).model_dump(mode="json") for delivery in found]
+    return JSONResponse(list_json(shown, page.limit))
 
 
-@router.get("/{delivery_id}", summary="Describe a delivery with its attempts")
-def get_delivery(delivery_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+@router.get(
+    "/{delivery_id}", summary="Describe a delivery with its attempts", response_model=DeliveryWithAttempts
+)
+def describe(delivery_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
-        delivery = _get(tx, caller, delivery_id)
+        delivery = get_delivery(tx, caller.tenant_id, delivery_id)
         attempts = tx.deliveries.attempts(caller.tenant_id, delivery_id)
-    recorded = {"attempts": [_attempt_json(attempt) for attempt in attempts]}
-    return JSONResponse(_delivery_json(delivery) | recorded)
+    recorded = [AttemptObject.of(attempt) for attempt in attempts]
+    shown = DeliveryWithAttempts(**_fields(delivery), attempts=recorded)
+    return JSONResponse(shown.model_dump(mode="json"))
 
 
-def _get(tx: Transaction, caller: Caller, delivery_id: str, param: str = "id") -> Delivery:
-    delivery = tx.deliveries.get(caller.tenant_id, delivery_id)
-    if delivery is None:
-        raise NotFound(f"No such Delivery object: {delivery_id}", param=param)
-    return delivery
+@router.post("/{delivery_id}/replay", summary="Send an event once more", response_model=DeliveryObject)
+def replay(delivery_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    actor = Actor.of_key(caller.key_id)
+    replayed = services.store.run(lambda tx: replay_delivery(tx, actor, caller.tenant_id, delivery_id))
+    return JSONResponse(DeliveryObject.of(replayed).model_dump(mode="json"))
 
 
-def _delivery_json(delivery: Delivery) -> JsonObject:
+def _fields(delivery: Delivery) -> JsonObject:
     is_pending = delivery.state is DeliveryState.PENDING
     return {
         "id": delivery.id,
-        "object": "delivery",
         "event_id": delivery.event_id,
         "event_type": delivery.event_type,
         "job_id": delivery.job_id,
+        "webhook_endpoint_id": delivery.endpoint_id,
         "url": delivery.url,
         "status": delivery.state,
         "attempt_count": delivery.attempts,
         "next_at": seconds(delivery.next_at) if is_pending else None,
         "created_at": seconds(delivery.created_at),
         "delivered_at": seconds(delivery.delivered_at),
-    }
-
-
-def _attempt_json(attempt: DeliveryAttempt) -> JsonObject:
-    return {
-        "attempt_no": attempt.attempt_no,
-        "started_at": seconds(attempt.started_at),
-        "latency_ms": attempt.latency_ms,
-        "status_code": attempt.status_code,
-        "error": attempt.error,  # and nothing that the receiver said: it may be a service of the operator's
+        "replayed_at": seconds(delivery.replayed_at),
     }

@@ -6,17 +6,26 @@ from fastapi.responses import JSONResponse, Response
 from api.dependencies import ServicesDep
 from api.metrics import CONTENT_TYPE
 from api.readiness import check_parts
+from api.responses.objects import HealthObject, ReadinessObject
 from nightshift.jobs import JsonObject
 
 router = APIRouter(tags=["Operation"])
 
 
-@router.get("/healthz", summary="Whether the process answers at all")
+@router.get(
+    "/healthz",
+    summary="Whether the process answers at all",
+    response_model=HealthObject,
+)
 async def healthz() -> Response:
     return JSONResponse({"status": "alive"})
 
 
-@router.get("/readyz", summary="Whether requests can be accepted, and what is wrong if not")
+@router.get(
+    "/readyz",
+    summary="Whether requests can be accepted, and what is wrong if not",
+    response_model=ReadinessObject,
+)
 async def readyz(services: ServicesDep) -> Response:
     parts = await services.storage_threads.run(lambda: check_parts(services))
     is_ready = all(part.is_well for part in parts if part.is_required)

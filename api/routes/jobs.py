@@ -1,45 +1,102 @@
-"""The jobs routes: create, list, describe, cancel."""
+"""The jobs routes: create, list, describe, cancel, delete."""
 
 import re
 from datetime import datetime
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.authentication import Caller
-from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, get_job, list_json
-from api.jobs.bodies import parse_job
-from api.jobs.idempotency import Created, create_once, repeatable
+from api.dependencies import (
+    BodyDep,
+    CallerDep,
+    DryRunDep,
+    EpochSeconds,
+    PageDep,
+    ServicesDep,
+    get_job,
+    list_json,
+)
+from api.direct_routes import DirectRoute
+from api.jobs import dry_runs
+from api.jobs.bodies import JobCreate, parse_job
+from api.jobs.deletion import DeletedJob, delete_ended
+from api.jobs.group_commit import Accepted
+from api.jobs.idempotency import Created, Repeatable, create_once, repeatable
 from api.jobs.online import until_ended
 from api.jobs.requests import bulk_request, online_request, run_key
-from api.jobs.views import accepted_json, job_json, listed_json
+from api.jobs.views import accepted_json, described_json, head_json, listed_json
+from api.responses.dry_runs import DryRun
+from api.responses.objects import AcceptedJob, DescribedJob, JobPage
+from api.responses.times import from_seconds
 from api.services import Services
-from nightshift.errors import Conflict
-from nightshift.jobs import Job, JobKind, JobState, JsonObject
+from nightshift.errors import Conflict, InvalidRequest
+from nightshift.jobs import Job, JobKind, JobState, JsonObject, NewJob
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.store import Transaction
+from nightshift.store.jobs.listing import JobFilters
 
-router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["Jobs"], route_class=DirectRoute)
 
 WAIT_MAX_S: Final = 60  # of `Prefer: wait=…`
 
 _PREFER_WAIT: Final = re.compile(r"(?:^|[,;\s])wait\s*=\s*([0-9]{1,6})")
 
 
-@router.post("", summary="Submit a job: one request, or an input of many", status_code=202)
+async def _filters(
+    status: Annotated[list[JobState] | None, Query(description="Repeat it for any of several.")] = None,
+    priority: PriorityClass | None = None,
+    kind: JobKind | None = None,
+    model: str | None = None,
+    name: str | None = None,
+    created_after: EpochSeconds | None = None,
+    created_before: EpochSeconds | None = None,
+) -> JobFilters:
+    """`created_after` is inclusive and `created_before` exclusive, for periods side by side. Raises
+    InvalidRequest.
+    """
+    if created_after is not None and created_before is not None and created_after >= created_before:
+        raise InvalidRequest(
+            f"Invalid 'created_before': {created_before} is not after 'created_after', {created_after}.",
+            param="created_before",
+        )
+    return JobFilters(
+        states=tuple(status or ()),
+        priority=priority,
+        kind=kind,
+        model=model,
+        name=name,
+        created_from=None if created_after is None else from_seconds(created_after),
+        created_before=None if created_before is None else from_seconds(created_before),
+    )
+
+
+FiltersDep = Annotated[JobFilters, Depends(_filters)]
+
+
+@router.post(
+    "",
+    summary="Submit a job: one request, or an input of many",
+    status_code=202,
+    response_model=DescribedJob | AcceptedJob | DryRun,
+)
 async def create_job(
     request: Request,
     services: ServicesDep,
     caller: CallerDep,
     body: BodyDep,
+    dry_run: DryRunDep = False,
     idempotency_key: Annotated[str | None, Header()] = None,
     x_stainless_retry_count: Annotated[str | None, Header()] = None,
     prefer: Annotated[str, Header()] = "",
 ) -> Response:
+    if dry_run:
+        found = await _dry_run(services, caller, body, idempotency_key)
+        return JSONResponse(found.model_dump(mode="json"))
     created = await run_in_threadpool(
         _create, services, caller, body, idempotency_key, x_stainless_retry_count
     )
@@ -51,14 +108,16 @@ async def create_job(
     return JSONResponse(shown, 200 if job.state.is_terminal else 202)
 
 
-@router.get("", summary="List jobs, newest first")
+@router.get(
+    "",
+    summary="List jobs, newest first",
+    response_model=JobPage,
+)
 def list_jobs(
     services: ServicesDep,
     caller: CallerDep,
     page: PageDep,
-    status: JobState | None = None,
-    priority: PriorityClass | None = None,
-    kind: JobKind | None = None,
+    filters: FiltersDep,
 ) -> Response:
     with services.store.snapshot() as tx:
         now = tx.now()
@@ -66,43 +125,83 @@ def list_jobs(
             caller.tenant_id,
             limit=page.limit + 1,
             after=None if page.after is None else get_job(tx, caller, page.after, param="after"),
-            kind=kind,
-            state=status,
-            priority=priority,
+            filters=filters,
         )
-        rendered = [listed_json(tx, job, now, services.settings.api.base_url) for job in found]
+        rendered = listed_json(tx, found, now, services.settings.api.base_url)
     return JSONResponse(list_json(rendered, page.limit))
 
 
-@router.get("/{job_id}", summary="Describe a job")
+@router.get(
+    "/{job_id}",
+    summary="Describe a job",
+    response_model=DescribedJob,
+)
 def describe_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     _, shown = _show(services, caller, job_id)
     return JSONResponse(shown)
 
 
-@router.post("/{job_id}/cancel", summary="Cancel a job; what is done stays")
+@router.post(
+    "/{job_id}/cancel",
+    summary="Cancel a job; what is done stays",
+    response_model=DescribedJob,
+)
 def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     def stop(tx: Transaction) -> JsonObject:
         job, now = get_job(tx, caller, job_id), tx.now()
         if not transitions.cancel(tx, job, now):
             raise Conflict(f"Cannot cancel a job with status '{job.state}'.")
-        return job_json(tx, tx.jobs.fetch(job.id), now, services.settings.api.base_url)
+        return described_json(tx, tx.jobs.fetch(job.id), now, services.settings.api.base_url)
 
     shown = services.store.run(stop)
     services.ring_sender.hint()
     return JSONResponse(shown)
 
 
-def _create(
-    services: Services, caller: Caller, body: JsonObject, key: str | None, retry_count: str | None
-) -> Created:
+@router.delete(
+    "/{job_id}",
+    summary="Delete a job that has ended",
+    response_model=DeletedJob,
+)
+def delete_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    services.store.run(lambda tx: delete_ended(tx, lambda: get_job(tx, caller, job_id)))
+    return JSONResponse(DeletedJob(id=job_id).model_dump())
+
+
+async def _dry_run(services: Services, caller: Caller, body: JsonObject, key: str | None) -> DryRun:
+    asked, new = await run_in_threadpool(_checked, services, caller, body)
+    request = repeatable(caller.tenant_id, new.fingerprint, run_key(asked) or key, None)
+    return await dry_runs.dry_run(services, caller, new, asked.body, request)
+
+
+def _checked(services: Services, caller: Caller, body: JsonObject) -> tuple[JobCreate, NewJob]:
+    """Raises InvalidRequest."""
     asked = parse_job(body)
     window_max_s = services.settings.submission.completion_window_max_s
     convert = online_request if asked.body is not None else bulk_request
-    new = services.submitter.check(
-        convert(caller.tenant_id, asked, body, window_max_s), caller.priority_ceiling
-    )
+    request = convert(caller.tenant_id, asked, body, window_max_s)
+    return asked, services.submitter.check(request, caller.priority_ceiling)
 
+
+def _create(
+    services: Services, caller: Caller, body: JsonObject, key: str | None, retry_count: str | None
+) -> Created:
+    asked, new = _checked(services, caller, body)
+    request = repeatable(caller.tenant_id, new.fingerprint, run_key(asked) or key, retry_count)
+    if asked.body is not None and not request.may_be_repeat:
+        accepted = services.group_commit.submit(new, asked.body)
+        return _created(accepted, services.settings.api.base_url)
+    created = _create_once(services, asked, new, request)
+    services.ring_sender.send(created.rings)
+    return created
+
+
+def _created(accepted: Accepted, base_url: str) -> Created:
+    job, shard_id = accepted.submitted.job, accepted.submitted.shard_id
+    return Created(job, shard_id, 202, head_json(job, accepted.position, base_url))
+
+
+def _create_once(services: Services, asked: JobCreate, new: NewJob, request: Repeatable) -> Created:
     def submit(tx: Transaction, now: datetime) -> Submitted:
         if asked.body is not None:
             return services.submitter.submit_online(tx, new, asked.body, now)
@@ -111,16 +210,13 @@ def _create(
     def render(tx: Transaction, job: Job, now: datetime) -> JsonObject:
         return accepted_json(tx, job, services.settings.api.base_url)
 
-    request = repeatable(caller.tenant_id, new.fingerprint, run_key(asked) or key, retry_count)
-    created = create_once(services.store, request, submit, render, 202)
-    services.ring_sender.send(created.rings)
-    return created
+    return create_once(services.store, request, submit, render, 202)
 
 
 def _show(services: Services, caller: Caller, job_id: str) -> tuple[Job, JsonObject]:
     with services.store.snapshot() as tx:
         job = get_job(tx, caller, job_id)
-        return job, job_json(tx, job, tx.now(), services.settings.api.base_url)
+        return job, described_json(tx, job, tx.now(), services.settings.api.base_url)
 
 
 def _wait_s(prefer: str) -> int:

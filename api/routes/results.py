@@ -1,24 +1,63 @@
 """GET /v1/jobs/{id}/results: rows with a result, also while the job runs."""
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse, Response
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from api.dependencies import CallerDep, PageDep, ServicesDep, get_job, list_json
-from api.jobs.results import rows_of
-from nightshift.jobs import Job, JsonObject
+from api.jobs.results import in_pieces, rows_of
+from api.responses.objects import RowPage
+from api.services import Services
+from nightshift.jobs import Job
 
 router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])
 
+NDJSON: Final = "application/x-ndjson"
 INCOMPLETE = {"x-nightshift-incomplete": "true"}  # more rows may come
 
 
-@router.get("/{job_id}/results", summary="Read the rows that are done, in the order they were")
-async def list_results(job_id: str, services: ServicesDep, caller: CallerDep, page: PageDep) -> Response:
-    def read() -> tuple[Job, list[JsonObject]]:
-        with services.store.snapshot() as tx:
-            job = get_job(tx, caller, job_id)  # read before the rows: a job seen as ended lists all of them
-        return job, rows_of(services, job, page.after, page.limit + 1)
+@router.get(
+    "/{job_id}/results",
+    summary="Read the rows that are done, in the order they were: a page, or all as lines of JSON",
+    responses={200: {"content": {NDJSON: {"schema": {"type": "string"}}}}},
+    response_model=RowPage,
+)
+async def list_results(
+    job_id: str,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    page: PageDep,
+    accept: Annotated[str, Header()] = "",
+) -> Response:
+    is_streamed = NDJSON in accept.lower()
+    limit = page.limit if "limit" in request.query_params else None
 
-    job, rows = await services.storage_threads.run(read)
+    def find() -> Job:
+        with services.store.snapshot() as tx:
+            return get_job(tx, caller, job_id)  # before the rows: a job seen as ended lists all of them
+
+    job = await services.storage_threads.run(find)
     headers = {} if job.state.is_terminal else INCOMPLETE
-    return JSONResponse(list_json(rows, page.limit), headers=headers)
+    if is_streamed:
+        rows = rows_of(services, job, page.after, limit)
+        pieces = await _begun(services, in_pieces(rows))
+        return StreamingResponse(pieces, 200, headers, media_type=NDJSON)
+    found = await services.storage_threads.run(
+        lambda: list(rows_of(services, job, page.after, page.limit + 1))
+    )
+    return JSONResponse(list_json(found, page.limit), headers=headers)
+
+
+async def _begun(services: Services, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """The first piece is read before the answer begins: an unknown row is a 404. One is held at a time."""
+    first = await services.storage_threads.run(lambda: next(pieces, b""))
+
+    async def all_pieces() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in services.storage_threads.iterate(pieces):
+            yield piece
+
+    return all_pieces()

@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse, Response
 from api.authentication import Caller
 from api.dependencies import LIST_LIMIT_MAX, CallerDep, ServicesDep, list_json
 from api.readiness import WORKER_SILENCE_MAX
+from api.responses.objects import WorkerPage
 from api.responses.times import seconds
 from nightshift.errors import NotFound
 from nightshift.fleet.workers import Worker
@@ -18,7 +19,7 @@ from nightshift.tenants.keys import Scope
 router = APIRouter(tags=["Operation"])
 
 
-@router.get("/v1/workers", summary="List the workers heard of lately")
+@router.get("/v1/workers", summary="List the workers heard of lately", response_model=WorkerPage)
 def list_workers(
     services: ServicesDep,
     caller: CallerDep,

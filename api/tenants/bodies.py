@@ -1,5 +1,6 @@
 """The bodies and answers of /v1/tenants."""
 
+from dataclasses import asdict
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
@@ -12,13 +13,33 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.tenants import OVERLAP_MAX_S, OVERLAP_S, CreatedKey
 from nightshift.settings import YEARS
 from nightshift.tenants.keys import DEFAULT_SCOPES, ApiKey, Scope
+from nightshift.tenants.quotas import QUOTA_MAX
 from nightshift.tenants.tenant import Tenant
 
 M = TypeVar("M", bound=BaseModel)
 
 Description = Annotated[str, Field(max_length=512)]
 Scopes = Annotated[list[Scope], Field(min_length=1), at_most(len(Scope))]
+Quota = Annotated[int, Field(strict=True, ge=1, le=QUOTA_MAX)]
 _EVERYDAY: Final = sorted(DEFAULT_SCOPES)
+
+
+class QuotasBody(OwnBody):
+    """Null: the service's default, which may be unlimited. What is absent stays."""
+
+    requests_per_minute: Quota | None = None
+    tokens_per_minute: Quota | None = None
+    concurrent_requests: Quota | None = None
+    open_streams: Quota | None = None
+    uploads_in_flight: Quota | None = None
+    queued_rows: Quota | None = None
+    queued_tokens: Quota | None = None
+    stored_files: Quota | None = None
+    stored_bytes: Quota | None = None
+
+    @property
+    def given(self) -> dict[str, int | None]:
+        return self.model_dump(exclude_unset=True)
 
 
 class TenantCreate(OwnBody):
@@ -27,6 +48,7 @@ class TenantCreate(OwnBody):
     name: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,32}$")]
     description: Description = ""
     priority_ceiling: PriorityClass = PriorityClass.INTERACTIVE
+    quotas: QuotasBody = QuotasBody()
 
 
 class TenantUpdate(OwnBody):
@@ -35,6 +57,7 @@ class TenantUpdate(OwnBody):
     description: Description | None = None
     disabled: bool | None = None
     priority_ceiling: PriorityClass | None = None
+    quotas: QuotasBody = QuotasBody()
 
 
 class KeyCreate(OwnBody):
@@ -51,6 +74,20 @@ class KeyRotate(OwnBody):
     overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_MAX_S)] = OVERLAP_S
 
 
+class QuotasObject(BaseModel):
+    """Null: the service's default."""
+
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent_requests: int | None
+    open_streams: int | None
+    uploads_in_flight: int | None
+    queued_rows: int | None
+    queued_tokens: int | None
+    stored_files: int | None
+    stored_bytes: int | None
+
+
 class TenantObject(BaseModel):
     id: str
     object: Literal["tenant"] = "tenant"
@@ -58,6 +95,7 @@ class TenantObject(BaseModel):
     description: str
     status: str
     priority_ceiling: PriorityClass
+    quotas: QuotasObject
     created_at: int
     disabled_at: int | None
 
@@ -69,6 +107,7 @@ class TenantObject(BaseModel):
             description=tenant.description,
             status=tenant.state,
             priority_ceiling=tenant.priority_ceiling,
+            quotas=QuotasObject(**asdict(tenant.quotas)),
             created_at=seconds(tenant.created_at),
             disabled_at=seconds(tenant.disabled_at),
         )

@@ -6,6 +6,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api.authentication import Caller
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
+from api.services import Services
 from api.tenants.bodies import (
     DeletedTenant,
     TenantCreate,
@@ -14,6 +15,7 @@ from api.tenants.bodies import (
     TenantUpdate,
     parsed,
 )
+from api.tenants.limits import LimitObject, limits_of
 from nightshift.lifecycle.tenants import Administration, get_tenant
 from nightshift.store import Transaction
 from nightshift.tenants.audit import Actor
@@ -22,12 +24,18 @@ from nightshift.tenants.tenant import Tenant
 router = APIRouter(prefix="/v1/tenants", tags=["Tenants"])
 
 
+class TenantDetails(TenantObject):
+    limits: dict[str, LimitObject]
+
+
 @router.post("", summary="Create a tenant", status_code=201, response_model=TenantObject)
 async def create(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
     asked = parsed(TenantCreate, body)
     made = await run_in_threadpool(
         services.store.run,
-        lambda tx: acting(tx, caller).create_tenant(asked.name, asked.description, asked.priority_ceiling),
+        lambda tx: acting(tx, caller).create_tenant(
+            asked.name, asked.description, asked.priority_ceiling, asked.quotas.given
+        ),
     )
     return _shown(made, 201)
 
@@ -41,10 +49,12 @@ def list_tenants(services: ServicesDep, caller: CallerDep, page: PageDep) -> Res
     return JSONResponse(list_json(shown, page.limit))
 
 
-@router.get("/{tenant}", summary="Describe a tenant", response_model=TenantObject)
-def describe(tenant: str, services: ServicesDep, caller: CallerDep) -> Response:
-    with services.store.snapshot() as tx:
-        return _shown(get_tenant(tx, tenant))
+@router.get("/{tenant}", summary="Describe a tenant and what it uses", response_model=TenantDetails)
+async def describe(tenant: str, services: ServicesDep, caller: CallerDep) -> Response:
+    found = await run_in_threadpool(_find, services, tenant)
+    limits = await limits_of(services, tenant, found.quotas.over(services.settings.quotas.defaults))
+    shown = TenantDetails(**TenantObject.of(found).model_dump(), limits=limits)
+    return JSONResponse(shown.model_dump(mode="json"))
 
 
 @router.patch("/{tenant}", summary="Describe a tenant otherwise, or disable it", response_model=TenantObject)
@@ -57,6 +67,7 @@ async def update(tenant: str, services: ServicesDep, caller: CallerDep, body: Bo
             description=asked.description,
             disabled=asked.disabled,
             priority_ceiling=asked.priority_ceiling,
+            quotas=asked.quotas.given,
         ),
     )
     return _shown(changed)
@@ -75,3 +86,8 @@ def acting(tx: Transaction, caller: Caller) -> Administration:
 
 def _shown(tenant: Tenant, status_code: int = 200) -> Response:
     return JSONResponse(TenantObject.of(tenant).model_dump(mode="json"), status_code)
+
+
+def _find(services: Services, tenant: str) -> Tenant:
+    with services.store.snapshot() as tx:
+        return get_tenant(tx, tenant)

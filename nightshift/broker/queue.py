@@ -7,11 +7,13 @@ work.
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from contextlib import nullcontext
+from typing import Final
 
 from celery import Celery
 from kombu import compression
-from kombu.exceptions import ContentDisallowed, LimitExceeded, OperationalError
+from kombu.exceptions import BatchPublishError, ContentDisallowed, LimitExceeded, OperationalError
+from kombu.messaging import Producer
 
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
@@ -96,11 +98,13 @@ class Queue:
 
     def ring(self, rings: Sequence[Ring]) -> None:
         """Send these rings. Raises QueueUnavailable; some may have been sent."""
-        for ring in rings:
-            if ring.kind is JobKind.ONLINE:
-                self._send(ONLINE_TASK, ONLINE_QUEUE, ring.priority_rank, [ring.shard_id])
-            else:
-                self._send(BULK_TASK, BULK_QUEUE, ring.priority_rank, [])
+        try:
+            with self._app.producer_pool.acquire(block=True, timeout=self._publish_timeout_s) as producer:
+                with producer.batch() if len(rings) > 1 else nullcontext():
+                    for ring in rings:
+                        self._send(ring, producer)
+        except (OperationalError, OSError, LimitExceeded, BatchPublishError) as error:
+            raise QueueUnavailable from error
 
     def length(self, queue: str) -> int:
         """Messages not yet fetched. Raises QueueUnavailable."""
@@ -124,17 +128,14 @@ class Queue:
     def close(self) -> None:
         self._app.close()
 
-    def _send(self, task: str, queue: str, rank: int, args: list[Any]) -> None:
-        try:
-            with self._app.producer_pool.acquire(block=True, timeout=self._publish_timeout_s) as producer:
-                self._app.send_task(
-                    task,
-                    args=args,
-                    queue=queue,
-                    priority=PRIORITY_OF_RANK[rank],
-                    retry=False,
-                    ignore_result=True,
-                    producer=producer,
-                )
-        except (OperationalError, OSError, LimitExceeded) as error:
-            raise QueueUnavailable from error
+    def _send(self, ring: Ring, producer: Producer) -> None:
+        is_online = ring.kind is JobKind.ONLINE
+        self._app.send_task(
+            ONLINE_TASK if is_online else BULK_TASK,
+            args=[ring.shard_id] if is_online else [],
+            queue=ONLINE_QUEUE if is_online else BULK_QUEUE,
+            priority=PRIORITY_OF_RANK[ring.priority_rank],
+            retry=False,
+            ignore_result=True,
+            producer=producer,
+        )

@@ -62,7 +62,7 @@ def examine(data: DataSettings) -> Iterator[Finding]:
         ("database", lambda: check_database(data)),
         ("queue", lambda: check_queue(queue)),
         ("storage", lambda: check_storage(data.resolved_storage_url)),
-        *((f"model {name}", lambda name=name: check_model(name)) for name in names),
+        *((f"model {name}", lambda name=name: check_model(name, worker.model_downloads)) for name in names),
         ("spot notices", lambda: check_spot(worker)),
         ("API key", lambda: check_key(client, data.data_dir / API_KEY_FILE)),
         ("server", lambda: check_server(client.base_url)),
@@ -138,9 +138,9 @@ def check_storage(url: str) -> Finding:
     return Finding("storage", f"{url}: write, read, delete; replacing is prevented {how}")
 
 
-def check_model(name: str) -> Finding:
+def check_model(name: str, may_download: bool) -> Finding:
     """Its files exist. Raises ConfigurationError."""
-    found = checkpoints.find(name)
+    found = checkpoints.find(name, may_download=may_download)
     if found.directory is None:
         return Finding(f"model {found.id}", "not downloaded yet; the worker will try to")
     return Finding(f"model {found.id}", str(found.directory))

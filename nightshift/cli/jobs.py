@@ -1,4 +1,4 @@
-"""`nightshift jobs`: list, show, cancel and follow jobs, and print results."""
+"""`nightshift jobs`: find, follow, change, retry and delete jobs, and print results."""
 
 import json as json_module
 from datetime import UTC, datetime
@@ -8,14 +8,18 @@ import typer
 
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import print_json, print_table, say
-from nightshift.jobs import JobState
+from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.jobs.priorities import PriorityClass
 
 if TYPE_CHECKING:
     from nightshift.client import RemoteJob
 
-app = typer.Typer(help="List, show, cancel and follow jobs, and read their results.", no_args_is_help=True)
+TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
+
+app = typer.Typer(
+    help="Find, follow, change, retry and delete jobs, and read their results.", no_args_is_help=True
+)
 
 
 def _job_id(text: str) -> str:
@@ -33,14 +37,36 @@ JobId = Annotated[
 
 @app.command("list")
 def list_jobs(
-    status: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
+    status: Annotated[
+        list[JobState] | None, typer.Option(help="Only jobs in this state. Repeat it for any of several.")
+    ] = None,
     priority: Annotated[PriorityClass | None, typer.Option(help="Only jobs of this class.")] = None,
+    kind: Annotated[JobKind | None, typer.Option(help="Only jobs of this kind.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="ID", help="Only jobs of this model.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="KEY", help="Only runs of this name.")] = None,
+    created_after: Annotated[
+        datetime | None,
+        typer.Option(formats=TIME_FORMATS, help="Only jobs made then, UTC, or later."),
+    ] = None,
+    created_before: Annotated[
+        datetime | None, typer.Option(formats=TIME_FORMATS, help="Only jobs made before this time, UTC.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 20,
     json: Json = False,
 ) -> None:
     """List jobs, newest first."""
     with open_client() as client:
-        found = list(client.list_jobs(status=status, priority=priority, limit=limit))
+        listed = client.list_jobs(
+            status=status,
+            priority=priority,
+            kind=kind,
+            model=model,
+            name=name,
+            created_after=_utc(created_after),
+            created_before=_utc(created_before),
+            limit=limit,
+        )
+        found = list(listed)
     if json:
         print_json([job.data for job in found])
         return
@@ -59,8 +85,76 @@ def show(job_id: JobId, json: Json = False) -> None:
         print_json(job.data)
         return
     for name, value in job.data.items():
-        if value not in (None, [], {}):
+        if name not in ("object", "links") and value not in (None, [], {}):
             typer.echo(f"{name + ':':<20} {_readable(name, value)}")
+
+
+@app.command()
+def update(
+    job_id: JobId,
+    priority: Annotated[
+        PriorityClass | None, typer.Option(help="The class of what is claimed from now on.")
+    ] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Replaces all metadata. Repeat it for more.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Change a job's priority or metadata before it ends."""
+    if priority is None and metadata is None:
+        raise typer.BadParameter("say what to change: --priority, --metadata")
+    with open_client() as client:
+        job = client.change_job(job_id, priority=priority, metadata=_pairs(metadata))
+    if json:
+        print_json(job.data)
+    else:
+        say(f"{job.id} has priority {job.data['priority']}")
+
+
+@app.command()
+def pause(job_id: JobId, json: Json = False) -> None:
+    """Let no more of a job run until it is resumed. Its deadline stays."""
+    with open_client() as client:
+        job = client.pause_job(job_id)
+    if json:
+        print_json(job.data)
+    else:
+        say(f"{job.id} is paused")
+
+
+@app.command()
+def resume(job_id: JobId, json: Json = False) -> None:
+    """Let a paused job go on."""
+    with open_client() as client:
+        job = client.resume_job(job_id)
+    if json:
+        print_json(job.data)
+    else:
+        say(f"{job.id} goes on")
+
+
+@app.command()
+def retry(
+    job_id: JobId,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Where its results go.  [default: retries/ in the job's output]"),
+    ] = None,
+    priority: Annotated[PriorityClass | None, typer.Option(help="Instead of the job's.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Two retries with one key are the same job.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run the rows of an ended job that did not succeed again, as a new job, whose id is printed."""
+    asked = {"output": output, "priority": priority}
+    body = {name: value for name, value in asked.items() if value is not None}
+    with open_client() as client:
+        job = client.retry_job(job_id, body, idempotency_key=key)
+    if json:
+        print_json(job.data)
+    else:
+        typer.echo(job.id)
 
 
 @app.command()
@@ -72,6 +166,17 @@ def cancel(job_id: JobId, json: Json = False) -> None:
         print_json(job.data)
     else:
         say(f"{job.id} is {job.state if job.state.is_terminal else 'stopping'}")
+
+
+@app.command()
+def delete(job_id: JobId, json: Json = False) -> None:
+    """Delete a job that has ended, with its results and events. Its input and output files stay."""
+    with open_client() as client:
+        client.delete_job(job_id)
+    if json:
+        print_json({"id": job_id, "object": "job", "deleted": True})
+    else:
+        say(f"{job_id} is deleted")
 
 
 @app.command()
@@ -110,6 +215,18 @@ def results(
         say(f"{job_id} is {job.state}: there will be more")
 
 
+def _pairs(texts: list[str] | None) -> dict[str, str] | None:
+    if texts is None:
+        return None
+    if wrong := next((text for text in texts if "=" not in text), None):
+        raise typer.BadParameter(f"{wrong!r} is not KEY=VALUE", param_hint="--metadata")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    return None if at is None else at.replace(tzinfo=UTC)
+
+
 def _line(job: "RemoteJob") -> tuple[object, ...]:
     data = job.data
     return (
@@ -128,10 +245,22 @@ def _line(job: "RemoteJob") -> tuple[object, ...]:
 def _readable(name: str, value: Any) -> str:
     if name.endswith("_at") and isinstance(value, int):
         return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}Z"
+    if name == "counts":
+        return _counts_text(value)
     return json_module.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
 
 
+def _counts_text(counts: dict[str, Any]) -> str:
+    total = "not counted yet" if counts["total"] is None else f"{counts['total']} rows"
+    return f"{total}, {counts['succeeded']} succeeded, {counts['failed']} failed"
+
+
 def _event_text(data: dict[str, Any]) -> str:
-    """An event's type and other fields."""
-    said = {name: value for name, value in data.items() if name not in ("id", "type", "created_at")}
-    return f"{data.get('type')}  {json_module.dumps(said, ensure_ascii=False)}"
+    """An event's type and what its name does not say."""
+    left_out = ("id", "type", "created_at", "status")
+    said = [
+        _readable(name, value) if name == "counts" else f"{name} {_readable(name, value)}"
+        for name, value in data.items()
+        if name not in left_out and value is not None
+    ]
+    return f"{data.get('type')}  {', '.join(said)}".rstrip()

@@ -12,6 +12,7 @@ import typer
 
 from nightshift.cli import (
     audit,
+    conformance,
     dlq,
     doctor,
     jobs,
@@ -50,6 +51,9 @@ app.command("audit")(audit.audit)
 app.add_typer(workers.app, name="workers")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("doctor")(doctor.doctor)
+app.command("conformance")(conformance.conformance)
+
+OWN_PACKAGES = ("nightshift", "api", "scheduler", "workers")
 
 
 def _print_version(wanted: bool) -> None:
@@ -77,6 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fail(f"{describe(error)}{advice_on_database()}")
     except NightshiftError as error:
         fail(describe(error))
+    except ModuleNotFoundError as error:
+        if not error.name or error.name.partition(".")[0] in OWN_PACKAGES:
+            raise
+        fail(f"this command needs {error.name}, which is not installed: pip install '.[all]' in a checkout")
     except KeyboardInterrupt:
         sys.exit(130)
 

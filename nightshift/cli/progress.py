@@ -12,6 +12,8 @@ from nightshift.client import RemoteJob
 
 PACE_WINDOW_S: Final = 15.0  # steady, yet quick to show a change
 BAR_CELLS: Final = 20
+NARROW_COLUMNS: Final = 110  # below, a shorter bar and no rates, so that it stays one line
+NARROW_BAR_CELLS: Final = 8
 ID_CHARS_SHOWN: Final = 10  # enough to tell jobs apart
 
 Show = Callable[[RemoteJob], None]
@@ -62,13 +64,15 @@ def progress_of(job_id: str) -> Iterator[Show]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.table import Column
 
+    console = Console(stderr=True)
+    is_narrow = console.width < NARROW_COLUMNS
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=BAR_CELLS, table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=NARROW_BAR_CELLS if is_narrow else BAR_CELLS, table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[says]}", table_column=Column(no_wrap=False)),  # narrow text wraps
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Progress(*columns, console=console, transient=True) as bars:
         bar = bars.add_task(f"{_short(job_id)} queued", total=None, says="")
         pace = Pace()
 
@@ -82,7 +86,7 @@ def progress_of(job_id: str) -> Iterator[Show]:
                 description=description,
                 completed=job.rows_done,
                 total=job.rows_expected,
-                says=describe(job, pace),
+                says=describe(job, pace, is_narrow=is_narrow),
             )
 
         yield show
@@ -92,14 +96,14 @@ def _short(job_id: str) -> str:
     return job_id if len(job_id) <= ID_CHARS_SHOWN else f"{job_id[:ID_CHARS_SHOWN]}…"
 
 
-def describe(job: RemoteJob, pace: Pace) -> str:
-    """`1200/5000 rows, 3 failed, 85.0 rows/s, 9100 tokens/s, 0:00:45 left`"""
+def describe(job: RemoteJob, pace: Pace, *, is_narrow: bool = False) -> str:
+    """`1200/5000 rows, 3 failed, 85.0 rows/s, 9100 tokens/s, 0:00:45 left`, if narrow without the rates."""
     about = "" if job.counts.total is not None else "about "
     total = f"/{about}{job.rows_expected}" if job.rows_expected is not None else ""
     words = [f"{job.rows_done}{total} rows"]
     if job.counts.failed:
         words.append(f"{job.counts.failed} failed")
-    if pace.rows_per_s > 0:
+    if pace.rows_per_s > 0 and not is_narrow:
         words += [f"{pace.rows_per_s:.1f} rows/s", f"{pace.tokens_per_s:.0f} tokens/s"]
     left_s = None if job.rows_expected is None else pace.left_s(max(0, job.rows_expected - job.rows_done))
     if left_s is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -68,6 +68,9 @@ Priority = Annotated[PriorityClass, typer.Option(help="Who goes first.")]
 Window = Annotated[str, typer.Option(metavar="TIME", help="How long it may take from now: 90m, 8h, 2d.")]
 Webhook = Annotated[str | None, typer.Option(metavar="URL", help="Told when the job has ended.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything, look at the first rows, and submit nothing.")
+]
 Name = Annotated[
     str | None,
     typer.Option(metavar="KEY", help="Of a recurring run: the same name and date is the same job."),
@@ -90,11 +93,12 @@ def run(
     window: Window = "24h",
     webhook: Webhook = None,
     wait: Wait = False,
+    dry_run: DryRun = False,
     name: Name = None,
     date: Date = None,
     json: Json = False,
 ) -> None:
-    """Submit a bulk job.
+    """Submit a bulk job, or with --dry-run see what it would do.
 
     With --wait the exit code says how it went: 0 every row succeeded, 3 some rows failed, 4 the job failed,
     5 it was cancelled, 6 its window ended first. Otherwise 0 means accepted. 1 is any other trouble, 2 a
@@ -117,8 +121,12 @@ def run(
             "name": name,
             "date": day,
         }
+    given: dict[str, object] = {field: value for field, value in body.items() if value is not None}
+    if dry_run:
+        _dry_run(given, json=json)
     with open_client() as client:
-        job = _submit(client, {field: value for field, value in body.items() if value is not None})
+        with _submitting(given):
+            job = client.submit_job(given)
         if wait:
             job = _follow(client, job)
             _explain(client, job, has_template=body["template"] is not None)
@@ -182,11 +190,25 @@ def _usage_errors() -> Iterator[None]:
         raise typer.BadParameter(str(error), param_hint=error.option) from error
 
 
-def _submit(client: "Client", body: dict[str, object]) -> "RemoteJob":
+def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
+    from nightshift.cli import dry_runs
+
+    with open_client() as client, _submitting(body):
+        found = client.try_job(body)
+    if json:
+        print_json(found)
+    else:
+        typer.echo("\n".join(dry_runs.lines_of(found)))
+    raise SystemExit(dry_runs.exit_code(found))
+
+
+@contextmanager
+def _submitting(body: dict[str, object]) -> Iterator[None]:
+    """Say what to do about the usual refusals."""
     from nightshift.client import ApiError
 
     try:
-        return client.submit_job(body)
+        yield
     except ApiError as error:
         if error.code == "idempotency_key_reused":
             fail(

@@ -1,13 +1,16 @@
 """`nightshift tenants`: create, list, show, change and delete tenants, directly in the database."""
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, Final
 
 import typer
 
 from nightshift.cli.session import DataDir, Json, operator_store
 from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.errors import InvalidRequest
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.tenants.audit import Actor
+from nightshift.tenants.quotas import QUOTA_NAMES
 from nightshift.tenants.tenant import Tenant
 
 app = typer.Typer(
@@ -24,7 +27,18 @@ Ceiling = Annotated[
         show_default=False,
     ),
 ]
+QuotaOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--quota",
+        metavar="NAME=NUMBER",
+        help=f"A limit of its own, or NAME=default; may be repeated. NAME: {', '.join(QUOTA_NAMES)}.",
+        show_default=False,
+    ),
+]
 LIST_MAX = 10_000
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 @app.command()
@@ -32,6 +46,7 @@ def create(
     name: Name,
     description: Annotated[str, typer.Option(help="Who it is; shown in listings.")] = "",
     priority_ceiling: Ceiling = None,
+    quota: QuotaOptions = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -40,7 +55,7 @@ def create(
 
     with operator_store(data_dir) as store, store.transaction() as tx:
         made = Administration(tx, Actor.of_user()).create_tenant(
-            name, description, priority_ceiling or PriorityClass.INTERACTIVE
+            name, description, priority_ceiling or PriorityClass.INTERACTIVE, _quotas(quota)
         )
     _print(made, json)
 
@@ -81,16 +96,25 @@ def update(
         ),
     ] = None,
     priority_ceiling: Ceiling = None,
+    quota: QuotaOptions = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Describe a tenant otherwise, limit its priority, disable it, or enable it again."""
+    """Describe a tenant otherwise, limit its priority or what it uses, disable it, or enable it again."""
+    if (description, disabled, priority_ceiling, quota) == (None, None, None, None):
+        raise typer.BadParameter(
+            "say what to change: --description, --disable, --enable, --priority-ceiling, --quota"
+        )
     from nightshift.lifecycle.tenants import Administration
 
     with operator_store(data_dir) as store, store.transaction() as tx:
         administration = Administration(tx, Actor.of_user())
         changed = administration.update_tenant(
-            name, description=description, disabled=disabled, priority_ceiling=priority_ceiling
+            name,
+            description=description,
+            disabled=disabled,
+            priority_ceiling=priority_ceiling,
+            quotas=_quotas(quota),
         )
     _print(changed, json)
 
@@ -105,6 +129,17 @@ def delete(name: Name, data_dir: DataDir = None) -> None:
     say(f"deleted {name}")
 
 
+def _quotas(options: list[str] | None) -> dict[str, int | None]:
+    """Raises InvalidRequest."""
+    found: dict[str, int | None] = {}
+    for option in options or ():
+        name, _, value = option.partition("=")
+        if value != "default" and not _NUMBER.fullmatch(value):
+            raise InvalidRequest(f"Invalid '--quota': {option!r} is not NAME=NUMBER or NAME=default.")
+        found[name] = None if value == "default" else int(value)
+    return found
+
+
 def _print(tenant: Tenant, json: bool) -> None:
     if json:
         print_json(_as_json(tenant))
@@ -114,12 +149,13 @@ def _print(tenant: Tenant, json: bool) -> None:
 
 def _print_table(tenants: list[dict[str, Any]]) -> None:
     print_table(
-        ("NAME", "STATUS", "CEILING", "CREATED", "DISABLED", "DESCRIPTION"),
+        ("NAME", "STATUS", "CEILING", "QUOTAS", "CREATED", "DISABLED", "DESCRIPTION"),
         [
             (
                 each["name"],
                 each["status"],
                 each["priority_ceiling"],
+                ",".join(f"{name}={value}" for name, value in each["quotas"].items()),
                 each["created_at"],
                 each["disabled_at"],
                 each["description"],
@@ -137,6 +173,7 @@ def _as_json(tenant: Tenant) -> dict[str, Any]:
         "name": tenant.id,
         "status": tenant.state.value,
         "priority_ceiling": tenant.priority_ceiling.value,
+        "quotas": tenant.quotas.to_json(),
         "description": tenant.description,
         "created_at": shown(tenant.created_at),
         "disabled_at": shown(tenant.disabled_at),

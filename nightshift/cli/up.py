@@ -66,7 +66,7 @@ def up(
             param="workers",
         )
     names = tuple(model or settings.models) or (str(demo.demo_model_path()),)
-    models = tuple(checkpoints.find(name) for name in names)
+    models = tuple(checkpoints.find(name, may_download=settings.model_downloads) for name in names)
     checkpoints.check_distinct([found.reference for found in models])
     for found in models:
         if found.is_hub_id:
@@ -176,7 +176,7 @@ def _status() -> "Iterator[Status | None]":
 
 
 def _announce(site: "Embedded") -> None:
-    from nightshift.settings import ClientSettings
+    from nightshift.settings import ClientSettings, SubmissionSettings
 
     is_default = ClientSettings().base_url == site.base_url
     typer.echo(
@@ -189,7 +189,8 @@ def _announce(site: "Embedded") -> None:
                 f"  models     {', '.join(model.id for model in site.models)}",
                 f"  data       {site.data.data_dir}  (logs in logs/)",
                 f"  jobs may read and write under {', '.join(site.file_roots)}",
-                f"  webhooks may reach {', '.join((*site.webhook_cidrs, 'the public internet'))}",
+                f"  webhooks may reach {', '.join((*site.webhook_cidrs, 'the public internet'))}"
+                f" on ports {', '.join(SubmissionSettings().webhook_ports)}",
                 *(() if is_default else (f"  commands   export NIGHTSHIFT_BASE_URL={site.base_url}",)),
                 "",
                 *_curl_lines(site),

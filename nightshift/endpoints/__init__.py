@@ -11,6 +11,7 @@ from nightshift.endpoints.chat import Chat
 from nightshift.endpoints.completions import Completions
 from nightshift.endpoints.embeddings import Embeddings
 from nightshift.endpoints.endpoint import Endpoint
+from nightshift.endpoints.responses import Responses
 
 __all__ = ["Endpoint", "every", "get", "named", "register", "unregister"]
 
@@ -45,5 +46,5 @@ def named(name: str) -> Endpoint:
     raise ValueError(f"unknown endpoint {name!r}: use one of {', '.join(e.route for e in every())}")
 
 
-for _endpoint in (Chat(), Completions(), Embeddings()):
+for _endpoint in (Chat(), Completions(), Responses(), Embeddings()):
     register(_endpoint)

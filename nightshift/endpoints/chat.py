@@ -1,30 +1,26 @@
 """POST /v1/chat/completions."""
 
-import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
     field_validator,
     model_validator,
 )
 
-from nightshift.endpoints.generation import Choice, Conversation, GenerationRequest, TextEndpoint
-from nightshift.endpoints.guidance import Guidance
-from nightshift.endpoints.logprobs import Chance, Chosen, escaped, shown, token_text
+from nightshift.endpoints.answer_objects import ChatCompletionObject
+from nightshift.endpoints.choices import ChoicesEndpoint, ChoicesRequest
+from nightshift.endpoints.generation import CallingRequest, Choice, Conversation, template_role
+from nightshift.endpoints.logprobs import ALTERNATIVES_MAX, Chosen, entries
 from nightshift.endpoints.requests import Count, at_most
-from nightshift.endpoints.tools import Tools, tools_of
+from nightshift.endpoints.streams import CallPiece
+from nightshift.endpoints.tools import CALLS_MAX, arguments_of, called
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS, PriorityClass
-
-LOGPROBS_MAX: Final = 20
-CALLS_MAX: Final = 128  # in one message
 
 
 class TextPart(BaseModel):
@@ -47,12 +43,7 @@ class CalledFunction(BaseModel):
     @field_validator("arguments")
     @classmethod
     def _are_an_object(cls, value: str) -> str:
-        try:
-            is_object = isinstance(json.loads(value or "{}"), dict)
-        except (ValueError, RecursionError):
-            is_object = False
-        if not is_object:
-            raise ValueError("arguments must be a JSON object, as text")
+        arguments_of(value)
         return value
 
 
@@ -66,9 +57,7 @@ class ToolCall(BaseModel):
     @property
     def for_template(self) -> JsonObject:
         """Templates write the arguments themselves, so they get them as an object."""
-        arguments = json.loads(self.function.arguments or "{}")
-        function = {"name": self.function.name, "arguments": arguments}
-        return {"id": self.id, "type": self.type, "function": function}
+        return called(self.id, self.function.name, arguments_of(self.function.arguments))
 
 
 class ChatMessage(BaseModel):
@@ -94,9 +83,7 @@ class ChatMessage(BaseModel):
 
     @property
     def for_template(self) -> JsonObject:
-        """OpenAI renamed `system` to `developer`."""
-        message: JsonObject = {"role": "system" if self.role == "developer" else self.role}
-        message["content"] = self.text
+        message: JsonObject = {"role": template_role(self.role), "content": self.text}
         if self.tool_calls:
             message["tool_calls"] = [call.for_template for call in self.tool_calls]
         if self.role == "tool":
@@ -111,37 +98,13 @@ class ChatMessage(BaseModel):
         return self.content
 
 
-class ChatRequest(GenerationRequest):
+class ChatRequest(ChoicesRequest, CallingRequest):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX, strict=True)] | None = None
-    tools: list[JsonObject] | None = None
-    tool_choice: str | JsonObject | None = None
-    parallel_tool_calls: bool | None = None
-
-    _callable: Tools | None = PrivateAttr(default=None)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _read_tools(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        tools = tools_of(data) if isinstance(data, dict) else None
-        request = handler(data)
-        if tools is not None and request._guidance is not None:
-            field = request._guidance.field
-            raise InvalidRequest(f"'{field}' and 'tools' cannot be used together.", param=field)
-        request._callable = tools
-        return request
-
-    @property
-    def callable_tools(self) -> Tools | None:
-        return self._callable
-
-    @property
-    def guidance(self) -> Guidance | None:
-        return self._callable.guidance if self._callable is not None else super().guidance
+    top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
 
     @model_validator(mode="after")
     def _logprobs_first(self) -> "ChatRequest":
@@ -164,17 +127,17 @@ class ChatRequest(GenerationRequest):
         return {"max_completion_tokens": self.max_completion_tokens, **super().output_limits}
 
     @property
-    def prompt_given(self) -> Conversation:
-        tools = self._callable.given if self._callable is not None else ()
-        return Conversation([message.for_template for message in self.messages], tools)
+    def prompts_given(self) -> list[Conversation]:
+        return [Conversation([message.for_template for message in self.messages], self.tools_shown)]
 
 
-class Chat(TextEndpoint):
+class Chat(ChoicesEndpoint):
     route = "/v1/chat/completions"
     name = "chat"
     operation = "create_chat_completion"
     summary = "Answer a conversation"
     request_type = ChatRequest
+    answer_type = ChatCompletionObject
     prompt_field = "messages"
     id_prefix = "chatcmpl-"
     object_name = "chat.completion"
@@ -212,26 +175,18 @@ class Chat(TextEndpoint):
     def chunk_closing(self) -> JsonObject:
         return {"delta": {}}
 
-    def chunk_calls(self, choice: JsonObject) -> Sequence[JsonObject]:
-        """Of each call first its name, then its arguments, as OpenAI streams them."""
+    def chunk_call(self, piece: CallPiece, id: str) -> Sequence[JsonObject]:
+        """First the call's name, then its arguments, as OpenAI streams them."""
         deltas: list[JsonObject] = []
-        for index, call in enumerate(choice["message"].get("tool_calls", ())):
-            named = {"name": call["function"]["name"], "arguments": ""}
-            deltas.append({"index": index, "id": call["id"], "type": "function", "function": named})
-            deltas.append({"index": index, "function": {"arguments": call["function"]["arguments"]}})
+        if piece.is_first:
+            named = {"name": piece.name, "arguments": ""}
+            deltas.append({"index": piece.index, "id": id, "type": "function", "function": named})
+        if piece.arguments:
+            deltas.append({"index": piece.index, "function": {"arguments": piece.arguments}})
         return [{"delta": {"tool_calls": [delta]}} for delta in deltas]
 
     def chunk_extras(self) -> JsonObject:
         return {"system_fingerprint": None}
 
     def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
-        content = [
-            _entry(each.chance) | {"top_logprobs": [_entry(other) for other in each.top]} for each in chosen
-        ]
-        return {"content": content, "refusal": None}
-
-
-def _entry(chance: Chance) -> JsonObject:
-    text = token_text(chance.token)
-    said = escaped(chance.token) if text is None else text
-    return {"token": said, "logprob": shown(chance.logprob), "bytes": list(chance.token)}
+        return {"content": entries(chosen), "refusal": None}

@@ -1,23 +1,72 @@
 """POST /v1/completions."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
-from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
+from nightshift.endpoints.answer_objects import CompletionObject
+from nightshift.endpoints.choices import CHOICES_MAX, ChoicesEndpoint, ChoicesRequest
+from nightshift.endpoints.generation import Choice
 from nightshift.endpoints.logprobs import Chosen, escaped, shown, token_text
+from nightshift.endpoints.requests import invalid_type, invalid_value, missing
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 
 LOGPROBS_MAX: Final = 5
 DEFAULT_MAX_TOKENS: Final = 16  # as at OpenAI
+_TOKENS: Final[JsonObject] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 
 
-class CompletionRequest(GenerationRequest):
-    """POST /v1/completions. One prompt a request: text, or token ids."""
+Prompts = Annotated[
+    Any,  # checked by `prompts_of`
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": CHOICES_MAX},
+                _TOKENS,
+                {"type": "array", "items": _TOKENS, "minItems": 1, "maxItems": CHOICES_MAX},
+            ]
+        }
+    ),
+]
 
-    prompt: str | Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
+
+def prompts_of(value: object) -> list[str | list[int]]:
+    """A text, token ids, or a list of either. Raises InvalidRequest naming the first wrong one."""
+    if value is None:
+        raise missing("prompt")
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise invalid_type("prompt", "a string or an array", value)
+    if not value or not isinstance(value[0], str | list):
+        return [_tokens(value, "prompt")]
+    if len(value) > CHOICES_MAX:
+        raise invalid_value("prompt", f"at most {CHOICES_MAX} prompts, got {len(value)}")
+    return [_prompt(prompt, f"prompt[{index}]") for index, prompt in enumerate(value)]
+
+
+def _prompt(value: object, at: str) -> str | list[int]:
+    if isinstance(value, str | list):
+        return value if isinstance(value, str) else _tokens(value, at)
+    raise invalid_type(at, "a string or an array", value)
+
+
+def _tokens(ids: list[Any], at: str) -> list[int]:
+    if not ids:
+        raise invalid_value(at, "the prompt has no tokens")
+    wrong = next((n for n, id in enumerate(ids) if type(id) is not int or id < 0), None)
+    if wrong is not None:
+        raise invalid_value(f"{at}[{wrong}]", "a token id must be an integer of at least 0")
+    return ids
+
+
+class CompletionRequest(ChoicesRequest):
+    """POST /v1/completions."""
+
+    prompt: Prompts
     logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX, strict=True)] | None = None
 
     also_unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -37,30 +86,37 @@ class CompletionRequest(GenerationRequest):
 
     @field_validator("prompt", mode="before")
     @classmethod
-    def _one_prompt(cls, value: object) -> object:
-        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-            return value[0]
-        if isinstance(value, list) and any(isinstance(item, str | list) for item in value):
-            raise ValueError("several prompts in one request are not supported; send one request each")
-        if value == []:
-            raise ValueError("the prompt has no tokens")
-        return value
+    def _prompts(cls, value: object) -> list[str | list[int]]:
+        return prompts_of(value)
+
+    @model_validator(mode="after")
+    def _few_choices(self) -> Self:
+        if self.num_choices > CHOICES_MAX:
+            raise invalid_value(
+                "n", f"{self.n} for each of {self.num_prompts} prompts are more than {CHOICES_MAX} choices"
+            )
+        return self
 
     @property
     def output_tokens_max(self) -> int | None:
         return self.max_tokens or DEFAULT_MAX_TOKENS
 
     @property
-    def prompt_given(self) -> str | list[int]:
-        return self.prompt
+    def prompts_given(self) -> list[str | list[int]]:
+        return [*self.prompt]
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.prompt)
 
 
-class Completions(TextEndpoint):
+class Completions(ChoicesEndpoint):
     route = "/v1/completions"
     name = "completions"
     operation = "create_completion"
     summary = "Continue a text"
     request_type = CompletionRequest
+    answer_type = CompletionObject
     prompt_field = "prompt"
     id_prefix = "cmpl-"
     object_name = "text_completion"

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import field_validator
 
+from nightshift.endpoints.answer_objects import EmbeddingList
 from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.endpoint import Cells, ColumnType
 from nightshift.endpoints.requests import ModelRequest
@@ -44,6 +45,7 @@ class Embeddings(EncoderEndpoint):
     operation = "create_embeddings"
     summary = "Turn texts into vectors"
     request_type = EmbeddingRequest
+    answer_type = EmbeddingList
     input_field = "input"
     columns: Mapping[str, ColumnType] = {"embedding": ColumnType.FLOATS}
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from nightshift.endpoints.requests import ModelRequest, invalid_request
 from nightshift.fleet.models import ModelKind
@@ -61,6 +61,11 @@ class Endpoint(ABC):
     @abstractmethod
     def request_type(self) -> type[ModelRequest]:
         """What a request may say."""
+
+    @property
+    def answer_type(self) -> type[BaseModel] | None:
+        """What an answer's body says, for the OpenAPI document."""
+        return None
 
     @property
     @abstractmethod

@@ -15,20 +15,18 @@ from pydantic import (
     model_validator,
 )
 
-from nightshift.endpoints.answers import answer_usage
-from nightshift.endpoints.endpoint import Cells, ColumnType, Endpoint
-from nightshift.endpoints.guidance import Guidance, guidance_of
+from nightshift.endpoints.endpoint import ColumnType, Endpoint
+from nightshift.endpoints.guidance import Guidance, GuidanceFields, guidance_of
 from nightshift.endpoints.logprobs import Chosen
-from nightshift.endpoints.requests import Count, ModelRequest, at_most, null_means
-from nightshift.endpoints.tools import Tools
+from nightshift.endpoints.requests import ModelRequest, at_most, null_means, unsupported
+from nightshift.endpoints.streams import AnswerEvents, AnswerHead, Piece
+from nightshift.endpoints.tools import Tools, tools_of
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject, Usage
-from nightshift.jobs.priorities import PriorityClass
 
 STOP_STRINGS_MAX: Final = 4
 LOGIT_BIAS_MAX: Final = 1024
-CHOICES_MAX: Final = 128
 SEED_MAX: Final = 2**63 - 1
 
 
@@ -41,6 +39,11 @@ class Conversation:
 
 
 Prompt = Conversation | str | list[int]  # or text, or token ids
+
+
+def template_role(role: str) -> str:
+    """As chat templates call it: OpenAI renamed `system` to `developer`."""
+    return "system" if role == "developer" else role
 
 
 def prompt_chars(prompt: Prompt) -> int:
@@ -70,14 +73,12 @@ def _one_or_many(value: object) -> object:
 
 
 class StreamOptions(BaseModel):
-    include_usage: bool = False
+    """An endpoint's own ones."""
 
 
 class GenerationRequest(ModelRequest):
     """What every request for text has: how to sample, when to stop."""
 
-    max_tokens: Count | None = None
-    n: Annotated[int, Field(ge=1, le=CHOICES_MAX, strict=True)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
@@ -94,7 +95,6 @@ class GenerationRequest(ModelRequest):
     ignore_eos: Annotated[bool, null_means(False)] = False
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    response_format: JsonObject | None = None
     guided_json: JsonObject | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
@@ -103,13 +103,15 @@ class GenerationRequest(ModelRequest):
 
     also_unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {}
     """Parameters that only other endpoints have, with their neutral values."""
+    own_guidance: ClassVar[GuidanceFields] = {}
+    """The endpoint's own parameters for the form of an answer."""
 
     _guidance: Guidance | None = PrivateAttr(default=None)
 
     @model_validator(mode="wrap")
     @classmethod
     def _read_guidance(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        guidance = guidance_of(data) if isinstance(data, dict) else None
+        guidance = guidance_of(data, cls.own_guidance) if isinstance(data, dict) else None
         request = handler(data)
         request._guidance = guidance
         return request
@@ -127,11 +129,7 @@ class GenerationRequest(ModelRequest):
         if isinstance(data, dict):
             for name, harmless in (_UNSUPPORTED | cls.also_unsupported).items():
                 if data.get(name) is not None and data[name] not in harmless:
-                    raise InvalidRequest(
-                        f"'{name}' is not supported by this service.",
-                        param=name,
-                        code="unsupported_parameter",
-                    )
+                    raise unsupported(name)
         return data
 
     @model_validator(mode="after")
@@ -148,10 +146,6 @@ class GenerationRequest(ModelRequest):
         return bool(self.stream)
 
     @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
-
-    @property
     def guidance(self) -> Guidance | None:
         """What the answer must be; None: any text."""
         return self._guidance
@@ -162,17 +156,17 @@ class GenerationRequest(ModelRequest):
         return None
 
     @property
-    def num_choices(self) -> int:
-        return self.n or 1
+    @abstractmethod
+    def prompts_given(self) -> Sequence[Prompt]:
+        """The prompts to continue or answer: at least one."""
 
     @property
-    @abstractmethod
-    def prompt_given(self) -> Prompt:
-        """The prompt to continue or answer."""
+    def num_prompts(self) -> int:
+        return 1
 
     @property
     def text_chars(self) -> int:
-        return prompt_chars(self.prompt_given)
+        return sum(map(prompt_chars, self.prompts_given))
 
     @property
     @abstractmethod
@@ -180,14 +174,53 @@ class GenerationRequest(ModelRequest):
         """Alternatives per token's log-probability; None: no log-probabilities."""
 
     @property
+    @abstractmethod
     def output_tokens_max(self) -> int | None:
         """The most tokens to generate; None: up to the context's end."""
-        return self.max_tokens
 
     @property
+    @abstractmethod
     def output_limits(self) -> dict[str, int | None]:
         """The limits on generated tokens as they were given, by field."""
-        return {"max_tokens": self.max_tokens}
+
+
+class CallingRequest(GenerationRequest):
+    """What every request has whose answer may call tools."""
+
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = None
+
+    _callable: Tools | None = PrivateAttr(default=None)
+
+    @classmethod
+    def read_tools(cls, data: JsonObject) -> Tools | None:
+        """What a body offers. Raises InvalidRequest."""
+        return tools_of(data)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_tools(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        tools = cls.read_tools(data) if isinstance(data, dict) else None
+        request = handler(data)
+        if tools is not None and request._guidance is not None:
+            field = request._guidance.field
+            raise InvalidRequest(f"'{field}' and 'tools' cannot be used together.", param=field)
+        request._callable = tools
+        return request
+
+    @property
+    def callable_tools(self) -> Tools | None:
+        return self._callable
+
+    @property
+    def tools_shown(self) -> Sequence[JsonObject]:
+        """To the model."""
+        return self._callable.given if self._callable is not None else ()
+
+    @property
+    def guidance(self) -> Guidance | None:
+        return self._callable.guidance if self._callable is not None else super().guidance
 
 
 # Known but unsupported parameters, with their neutral values.
@@ -225,87 +258,38 @@ class TextEndpoint(Endpoint):
     def prompt_field(self) -> str:
         """The field named in errors about the prompt."""
 
+    def prompt_place(self, request: GenerationRequest, prompt: int) -> str:
+        """What errors about one of a request's prompts name."""
+        return self.prompt_field if request.num_prompts == 1 else f"{self.prompt_field}[{prompt}]"
+
     @property
     @abstractmethod
     def id_prefix(self) -> str:
         """The prefix of an answer's id, such as `chatcmpl-`."""
 
-    @property
-    @abstractmethod
-    def object_name(self) -> str:
-        """An answer's `object`, such as `chat.completion`."""
-
-    @property
-    @abstractmethod
-    def chunk_object_name(self) -> str:
-        """A stream event's `object`, such as `chat.completion.chunk`."""
-
-    @abstractmethod
-    def choice_json(self, choice: Choice) -> JsonObject:
-        """A choice's fields, without its number, log-probabilities and finish reason."""
-
-    @abstractmethod
-    def choice_text(self, choice: JsonObject) -> str:
-        """A choice's text, the reverse of `choice_json`."""
-
-    @abstractmethod
-    def chunk_opening(self) -> JsonObject | None:
-        """A streamed choice's fields before any text; None: it begins with text."""
-
-    @abstractmethod
-    def chunk_delta(self, text: str) -> JsonObject:
-        """A streamed choice's fields for new text."""
-
-    @abstractmethod
-    def chunk_closing(self) -> JsonObject:
-        """A streamed choice's last fields."""
-
-    def chunk_calls(self, choice: JsonObject) -> Sequence[JsonObject]:
-        """The fields of the events for an answer's choice that calls tools, one event each."""
-        return ()
-
     @abstractmethod
     def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
         """A choice's log-probabilities; each list has an entry per token."""
 
-    def answer_extras(self, priority: PriorityClass) -> JsonObject:
-        """An answer's further fields."""
-        return {}
-
-    def chunk_extras(self) -> JsonObject:
-        """A stream event's further fields."""
-        return {}
-
+    @abstractmethod
     def answer(
         self,
-        request: ModelRequest,
+        request: GenerationRequest,
+        head: AnswerHead,
         *,
-        id: str,
-        created_s: int,
         choices: Sequence[Choice],
         usage: Usage,
-        priority: PriorityClass,
     ) -> JsonObject:
-        """An answer's body. `created_s` is Unix time, `priority` the class that the request was run in."""
-        return {
-            "id": id,
-            "object": self.object_name,
-            "created": created_s,
-            "model": request.model,
-            "choices": [
-                {
-                    "index": index,
-                    **self.choice_json(choice),
-                    "logprobs": choice.logprobs,
-                    "finish_reason": choice.finish_reason,
-                }
-                for index, choice in enumerate(choices)
-            ],
-            "usage": answer_usage(usage),
-            **self.answer_extras(priority),
-        }
+        """An answer's body."""
 
-    def cells(self, body: JsonObject) -> Cells:
-        """The first choice's text; the body has the rest."""
-        choices = body.get("choices")
-        return Cells({"text": self.choice_text(choices[0]) if choices else None}, is_complete=False)
+    @abstractmethod
+    def pieces(self, answer: JsonObject) -> Sequence[Piece]:
+        """The text of each choice of an answer's body."""
+
+    @abstractmethod
+    def calls(self, answer: JsonObject) -> Sequence[Sequence[JsonObject]]:
+        """The calls of each choice of an answer's body, as chats show them."""
+
+    @abstractmethod
+    def events(self, request: GenerationRequest, head: AnswerHead) -> AnswerEvents:
+        """For a streamed answer."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from nightshift.endpoints.requests import invalid_value, missing, unsupported
 from nightshift.endpoints.schemas import SCHEMA_BYTES_MAX, check_schema
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
@@ -28,14 +29,18 @@ class Guidance:
     field: str  # of the request, to be named in errors
 
 
-def guidance_of(data: JsonObject) -> Guidance | None:
-    """What the fields of a request ask for together; None: any text.
+GuidanceFields = dict[str, Callable[[object, str], Guidance | None]]
+"""Fields of requests, and how each is read: its value, and its name."""
+
+
+def guidance_of(data: JsonObject, own: GuidanceFields) -> Guidance | None:
+    """What the fields of a request, the endpoint's own ones too, ask for together; None: any text.
 
     Raises InvalidRequest naming the place of the first error.
     """
     asked = [
         guidance
-        for name, read in _FIELDS.items()
+        for name, read in (own | _FIELDS).items()
         if data.get(name) is not None and (guidance := read(data[name], name)) is not None
     ]
     if len(asked) > 1:
@@ -44,23 +49,31 @@ def guidance_of(data: JsonObject) -> Guidance | None:
     return asked[0] if asked else None
 
 
-def _response_format(value: object, field: str) -> Guidance | None:
+def read_format(value: object, at: str, *, nested: str | None = None) -> Guidance | None:
+    """One of OpenAI's formats. Raises InvalidRequest.
+
+    `nested`: the field that has a schema and its name; None: they are beside the type.
+    """
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(value, dict) or kind not in ("text", "json_object", "json_schema"):
-        raise _invalid(f"{field}.type", "must be one of text, json_object, json_schema")
+        raise invalid_value(f"{at}.type", "must be one of text, json_object, json_schema")
     if kind == "text":
         return None
     if kind == "json_object":
-        return Guidance("json_schema", ANY_OBJECT, field)
-    given, at = value.get("json_schema"), f"{field}.json_schema"
+        return Guidance("json_schema", ANY_OBJECT, at)
+    if nested is None:
+        return _named_schema(value, at, at)
+    given, place = value.get(nested), f"{at}.{nested}"
     if not isinstance(given, dict):
-        raise InvalidRequest(
-            f"Missing required parameter: '{at}'.", param=at, code="missing_required_parameter"
-        )
+        raise missing(place)
+    return _named_schema(given, place, at)
+
+
+def _named_schema(given: JsonObject, at: str, field: str) -> Guidance:
     if not isinstance(given.get("name"), str) or not SCHEMA_NAME.fullmatch(given["name"]):
-        raise _invalid(f"{at}.name", "must be 1 to 64 letters, digits, '_' or '-'")
+        raise invalid_value(f"{at}.name", "must be 1 to 64 letters, digits, '_' or '-'")
     if not isinstance(given.get("strict"), bool | None):
-        raise _invalid(f"{at}.strict", "must be true or false")
+        raise invalid_value(f"{at}.strict", "must be true or false")
     return _schema(given.get("schema", {}), f"{at}.schema", field)
 
 
@@ -78,28 +91,27 @@ def _guided_grammar(value: object, field: str) -> Guidance:
 
 def _guided_choice(value: object, field: str) -> Guidance:
     if not isinstance(value, list) or not 0 < len(value) <= CHOICES_MAX:
-        raise _invalid(field, f"must be a list of 1 to {CHOICES_MAX} strings")
+        raise invalid_value(field, f"must be a list of 1 to {CHOICES_MAX} strings")
     for index, choice in enumerate(value):
         if not isinstance(choice, str) or not choice:
-            raise _invalid(f"{field}[{index}]", "must be a string that is not empty")
+            raise invalid_value(f"{field}[{index}]", "must be a string that is not empty")
     text = json.dumps(value)
     if len(text) > SCHEMA_BYTES_MAX:
-        raise _invalid(field, f"choices of {len(text)} bytes are too large; the limit is {SCHEMA_BYTES_MAX}")
+        raise invalid_value(
+            field, f"choices of {len(text)} bytes are too large; the limit is {SCHEMA_BYTES_MAX}"
+        )
     return Guidance("choice", text, field)
 
 
 def _structured_outputs(value: object, field: str) -> Guidance | None:
     if not isinstance(value, dict):
-        raise _invalid(field, "must be an object")
+        raise invalid_value(field, "must be an object")
     given = {name: part for name, part in value.items() if part is not None and part is not False}
     for name in given:
         if name not in _STRUCTURED:
-            at = f"{field}.{name}"
-            raise InvalidRequest(
-                f"'{at}' is not supported by this service.", param=at, code="unsupported_parameter"
-            )
+            raise unsupported(f"{field}.{name}")
     if len(given) > 1:
-        raise _invalid(field, f"only one of {', '.join(_STRUCTURED)} can be asked for")
+        raise invalid_value(field, f"only one of {', '.join(_STRUCTURED)} can be asked for")
     for name, part in given.items():
         return _STRUCTURED[name](part, f"{field}.{name}")
     return None
@@ -107,30 +119,29 @@ def _structured_outputs(value: object, field: str) -> Guidance | None:
 
 def _json_object(value: object, field: str) -> Guidance:
     if value is not True:
-        raise _invalid(field, "must be true or false")
+        raise invalid_value(field, "must be true or false")
     return Guidance("json_schema", ANY_OBJECT, field)
 
 
 def _schema(value: object, at: str, field: str) -> Guidance:
     if isinstance(value, str):
         if len(value) > SCHEMA_BYTES_MAX:
-            raise _invalid(at, f"a schema of {len(value)} characters is too large")
+            raise invalid_value(at, f"a schema of {len(value)} characters is too large")
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise _invalid(at, f"is no JSON: {error}") from error
+            raise invalid_value(at, f"is no JSON: {error}") from error
     check_schema(value, at)
     return Guidance("json_schema", json.dumps(value), field)
 
 
 def _text(value: object, field: str, chars_max: int) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= chars_max:
-        raise _invalid(field, f"must be a string of 1 to {chars_max} characters")
+        raise invalid_value(field, f"must be a string of 1 to {chars_max} characters")
     return value
 
 
-_FIELDS: Final[Mapping[str, Callable[[object, str], Guidance | None]]] = {
-    "response_format": _response_format,
+_FIELDS: Final[GuidanceFields] = {
     "guided_json": _guided_json,
     "guided_regex": _guided_regex,
     "guided_choice": _guided_choice,
@@ -145,7 +156,3 @@ _STRUCTURED: Final[Mapping[str, Callable[[Any, str], Guidance]]] = {
     "grammar": _guided_grammar,
     "json_object": _json_object,
 }
-
-
-def _invalid(path: str, what: str) -> InvalidRequest:
-    return InvalidRequest(f"Invalid '{path}': {what}.", param=path, code="invalid_value")

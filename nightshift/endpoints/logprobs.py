@@ -9,6 +9,7 @@ from typing import Final
 
 from nightshift.jobs import JsonObject
 
+ALTERNATIVES_MAX: Final = 20  # of a token, in a conversation's answer
 LOGPROB_MIN: Final = -9999.0  # OpenAI's value for probability 0
 
 
@@ -54,3 +55,14 @@ def escaped(token: bytes) -> str:
 
 def shown(logprob: float) -> float:
     return max(logprob, LOGPROB_MIN)
+
+
+def entries(chosen: Sequence[Chosen]) -> list[JsonObject]:
+    """Tokens as answers to conversations show them."""
+    return [_entry(each.chance) | {"top_logprobs": [_entry(other) for other in each.top]} for each in chosen]
+
+
+def _entry(chance: Chance) -> JsonObject:
+    text = token_text(chance.token)
+    said = escaped(chance.token) if text is None else text
+    return {"token": said, "logprob": shown(chance.logprob), "bytes": list(chance.token)}

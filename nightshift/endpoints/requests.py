@@ -36,6 +36,14 @@ def null_means(default: object) -> BeforeValidator:
     return BeforeValidator(lambda value: default if value is None else value)
 
 
+METADATA_PAIRS_MAX: Final = 16
+
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    at_most(METADATA_PAIRS_MAX),
+]
+
+
 class ModelRequest(BaseModel):
     """What every request to a model has."""
 
@@ -68,17 +76,34 @@ class ModelRequest(BaseModel):
 
     @property
     def num_choices(self) -> int:
-        """The number of answers to the one input."""
+        """The number of answers to its input."""
         return 1
 
     @property
     def streams(self) -> bool:
         return False
 
-    @property
-    def include_usage(self) -> bool:
-        """Whether a streamed answer ends with its token counts."""
-        return False
+
+def invalid_value(path: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid '{path}': {what}.", param=path, code="invalid_value")
+
+
+def invalid_type(path: str, expected: str, value: object) -> InvalidRequest:
+    """OpenAI's sentence. `expected` has its article, such as "a string"."""
+    message = f"Invalid type for '{path}': expected {expected}, but got {_kind_of(value)} instead."
+    return InvalidRequest(message, param=path, code="invalid_type")
+
+
+def missing(path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter"
+    )
+
+
+def unsupported(path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"'{path}' is not supported by this service.", param=path, code="unsupported_parameter"
+    )
 
 
 def invalid_request(error: ValidationError) -> InvalidRequest:
@@ -91,12 +116,9 @@ def invalid_request(error: ValidationError) -> InvalidRequest:
     code = _CODES.get(first["type"], "invalid_value")
     message = first["msg"].removeprefix("Value error, ")
     if code == "missing_required_parameter":
-        return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code=code)
+        return missing(param)
     if param and first["type"] in _EXPECTED:  # OpenAI's sentence
-        expected, got = _EXPECTED[first["type"]], _kind_of(first["input"])
-        return InvalidRequest(
-            f"Invalid type for '{param}': expected {expected}, but got {got} instead.", param=param, code=code
-        )
+        return invalid_type(param, _EXPECTED[first["type"]], first["input"])
     return InvalidRequest(
         f"Invalid '{param}': {message}." if param else message, param=param or None, code=code
     )

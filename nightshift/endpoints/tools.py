@@ -1,4 +1,4 @@
-"""Tools: what a request offers, the grammar that a call has to be in, and the calls of an answer.
+"""Tools: what a request offers, and the grammar that a call has to be in. Answers are read in `calls.py`.
 
 A call is text in the form of the Hermes and Qwen families. A model of another family is held to it where it
 must call:
@@ -8,7 +8,6 @@ must call:
     </tool_call>
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -16,17 +15,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nightshift.endpoints.guidance import Guidance
+from nightshift.endpoints.requests import invalid_value, missing
 from nightshift.endpoints.schemas import SCHEMA_BYTES_MAX, check_schema, size_of
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
+from nightshift.rows.containers import TOO_MANY, has_too_many_entries
 
 TOOLS_MAX: Final = 128
+CALLS_MAX: Final = 128  # in one message
 TOOLS_BYTES_MAX: Final = 4 * SCHEMA_BYTES_MAX
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 BEGIN: Final = "<tool_call>"
 END: Final = "</tool_call>"
 ANY_OBJECT: Final[JsonObject] = {"type": "object"}
-SPACES_DROPPED_MAX: Final = 1024  # before the first call, where there is no other content
+NAMED_CHARS_MAX: Final = 64  # of an unknown function in a message
 WHITESPACE: Final = r"[ \n\r\t]{1,32}"
 
 
@@ -58,105 +60,43 @@ class Tools:
         return [tool for tool in self.given if tool["function"]["name"] in self.callable]
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """An answer's text, taken apart."""
+def tools_of(data: JsonObject, *, is_flat: bool = False) -> Tools | None:
+    """What a request offers; None: no tools, or none that may be called. Raises InvalidRequest.
 
-    content: str
-    calls: Sequence[tuple[str, JsonObject]] = ()
-    """Names and arguments."""
-
-
-def tools_of(data: JsonObject) -> Tools | None:
-    """What a request offers; None: no tools, or none that may be called. Raises InvalidRequest."""
+    A flat tool has the fields of its function beside its type, as in OpenAI's Responses.
+    """
     given, choice, parallel = (data.get(name) for name in ("tools", "tool_choice", "parallel_tool_calls"))
     if not isinstance(parallel, bool | None):
-        raise _invalid("parallel_tool_calls", "must be true or false")
+        raise invalid_value("parallel_tool_calls", "must be true or false")
     if given is None or given == []:
         for name in ("tool_choice", "parallel_tool_calls"):
             if data.get(name) is not None:
-                raise _invalid(name, f"'{name}' is only allowed when 'tools' are specified")
+                raise invalid_value(name, f"'{name}' is only allowed when 'tools' are specified")
         return None
-    names = _check_tools(given)
+    names = _check_tools(given, is_flat)
     if choice == "none":
         return None
-    chosen = _chosen(choice, names)
-    must_call = choice not in (None, "auto")
-    return Tools(given, [chosen] if chosen else names, must_call, parallel is not False and not chosen)
+    chosen = _chosen(choice, names, is_flat)
+    shown = [_nested(tool) for tool in given] if is_flat else given
+    return Tools(shown, chosen.names, chosen.must_call, parallel is not False and not chosen.is_one)
 
 
-def read_calls(text: str, tools: Tools) -> Said:
-    """Content and calls of an answer's text; all is content where a call is not whole or not to a tool."""
-    content, *rest = text.split(BEGIN, 1)
-    if not rest:
-        return Said(text)
-    calls: list[tuple[str, JsonObject]] = []
-    at, decoder = len(content), json.JSONDecoder()
-    while at >= 0:
-        start = _after_spaces(text, at + len(BEGIN))
-        try:
-            call, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            return Said(text)
-        is_call = isinstance(call, dict) and isinstance(call.get("arguments"), dict)
-        if not is_call or call.get("name") not in tools.callable:
-            return Said(text)
-        if not text.startswith(END, _after_spaces(text, end)):
-            return Said(text)
-        calls.append((call["name"], call["arguments"]))
-        at = text.find(BEGIN, end)
-    return Said("" if _is_blank(content) else content, calls if tools.is_parallel else calls[:1])
+def arguments_of(text: str) -> JsonObject:
+    """Of a call. Raises ValueError, which says what they must be."""
+    if has_too_many_entries(text.encode(errors="replace")):
+        raise ValueError(f"arguments may not have {TOO_MANY}")
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise ValueError("arguments must be a JSON object, as text")
+    return arguments
 
 
-def call_json(call: tuple[str, JsonObject], answer_id: str, choice: int, index: int) -> JsonObject:
-    """A call as the API shows it; its id is the same at every attempt."""
-    name, arguments = call
-    digest = hashlib.sha256(f"{answer_id}/{choice}/{index}".encode()).hexdigest()
-    said = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
-    return {"id": f"call_{digest[:24]}", "type": "function", "function": said}
-
-
-class ContentStream:
-    """Passes on the text before an answer's first call, as it comes.
-
-    Once all has come, what was passed on is the beginning of the answer's content.
-    """
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._has_begun = False  # with something other than white space
-        self._calls = False
-
-    def push(self, text: str) -> str:
-        """Text that is certainly content."""
-        if self._calls:
-            return ""
-        self._held += text
-        before, begin, _ = self._held.partition(BEGIN)
-        self._calls = bool(begin)
-        kept = 0 if begin else _beginning_at_end(before)
-        sure = before[: len(before) - kept]
-        if not self._has_begun and _is_blank(sure):
-            return ""
-        self._has_begun = True
-        self._held = before[len(sure) :]
-        return sure
-
-
-def _is_blank(content: str) -> bool:
-    return len(content) <= SPACES_DROPPED_MAX and not content.strip()
-
-
-def _beginning_at_end(text: str) -> int:
-    """How many of the last characters may be the beginning of a call."""
-    longest = min(len(BEGIN) - 1, len(text))
-    return next((n for n in range(longest, 0, -1) if BEGIN.startswith(text[-n:])), 0)
-
-
-def _after_spaces(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
+def called(id: str, name: str, arguments: JsonObject) -> JsonObject:
+    """A call of an earlier answer for chat templates: they write the arguments themselves."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _rules(number: int, function: JsonObject) -> tuple[str, str]:
@@ -178,52 +118,111 @@ def _arguments_schema(function: JsonObject) -> JsonObject:
     return parameters | {"type": "object"}
 
 
-def _check_tools(given: Any) -> list[str]:
+def _check_tools(given: Any, is_flat: bool) -> list[str]:
     """Their names."""
     if not isinstance(given, list) or len(given) > TOOLS_MAX:
-        raise _invalid("tools", f"must be a list of at most {TOOLS_MAX} tools")
+        raise invalid_value("tools", f"must be a list of at most {TOOLS_MAX} tools")
     if size_of(given, "tools") > TOOLS_BYTES_MAX:
-        raise _invalid("tools", f"tools may have {TOOLS_BYTES_MAX} bytes together")
-    names = [_check_tool(tool, f"tools[{index}]") for index, tool in enumerate(given)]
+        raise invalid_value("tools", f"tools may have {TOOLS_BYTES_MAX} bytes together")
+    names = [_check_tool(tool, f"tools[{index}]", is_flat) for index, tool in enumerate(given)]
     twice = next((name for n, name in enumerate(names) if name in names[:n]), None)
     if twice is not None:
-        raise _invalid("tools", f"there are two functions with the name '{twice}'")
+        raise invalid_value("tools", f"there are two functions with the name '{twice}'")
     return names
 
 
-def _check_tool(tool: Any, at: str) -> str:
-    if not isinstance(tool, dict) or tool.get("type") != "function":
-        raise _invalid(f"{at}.type", "must be 'function'")
-    function = tool.get("function")
+def _check_tool(tool: Any, at: str, is_flat: bool) -> str:
+    """Its name."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if isinstance(kind, str) and kind != "function":
+        raise InvalidRequest(
+            f"Invalid '{at}.type': tools of type '{kind}' are not supported; use 'function'.",
+            param=f"{at}.type",
+            code="unsupported_parameter",
+        )
+    if not isinstance(tool, dict) or kind != "function":
+        raise invalid_value(f"{at}.type", "must be 'function'")
+    return _check_function(tool, at) if is_flat else _check_function(tool.get("function"), f"{at}.function")
+
+
+def _check_function(function: Any, at: str) -> str:
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(function, dict) or not isinstance(name, str) or not NAME.fullmatch(name):
-        raise _invalid(f"{at}.function.name", "must be 1 to 64 letters, digits, '_' or '-'")
+        raise invalid_value(f"{at}.name", "must be 1 to 64 letters, digits, '_' or '-'")
     if not isinstance(function.get("description"), str | None):
-        raise _invalid(f"{at}.function.description", "must be a string")
+        raise invalid_value(f"{at}.description", "must be a string")
     if not isinstance(function.get("strict"), bool | None):
-        raise _invalid(f"{at}.function.strict", "must be true or false")
+        raise invalid_value(f"{at}.strict", "must be true or false")
     parameters = function.get("parameters")
     if not isinstance(parameters, dict | None):
-        raise _invalid(f"{at}.function.parameters", "a schema must be an object")
+        raise invalid_value(f"{at}.parameters", "a schema must be an object")
     if function.get("strict") and parameters is not None:
-        check_schema(parameters, f"{at}.function.parameters")
+        check_schema(parameters, f"{at}.parameters")
         if parameters.get("type", "object") != "object":
-            raise _invalid(f"{at}.function.parameters.type", "must be 'object'")
+            raise invalid_value(f"{at}.parameters.type", "must be 'object'")
     return name
 
 
-def _chosen(choice: Any, names: Sequence[str]) -> str | None:
-    """The one function that is to be called; None: any of them."""
+def _nested(tool: JsonObject) -> JsonObject:
+    """A flat tool as chat templates know it."""
+    given = {name: tool.get(name) for name in ("name", "description", "parameters", "strict")}
+    return {
+        "type": "function",
+        "function": {name: value for name, value in given.items() if value is not None},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What `tool_choice` asks for."""
+
+    names: Sequence[str]  # of the functions that may be called
+    must_call: bool
+    is_one: bool = False  # one call, of the function that is named
+
+
+def _chosen(choice: Any, names: Sequence[str], is_flat: bool) -> _Chosen:
     if choice in (None, "auto", "required"):
-        return None
-    function = choice.get("function") if isinstance(choice, dict) else None
+        return _Chosen(names, must_call=choice == "required")
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind == "allowed_tools":
+        return _allowed(choice, names, is_flat)
+    function = choice if is_flat or kind is None else choice.get("function")
     name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str) or choice.get("type") != "function":
-        raise _invalid("tool_choice", "must be none, auto, required, or the name of a function in an object")
+    if not isinstance(name, str) or kind != "function":
+        raise invalid_value(
+            "tool_choice",
+            "must be none, auto, required, allowed tools, or the name of a function in an object",
+        )
     if name not in names:
-        raise _invalid("tool_choice", f"there is no function '{name}' among 'tools'")
+        raise invalid_value("tool_choice", f"there is no function '{name[:NAMED_CHARS_MAX]}' among 'tools'")
+    return _Chosen([name], must_call=True, is_one=True)
+
+
+def _allowed(choice: JsonObject, names: Sequence[str], is_flat: bool) -> _Chosen:
+    """Those of the tools that this answer may call; the model is shown all."""
+    given, at = (
+        (choice, "tool_choice") if is_flat else (choice.get("allowed_tools"), "tool_choice.allowed_tools")
+    )
+    if not isinstance(given, dict):
+        raise missing(at)
+    if given.get("mode") not in ("auto", "required"):
+        raise invalid_value(f"{at}.mode", "must be auto or required")
+    tools = given.get("tools")
+    if not isinstance(tools, list) or not 1 <= len(tools) <= TOOLS_MAX:
+        raise invalid_value(f"{at}.tools", f"must be a list of 1 to {TOOLS_MAX} tools")
+    allowed = {_named(tool, names, f"{at}.tools[{index}]", is_flat) for index, tool in enumerate(tools)}
+    return _Chosen([name for name in names if name in allowed], must_call=given["mode"] == "required")
+
+
+def _named(tool: Any, names: Sequence[str], at: str, is_flat: bool) -> str:
+    """The name of a function among the request's tools."""
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        raise invalid_value(f"{at}.type", "must be 'function'")
+    function, at = (tool, at) if is_flat else (tool.get("function"), f"{at}.function")
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise missing(f"{at}.name")
+    if name not in names:
+        raise invalid_value(f"{at}.name", f"there is no function '{name[:NAMED_CHARS_MAX]}' among 'tools'")
     return name
-
-
-def _invalid(path: str, what: str) -> InvalidRequest:
-    return InvalidRequest(f"Invalid '{path}': {what}.", param=path, code="invalid_value")

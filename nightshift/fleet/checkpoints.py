@@ -10,7 +10,9 @@ from typing import Final
 
 from nightshift.errors import ConfigurationError
 
-_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+_HUB_ID: Final = re.compile(
+    r"(?P<id>[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?)(@(?P<revision>[A-Za-z0-9][\w./-]{0,127}))?"
+)
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _INDEX: Final = "model.safetensors.index.json"
 
@@ -25,7 +27,7 @@ class Checkpoint:
 
     @property
     def reference(self) -> str:
-        """The name that a worker is given: an absolute path, or the hub id."""
+        """The name that a worker is given: an absolute path, or the hub id and its revision."""
         return self.name if self.is_hub_id else str(self.directory)
 
     @property
@@ -34,13 +36,22 @@ class Checkpoint:
 
 
 def model_id(reference: str) -> str:
-    """A model's name in the API: its hub id, or the last part of its path.
+    """A model's name in the API: its hub id without a revision, or the last part of its path.
 
     Links are not followed, so a link can rename a model. The API and the worker share this rule.
     """
     path = Path(reference).expanduser()
     is_path = reference.startswith(("/", ".", "~")) or path.exists()
-    return Path(os.path.abspath(path)).name if is_path else reference
+    return Path(os.path.abspath(path)).name if is_path else hub_id(reference)[0]
+
+
+def hub_id(reference: str) -> tuple[str, str | None]:
+    """The repository of `org/model@revision`, and its revision: a commit, a tag or a branch; None: not given.
+
+    Anything else is given back as it is.
+    """
+    found = _HUB_ID.fullmatch(reference)
+    return (found["id"], found["revision"]) if found else (reference, None)
 
 
 def check_distinct(references: Sequence[str]) -> None:
@@ -56,9 +67,10 @@ def check_distinct(references: Sequence[str]) -> None:
             )
 
 
-def find(name: str) -> Checkpoint:
-    """The checkpoint that a path or a hub id names. Raises ConfigurationError if it is absent or
-    incomplete.
+def find(name: str, *, may_download: bool = False) -> Checkpoint:
+    """The checkpoint that a path or a hub id names. Raises ConfigurationError if it is absent or incomplete.
+
+    `may_download`: a hub id need not be in the hub's cache yet.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -74,7 +86,7 @@ def find(name: str) -> Checkpoint:
         )
     if _HUB_ID.fullmatch(name) is None:
         raise ConfigurationError(f"there is no model at {path.absolute()}", param="model")
-    return _on_the_hub(name)
+    return _on_the_hub(name, may_download)
 
 
 def problems(directory: Path) -> Iterator[str]:
@@ -96,19 +108,28 @@ def _weights(directory: Path) -> list[str]:
     return [path.name for path in directory.glob("*.safetensors")] or ["model.safetensors"]
 
 
-def _on_the_hub(name: str) -> Checkpoint:
-    cached = _cached(name)
-    if cached is None and os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
-        raise ConfigurationError(
-            f"{name} is no directory, and as a hub id it has not been downloaded while HF_HUB_OFFLINE is set",
-            param="model",
-        )
+def _on_the_hub(name: str, may_download: bool) -> Checkpoint:
+    cached = cached_snapshot(name)
+    if cached is None and not may_download:
+        raise ConfigurationError(not_downloaded(name), param="model")
     return Checkpoint(name, True, cached)
 
 
-def _cached(hub_id: str) -> Path | None:
-    """The snapshot that the hub's client downloaded."""
+def not_downloaded(name: str) -> str:
+    """Why a hub id is not served, and what to do."""
+    return (
+        f"{name} is no directory, and as a hub id it is not in the cache of downloaded models; download it "
+        "(hf download), or set NIGHTSHIFT_MODEL_DOWNLOADS=true to let workers do it"
+    )
+
+
+def cached_snapshot(reference: str) -> Path | None:
+    """The directory into which the hub's client downloaded this id, at its revision if one is given."""
+    name, revision = hub_id(reference)
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
-    snapshots = cache.glob(f"models--{hub_id.replace('/', '--')}/snapshots/*/config.json")
-    return next((config.parent for config in sorted(snapshots)), None)
+    repository = Path(os.environ.get("HF_HUB_CACHE", home / "hub")) / f"models--{name.replace('/', '--')}"
+    snapshots = repository / "snapshots"
+    head = repository / "refs" / (revision or "main")
+    commits = [head.read_text().strip()] if head.is_file() else [revision] if revision else []
+    known = [snapshots / commit for commit in commits] if commits else sorted(snapshots.glob("*"))
+    return next((found for found in known if (found / "config.json").is_file()), None)

@@ -96,7 +96,7 @@ class Webhook:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """The request as accepted. Never changes."""
+    """The request as accepted. Only its metadata changes."""
 
     endpoint: str  # its route
     completion_window_s: int
@@ -117,7 +117,9 @@ class JobSpec:
     service_tier: str | None = None  # echoed on OpenAI answers
 
     def to_json(self) -> JsonObject:
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        """What is set. Templates and metadata are not copied."""
+        known = {key: value for key, value in vars(self).items() if value is not None}
+        return known if self.webhook is None else known | {"webhook": asdict(self.webhook)}
 
     @classmethod
     def from_json(cls, data: JsonObject) -> "JobSpec":
@@ -184,12 +186,16 @@ class Job:
     finished_at: datetime | None = None
     stop_reason: StopReason | None = None
     stop_requested_at: datetime | None = None
+    paused_at: datetime | None = None  # since when no shard of it is claimed
     rows_estimated: int | None = None  # from a sample; for progress only
     errors: tuple[InputError, ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
     tokens_redone: int = 0  # generated, lost with a worker, and generated again
+    retry_of: str | None = None  # the job whose rows without success it runs
+    tokens_queued: int = 0  # what it counts for in its tenant's quota until it ends, as estimated
     planning_attempts: int = 0  # begun, and without a known end: each may have killed its scheduler
+    results_deleted_at: datetime | None = None  # its rows' requests and results had their time
 
 
 @dataclass(frozen=True)
@@ -218,6 +224,8 @@ class NewJob:
     spec: JobSpec
     fingerprint: str
     webhook_secret: bytes | None = None  # encrypted
+    retry_of: str | None = None
+    tokens_queued: int = 0  # of an online request; a bulk job's are known once it is planned
 
     def accepted(self, now: datetime) -> Job:
         return Job(
@@ -233,4 +241,6 @@ class NewJob:
             usage=Usage(),
             created_at=now,
             deadline_at=now + timedelta(seconds=self.spec.completion_window_s),
+            retry_of=self.retry_of,
+            tokens_queued=self.tokens_queued,
         )

@@ -83,6 +83,7 @@ class Segment:
     usage: Usage
     size_bytes: int
     sha256: str
+    output_bytes: int | None = None  # of its successes' lines in an output file; None: not counted
 
     @property
     def rows(self) -> int:
@@ -111,6 +112,7 @@ class BulkClaim:
     shard: Shard
     job: Job
     crash_history: CrashHistory = CrashHistory()
+    begins_job: bool = False  # it is the job's first
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,112 @@
 """Limits on waiting work; beyond them a submission is refused with a Retry-After.
 
 At the limit for all tenants, a tenant below its equal share is still admitted, so frequent callers do not
-keep out the others. Simultaneous requests may exceed a limit by their number.
+keep out the others. Simultaneous requests may exceed a limit by their number, but not a tenant's quotas.
+Nothing is counted here: counters change with what they count (`store/tenants/holdings.py`).
 """
 
+import json
 import math
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from nightshift.errors import TooManyRequests
+from nightshift.errors import QuotaExceeded, TooManyRequests
+from nightshift.jobs import JsonObject, NewJob
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
-from nightshift.store.jobs.load import BulkLoad
+from nightshift.store.tenants.holdings import Queue
 from nightshift.tenants.fairness import fair_share
+from nightshift.tenants.holdings import QUEUED, STORED, Holding, excess, held_by
+from nightshift.tenants.quotas import Quotas
+from nightshift.tenants.rates import tokens_asked
 
 RETRY_AFTER_MAX_S: Final = 60  # longer estimates are too uncertain
 
 
-def admit_online(tx: Transaction, tenant_id: str, settings: SubmissionSettings, now: datetime) -> None:
-    """Raises TooManyRequests at a limit of waiting online requests."""
-    load = tx.load.online(tenant_id)
-    if load.own >= settings.online_queue_max:
+def admit_online(
+    tx: Transaction,
+    new: NewJob,
+    body: JsonObject,
+    settings: SubmissionSettings,
+    defaults: Quotas,
+    now: datetime,
+) -> NewJob:
+    """The request, with the tokens that it counts for. Raises TooManyRequests at a limit of waiting online
+    requests, and QuotaExceeded at a quota, at the end of the transaction too.
+    """
+    queue = tx.holdings.queue(new.tenant_id)
+    _check_online_queue(tx, queue, settings, now)
+    quotas = queue.quotas.over(defaults)
+    if quotas.queued_tokens is not None:
+        new = replace(new, tokens_queued=tokens_asked(body, len(json.dumps(body))) or 0)
+    if _limits_queue(quotas):
+        change = held_by(new.accepted(now))
+        _check_queued(queue.own + change, quotas, change)
+        tx.holdings.check_at_end(new.tenant_id, lambda held: _check_queued(held, quotas, change))
+    return new
+
+
+def admit_bulk(
+    tx: Transaction, tenant_id: str, settings: SubmissionSettings, defaults: Quotas, now: datetime
+) -> None:
+    """Raises TooManyRequests at a limit of unfinished jobs or waiting rows, and QuotaExceeded at a quota.
+
+    A job's rows and tokens are unknown until its input is read (`admit_planned`).
+    """
+    queue = tx.holdings.queue(tenant_id)
+    least = Holding(bulk_rows=1, queued_tokens=1)
+    _check_queued(queue.own + least, queue.quotas.over(defaults), least)
+    exceeded = _exceeded(queue, settings)
+    if exceeded is None:
+        return
+    message, rows_excess = exceeded
+    pace = tx.load.bulk_pace()
+    running_s = 0.0 if pace.running_since is None else (now - pace.running_since).total_seconds()
+    raise TooManyRequests(
+        f"{message} Try again when some of them are done.",
+        retry_after_s=estimated_drain_s(rows_excess, per_second_of(pace.rows_done, running_s)),
+    )
+
+
+def admit_planned(tx: Transaction, tenant_id: str, defaults: Quotas) -> None:
+    """Let this transaction plan a job within the tenant's quotas. Raises QuotaExceeded at its end."""
+    found = tx.tenants.find(tenant_id)
+    quotas = defaults if found is None else found.quotas.over(defaults)
+    if _limits_queue(quotas):
+        tx.holdings.check_at_end(tenant_id, lambda held: _check_queued(held, quotas, Holding()))
+
+
+def check_planned(tx: Transaction, tenant_id: str, defaults: Quotas, rows: int, tokens: int) -> None:
+    """Raises QuotaExceeded if a job of so many rows and tokens is beyond the tenant's quotas now."""
+    found = tx.tenants.find(tenant_id)
+    change = Holding(bulk_rows=rows, queued_tokens=tokens)
+    quotas = defaults if found is None else found.quotas.over(defaults)
+    _check_queued(tx.holdings.of(tenant_id) + change, quotas, change)
+
+
+def _limits_queue(quotas: Quotas) -> bool:
+    return quotas.queued_rows is not None or quotas.queued_tokens is not None
+
+
+def _check_queued(held: Holding, quotas: Quotas, change: Holding) -> None:
+    """Raises QuotaExceeded; a retry helps unless the change alone is too much."""
+    found = excess(held, quotas, QUEUED)
+    if found is not None:
+        raise QuotaExceeded(
+            f"With this, your {found.name.replace('_', ' ')} would be {found.amount}, and your quota is "
+            f"{found.limit}. Try again when jobs of yours have ended, or ask an administrator for more.",
+            retry_after_s=RETRY_AFTER_MAX_S,
+            retry_helps=excess(change, quotas, QUEUED) is None,
+        )
+
+
+def _check_online_queue(tx: Transaction, queue: Queue, settings: SubmissionSettings, now: datetime) -> None:
+    own = queue.own.online_requests
+    if own >= settings.online_queue_max:
         limit, whose = settings.online_queue_max, "yours"
-    elif load.total >= settings.online_queue_total_max and load.own >= fair_share(
-        settings.online_queue_total_max, load.tenants + (load.own == 0)
+    elif queue.online_total >= settings.online_queue_total_max and own >= fair_share(
+        settings.online_queue_total_max, queue.online_tenants + (own == 0)
     ):
         limit, whose = settings.online_queue_total_max, "of all tenants"
     else:
@@ -32,38 +115,45 @@ def admit_online(tx: Transaction, tenant_id: str, settings: SubmissionSettings, 
     waited_s = 0.0 if oldest_at is None else (now - oldest_at).total_seconds()
     raise TooManyRequests(
         f"{limit} online requests ({whose}) are waiting already. Try again when some have been answered.",
-        retry_after_s=estimated_drain_s(load.total, per_second_of(load.total, waited_s)),
+        retry_after_s=estimated_drain_s(queue.online_total, per_second_of(queue.online_total, waited_s)),
     )
 
 
-def admit_bulk(tx: Transaction, tenant_id: str, settings: SubmissionSettings, now: datetime) -> None:
-    """Raises TooManyRequests at a limit of unfinished jobs or waiting rows.
-
-    A job is admitted whole: its rows are unknown until its input is read.
-    """
-    load = tx.load.bulk(tenant_id)
-    exceeded = _exceeded(load, settings)
-    if exceeded is None:
-        return
-    message, rows_excess = exceeded
-    running_s = 0.0 if load.running_since is None else (now - load.running_since).total_seconds()
-    raise TooManyRequests(
-        f"{message} Try again when some of them are done.",
-        retry_after_s=estimated_drain_s(rows_excess, per_second_of(load.rows_done, running_s)),
-    )
-
-
-def _exceeded(load: BulkLoad, settings: SubmissionSettings) -> tuple[str, int] | None:
+def _exceeded(queue: Queue, settings: SubmissionSettings) -> tuple[str, int] | None:
     """The limit reached, in words, and how many rows must end before it is not."""
-    if load.jobs >= settings.bulk_jobs_max:
-        return f"{load.jobs} of your bulk jobs are unfinished.", load.rows // max(1, load.jobs)
-    if load.rows >= settings.bulk_rows_max:
-        return f"{load.rows} rows of yours are waiting.", load.rows - settings.bulk_rows_max + 1
-    share = fair_share(settings.bulk_rows_total_max, load.tenants + (load.jobs == 0))
-    if load.rows_total >= settings.bulk_rows_total_max and load.rows >= share:
-        message = f"{load.rows_total} rows of all tenants are waiting."
-        return message, load.rows_total - settings.bulk_rows_total_max + 1
+    jobs, rows = queue.own.bulk_jobs, queue.own.bulk_rows
+    if jobs >= settings.bulk_jobs_max:
+        return f"{jobs} of your bulk jobs are unfinished.", rows // max(1, jobs)
+    if rows >= settings.bulk_rows_max:
+        return f"{rows} rows of yours are waiting.", rows - settings.bulk_rows_max + 1
+    share = fair_share(settings.bulk_rows_total_max, queue.bulk_tenants + (jobs == 0))
+    if queue.rows_total >= settings.bulk_rows_total_max and rows >= share:
+        message = f"{queue.rows_total} rows of all tenants are waiting."
+        return message, queue.rows_total - settings.bulk_rows_total_max + 1
     return None
+
+
+def admit_stored(tx: Transaction, tenant_id: str, quotas: Quotas) -> None:
+    """Let this transaction store what is within the tenant's quotas. Raises QuotaExceeded at its end."""
+    if quotas.stored_files is not None or quotas.stored_bytes is not None:
+        tx.holdings.check_at_end(tenant_id, lambda held: _check_stored(held, quotas))
+
+
+def check_room(tx: Transaction, tenant_id: str, quotas: Quotas, size_bytes: int) -> None:
+    """Raises QuotaExceeded if a file of so many bytes would be refused now: before it is sent."""
+    if quotas.stored_files is not None or quotas.stored_bytes is not None:
+        new = Holding(stored_files=1, stored_bytes=size_bytes)
+        _check_stored(tx.holdings.of(tenant_id) + new, quotas)
+
+
+def _check_stored(held: Holding, quotas: Quotas) -> None:
+    found = excess(held, quotas, STORED)
+    if found is not None:
+        raise QuotaExceeded(
+            f"With this, your {found.name.replace('_', ' ')} would be {found.amount}, and your quota is "
+            f"{found.limit}. Delete files that you no longer need, or ask an administrator for more.",
+            retry_helps=False,
+        )
 
 
 def per_second_of(count: int, seconds: float) -> float:

@@ -10,19 +10,20 @@ from datetime import datetime
 
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, JobKind, JobSpec, JsonObject, NewJob
-from nightshift.jobs.files import FilePurpose
+from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
-from nightshift.lifecycle.admission import admit_bulk, admit_online
+from nightshift.lifecycle.admission import admit_bulk, admit_online, check_planned
 from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore import Locations, ObjectUri
 from nightshift.objectstore.sources import is_file_id
-from nightshift.outbound.safe_http import check_url
+from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
+from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from nightshift.tenants.vault import Vault
 
 
@@ -49,6 +50,7 @@ class Submitter:
     vault: Vault
     catalogue: CachedCatalogue
     settings: SubmissionSettings
+    default_quotas: Quotas = NO_QUOTAS  # of tenants without their own
 
     def check(self, asked: JobRequest, ceiling: PriorityClass) -> NewJob:
         """The checked job, in no better class than the tenant's ceiling. Raises InvalidRequest."""
@@ -56,24 +58,60 @@ class Submitter:
         _check_template(asked.spec.template, self.settings.template_bytes_max)
         _check_locations(asked, self.locations)
         if asked.spec.webhook is not None:
-            _check_webhook_url(asked.spec.webhook.url, self.settings)
+            check_webhook_url(asked.spec.webhook.url, self.settings, "webhook.url")
         return new_job(asked, _encrypted(asked.webhook_secret, self.vault))
 
     def submit_online(self, tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> Submitted:
         """Accept an online job. Raises UnknownModel, InvalidRequest, TooManyRequests."""
+        new = self.admit_online(tx, new, body, now)
+        return transitions.insert_online(tx, [(new, body)], now)[0]
+
+    def admit_online(self, tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> NewJob:
+        """Count an online job, which this transaction is to insert. Raises as `submit_online`."""
         assert new.model is not None, "an online request names its model"
-        self.catalogue.check(tx, new.model, new.spec.endpoint)
-        admit_online(tx, new.tenant_id, self.settings, now)
-        return transitions.submit_online(tx, new, body, now)
+        self.try_model(tx, new)
+        new = admit_online(tx, new, body, self.settings, self.default_quotas, now)
+        transitions.count_online(tx, new, now)
+        return new
 
     def submit_bulk(self, tx: Transaction, new: NewJob, now: datetime) -> Submitted:
         """Accept a bulk job. Raises InvalidRequest, UnknownModel, TooManyRequests."""
         assert new.spec.input is not None, "a bulk job names its input"
         if is_file_id(new.spec.input):
-            _check_file(tx, new, new.spec.input, now)
+            file = tx.files.get_to_read(new.tenant_id, new.spec.input, now)
+            _checked_file(file, new, new.spec.input)
+        return self.submit_unread(tx, new, now)
+
+    def try_online(self, tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> None:
+        """Raise what `submit_online` would; only reads."""
+        self.try_model(tx, new)
+        admit_online(tx, new, body, self.settings, self.default_quotas, now)
+
+    def try_bulk(self, tx: Transaction, new: NewJob, now: datetime) -> None:
+        """Raise what `submit_bulk` would; only reads."""
+        self.try_model(tx, new)
+        self.try_file(tx, new, now)
+        admit_bulk(tx, new.tenant_id, self.settings, self.default_quotas, now)
+
+    def try_file(self, tx: Transaction, new: NewJob, now: datetime) -> File | None:
+        """The uploaded file that the job would read, if it is one. Raises InvalidRequest."""
+        if new.spec.input is None or not is_file_id(new.spec.input):
+            return None
+        return _checked_file(tx.files.get(new.tenant_id, new.spec.input, now), new, new.spec.input)
+
+    def try_model(self, tx: Transaction, new: NewJob) -> None:
+        """Raises UnknownModel, or InvalidRequest for one of another kind, if the job names a model."""
         if new.model is not None:
             self.catalogue.check(tx, new.model, new.spec.endpoint)
-        admit_bulk(tx, new.tenant_id, self.settings, now)
+
+    def try_plan(self, tx: Transaction, new: NewJob, rows: int, tokens: int) -> None:
+        """Raise QuotaExceeded if so much more would be refused when the input is read; only reads."""
+        check_planned(tx, new.tenant_id, self.default_quotas, rows, tokens)
+
+    def submit_unread(self, tx: Transaction, new: NewJob, now: datetime) -> Submitted:
+        """Accept a bulk job whose input may not exist yet. Raises UnknownModel, TooManyRequests."""
+        self.try_model(tx, new)
+        admit_bulk(tx, new.tenant_id, self.settings, self.default_quotas, now)
         return transitions.submit_bulk(tx, new, now)
 
 
@@ -140,11 +178,17 @@ def _check_apart(source: ObjectUri, output: ObjectUri) -> None:
         )
 
 
-def _check_webhook_url(url: str, settings: SubmissionSettings) -> None:
+def egress_config(settings: SubmissionSettings) -> EgressConfig:
+    """Where webhooks may go."""
+    return EgressConfig(settings.webhook_allow_cidrs, settings.webhook_port_ranges)
+
+
+def check_webhook_url(url: str, settings: SubmissionSettings, param: str) -> None:
+    """Raises InvalidRequest naming `param` for a URL that can never be called."""
     try:
-        check_url(url, settings.webhook_allow_cidrs)
+        check_url(url, settings.webhook_allow_cidrs, settings.webhook_port_ranges)
     except InvalidRequest as error:
-        raise error.about("webhook.url") from error
+        raise error.about(param) from error
 
 
 def _encrypted(webhook_secret: str | None, vault: Vault) -> bytes | None:
@@ -157,15 +201,16 @@ def _encrypted(webhook_secret: str | None, vault: Vault) -> bytes | None:
     return vault.encrypt(webhook_secret)
 
 
-def _check_file(tx: Transaction, new: NewJob, file_id: str, now: datetime) -> None:
+def _checked_file(file: File | None, new: NewJob, file_id: str) -> File:
+    """Raises InvalidRequest for one that does not exist, or is for something else."""
     param = _input_param(new.face)
-    file = tx.files.get_to_read(new.tenant_id, file_id, now)
     if file is None:
         raise InvalidRequest(f"No such File object: {file_id}", param=param, code="file_not_found")
     if new.face is Face.OPENAI and file.purpose is not FilePurpose.BATCH:
         raise InvalidRequest(
             f"Invalid '{param}': the file's purpose is '{file.purpose}', not 'batch'.", param=param
         )
+    return file
 
 
 def _input_param(face: Face) -> str:

@@ -1,6 +1,6 @@
 """What administrators do with tenants and their keys, for the API and the command line."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -18,8 +18,12 @@ from nightshift.tenants.keys import (
     check_tenant_name,
     new_key,
 )
+from nightshift.tenants.quotas import Quotas, check_quotas
 from nightshift.tenants.tenant import Tenant, TenantState
 
+QuotaChanges = Mapping[str, int | None]  # by name; None: the default
+
+_UNCHANGED: Final[QuotaChanges] = {}
 OVERLAP_S: Final = 86_400  # for which a rotated key is still valid
 OVERLAP_MAX_S: Final = 30 * 86_400
 
@@ -62,14 +66,17 @@ class Administration:
         name: str,
         description: str = "",
         priority_ceiling: PriorityClass = PriorityClass.INTERACTIVE,
+        quotas: QuotaChanges = _UNCHANGED,
     ) -> Tenant:
-        """Raises InvalidRequest, and Conflict if there is or was a tenant of this name."""
+        """`quotas`: by name. Raises InvalidRequest, and Conflict if there is or was a tenant of this name."""
         check_tenant_name(name, param="name")
+        check_quotas(quotas)
         new = Tenant(
             id=name,
             description=description,
             created_at=self._now,
             priority_ceiling=priority_ceiling,
+            quotas=Quotas.of(quotas),
         )
         if self._tx.tenants.insert(new):
             self._record(Action.TENANT_CREATED, name)
@@ -96,9 +103,12 @@ class Administration:
         description: str | None = None,
         disabled: bool | None = None,
         priority_ceiling: PriorityClass | None = None,
+        quotas: QuotaChanges = _UNCHANGED,
     ) -> Tenant:
-        """Change what is given. Raises NotFound."""
-        get_tenant(self._tx, name)
+        """Change what is given. `quotas`: by name; None: the default. Raises NotFound, InvalidRequest."""
+        check_quotas(quotas)
+        self._tx.tenants.lock(name)  # quotas are stored together: of two changes at once none is lost
+        found = get_tenant(self._tx, name)
         details: JsonObject = {}
         if description is not None:
             self._tx.tenants.describe(name, description)
@@ -109,7 +119,11 @@ class Administration:
         if priority_ceiling is not None:
             self._tx.tenants.limit_priority(name, priority_ceiling)
             details["priority_ceiling"] = priority_ceiling
-        self._record(Action.TENANT_UPDATED, name, details=details)
+        if quotas:
+            self._tx.tenants.limit(name, found.quotas.changed(quotas))
+            details["quotas"] = dict(quotas)
+        if details:
+            self._record(Action.TENANT_UPDATED, name, details=details)
         return get_tenant(self._tx, name)
 
     def delete_tenant(self, name: str) -> None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from nightshift.fleet.workers import Capacity
 from nightshift.jobs import (
     Answer,
+    BulkClaim,
     Counts,
     InputError,
     Job,
@@ -22,11 +24,12 @@ from nightshift.jobs import (
     Segment,
     StopReason,
 )
-from nightshift.jobs.ids import new_id
 from nightshift.jobs.leases import Lease
-from nightshift.outbound.webhooks import Delivery, DeliveryState, event_body, event_type, wants
+from nightshift.lifecycle.webhooks.fan_out import owe
+from nightshift.outbound.webhook_events import PROGRESS, RUNNING, event_type
 from nightshift.store import Transaction
 from nightshift.store.shards.outbox import Ring
+from nightshift.tenants.holdings import Holding, held_by
 from nightshift.tenants.usage import usage_day
 
 BULK_RINGS_MAX: Final = 64  # per planned job: they wake the workers, which then claim without rings
@@ -48,15 +51,30 @@ def submit_bulk(tx: Transaction, new: NewJob, now: datetime) -> Submitted:
     """Accept a bulk job; the scheduler reads its input next."""
     job = tx.jobs.insert(new, now)
     tx.events.begin(job.id, *_accepted_event(job), now)
+    tx.holdings.add(job.tenant_id, held_by(job))
     return Submitted(job, None, ())
 
 
 def submit_online(tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> Submitted:
     """Accept an online request, claimable at once."""
     assert new.model is not None, "an online request names its model"
-    job = new.accepted(now)
-    ring = tx.online.insert(new, body, _accepted_event(job), now)
-    return Submitted(job, ring.shard_id, (ring,))
+    count_online(tx, new, now)
+    return insert_online(tx, [(new, body)], now)[0]
+
+
+def count_online(tx: Transaction, new: NewJob, now: datetime) -> None:
+    """Count an online request, which `insert_online` records."""
+    tx.holdings.add(new.tenant_id, held_by(new.accepted(now)))
+
+
+def insert_online(
+    tx: Transaction, requests: Sequence[tuple[NewJob, JsonObject]], now: datetime
+) -> Sequence[Submitted]:
+    """Record counted requests and their bodies, claimable at once."""
+    jobs = [new.accepted(now) for new, _ in requests]
+    events = [_accepted_event(job) for job in jobs]
+    rings = tx.online.insert(requests, events, now)
+    return [Submitted(job, ring.shard_id, (ring,)) for job, ring in zip(jobs, rings, strict=True)]
 
 
 def plan(
@@ -68,16 +86,42 @@ def plan(
     *,
     rows_total: int | None = None,
     rows_estimated: int | None = None,
+    tokens_estimated: int = 0,
 ) -> tuple[Ring, ...]:
     """Record a bulk job's shards, claimable from now on. Empty: too late."""
     if not tx.jobs.mark_planned(
-        job.id, model=model, rows_total=rows_total, rows_estimated=rows_estimated, now=now
+        job.id,
+        model=model,
+        rows_total=rows_total,
+        rows_estimated=rows_estimated,
+        tokens_queued=tokens_estimated,
+        now=now,
     ):
         return ()
+    rows = rows_total if rows_total is not None else rows_estimated or 0
+    tx.holdings.add(job.tenant_id, Holding(bulk_rows=rows, queued_tokens=tokens_estimated))
     tx.shards.insert_bulk(job, model, shards, now)
     tx.events.append(job.id, "job.planned", {"shards": len(shards), "rows_total": rows_total}, now)
     count = min(len(shards), BULK_RINGS_MAX)
     return tuple(tx.outbox.add(JobKind.BULK, job.priority.rank, now) for _ in range(count))
+
+
+def claim_bulk(
+    tx: Transaction,
+    worker_id: str,
+    models: Sequence[str],
+    now: datetime,
+    ttl_s: float,
+    *,
+    capacity: Capacity = Capacity.ON_DEMAND,
+) -> BulkClaim | None:
+    """Lease the best bulk shard. The first of a job begins it, with its event and its owed webhooks."""
+    claim = tx.claims.bulk(worker_id, models, now, ttl_s, capacity=capacity)
+    if claim is not None and claim.begins_job:
+        job = tx.jobs.fetch(claim.job.id)
+        _append_state_event(tx, job, JobState.RUNNING, now)
+        owe(tx, job, RUNNING, now)
+    return claim
 
 
 def commit_segment(
@@ -105,12 +149,13 @@ def commit_segment(
     ):
         return False
     if segment is not None:
-        tx.jobs.add_progress(lease.job_id, Counts(None, segment.succeeded, segment.failed), segment.usage)
-        job = tx.jobs.fetch(lease.job_id)
+        counts = Counts(None, segment.succeeded, segment.failed)
+        job = tx.jobs.add_progress(lease.job_id, counts, segment.usage)
         assert job.model is not None, "a job with shards was planned, and so has a model"
         day = usage_day(now)
+        tx.holdings.add(job.tenant_id, Holding(bulk_rows=-segment.succeeded - segment.failed))
         tx.usage.add(job.tenant_id, job.model, day, segment.succeeded, segment.failed, segment.usage)
-        tx.events.append(lease.job_id, "job.progress", {"counts": counts_json(job)}, now)
+        tx.events.append(lease.job_id, "job.progress", {"counts": counts_json(job.counts)}, now)
     return True
 
 
@@ -179,7 +224,10 @@ def finish(
     output_file_id: str | None = None,
     error_file_id: str | None = None,
 ) -> bool:
-    """End a job once, with its event and its owed webhook. False: it had ended before."""
+    """End a job once, with its event and its owed webhooks. False: it had ended before."""
+    if job.kind is JobKind.BULK:
+        tx.jobs.lock(job.id)  # its rows without a result are counted until here
+        job = tx.jobs.fetch(job.id)
     if not tx.jobs.finish(
         job.id,
         state,
@@ -190,15 +238,20 @@ def finish(
         error_file_id=error_file_id,
     ):
         return False
+    tx.holdings.add(job.tenant_id, -held_by(job))
+    if job.kind is JobKind.BULK:
+        tx.deliveries.drop_owed(job.id, PROGRESS)  # none is begun after the end
     ended = tx.jobs.fetch(job.id)
     _append_state_event(tx, ended, state, now)
-    _insert_delivery(tx, ended, now)
+    type = event_type(ended)
+    if type is not None:
+        owe(tx, ended, type, now)
     return True
 
 
-def counts_json(job: Job) -> JsonObject:
-    """Counts as in the API and events."""
-    return {"total": job.counts.total, "succeeded": job.counts.succeeded, "failed": job.counts.failed}
+def counts_json(counts: Counts) -> JsonObject:
+    """As in the API and events."""
+    return {"total": counts.total, "succeeded": counts.succeeded, "failed": counts.failed}
 
 
 def _accepted_event(job: Job) -> tuple[str, JsonObject]:
@@ -210,27 +263,4 @@ def _append_state_event(tx: Transaction, job: Job, state: JobState, now: datetim
 
 
 def _state_data(job: Job, state: JobState) -> JsonObject:
-    return {"status": state, "counts": counts_json(job)}
-
-
-def _insert_delivery(tx: Transaction, job: Job, now: datetime) -> None:
-    webhook = job.spec.webhook
-    type = event_type(job)
-    if webhook is None or not wants(webhook.events, type):
-        return
-    event_id = new_id("evt")
-    tx.deliveries.insert(
-        Delivery(
-            id=new_id("dlv"),
-            event_id=event_id,
-            tenant_id=job.tenant_id,
-            job_id=job.id,
-            event_type=type,
-            url=webhook.url,
-            body=event_body(event_id, type, job, now),
-            state=DeliveryState.PENDING,
-            attempts=0,
-            next_at=now,
-            created_at=now,
-        )
-    )
+    return {"status": state, "counts": counts_json(job.counts)}

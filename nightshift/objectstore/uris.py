@@ -4,6 +4,7 @@ Jobs may name only what the operator gave their tenant: parts of buckets, and di
 below them (`places.py`).
 """
 
+import itertools
 import os
 import re
 import threading
@@ -159,6 +160,32 @@ class Locations:
             raise ObjectNotFound(f"nothing found at {uri}")
         return sorted(found.values(), key=lambda info: os.fsencode(info.key))
 
+    def first(
+        self, uri: ObjectUri, tenant_id: str, *, objects_max: int, listed_max: int
+    ) -> tuple[list[ObjectInfo], bool]:
+        """The first objects that `expand` would find, and whether these are all. Lists at most `listed_max`.
+
+        Raises as `expand` does, but not for too many.
+        """
+        listed = itertools.count(1)
+        found: dict[str, ObjectInfo] = {}
+        is_whole = True
+
+        def count() -> None:
+            if next(listed) > listed_max:
+                raise _ListedEnough
+
+        try:
+            for info in _found(self.open(uri, tenant_id), uri, count):
+                if len(found) == objects_max:
+                    raise _ListedEnough
+                found[info.key] = info
+        except _ListedEnough:
+            is_whole = False
+        if not found and is_whole:
+            raise ObjectNotFound(f"nothing found at {uri}")
+        return list(found.values()), is_whole
+
     def close(self) -> None:
         with self._lock:
             self._stores.clear()
@@ -179,6 +206,10 @@ class Locations:
         roots = (resolved(Path(path)) for path in paths if path is not None)
         # A tenant may be called as a directory of the service is.
         return tuple(root for root in roots if not self._lies_in_own(root))
+
+
+class _ListedEnough(Exception):
+    """What was listed is enough."""
 
 
 def _is_below(key: str, prefix: PurePosixPath | None) -> bool:

@@ -28,6 +28,7 @@ Resolver = Callable[[str, int], Sequence[str]]  # a host's addresses, as text. R
 HOST_CHARS_MAX: Final = 253  # of a name (RFC 1035)
 
 _PORTS: Final = {"http": 80, "https": 443}
+STANDARD_PORTS: Final = (range(80, 81), range(443, 444))
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _NEVER_PUBLIC: Final = (  # not public, though Python calls some of them global
     ipaddress.ip_network("192.0.0.0/24"),  # protocol assignments, among them the local router's
@@ -40,7 +41,8 @@ _UNASSIGNED: Final = "192.0.2.1"  # reserved for documentation; no machine has i
 
 class BlockedUrl(InvalidRequest):
     """This URL may not be called: it must be http or https, without user or password, and lead to a public
-    address. The operator allows networks in NIGHTSHIFT_WEBHOOK_ALLOW_CIDRS."""
+    address on port 80 or 443. The operator allows networks in NIGHTSHIFT_WEBHOOK_ALLOW_CIDRS and ports in
+    NIGHTSHIFT_WEBHOOK_PORTS."""
 
     default_code = "url_not_allowed"
 
@@ -56,7 +58,7 @@ class EgressConfig:
     """The allowed destinations, and time limits."""
 
     allow_cidrs: tuple[str, ...] = ()  # networks allowed although not public
-    ports: tuple[int, ...] = ()  # the allowed ones; empty: any
+    ports: tuple[range, ...] = STANDARD_PORTS  # the allowed ones
     deadline_s: float = 15.0  # for the whole request, from the DNS look-up to the last byte read
     connect_timeout_s: float = 5.0  # per address, to leave time for the next
     response_bytes_max: int = 64 * 1024  # the rest is cut off
@@ -80,7 +82,7 @@ class EgressResponse:
     head: bytes
 
 
-def check_url(url: str, allow_cidrs: Sequence[str] = (), ports: Sequence[int] = ()) -> None:
+def check_url(url: str, allow_cidrs: Sequence[str] = (), ports: Sequence[range] = STANDARD_PORTS) -> None:
     """Reject a URL that can never be allowed, without a look-up. Raises BlockedUrl.
 
     A name's addresses are checked at every call.
@@ -225,7 +227,7 @@ def _can_bind(address: str) -> bool:
     return True
 
 
-def _parsed(url: str, ports: Sequence[int]) -> httpcore.URL:
+def _parsed(url: str, ports: Sequence[range]) -> httpcore.URL:
     """The URL's parts, with internationalised names in ASCII. Raises BlockedUrl."""
     try:
         parsed = httpx.URL(url)
@@ -237,8 +239,11 @@ def _parsed(url: str, ports: Sequence[int]) -> httpcore.URL:
     if not _can_be_looked_up(parsed.raw_host.decode("ascii")):
         raise BlockedUrl(f"{host!r} is no name or address that can be looked up.", param="webhook.url")
     port = _PORTS[parsed.scheme] if parsed.port is None else parsed.port
-    if not 0 < port < 65536 or (ports and port not in ports):
-        raise BlockedUrl(f"Port {port} may not be called.", param="webhook.url")
+    if not any(port in allowed for allowed in ports):
+        raise BlockedUrl(
+            f"Port {port} may not be called; the operator allows ports in NIGHTSHIFT_WEBHOOK_PORTS.",
+            param="webhook.url",
+        )
     return httpcore.URL(
         scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path
     )

@@ -1,4 +1,4 @@
-"""A webhook event's body, signature and retry delays.
+"""Deliveries of webhook events: their attempts, signatures and retry delays.
 
 Signatures follow Standard Webhooks 1.0.0 (standard-webhooks/standard-webhooks, spec/standard-webhooks.md):
 HMAC-SHA256 over `{id}.{timestamp}.{body}`, base64, in `webhook-signature` as `v1,…`, separated by spaces.
@@ -7,16 +7,12 @@ HMAC-SHA256 over `{id}.{timestamp}.{body}`, base64, in `webhook-signature` as `v
 import base64
 import hashlib
 import hmac
-import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
-
-from nightshift.jobs import Face, Job, JobState
-from nightshift.jobs.ids import batch_id
 
 SECRET_PREFIX: Final = "whsec_"
 SECRET_BYTES: Final = 32  # the specification allows 24 to 64
@@ -32,24 +28,18 @@ RESPONSE_HEAD_CHARS: Final = 2048  # of the receiver's answer, kept with the att
 GONE: Final = 410  # the receiver wants no more events
 TOLERANCE_S: Final = 300
 
-BATCH_EVENT: Final = {
-    JobState.SUCCEEDED: "batch.completed",
-    JobState.FAILED: "batch.failed",
-    JobState.CANCELLED: "batch.cancelled",
-    JobState.EXPIRED: "batch.expired",
-}
-EVENT_TYPES: Final = frozenset(BATCH_EVENT.values()) | frozenset(f"job.{state}" for state in BATCH_EVENT)
-
 
 class DeliveryState(StrEnum):
     PENDING = "pending"  # due at `next_at`
     DELIVERED = "delivered"
-    DEAD = "dead"  # attempts exhausted, refused for good, or answered 410
+    DEAD = "dead"  # attempts exhausted, refused for good, answered 410, or its endpoint is disabled
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """An event owed to one webhook endpoint. Its body is fixed: the signed bytes are the ones sent."""
+    """An event owed to a job's own URL or to a webhook endpoint. Its body is fixed: the signed bytes are
+    the ones sent.
+    """
 
     id: str
     event_id: str  # `evt_…`: the receiver's idempotency key, the same at every attempt
@@ -63,6 +53,9 @@ class Delivery:
     next_at: datetime
     created_at: datetime
     delivered_at: datetime | None = None
+    endpoint_id: str | None = None  # None: owed to the job's own URL
+    attempts_before: int = 0  # of `attempts`, those before the last replay
+    replayed_at: datetime | None = None  # last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,41 +128,14 @@ def verify(
         raise InvalidSignature(InvalidSignature.__doc__)
 
 
-def event_type(job: Job) -> str:
-    """The event of an ended job, named as on its route."""
-    return BATCH_EVENT[job.state] if job.face is Face.OPENAI else f"job.{job.state}"
-
-
-def wants(events: Sequence[str], event_type: str) -> bool:
-    """No list means every terminal event. Both faces' event names are accepted."""
-    if not events:
-        return True
-    job_names = {batch: f"job.{state}" for state, batch in BATCH_EVENT.items()}
-    return event_type in events or any(
-        job_names.get(event, event) == job_names.get(event_type, event_type) for event in events
-    )
-
-
-def event_body(event_id: str, event_type: str, job: Job, at: datetime) -> str:
-    """A job event's final body: ids and counts, never results."""
-    subject = batch_id(job.id) if job.face is Face.OPENAI else job.id
-    counts = {"total": job.counts.total, "succeeded": job.counts.succeeded, "failed": job.counts.failed}
-    event = {
-        "id": event_id,
-        "object": "event",
-        "created_at": int(at.timestamp()),
-        "type": event_type,
-        "data": {"id": subject, "counts": counts},
-    }
-    return json.dumps(event, separators=(",", ":"))
-
-
-def retry_delay_s(attempt: DeliveryAttempt, jitter: float) -> float | None:
+def retry_delay_s(attempt: DeliveryAttempt, jitter: float, *, attempts_before: int = 0) -> float | None:
     """Seconds until the next attempt after a failed one; None: none, a dead letter.
 
-    `jitter` is random in [0, 1). The receiver's Retry-After can only lengthen the delay.
+    `jitter` is random in [0, 1). The receiver's Retry-After can only lengthen the delay. A replay begins the
+    schedule again: `attempts_before` are those before it.
     """
-    if attempt.status_code == GONE or attempt.attempt_no >= ATTEMPTS_MAX:
+    made = attempt.attempt_no - attempts_before
+    if attempt.status_code == GONE or made >= ATTEMPTS_MAX:
         return None
-    scheduled_s = RETRY_DELAYS_S[attempt.attempt_no] * (1 + JITTER * jitter)
+    scheduled_s = RETRY_DELAYS_S[made] * (1 + JITTER * jitter)
     return max(scheduled_s, min(attempt.retry_after_s or 0, RETRY_AFTER_MAX_S))

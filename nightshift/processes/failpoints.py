@@ -25,6 +25,9 @@ NAMES: Final = (
     "api.before_commit",  # a job is written, not committed
     "api.committed",  # … committed; neither workers nor client are told
     "api.rung",  # the workers are told; the outbox still has the ring
+    "api.bytes_stored",  # those of a file or of a part of an upload; they are not on record
+    "api.file_forgotten",  # a file is off the record, its bytes are there
+    "api.parts_forgotten",  # an upload has ended; the bytes of its parts are there
     "worker.fetched",  # a message was taken from Redis and not read; hit in Celery's library
     "worker.received",  # a message has arrived, nothing is claimed
     "worker.claimed",  # a claim is committed, its message not acknowledged
@@ -41,6 +44,10 @@ NAMES: Final = (
     "scheduler.output_written",  # all output is written, the job has not ended
     "scheduler.job_ended",  # the job has ended; its webhook is owed
     "scheduler.webhook_sent",  # the receiver has answered; no attempt is recorded
+    "scheduler.aged",  # what has had its time is recorded as deleted, and is there
+    "scheduler.rows_deleted",  # some rows of a deleted job are gone
+    "scheduler.bytes_deleted",  # … and its bytes; it is still recorded as deleted
+    "scheduler.files_forgotten",  # expired files are off the record, their bytes are there
 )
 
 

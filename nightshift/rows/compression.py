@@ -1,5 +1,6 @@
 """Decompresses gzip in pieces, with a limit on the ratio."""
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -7,13 +8,21 @@ from typing import Final
 from nightshift.objectstore import MIB
 from nightshift.rows.records import UnreadableInput
 
+GZIP_MAGIC: Final = b"\x1f\x8b"  # no UTF-8 text begins so
 UNPACKED_BYTES_MAX: Final = 256 * 1024 * MIB
 UNPACKED_RATIO_MAX: Final = 300  # text reaches 3 to 30, a decompression bomb about 1,000
 _RATIO_GRACE_BYTES: Final = (
     16 * MIB
 )  # decompressed before the ratio counts: a small file may be all one letter
 _PIECE_BYTES: Final = 1 * MIB
+_FIRST_BYTES: Final = 1024  # given to a member at once, and twice as many each time: what it leaves is copied
 _GZIP_WINDOW_BITS: Final = 31
+_PADDING: Final = re.compile(rb"\0+")
+
+
+def is_gzip(head: bytes) -> bool:
+    """Whether data that begin so are gzip."""
+    return head.startswith(GZIP_MAGIC)
 
 
 def gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -22,24 +31,27 @@ def gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
     Raises `UnreadableInput` for other data, a truncated stream, or a ratio over the limit.
     """
     packed_bytes = unpacked_bytes = 0
+    given_bytes = _FIRST_BYTES
     member = zlib.decompressobj(_GZIP_WINDOW_BITS)
     is_inside = False
     for chunk in chunks:
         packed_bytes += len(chunk)
-        rest = chunk
-        while rest:
+        place = 0
+        while place < len(chunk):
             if not is_inside:
-                rest = rest.lstrip(b"\0")  # padding between and after members
-                if not rest:
-                    break
-                member, is_inside = zlib.decompressobj(_GZIP_WINDOW_BITS), True
-            piece = _unpacked(member, rest)
+                padding = _PADDING.match(chunk, place)  # between and after members
+                if padding is not None:
+                    place = padding.end()
+                    continue
+                member, is_inside, given_bytes = zlib.decompressobj(_GZIP_WINDOW_BITS), True, _FIRST_BYTES
+            given = chunk[place : place + given_bytes]
+            piece = _unpacked(member, given)
             unpacked_bytes += len(piece)
             _check_size(packed_bytes, unpacked_bytes)
             if piece:
                 yield piece
-            is_inside = not member.eof
-            rest = member.unused_data if member.eof else member.unconsumed_tail
+            place += len(given) - len(member.unused_data if member.eof else member.unconsumed_tail)
+            is_inside, given_bytes = not member.eof, 2 * given_bytes
     if is_inside:
         raise UnreadableInput("The input's gzip data is cut short.")
 

@@ -1,10 +1,14 @@
 """Rows of CSV with commas, double quotes and a header; every value is a string."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
+from typing import Final
 
-from nightshift.rows.lines import BadLine, Line, split_lines
+from nightshift.rows.lines import BadLine, split_lines
 from nightshift.rows.records import BadRow, Row, UnreadableInput
+
+_BLANK: Final = re.compile(rb"(?:\r?\n)++")  # one with spaces is a record
 
 
 def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | BadRow]:
@@ -14,7 +18,7 @@ def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | 
     An unclosed quote takes everything up to `line_bytes_max` with it, as one bad row.
     """
     csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other limit
-    lines = _TextLines(split_lines(chunks, line_bytes_max=line_bytes_max), line_bytes_max)
+    lines = _TextLines(chunks, line_bytes_max)
     records = csv.reader(lines, strict=True)
     columns = _columns(records)
     index = 0
@@ -38,11 +42,11 @@ def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | 
 class _TextLines:
     """Lines for `csv.reader`. A generator could not continue after an exception."""
 
-    def __init__(self, lines: Iterator[Line], record_bytes_max: int) -> None:
+    def __init__(self, chunks: Iterable[bytes], line_bytes_max: int) -> None:
         self.record_line = 1  # where the record begins
-        self._lines = lines
+        self._lines = split_lines(chunks, line_bytes_max=line_bytes_max, blank_end=self._blank_end)
         self._record_bytes = 0
-        self._record_bytes_max = record_bytes_max
+        self._record_bytes_max = line_bytes_max
 
     def begin_record(self) -> None:
         self._record_bytes = 0
@@ -53,7 +57,7 @@ class _TextLines:
     def __next__(self) -> str:
         line = next(self._lines)
         if self._record_bytes == 0:
-            while line.data in (b"", b"\r"):  # between records: quicker than as records
+            while line.data in (b"", b"\r"):  # at a chunk's border, where it was not skipped
                 line = next(self._lines)
             self.record_line = line.number
         if line.data is None:
@@ -63,6 +67,11 @@ class _TextLines:
             raise BadLine("line_too_long", "the record's lines are longer than this service accepts")
         # An undecodable byte makes its complete record a BadRow.
         return line.data.decode("utf-8", errors="surrogateescape") + "\n"
+
+    def _blank_end(self, chunk: bytes, begin: int) -> int:
+        """Blank lines are skipped between records; within one they are text."""
+        found = _BLANK.match(chunk, begin) if self._record_bytes == 0 else None
+        return begin if found is None else found.end()
 
 
 def _columns(records: Iterator[list[str]]) -> list[str]:

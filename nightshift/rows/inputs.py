@@ -123,4 +123,5 @@ def _rows_estimated(
     with suppress(UnreadableInput):  # a gzip sample is truncated
         for piece in gunzipped(chunks) if format is InputFormat.JSONL_GZ else chunks:
             lines += piece.count(b"\n")
-    return round(info.size_bytes * lines / sampled_bytes) if lines else None
+    rows = lines - (format is InputFormat.CSV)  # the header
+    return round(info.size_bytes * rows / sampled_bytes) if rows > 0 else None

@@ -9,15 +9,19 @@ So ranges that cover an object give every line exactly once.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
 from nightshift.jobs import JsonObject
 from nightshift.objectstore import ObjectReader
+from nightshift.rows.containers import TOO_MANY, has_too_many_entries
 
 JSON_DEPTH_MAX: Final = 100  # serialising deeper values may overflow the stack
+
+BlankEnd = Callable[[bytes, int], int]
+"""Where the blank lines end that begin at this place of a chunk; the place itself if none does."""
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -80,23 +84,26 @@ def split_lines(
     offset: int = 0,
     starts_before: int | None = None,
     skip_blank: bool = False,
+    blank_end: BlankEnd | None = None,
 ) -> Iterator[Line]:
     """Cut a stream that begins at byte `offset` into lines; only those that start before `starts_before`.
 
     Holds one chunk and at most `line_bytes_max` bytes. Drops a byte order mark at the object's beginning,
     accepts a missing last newline, and keeps a `\\r` before a newline. With `skip_blank`, counts blank lines
-    many at a time without yielding them, except some at a chunk's borders.
+    many at a time without yielding them, except some at a chunk's borders. `blank_end` says which lines are
+    blank, where a format has its own.
     """
     number = 1
     held = _Held(offset, line_bytes_max)
-    blank = re.compile(rb"(?:[ \t\r\v\f]{0,%d}+\n)++" % line_bytes_max)  # tries no byte twice: linear
+    if skip_blank:
+        blank_end = _end_of(rb"(?:[ \t\r\v\f]{0,%d}+\n)++" % line_bytes_max)  # tries no byte twice: linear
     for chunk in chunks:
         begin = 0
         while True:
-            if skip_blank and held.is_empty and (found := blank.match(chunk, begin)):
-                number += chunk.count(b"\n", begin, found.end())
-                held = _Held(held.offset + found.end() - begin, line_bytes_max)
-                begin = found.end()
+            if blank_end is not None and held.is_empty and (end := blank_end(chunk, begin)) > begin:
+                number += chunk.count(b"\n", begin, end)
+                held = _Held(held.offset + end - begin, line_bytes_max)
+                begin = end
                 if starts_before is not None and held.offset >= starts_before:
                     return
             if (newline := chunk.find(b"\n", begin)) < 0:
@@ -114,6 +121,16 @@ def split_lines(
         yield held.line(number)
 
 
+def _end_of(blank: bytes) -> BlankEnd:
+    pattern = re.compile(blank)
+
+    def end(chunk: bytes, begin: int) -> int:
+        found = pattern.match(chunk, begin)
+        return begin if found is None else found.end()
+
+    return end
+
+
 def parse_object(data: bytes | None) -> JsonObject:
     """The JSON object on a line. Raises `BadLine`."""
     if data is None:
@@ -122,6 +139,8 @@ def parse_object(data: bytes | None) -> JsonObject:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadLine("invalid_encoding", f"the line is not UTF-8 (byte {error.start + 1})") from error
+    if has_too_many_entries(data):
+        raise BadLine("invalid_json_line", f"the line has {TOO_MANY}")
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -5,7 +5,7 @@ Line shapes are OpenAI's. A segment ends with a trailer (row count, CRC-32) that
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,13 +61,13 @@ class RowResult:
         """Its line in a part file."""
         return self.openai_line() | {"outcome": "succeeded" if self.succeeded else "errored"}
 
-    def to_json(self) -> JsonObject:
-        """Its line in a segment; read back by `from_json`."""
-        usage = [self.usage.prompt_tokens, self.usage.completion_tokens, self.usage.cached_tokens]
-        return {"row": self.row, "usage": usage, "line": self.openai_line()}
+    def usage_json(self) -> list[int]:
+        """As a segment has it."""
+        return [self.usage.prompt_tokens, self.usage.completion_tokens, self.usage.cached_tokens]
 
     @classmethod
     def from_json(cls, data: JsonObject) -> "RowResult":
+        """From its line in a segment."""
         line = data["line"]
         response = line["response"]
         return cls(
@@ -115,10 +115,31 @@ def json_line(value: Any) -> bytes:
     return json_text(value).encode() + b"\n"
 
 
-def encode_segment(results: Sequence[RowResult]) -> bytes:
+@dataclass(frozen=True)
+class EncodedSegment:
+    """A segment's bytes, and how many its successes' lines have in an output file."""
+
+    data: bytes
+    output_bytes: int
+
+
+def encode_segment(results: Sequence[RowResult]) -> EncodedSegment:
     """Results as a segment: lines and a trailer."""
-    lines = b"".join(json_line(result.to_json()) for result in results)
-    return lines + json_line({"rows": len(results), "crc32": zlib.crc32(lines)})
+    encoded: list[bytes] = []
+    output_bytes = 0
+    for result in results:
+        line = json_text(result.openai_line()).encode()
+        usage = json_text(result.usage_json())
+        encoded.append(b'{"row":%d,"usage":%b,"line":%b}\n' % (result.row, usage.encode(), line))
+        output_bytes += (len(line) + 1) * result.succeeded
+    lines = b"".join(encoded)
+    trailer = json_line({"rows": len(results), "crc32": zlib.crc32(lines)})
+    return EncodedSegment(lines + trailer, output_bytes)
+
+
+def output_lines(results: Iterable[RowResult]) -> Iterator[bytes]:
+    """The lines of the successes, as an output file has them."""
+    return (json_line(result.openai_line()) for result in results if result.succeeded)
 
 
 def decode_segment(data: bytes) -> list[RowResult]:

@@ -24,13 +24,16 @@ from nightshift.settings import DataSettings
 from nightshift.store.counters import Counters
 from nightshift.store.databases.changes import Changes
 from nightshift.store.databases.database import Database
-from nightshift.store.deliveries import Deliveries
 from nightshift.store.files import Files
+from nightshift.store.jobs.ageing import Ageing
+from nightshift.store.jobs.controls import Controls
+from nightshift.store.jobs.deletions import Deletions
 from nightshift.store.jobs.events import Events
 from nightshift.store.jobs.idempotency import Idempotency
 from nightshift.store.jobs.jobs import Jobs
 from nightshift.store.jobs.load import Load
 from nightshift.store.jobs.online import Online
+from nightshift.store.jobs.positions import Positions
 from nightshift.store.jobs.references import References
 from nightshift.store.leadership import Leadership
 from nightshift.store.shards.claims import Claims
@@ -39,9 +42,13 @@ from nightshift.store.shards.leases import Leases
 from nightshift.store.shards.outbox import Outbox
 from nightshift.store.shards.shards import Shards
 from nightshift.store.tenants.audit import Audit
+from nightshift.store.tenants.holdings import Holdings
 from nightshift.store.tenants.keys import Keys
 from nightshift.store.tenants.tenants import Tenants
 from nightshift.store.tenants.usage import UsageSums
+from nightshift.store.uploads import Uploads
+from nightshift.store.webhooks.deliveries import Deliveries
+from nightshift.store.webhooks.endpoints import WebhookEndpoints
 from nightshift.store.workers import Workers
 
 __all__ = ["Store", "Transaction", "open_database", "open_existing_database"]
@@ -72,6 +79,14 @@ class Transaction:
         return Jobs(self._connection)
 
     @cached_property
+    def positions(self) -> Positions:
+        return Positions(self._connection)
+
+    @cached_property
+    def controls(self) -> Controls:
+        return Controls(self._connection)
+
+    @cached_property
     def shards(self) -> Shards:
         return Shards(self._connection)
 
@@ -100,12 +115,20 @@ class Transaction:
         return Deliveries(self._connection)
 
     @cached_property
+    def webhook_endpoints(self) -> WebhookEndpoints:
+        return WebhookEndpoints(self._connection)
+
+    @cached_property
     def idempotency(self) -> Idempotency:
         return Idempotency(self._connection)
 
     @cached_property
     def files(self) -> Files:
-        return Files(self._connection)
+        return Files(self._connection, self.holdings)
+
+    @cached_property
+    def uploads(self) -> Uploads:
+        return Uploads(self._connection, self.holdings)
 
     @cached_property
     def keys(self) -> Keys:
@@ -118,6 +141,10 @@ class Transaction:
     @cached_property
     def usage(self) -> UsageSums:
         return UsageSums(self._connection)
+
+    @cached_property
+    def holdings(self) -> Holdings:
+        return Holdings(self._connection)
 
     @cached_property
     def audit(self) -> Audit:
@@ -138,6 +165,14 @@ class Transaction:
     @cached_property
     def load(self) -> Load:
         return Load(self._connection)
+
+    @cached_property
+    def deletions(self) -> Deletions:
+        return Deletions(self._connection)
+
+    @cached_property
+    def ageing(self) -> Ageing:
+        return Ageing(self._connection)
 
     @cached_property
     def references(self) -> References:
@@ -163,6 +198,7 @@ class Store:
             tx = Transaction(connection, self.database, self._clock)
             yield tx
             tx.usage.write()
+            tx.holdings.write()
 
     def run(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
         """Do `work` in a transaction, again from the start after a conflict; its other effects must be

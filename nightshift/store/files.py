@@ -15,9 +15,7 @@ from sqlalchemy import (
     Select,
     bindparam,
     delete,
-    exists,
     insert,
-    not_,
     or_,
     select,
     tuple_,
@@ -28,16 +26,20 @@ from nightshift.jobs import JobKind
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.store import tables
 from nightshift.store.jobs.jobs import ACTIVE_STATES
+from nightshift.store.tenants.holdings import Holdings
+from nightshift.tenants.holdings import Holding
 
 file = tables.file
 
 
 class Files:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, holdings: Holdings) -> None:
         self._connection = connection
+        self._holdings = holdings
 
     def insert(self, new: File) -> None:
         """Record a file whose bytes are stored."""
+        self._holdings.add(new.tenant_id, Holding(stored_files=1, stored_bytes=new.size_bytes))
         self._connection.execute(
             insert(file).values(
                 id=new.id,
@@ -94,12 +96,15 @@ class Files:
 
     def delete(self, tenant_id: str, file_id: str) -> bool:
         """Delete the record; the caller deletes the bytes afterwards. False: no such file."""
-        return (
-            self._connection.execute(
-                delete(file).where(file.c.id == file_id, file.c.tenant_id == tenant_id)
-            ).rowcount
-            == 1
-        )
+        deleted: int | None = self._connection.execute(
+            delete(file)
+            .where(file.c.id == file_id, file.c.tenant_id == tenant_id)
+            .returning(file.c.size_bytes)
+        ).scalar_one_or_none()
+        if deleted is None:
+            return False
+        self._holdings.add(tenant_id, Holding(stored_files=-1, stored_bytes=-deleted))
+        return True
 
     def expire(self, tenant_id: str, file_id: str, now: datetime) -> bool:
         """Let the file be found no more, although an unfinished job still reads it. False: no such file."""
@@ -109,15 +114,15 @@ class Files:
         return found.rowcount == 1
 
     def expired(self, now: datetime, limit: int) -> Sequence[File]:
-        """Expired files of all tenants that no unfinished job reads. None can any more."""
-        is_read = exists().where(
-            tables.job.c.tenant_id == file.c.tenant_id,
-            tables.job.c.kind == JobKind.BULK,
-            tables.job.c.state.in_(ACTIVE_STATES),
-            tables.job.c.spec["input"].as_string() == file.c.id,
-        )
-        wanted = select(file).where(not_(_is_alive(now)), not_(is_read)).limit(limit)
-        return [_to_file(row) for row in self._connection.execute(wanted)]
+        """Expired files of all tenants that no unfinished job reads, the first to expire first. None can any
+        more.
+        """
+        name = tables.job.c.spec["input"].as_string()
+        is_unfinished = (tables.job.c.kind == JobKind.BULK, tables.job.c.state.in_(ACTIVE_STATES))
+        read = select(name).where(*is_unfinished, name.is_not(None))
+        wanted = select(file).where(file.c.expires_at <= now, file.c.id.not_in(read))
+        rows = self._connection.execute(wanted.order_by(file.c.expires_at, file.c.id).limit(limit))
+        return [_to_file(row) for row in rows]
 
     def _one(self, wanted: Select[Any]) -> File | None:
         row = self._connection.execute(wanted).one_or_none()

@@ -7,7 +7,7 @@ processes of the previous release insert during an upgrade.
 """
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
@@ -93,6 +93,7 @@ tenant = Table(
     Column("created_at", UtcTimestamp, nullable=False),
     Column("disabled_at", UtcTimestamp),
     Column("priority_ceiling", String(12), nullable=False, server_default="interactive"),
+    Column("quotas", JSON(none_as_null=True)),  # those of its own, by name
     Column("deleted_at", UtcTimestamp),  # the row stays, so that no other tenant gets the name
     Index("ix_tenant_listing", "created_at", "id"),
 )
@@ -109,6 +110,20 @@ usage = Table(
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("cached_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
+)
+
+# What a tenant has, in several rows whose sums count.
+holding = Table(
+    "holding",
+    metadata,
+    Column("tenant_id", _Id, primary_key=True),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("stored_files", BigInteger, nullable=False, server_default=text("0")),
+    Column("stored_bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("online_requests", BigInteger, nullable=False, server_default=text("0")),
+    Column("bulk_jobs", BigInteger, nullable=False, server_default=text("0")),
+    Column("bulk_rows", BigInteger, nullable=False, server_default=text("0")),
+    Column("queued_tokens", BigInteger, nullable=False, server_default=text("0")),
 )
 
 # What administrators did. Entries are never changed.
@@ -145,7 +160,47 @@ file = Table(
     Column("created_at", UtcTimestamp, nullable=False),
     Column("expires_at", UtcTimestamp),
     Index("ix_file_listing", "tenant_id", "created_at", "id"),
+    Index("ix_file_expiry", "expires_at", "id"),
 )
+
+# Files that arrive in parts, and the parts that have arrived.
+upload = Table(
+    "upload",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("tenant_id", _Id, nullable=False),
+    Column("purpose", String(16), nullable=False),
+    Column("filename", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),  # as announced
+    Column("created_at", UtcTimestamp, nullable=False),
+    Column("expires_at", UtcTimestamp, nullable=False),
+    Column("file_expires_after_s", Integer),
+    Column("status", String(12), nullable=False),
+    Column("file_id", _Id),  # of a completed one
+    Index("ix_upload_due", "status", "expires_at"),
+    Index("ix_upload_tenant", "tenant_id", "status", "expires_at"),
+)
+
+upload_part = Table(
+    "upload_part",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("upload_id", _Id, ForeignKey("upload.id"), nullable=False, index=True),
+    Column("tenant_id", _Id, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("created_at", UtcTimestamp, nullable=False),
+)
+
+
+def _ended(name: str, *, without: str) -> Index:
+    """A tenant's ended jobs that still have something, the first to end first."""
+    kept = text(f"finished_at IS NOT NULL AND {without} IS NULL")
+    columns = ("tenant_id", "kind", "finished_at", "id")
+    return Index(name, *columns, sqlite_where=kept, postgresql_where=kept)
+
+
+IN_QUEUE: Final = "state IN ('queued', 'running') AND paused_at IS NULL"  # jobs of which rows may start
 
 job = Table(
     "job",
@@ -185,12 +240,72 @@ job = Table(
     Column(
         "tokens_redone", BigInteger, nullable=False, server_default=text("0")
     ),  # generated, lost, and again
+    Column("tokens_queued", BigInteger, nullable=False, server_default=text("0")),  # counted until it ends
     Column("planning_attempts", Integer, nullable=False, server_default=text("0")),  # without a known end
+    Column("name", String(100)),  # the spec's, to list by
+    Column("paused_at", UtcTimestamp),
+    Column("results_deleted_at", UtcTimestamp),  # an online job's request and answer, a bulk job's segments
+    Column("events_deleted_at", UtcTimestamp),  # all but the last
+    Column("deleted_at", UtcTimestamp),  # no tenant finds it any more; what it has is being deleted
+    Column("retry_of", _Id),  # no foreign key: the earlier job may be deleted
     Index("ix_job_listing", "tenant_id", "kind", "created_at", "id"),
+    Index(
+        "ix_job_batches",
+        "tenant_id",
+        "kind",
+        "face",
+        "created_at",
+        "id",
+        sqlite_where=text("kind = 'bulk' AND face = 'openai'"),
+        postgresql_where=text("kind = 'bulk' AND face = 'openai'"),
+    ),
+    Index("ix_job_of_model", "tenant_id", "model", "created_at", "id"),
+    Index(
+        "ix_job_of_name",
+        "tenant_id",
+        "name",
+        "created_at",
+        "id",
+        sqlite_where=text("name IS NOT NULL"),
+        postgresql_where=text("name IS NOT NULL"),
+    ),
+    Index(
+        "ix_job_retries",
+        "retry_of",
+        "created_at",
+        sqlite_where=text("retry_of IS NOT NULL"),
+        postgresql_where=text("retry_of IS NOT NULL"),
+    ),
+    Index("ix_job_of_priority", "tenant_id", "priority", "created_at", "id"),
     Index("ix_job_newest", "tenant_id", "created_at", "id"),
     Index("ix_job_of_state", "tenant_id", "state", "created_at", "id"),
     Index("ix_job_active", "state", "kind", "priority_rank"),
+    Index(
+        "ix_job_queue",
+        "kind",
+        "priority_rank",
+        "created_at",
+        "state",  # these two for SQLite, which reads the row for columns that only the condition names
+        "paused_at",
+        sqlite_where=text(IN_QUEUE),
+        postgresql_where=text(IN_QUEUE),
+    ),
     Index("ix_job_repeat", "tenant_id", "fingerprint", "created_at"),
+    _ended("ix_job_ended", without="deleted_at"),
+    _ended("ix_job_with_results", without="results_deleted_at"),
+    _ended("ix_job_with_events", without="events_deleted_at"),
+)
+
+# What is still to be deleted of ended jobs. Recorded with the change that makes it unreachable.
+deletion = Table(
+    "deletion",
+    metadata,
+    Column("id", _Serial, primary_key=True, autoincrement=True),
+    Column("tenant_id", _Id, nullable=False),
+    Column("job_id", _Id, nullable=False),
+    Column("part", String(8), nullable=False),  # results, events, or the whole job
+    Column("recorded_at", UtcTimestamp, nullable=False),
+    Index("ix_deletion_of_tenant", "tenant_id", "id"),
 )
 
 shard = Table(
@@ -250,6 +365,7 @@ segment = Table(
     Column("cached_tokens", BigInteger, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("sha256", String(64), nullable=False),
+    Column("output_bytes", BigInteger),  # None: listed by a worker of the release before
     UniqueConstraint("shard_id", "term", "seq"),
     Index("ix_segment_job", "job_id", "id"),
 )
@@ -292,6 +408,27 @@ outbox = Table(
     Column("created_at", UtcTimestamp, nullable=False),
 )
 
+# Receivers that tenants have registered for types of events.
+webhook_endpoint = Table(
+    "webhook_endpoint",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("tenant_id", _Id, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("event_types", JSON, nullable=False),  # names and wildcards
+    Column("secret", LargeBinary, nullable=False),  # encrypted
+    Column("secret_hint", String(16), nullable=False),
+    Column("previous_secret", LargeBinary),  # encrypted; signs too until …
+    Column("previous_secret_until", UtcTimestamp),
+    Column("created_at", UtcTimestamp, nullable=False),
+    Column("updated_at", UtcTimestamp, nullable=False),  # when configuration or secret last changed
+    Column("failing_since", UtcTimestamp),  # the first failed attempt since the last success
+    Column("disabled_at", UtcTimestamp),  # None: it gets events
+    Column("disabled_reason", String(16)),
+    Index("ix_webhook_endpoint_listing", "tenant_id", "created_at", "id"),
+)
+
 delivery = Table(
     "delivery",
     metadata,
@@ -307,8 +444,15 @@ delivery = Table(
     Column("next_at", UtcTimestamp, nullable=False),
     Column("created_at", UtcTimestamp, nullable=False),
     Column("delivered_at", UtcTimestamp),
+    Column("endpoint_id", _Id),  # None: owed to the job's own URL. The endpoint may have been deleted
+    Column("attempts_before", Integer, nullable=False, server_default=text("0")),  # before the last replay
+    Column("replayed_at", UtcTimestamp),  # last
     Index("ix_delivery_due", "state", "next_at"),
     Index("ix_delivery_listing", "tenant_id", "created_at", "id"),
+    Index("ix_delivery_of_job", "job_id"),
+    Index("ix_delivery_of_endpoint", "tenant_id", "endpoint_id", "created_at", "id"),
+    Index("ix_delivery_of_endpoint_state", "tenant_id", "endpoint_id", "state", "created_at", "id"),
+    Index("ix_delivery_of_state", "tenant_id", "state", "created_at", "id"),
 )
 
 delivery_attempt = Table(
@@ -334,6 +478,7 @@ idempotency = Table(
     Column("status_code", Integer, nullable=False),
     Column("body", JSON, nullable=False),
     Column("expires_at", UtcTimestamp, nullable=False, index=True),
+    Index("ix_idempotency_of_job", "job_id"),
 )
 
 worker = Table(
@@ -404,7 +549,9 @@ dead_row = Table(
     Column("decided_at", UtcTimestamp),  # replayed or discarded
     Column("replay_job_id", _Id),
     UniqueConstraint("shard_id", "row"),
+    Index("ix_dead_row_newest", "tenant_id", "died_at", "id"),
     Index("ix_dead_row_listing", "tenant_id", "state", "died_at", "id"),
+    Index("ix_dead_row_of_job", "job_id", "died_at", "id"),
 )
 
 # Receivers that answered 410 and get no more events.

@@ -16,6 +16,14 @@ class Action(StrEnum):
     KEY_ROTATED = "key.rotated"
     KEY_REVOKED = "key.revoked"
     WEBHOOK_SECRET_CREATED = "webhook_secret.created"
+    WEBHOOK_ENDPOINT_CREATED = "webhook_endpoint.created"
+    WEBHOOK_ENDPOINT_UPDATED = "webhook_endpoint.updated"
+    WEBHOOK_ENDPOINT_ROTATED = "webhook_endpoint.rotated"
+    WEBHOOK_ENDPOINT_DISABLED = "webhook_endpoint.disabled"  # by the service
+    WEBHOOK_ENDPOINT_DELETED = "webhook_endpoint.deleted"
+    WEBHOOK_ENDPOINT_TESTED = "webhook_endpoint.tested"
+    WEBHOOK_ENDPOINT_REPLAYED = "webhook_endpoint.replayed"
+    DELIVERY_REPLAYED = "delivery.replayed"
     WORKER_DRAINED = "worker.drained"
 
 
@@ -49,5 +57,5 @@ class AuditEntry:
     actor: str
     action: str
     tenant_id: str | None  # None: the whole service's
-    object_id: str | None  # of the key or worker
+    object_id: str | None  # of the key, webhook endpoint, delivery or worker
     details: JsonObject

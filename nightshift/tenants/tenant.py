@@ -5,6 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 
 
 class TenantState(StrEnum):
@@ -21,6 +22,7 @@ class Tenant:
     description: str
     created_at: datetime
     priority_ceiling: PriorityClass = PriorityClass.INTERACTIVE  # better classes are taken for this one
+    quotas: Quotas = NO_QUOTAS
     disabled_at: datetime | None = None
     deleted_at: datetime | None = None
 

@@ -125,7 +125,7 @@ class Assembly:
         with self._store.transaction() as tx:
             marked = [job for job in found if tx.jobs.mark_finalizing(job.id, now)]
             for job in marked:
-                said = {"status": JobState.FINALIZING, "counts": counts_json(job)}
+                said = {"status": JobState.FINALIZING, "counts": counts_json(job.counts)}
                 tx.events.append(job.id, f"job.{JobState.FINALIZING}", said, now)
         return len(marked)
 

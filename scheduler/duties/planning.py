@@ -21,9 +21,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from nightshift.errors import InvalidRequest, QueueUnavailable, StorageError
+from nightshift.errors import InvalidRequest, QueueUnavailable, QuotaExceeded, StorageError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState
 from nightshift.jobs.leases import Lead
+from nightshift.lifecycle.admission import admit_planned
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.lifecycle.transitions import finish, plan
 from nightshift.objectstore import Locations
@@ -34,8 +35,10 @@ from nightshift.rows.validation import FileLimits
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.fairness import may_take
+from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from scheduler.duties.ringing import RingSender
 from scheduler.input.plan import Plan, Refused, input_error
+from scheduler.input.retrying import RetryInputs
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
 from scheduler.runtime.duty import Interrupted, MayContinue, Result
@@ -54,6 +57,7 @@ class PlanningConfig:
     interval_s: float = 0.25  # between passes: what a small job waits before it may run
     pool: JobPoolConfig = field(default_factory=lambda: JobPoolConfig(threads_max=INPUTS_MAX))
     attempts_max: int = 3  # of one job, whose schedulers died
+    default_quotas: Quotas = NO_QUOTAS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +86,11 @@ class Planning:
         locations: Locations,
         config: PlanningConfig,
         lead: Callable[[], Lead | None],
+        retries: RetryInputs,
         may_continue: MayContinue = lambda: True,
     ) -> None:
         self._store = store
+        self._retries = retries
         self._lead = lead
         self._ring_sender = ring_sender
         self._sources = sources
@@ -181,6 +187,8 @@ class Planning:
         def may_continue() -> bool:
             return job.id not in self._stopped and self._may_continue()
 
+        if job.retry_of is not None:
+            self._retries.write(job, may_continue)
         if job.face is Face.NATIVE:
             return self._surveyor.plan(job, catalogue, may_continue)
         source = self._sources.open(job.spec.input, job.tenant_id)
@@ -197,16 +205,10 @@ class Planning:
         return _Outcome.REFUSED if ended else _Outcome.TOO_LATE
 
     def _commit(self, job: Job, found: Plan) -> _Outcome:
-        with self._store.transaction() as tx:
-            rings = plan(
-                tx,
-                job,
-                found.model,
-                found.shards,
-                tx.now(),
-                rows_total=found.rows_total,
-                rows_estimated=found.rows_estimated,
-            )
+        try:
+            rings = self._record(job, found)
+        except QuotaExceeded as error:
+            return self._refuse(job, (input_error(error, _param(job)),))
         if not rings:
             return _Outcome.TOO_LATE
         failpoints.hit("scheduler.planned")
@@ -221,6 +223,21 @@ class Planning:
         )
         self._ring(rings)
         return _Outcome.PLANNED
+
+    def _record(self, job: Job, found: Plan) -> tuple[Ring, ...]:
+        """Empty: too late. Raises QuotaExceeded."""
+        with self._store.transaction() as tx:
+            admit_planned(tx, job.tenant_id, self._config.default_quotas)
+            return plan(
+                tx,
+                job,
+                found.model,
+                found.shards,
+                tx.now(),
+                rows_total=found.rows_total,
+                rows_estimated=found.rows_estimated,
+                tokens_estimated=found.tokens_estimated,
+            )
 
     def _ring(self, rings: tuple[Ring, ...]) -> None:
         """Ring at once. If that fails, the ringing duty does."""

@@ -5,10 +5,13 @@ alone, by the store's own clock; whether an older one is an orphan, the database
 
     segments/{tenant}/{job}/{shard}/t{term}-…    not listed, not to be carried over, its term past: only a
                                                  leased term lists anything, and no term is reused
+    results/{tenant}/{job}/…                     there is no such job, or its results are deleted
     assembly/{tenant}/{job}/…                    the job has ended
     files/{tenant}/{file}                        not on record, not of an unfinished batch, and too old for an
                                                  upload that may still be recorded; or expired, and no
                                                  unfinished job reads it
+    uploads/{tenant}/{upload}/{part}             not on record, and too old to be recorded yet; or of
+                                                 an upload that has expired
     half-written objects                         a day old; a writer that comes back begins again
 """
 
@@ -21,7 +24,10 @@ from typing import Final
 
 from nightshift.jobs import ShardState
 from nightshift.jobs.files import UNRECORDED_S, output_file_id
+from nightshift.jobs.uploads import PART_UNRECORDED_S
+from nightshift.lifecycle.uploads import expire
 from nightshift.objectstore import ObjectInfo, ObjectStore
+from nightshift.processes import failpoints
 from nightshift.store import Store
 from nightshift.store.jobs.references import References, ShardReferences
 from scheduler.runtime.duty import MayContinue, Result, check
@@ -37,6 +43,8 @@ class RetentionConfig:
     interval_s: float = 300.0  # between two rounds through all objects
     orphan_age_s: float = 3600.0  # younger objects are left alone
     objects_per_pass_max: int = 1000  # a page of S3's
+    expired_pages_max: int = 10  # … of expired files in a round
+    uploads_per_pass_max: int = 100  # expired ones, each with its parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +82,10 @@ class Retention:
         self._may_continue = may_continue
         self._kinds = (
             _Kind("segments/", config.orphan_age_s, _wanted_under_a_term),
+            _Kind("results/", config.orphan_age_s, _wanted_results),
             _Kind("assembly/", config.orphan_age_s, _wanted_notes),
             _Kind("files/", max(config.orphan_age_s, UNRECORDED_S), _wanted_files),
+            _Kind("uploads/", max(config.orphan_age_s, PART_UNRECORDED_S), _wanted_parts),
         )
         self._kind = 0  # where the round is …
         self._last_key: str | None = None  # … and the last object it has seen
@@ -95,7 +105,7 @@ class Retention:
         if self._kind:
             return Collected(collected=collected, has_more=True)
         self._began_at = None
-        collected += self._delete_expired(now)
+        collected += self._delete_expired(now) + self._delete_parts(now)
         swept = self._objects.forget_unfinished(
             timedelta(seconds=max(self._config.orphan_age_s, UNRECORDED_S))
         )
@@ -103,14 +113,34 @@ class Retention:
 
     def _delete_expired(self, now: datetime) -> int:
         """Files that have expired, or were deleted while a job read them that has ended since."""
+        collected = 0
+        for _ in range(self._config.expired_pages_max):
+            page = self._delete_expired_page(now)
+            collected += page
+            if page < self._config.objects_per_pass_max:
+                break
+        return collected
+
+    def _delete_expired_page(self, now: datetime) -> int:
         with self._store.transaction() as tx:
             found = tx.files.expired(now, self._config.objects_per_pass_max)
             for file in found:
                 tx.files.delete(file.tenant_id, file.id)
+        if found:
+            failpoints.hit("scheduler.files_forgotten")
         for file in found:  # after their records: what a crash leaves is an orphan
             check(self._may_continue)
             self._objects.delete(file.key)
         return len(found)
+
+    def _delete_parts(self, now: datetime) -> int:
+        """The parts of uploads that have expired."""
+        with self._store.transaction() as tx:
+            parts = expire(tx, now, self._config.uploads_per_pass_max)
+        for part in parts:
+            check(self._may_continue)
+            self._objects.delete(part.key)
+        return len(parts)
 
     def _older_than(self, page: Sequence[ObjectInfo], age_s: float) -> list[ObjectInfo]:
         """Compared with the store's clock as the round began: one write a round, and none seems too old."""
@@ -151,6 +181,10 @@ def _is_wanted(key: str, term: int, shard: ShardReferences | None) -> bool:
     return shard.state is ShardState.LEASED and term >= shard.term
 
 
+def _wanted_results(references: References, old: Sequence[ObjectInfo]) -> set[str]:
+    return _wanted_by_owner(old, references.jobs_with_results)
+
+
 def _wanted_notes(references: References, old: Sequence[ObjectInfo]) -> set[str]:
     return _wanted_by_owner(old, references.unfinished_jobs)
 
@@ -160,6 +194,11 @@ def _wanted_files(references: References, old: Sequence[ObjectInfo]) -> set[str]
     batches = references.unfinished_batches()
     to_come = {output_file_id(job_id, kind) for job_id in batches for kind in ("output", "error")}
     return _wanted_by_owner(old, lambda file_ids: to_come | references.files(file_ids))
+
+
+def _wanted_parts(references: References, old: Sequence[ObjectInfo]) -> set[str]:
+    known = references.upload_parts({info.key.rpartition("/")[2] for info in old})
+    return {info.key for info in old if info.key.rpartition("/")[2] in known}
 
 
 def _wanted_by_owner(old: Sequence[ObjectInfo], known: Callable[[set[str]], set[str]]) -> set[str]:

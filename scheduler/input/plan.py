@@ -16,6 +16,7 @@ class Plan:
     shards: Sequence[NewShard]
     rows_total: int | None = None  # exact; of a validated file
     rows_estimated: int | None = None  # from a sample
+    tokens_estimated: int = 0  # of the prompts, by the input's bytes
 
 
 class Refused(Exception):

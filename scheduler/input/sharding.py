@@ -59,6 +59,20 @@ def cut_validated(
     ]
 
 
+def whole_object(uri: str, format: InputFormat, rows: int, etag: str | None = None) -> NewShard:
+    """The one shard of an object that was read row by row and cannot be cut."""
+    return NewShard(
+        shard_no=0,
+        uri=uri,
+        format=format,
+        start=0,
+        end=None,
+        rows_estimated=rows,
+        first_row=0,
+        source_etag=etag,
+    )
+
+
 @dataclass(frozen=True)
 class _Piece:
     start: int

@@ -5,19 +5,20 @@ be run gets its own error when it is run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from nightshift.errors import ObjectNotFound
 from nightshift.jobs import InputError, Job, NewShard
 from nightshift.lifecycle.catalogue import Catalogue
-from nightshift.objectstore import Locations, ObjectInfo, ObjectUri
-from nightshift.objectstore.sources import Source, Sources, is_file_id
-from nightshift.rows.inputs import BadRow, InputFormat, InputObject, Row, describe, format_of, iter_rows
+from nightshift.objectstore import Locations
+from nightshift.objectstore.sources import Sources, is_file_id
+from nightshift.rows.inputs import BadRow, InputFormat, InputObject, Row, iter_rows
 from nightshift.rows.requests import RowProblem, RowRequest, to_request
+from nightshift.rows.surveys import FoundObject, objects_at, rows_estimated, uploaded_file, with_guesses
+from nightshift.rows.watched_reader import WatchedReader
 from nightshift.store import Store
+from nightshift.tenants.rates import CHARS_PER_TOKEN
 from scheduler.input.plan import Plan, Refused
 from scheduler.input.sharding import ShardLimits, TooManyShards, cut_objects
-from scheduler.input.watched_reader import WatchedReader
 from scheduler.runtime.duty import MayContinue, check, interruptible
 
 NO_ROWS = InputError("empty_input", "The input has no rows.", param="input")
@@ -62,39 +63,25 @@ class Surveyor:
         objection = catalogue.objection(model, job.spec.endpoint)
         if objection is not None:
             raise Refused(objection)
-        guesses = [found.rows_estimated for found in objects]
-        known = [guess for guess in guesses if guess is not None]
-        return Plan(model=model, shards=shards, rows_estimated=sum(known) if known else None)
-
-    def _described(self, job: Job, may_continue: MayContinue) -> Iterator[InputObject]:
-        objects = interruptible(self._objects(job, may_continue), may_continue)
-        for number, (source, info, uri, format) in enumerate(objects):
-            sample_bytes = self.config.sample_bytes if number < self.config.objects_sampled_max else 0
-            yield describe(source.store, info, uri, format, sample_bytes=sample_bytes)
-
-    def _objects(
-        self, job: Job, may_continue: MayContinue
-    ) -> Iterable[tuple[Source, ObjectInfo, str, InputFormat]]:
-        """Every object of the input: its source, its info, its name in shards, its format."""
-        assert job.spec.input is not None, "a bulk job has an input"
-        if is_file_id(job.spec.input):
-            return [self._file(job, job.spec.input)]
-        location = ObjectUri.parse(job.spec.input)
-        store = self.locations.open(location, job.tenant_id)
-        return (
-            (Source(store, info.key), info, str(location.with_key(info.key)), format_of(info.key))
-            for info in self.locations.expand(location, job.tenant_id, lambda: check(may_continue))
+        return Plan(
+            model=model,
+            shards=shards,
+            rows_estimated=rows_estimated(objects),
+            tokens_estimated=sum(found.size_bytes for found in objects) // CHARS_PER_TOKEN,
         )
 
-    def _file(self, job: Job, file_id: str) -> tuple[Source, ObjectInfo, str, InputFormat]:
-        """An uploaded file: its name tells its format, its key does not."""
+    def _described(self, job: Job, may_continue: MayContinue) -> Iterator[InputObject]:
+        for number, found in enumerate(interruptible(self._objects(job, may_continue), may_continue)):
+            yield found.described(self.config.sample_bytes if number < self.config.objects_sampled_max else 0)
+
+    def _objects(self, job: Job, may_continue: MayContinue) -> Iterable[FoundObject]:
+        assert job.spec.input is not None, "a bulk job has an input"
+        if not is_file_id(job.spec.input):
+            return objects_at(self.locations, job.spec.input, job.tenant_id, lambda: check(may_continue))
         with self.store.snapshot() as tx:
-            file = tx.files.input(job.tenant_id, file_id)
-        source = self.sources.open(file_id, job.tenant_id)
-        info = source.store.head(source.key) if file else None
-        if file is None or info is None:
-            raise ObjectNotFound(f"There is no file {file_id}.")
-        return source, info, file_id, format_of(file.filename)
+            file = tx.files.input(job.tenant_id, job.spec.input)
+        name = None if file is None else file.filename
+        return [uploaded_file(self.sources, job.spec.input, job.tenant_id, name)]
 
     def _model(self, job: Job, shards: Sequence[NewShard], may_continue: MayContinue) -> str:
         """The template's model, or the first row's that names one. Raises Refused."""
@@ -164,18 +151,3 @@ class _Reading:
 def _only_blank_lines(bytes_read: int) -> InputError:
     message = f"The first {bytes_read} bytes of the input have no rows."
     return InputError("empty_input", message, param="input")
-
-
-def with_guesses(objects: Sequence[InputObject]) -> list[InputObject]:
-    """Objects that were not sampled get as many rows per byte as those that were. Pure."""
-    sampled = [found for found in objects if found.rows_estimated is not None]
-    sampled_bytes = sum(found.size_bytes for found in sampled)
-    if not sampled_bytes:
-        return list(objects)
-    rows_per_byte = sum(found.rows_estimated or 0 for found in sampled) / sampled_bytes
-    return [
-        found
-        if found.rows_estimated is not None
-        else replace(found, rows_estimated=round(found.size_bytes * rows_per_byte))
-        for found in objects
-    ]

@@ -4,6 +4,8 @@ A pass may be repeated, interrupted anywhere, or run by two schedulers at once: 
 guard what it changes.
 """
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -87,3 +89,21 @@ def interruptible(items: Iterable[T], may_continue: MayContinue) -> Iterator[T]:
     for item in items:
         check(may_continue)
         yield item
+
+
+def take_turns(
+    waiting: deque[Iterator[T]], may_continue: MayContinue, pause: Callable[[float], None]
+) -> Iterator[T]:
+    """A step of each in turn, until all have ended; `pause` gets how long the last step took, in seconds, and
+    lets others have as long. Raises Interrupted.
+    """
+    while waiting:
+        check(may_continue)
+        began_s = time.monotonic()
+        steps = waiting.popleft()
+        step = next(steps, None)
+        if step is None:
+            continue
+        waiting.append(steps)
+        yield step
+        pause(time.monotonic() - began_s)

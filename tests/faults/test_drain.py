@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nightshift.fleet.workers import ExitCause, Worker, WorkerState
+from nightshift.jobs import Shard, ShardState
 from nightshift.store.shards.leases import ExpiredLease
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
@@ -84,6 +85,12 @@ def who_makes_tokens(service: Service, except_id: str | None = None) -> Worker:
 
     wait_for("a worker makes tokens", is_there)
     return found[0]
+
+
+def only_shard(service: Service, job_id: str) -> Shard:
+    with service.store.snapshot() as tx:
+        (shard,) = tx.shards.of_job(job_id, limit=2)
+    return shard
 
 
 @pytest.mark.parametrize(("is_redis_away", "tokens"), [(False, (100, 700)), (True, (10, 60))])
@@ -241,21 +248,26 @@ def test_a_shard_that_waits_for_a_store_that_hangs_goes_back_without_it(service_
 
 def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same(service_of):
     """Our own engine with the demo model: rows leave in the middle, go on on another worker, and on a third
-    when that is killed. The first one's end is not waited for: the second could have made them all by then.
+    when that is killed. The others stand still until the first has handed back what it has.
     """
     slowly = {"ENGINE_MAX_NUM_SEQS": "4", "HEARTBEAT_S": "0.2", "SHARD_BYTES": "1000000"}
     service = service_of(Parts(engine="demo", workers=2), **slowly)
     sampling = {"temperature": 1.0, "seed": 7, "ignore_eos": True}
     job = submit_bulk(
-        service, [Row(f"row-{n}", f"Tell me {n} stories", 200, sampling=sampling) for n in range(48)]
+        service, [Row(f"row-{n}", f"Tell me {n} stories", 200, sampling=sampling) for n in range(20)]
     )
     first = who_makes_tokens(service)
+    others = [worker for worker in known(service).values() if worker.id != first.id]
+    for worker in others:
+        send(worker.pid, signal.SIGSTOP)
     send(first.pid, signal.SIGTERM)
+    wait_for("the rows are handed back", lambda: only_shard(service, job.id).state is ShardState.QUEUED)
+    assert only_shard(service, job.id).carry_over_key is not None, "the rows left in the middle"
+    for worker in others:
+        send(worker.pid, signal.SIGCONT)
 
     second = who_makes_tokens(service, except_id=first.id)
     with service.store.snapshot() as tx:
-        (shard,) = tx.shards.of_job(job.id, limit=2)
-        assert shard.carry_over_key is not None, "the rows left in the middle"
         assert tx.jobs.fetch(job.id).tokens_redone == 0, "who is told to go takes them along"
     assert send(second.pid, signal.SIGKILL)
 

@@ -25,8 +25,7 @@ MEMORY_BYTES = 512 * 1024 * 1024  # a worker takes a third of it
 @pytest.fixture(scope="module")
 def shared(module_service_of: ServiceOf) -> Service:
     """One worker, that dies again and again."""
-    # Started as programs: what is forked is in the control group of the process that forks.
-    parts = Parts(proxies=frozenset({"redis"}), are_forked=False)
+    parts = Parts(proxies=frozenset({"redis"}))
     return module_service_of(parts, WORKER_METRICS_PORT=str(free_port()), **IMPATIENT)
 
 
@@ -84,8 +83,10 @@ def test_an_engine_that_fails_takes_its_process_along_and_the_other_work_goes_on
     assert said in service.log("worker-1")
 
 
-def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_told_from_one_that_was_killed(service):
+def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_told_from_one_that_was_killed(service_of):
     """The kernel counts what it has killed in a control group; no other process can know."""
+    # A program: what is forked is in the control group of the process that forks.
+    service = service_of(Parts(programs=frozenset({"worker-1"})), **IMPATIENT)
     service.stop("worker-1")
     with short_of_memory(MEMORY_BYTES) as group:
         with group.entered():
@@ -101,7 +102,6 @@ def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_told_from_one_that_
         service.kill("worker-1", signal.SIGKILL)
         assert the_next_to_die(service, known).ended_cause is ExitCause.KILLED
         service.stop("worker-1")
-    service.start("worker-1")
 
 
 def test_a_worker_tells_prometheus_what_it_holds_its_successor_too(service):

@@ -1,11 +1,13 @@
 """Fixtures for real parts; the servers are in `servers.py`."""
 
+import functools
 import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import botocore.session
 import pytest
 from sqlalchemy import create_engine, text
 
@@ -16,6 +18,14 @@ from nightshift.testing import FakeClock
 from tests.databases import migrated_sqlite
 from tests.integration import servers
 from tests.integration.servers import PostgresServer, S3Server, ValkeyServer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _botocore_reads_its_files_once() -> Iterator[None]:
+    """It would read what it knows of S3 for every client anew, in 70 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.session, "create_loader", functools.cache(botocore.session.create_loader))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +74,13 @@ def database(request: pytest.FixtureRequest) -> Database:
 
 
 @pytest.fixture
-def sqlite_database() -> Iterator[Database]:
+def sqlite_database(one_sqlite_database: Database) -> Database:
+    return _emptied(one_sqlite_database)
+
+
+@pytest.fixture(scope="session")
+def one_sqlite_database() -> Iterator[Database]:
+    """One for all tests: each database compiles the statements anew that it is asked."""
     with tempfile.TemporaryDirectory(prefix="ns-", dir=servers.RAM_DISK) as folder:
         database = migrated_sqlite(Path(folder) / "nightshift.db")
         yield database
@@ -81,10 +97,14 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def postgresql_database(migrated_postgresql: Database) -> Database:
-    with migrated_postgresql.write() as connection:
+    return _emptied(migrated_postgresql)
+
+
+def _emptied(database: Database) -> Database:
+    with database.write() as connection:
         for table in reversed(tables.metadata.sorted_tables):  # quicker than TRUNCATE for a handful of rows
             connection.execute(table.delete())
-    return migrated_postgresql
+    return database
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ it.
 import atexit
 import importlib.util
 import os
+import random
 import shutil
 import signal
 import socket
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0  # moto imports for seconds on a busy machine
 STOP_TIMEOUT_S = 5.0
+PORT_MIN = 10_000
+PORTS_GIVEN = Path("/proc/sys/net/ipv4/ip_local_port_range")  # the kernel's own choice, from 32,768 on
 # Where commits wait for no disk; without one, in the usual place.
 RAM_DISK = next((path for path in (Path("/dev/shm"),) if os.access(path, os.W_OK)), None)
 
@@ -83,10 +86,15 @@ class S3Server:
 
 
 def free_port() -> int:
-    """A TCP port without a listener at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A TCP port without a listener at this moment. None that the kernel gives to a connection meanwhile: a
+    server that is killed and started again could not have it back.
+    """
+    first_given = int(PORTS_GIVEN.read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(PORT_MIN, first_given)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
 
 
 def tool(name: str) -> str:
@@ -115,7 +123,9 @@ def running(
 def moto(folder: Path) -> Iterator[S3Server]:
     """S3 with conditional writes and strict errors; keeps everything in memory and checks no signature."""
     port = free_port()
-    with running([tool("moto_server"), "-H", HOST, "-p", str(port)], folder / "moto.log", port):
+    program = Path(__file__).with_name("moto_server.py")
+    command = [sys.executable, "-P", str(program), "-H", HOST, "-p", str(port)]
+    with running(command, folder / "moto.log", port):
         server = S3Server("moto", f"http://{HOST}:{port}", "test", "test", has_conditional_put=True)
         with closing(server.client):
             yield server

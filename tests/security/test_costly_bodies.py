@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from api.jobs.bodies import parse_batch, parse_job
+from api.openai.multipart.bodies import parse_complete
 from nightshift import endpoints
 from nightshift.errors import InvalidRequest
 from tests.security.children import in_child
@@ -31,6 +32,24 @@ CHATS = {
 COMPLETIONS = {
     "tokens": {"model": "m", "prompt": [-1] * MANY},
     "prompts": {"model": "m", "prompt": [[]] * MANY},
+    "texts": {"model": "m", "prompt": [""] * MANY},
+    "tokens without an end": {"model": "m", "prompt": [[1], [*[1] * MANY, -1]]},
+}
+RESPONSES = {
+    "items": {"model": "m", "input": [1] * MANY},
+    "messages without an end": {"model": "m", "input": [{"role": "user", "content": ""}] * MANY + [1]},
+    "parts": {"model": "m", "input": [{"role": "user", "content": [{}] * MANY}]},
+    "parts without an end": {
+        "model": "m",
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": ""}] * MANY + [1]}],
+    },
+    "calls": {
+        "model": "m",
+        "input": [{"type": "function_call", "call_id": "", "name": "f", "arguments": ""}] * MANY,
+    },
+    "include": {"model": "m", "input": "a", "include": [1] * MANY},
+    "metadata": {"model": "m", "input": "a", "metadata": NUMBERED},
+    "tools": {"model": "m", "input": "a", "tools": [{}] * MANY},
 }
 EMBEDDINGS = {
     "tokens": {"model": "m", "input": [[*[1] * MANY, "a"]]},
@@ -54,6 +73,7 @@ BATCHES = {
     "metadata": {"input_file_id": "file-1", "endpoint": "/v1/embeddings", "completion_window": "24h"}
     | {"metadata": NUMBERED},
 }
+UPLOADS = {"part_ids": {"part_ids": [1] * MANY}, "numbers": {"part_ids": [1] * 10_000}}
 
 
 def refusal(parse: Callable[[dict[str, Any]], object], text: str) -> str:
@@ -74,6 +94,7 @@ def refusal_of_model_request(route: str, text: str) -> str:
             pytest.param("/v1/completions", body, id=f"completions {name}")
             for name, body in COMPLETIONS.items()
         ),
+        *(pytest.param("/v1/responses", body, id=f"responses {name}") for name, body in RESPONSES.items()),
         *(pytest.param("/v1/embeddings", body, id=f"embeddings {name}") for name, body in EMBEDDINGS.items()),
     ],
 )
@@ -88,6 +109,7 @@ def test_a_model_request(route: str, body: dict[str, Any]) -> None:
     [
         *(pytest.param(parse_job, body, id=f"job {name}") for name, body in JOBS.items()),
         *(pytest.param(parse_batch, body, id=f"batch {name}") for name, body in BATCHES.items()),
+        *(pytest.param(parse_complete, body, id=f"upload {name}") for name, body in UPLOADS.items()),
     ],
 )
 def test_a_job(parse: Callable[[dict[str, Any]], object], body: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Input objects of a few bytes that stand for very many: reading them stays within bounded memory."""
 
+import gzip
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,8 +72,29 @@ def test_parquet(tmp_path: Path, make: Callable[[], bytes], expected: list[str])
 
 
 def test_a_csv_record_of_very_many_quoted_lines(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_bytes(b'a\n"' + b"\n" * 20 * MIB)
+    """Beyond the limit of a line by half. As a list, these lines alone would take 300 MiB."""
+    (tmp_path / "x.csv").write_bytes(b'a\n"' + b"\n" * 6 * MIB)
 
-    found = in_child(outcomes, str(tmp_path), "x.csv", cpu_s=60, memory_bytes=MEMORY_BYTES)
+    found = in_child(outcomes, str(tmp_path), "x.csv", cpu_s=18, memory_bytes=120 * MIB)
 
     assert set(found) == {"line_too_long"}
+
+
+EMPTY_MEMBER = gzip.compress(b"", mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("x.csv", b"a\n" + b"\n" * 16 * MIB, []),
+        ("x.csv", b"a\r\n" + b"\r\n" * 8 * MIB, []),
+        ("x.jsonl", b"\n" * 16 * MIB, []),
+        ("x.jsonl.gz", EMPTY_MEMBER * (8 * MIB // len(EMPTY_MEMBER)), []),
+        ("x.jsonl.gz", gzip.compress(b"\n" * 40 * MIB, mtime=0), ["unreadable_input"]),
+    ],
+    ids=["csv", "csv with carriage returns", "jsonl", "empty gzip members", "a gzip bomb"],
+)
+def test_lines_without_rows(tmp_path: Path, name: str, content: bytes, expected: list[str]) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    assert in_child(outcomes, str(tmp_path), name, cpu_s=3, memory_bytes=100 * MIB) == expected

@@ -1,4 +1,4 @@
-"""Renews this worker's leases, and tells their holders when one is lost or its job is to stop.
+"""Renews this worker's leases, and tells their holders when one is lost or its job is to stop or to pause.
 
 One statement renews all of them; a lease that its answer lacks may be another worker's. A beat may wait for
 the database: a second thread, the fence, gives up untrusted leases by the clock alone.
@@ -34,6 +34,9 @@ class Holder(Protocol):
 
     def stop_requested(self, reason: StopReason) -> None:
         """Start nothing more; what runs may finish within the grace period. Called repeatedly."""
+
+    def pause_requested(self) -> None:
+        """Save what there is and give the lease back. Called repeatedly."""
 
 
 @dataclass
@@ -169,6 +172,8 @@ class Heartbeat:
             held.trust.renewed(asked_at_s)
             if answer.stop_reason is not None:
                 held.holder.stop_requested(answer.stop_reason)
+            elif answer.is_paused:
+                held.holder.pause_requested()
 
     def _lose(self, held: _Held) -> None:
         with self._lock:

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.workers import Capacity
 from nightshift.jobs import BulkClaim, OnlineClaim
+from nightshift.lifecycle import transitions
 from nightshift.processes import failpoints
 from nightshift.store import Store
 from workers.health.heartbeat import Heartbeat
@@ -244,8 +245,8 @@ class Intake:
     def _claim_bulk(self) -> bool:
         claimed_at_s = self._heartbeat.clock_s()
         claim = self._store.run(
-            lambda tx: tx.claims.bulk(
-                self._worker_id, self._models, tx.now(), self._lease_ttl_s, capacity=self._capacity
+            lambda tx: transitions.claim_bulk(
+                tx, self._worker_id, self._models, tx.now(), self._lease_ttl_s, capacity=self._capacity
             )
         )
         if claim is None:

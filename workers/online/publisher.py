@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from nightshift.broker.token_streams import Delta, End, StreamWriter
+from nightshift.endpoints.calls import CallPart
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import Answer, JsonObject, OnlineClaim
 from nightshift.lifecycle import transitions
@@ -44,6 +45,29 @@ class Text:
 
 
 @dataclass(frozen=True)
+class CallText:
+    """New text of a call's arguments."""
+
+    shard_id: str
+    choice: int
+    part: CallPart
+
+    @property
+    def delta(self) -> Delta:
+        """Without a `text`: readers of an earlier release take that for content."""
+        part = self.part
+        data: JsonObject = {
+            "index": self.choice,
+            "call": part.index,
+            "name": part.name,
+            "after": part.after,
+            "offset": part.offset,
+            "arguments": part.text,
+        }
+        return Delta(self.shard_id, data)
+
+
+@dataclass(frozen=True)
 class _Ended:
     claim: OnlineClaim
     answer: Answer | None  # None: its job was told to stop
@@ -54,7 +78,7 @@ class _Close:
     """The last entry."""
 
 
-_Entry = Text | _Ended | _Close
+_Entry = Text | CallText | _Ended | _Close
 
 
 class Publisher:
@@ -80,7 +104,7 @@ class Publisher:
         if self._thread.is_alive():
             self._thread.join()
 
-    def put(self, text: Text) -> None:
+    def put(self, text: Text | CallText) -> None:
         self._outbox.put(text)
 
     def end(self, claim: OnlineClaim, answer: Answer | None, on_settled: Callable[[], None]) -> None:
@@ -100,7 +124,7 @@ class Publisher:
 
     def _publish(self, entries: Sequence[_Entry]) -> None:
         """Live tokens first, then commit what has ended, then announce it."""
-        self._write([entry.delta for entry in entries if isinstance(entry, Text)])
+        self._write([entry.delta for entry in entries if isinstance(entry, Text | CallText)])
         ended = [entry for entry in entries if isinstance(entry, _Ended)]
         recorded = self._record(ended)
         for entry in ended:

@@ -47,6 +47,9 @@ class OnlineRequest:
     def stop_requested(self, reason: StopReason) -> None:
         self.on_stop(self)
 
+    def pause_requested(self) -> None:
+        """Only bulk jobs are paused."""
+
     def next_text(self, progress: Progress) -> Text:
         so_far = self._published.setdefault(progress.choice, _Published())
         text = Text(

@@ -18,7 +18,7 @@ from nightshift.lifecycle import transitions
 from nightshift.lifecycle.recovery import ONLINE_ROW
 from nightshift.store import Store, Transaction
 from workers.health.heartbeat import Heartbeat
-from workers.online.publisher import Publisher
+from workers.online.publisher import CallText, Publisher
 from workers.online.request import OnlineRequest
 from workers.online.suspect_queue import SuspectQueue
 from workers.serving.inference import Identity, Progress, body_chars, breakdown, refusal
@@ -176,6 +176,8 @@ class OnlineRunner:
         request.tokens += len(progress.token_ids)
         if progress.text or progress.logprobs is not None:
             self._publisher.put(request.next_text(progress))
+        for part in progress.calls:
+            self._publisher.put(CallText(request.claim.lease.shard_id, progress.choice, part))
         answer = breakdown(progress.failed) if progress.failed is not None else progress.answer
         if answer is not None:
             self._answer(request, answer)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from nightshift.endpoints.answers import answer_id, error_body
+from nightshift.endpoints.calls import AnswerReader, CallPart, New, Said, call_json, read_calls
 from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.logprobs import Chance, Chosen
-from nightshift.endpoints.tools import ContentStream, Said, call_json, read_calls
+from nightshift.endpoints.streams import AnswerHead
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Answer, JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
@@ -39,7 +40,10 @@ class SamplingDefaults:
 
 
 def choice_seed(seed: int, choice: int) -> int:
-    """The seed of one of a request's choices. The first choice has the request's own, whatever `n` is."""
+    """The seed of one of a request's choices. The first choice has the request's own, whatever `n` is.
+
+    A seed that a request gives is that of each of its prompts: such a choice is counted within its prompt.
+    """
     if choice == 0:
         return seed
     digest = hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
@@ -77,6 +81,7 @@ class Progress:
     choice: int = 0  # whose text and tokens these are
     token_logprobs: Sequence[TokenLogprobs] = ()  # one per token, if asked for
     logprobs: JsonObject | None = None  # the same as the answer will show them
+    calls: Sequence[CallPart] = ()  # of tools; their text is in no `text`
     answer: Answer | None = None
     failed: str | None = None  # why the engine aborted the request
 
@@ -190,19 +195,18 @@ class TextAnswer:
 
     def _answer(self) -> Answer:
         completions = [choice.completion for choice in self._choices]
+        firsts = completions[:: len(completions) // self._request.num_prompts]  # choices share their prompt
         usage = Usage(
-            completions[0].num_prompt_tokens,  # the choices share one prompt
+            sum(first.num_prompt_tokens for first in firsts),
             sum(len(done.token_ids) for done in completions),
-            completions[0].num_cached_tokens,
+            sum(first.num_cached_tokens for first in firsts),
         )
         id = self._identity.id(self._endpoint.id_prefix)
         body = self._endpoint.answer(
             self._request,
-            id=id,
-            created_s=self._identity.created_s,
+            AnswerHead(id, self._identity.created_s, self._priority),
             choices=[choice.shown(id, index) for index, choice in enumerate(self._choices)],
             usage=usage,
-            priority=self._priority,
         )
         return Answer(200, body, usage)
 
@@ -216,7 +220,7 @@ class _Choice:
         self._shows_logprobs = request.logprobs_asked is not None
         self._in_shape = endpoint.logprobs
         self._tools = request.callable_tools
-        self._content = ContentStream() if self._tools is not None else None
+        self._reader = AnswerReader(self._tools) if self._tools is not None else None
         self._chosen: list[Chosen] = []
         self._partial = b""  # of a character whose last bytes have not come yet
         self._num_characters = 0  # before it
@@ -226,15 +230,16 @@ class _Choice:
         self.completion.append(output)
         logprobs = output.logprobs or ()
         shown = self._show(output.token_ids, logprobs, output.end_token_id) if logprobs else None
-        text = self._content.push(output.text) if self._content is not None else output.text
-        return Progress(text, output.token_ids, choice, logprobs, shown)
+        new = self._reader.push(output.text) if self._reader is not None else New(output.text, ())
+        return Progress(new.content, output.token_ids, choice, logprobs, shown, new.parts)
 
     def shown(self, answer_id: str, choice: int) -> Choice:
         done = self.completion
         logprobs = self._in_shape(self._chosen) if self._shows_logprobs else None
         said = read_calls(done.text, self._tools) if self._tools is not None else Said(done.text)
         calls = [call_json(call, answer_id, choice, index) for index, call in enumerate(said.calls)]
-        return Choice(said.content, "tool_calls" if calls else str(done.finish_reason), logprobs, calls)
+        reason = "tool_calls" if calls and said.calls[-1].is_whole else str(done.finish_reason)
+        return Choice(said.content, reason, logprobs, calls)
 
     def _show(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], end_token_id: int | None

@@ -8,19 +8,19 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoConfig, GenerationConfig
+from transformers import GenerationConfig
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import PREFIX, WorkerSettings
-from workers.engine import Engine, EngineConfig, EngineError
+from workers.engine import Engine, EngineConfig, EngineError, InvalidSamplingParams, SamplingParams
 from workers.engine.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
 from workers.engine.encoders.model import EncoderModel
 from workers.engine.execution.devices import DeviceMemory
@@ -29,6 +29,7 @@ from workers.engine.loading.model import LoadedModel
 from workers.engine.loading.model import load_model as load_decoder
 from workers.engine.text.tokenizer import Tokenizer
 from workers.serving.embedding_server import EmbeddingServer
+from workers.serving.hub import directory_of
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.text_server import TextServer
@@ -66,7 +67,7 @@ class _Decoder:
     def serve(self, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
         with _refusing(self.path_or_id):
             engine = Engine.over(self.loaded, self.tokenizer, self.config, memory)
-            return TextServer(self.model, engine, on_fatal, _sampling_defaults(self.path_or_id))
+            return TextServer(self.model, engine, on_fatal, _sampling_defaults(self.config.model))
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _refusing(path_or_id: str) -> Iterator[None]:
     """Say of an error that this model cannot be served."""
     try:
         yield
-    except (EngineError, OSError, ValueError, SafetensorError) as error:
+    except (ConfigurationError, EngineError, OSError, ValueError, SafetensorError) as error:
         why = _with_settings(" ".join(str(error).split()))  # the hub's reasons have several lines
         raise ConfigurationError(
             f"The model {path_or_id!r} cannot be served: {why}", param="MODELS"
@@ -108,20 +109,21 @@ def _with_settings(reason: str) -> str:
 
 def _load(path_or_id: str, position: int, settings: WorkerSettings) -> _Decoder | _Encoder:
     with _refusing(path_or_id):
-        if read_kind(path_or_id) == "decoder":
-            return _load_decoder(path_or_id, position, settings)
-        return _load_encoder(path_or_id, position, settings)
+        directory = directory_of(path_or_id, may_download=settings.model_downloads)
+        if read_kind(str(directory)) == "decoder":
+            return _load_decoder(path_or_id, directory, position, settings)
+        return _load_encoder(path_or_id, directory, position, settings)
 
 
-def _load_decoder(path_or_id: str, position: int, settings: WorkerSettings) -> _Decoder:
-    config = engine_config(path_or_id, settings)
+def _load_decoder(path_or_id: str, directory: Path, position: int, settings: WorkerSettings) -> _Decoder:
+    config = engine_config(str(directory), settings)
     tokenizer = Tokenizer.load(config.model, config.revision)
     loaded = load_decoder(config, tokenizer)
     model = Model(
         id=model_id(path_or_id),
         kind=ModelKind.DECODER,
         context_length=loaded.facts.context_length,
-        revision=_revision(path_or_id),
+        revision=_revision(path_or_id, directory),
         position=position,
     )
     return _Decoder(model, path_or_id, loaded, tokenizer, config)
@@ -147,31 +149,37 @@ def engine_config(path_or_id: str, settings: WorkerSettings) -> EngineConfig:
     )
 
 
-def _load_encoder(path_or_id: str, position: int, settings: WorkerSettings) -> _Encoder:
-    encoder = EncoderModel.load(path_or_id, cast(DTypeName, settings.dtype), settings.device)
+def _load_encoder(path_or_id: str, directory: Path, position: int, settings: WorkerSettings) -> _Encoder:
+    encoder = EncoderModel.load(str(directory), cast(DTypeName, settings.dtype), settings.device)
     model = Model(
         id=model_id(path_or_id),
         kind=ModelKind.ENCODER,
         context_length=encoder.max_length,
-        revision=_revision(path_or_id),
+        revision=_revision(path_or_id, directory),
         position=position,
     )
     return _Encoder(model, encoder)
 
 
-def _sampling_defaults(path_or_id: str) -> SamplingDefaults:
+def _sampling_defaults(directory: str) -> SamplingDefaults:
+    """Of its generation_config.json. Raises ConfigurationError if no request could be sampled with them."""
     try:
-        config = GenerationConfig.from_pretrained(path_or_id)
+        config = GenerationConfig.from_pretrained(directory)
     except OSError:  # no generation_config.json
         return SamplingDefaults()
-    return SamplingDefaults.from_generation_config(config.to_diff_dict())
+    defaults = SamplingDefaults.from_generation_config(config.to_diff_dict())
+    given = {name: value for name, value in asdict(defaults).items() if value is not None}
+    try:
+        SamplingParams(**given)
+    except InvalidSamplingParams as error:
+        raise ConfigurationError(f"generation_config.json: {error}", param="MODELS") from error
+    return defaults
 
 
-def _revision(path_or_id: str) -> str:
+def _revision(path_or_id: str, directory: Path) -> str:
     """Identifies the weights: the hub's commit, or a digest of the files' sizes and times."""
-    directory = Path(path_or_id)
-    if not directory.is_dir():
-        return str(getattr(AutoConfig.from_pretrained(path_or_id), "_commit_hash", None) or "unknown")
+    if not Path(path_or_id).is_dir():
+        return directory.name
     digest = hashlib.sha256((directory / "config.json").read_bytes())
     for weights in sorted(directory.glob("*.safetensors")):
         digest.update(f"{weights.name} {weights.stat().st_size} {weights.stat().st_mtime_ns}".encode())

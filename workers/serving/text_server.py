@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from nightshift.endpoints.generation import Conversation, GenerationRequest, TextEndpoint
+from nightshift.endpoints.generation import (
+    Conversation,
+    GenerationRequest,
+    Prompt,
+    TextEndpoint,
+    prompt_chars,
+)
+from nightshift.endpoints.tools import Tools
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
@@ -40,6 +47,14 @@ class _Asked:
     sequence_ids: Sequence[str]
 
 
+class _Refused(Exception):
+    """The engine cannot run one of the choices."""
+
+    def __init__(self, choice: int, error: EngineRefusal) -> None:
+        self.choice = choice
+        self.error = error
+
+
 class TextServer(ModelServer):
     """Runs text requests on the engine, one sequence per choice."""
 
@@ -68,9 +83,10 @@ class TextServer(ModelServer):
         self._choices |= {id: (inference.id, choice) for choice, id in enumerate(ids)}
         try:
             self._add(inference, self._sequences(inference, endpoint, request, ids))
-        except (EngineRefusal, InvalidRequest) as error:
+        except _Refused as refused:
             self._forget(inference.id)
-            raise invalid(error, endpoint.prompt_field) from error
+            prompt = refused.choice * request.num_prompts // request.num_choices
+            raise invalid(refused.error, endpoint.prompt_place(request, prompt)) from refused.error
         except Exception:
             self._forget(inference.id)
             raise
@@ -107,8 +123,10 @@ class TextServer(ModelServer):
     def _sequences(
         self, inference: Inference, endpoint: TextEndpoint, request: GenerationRequest, ids: Sequence[str]
     ) -> list[EngineRequest]:
-        """One engine request per choice: the same prompt, whose KV they share, and each its own seed."""
-        prompt = tuple(self._prompt(request, endpoint.prompt_field))
+        """One engine request per choice: those of a prompt share its KV, and each has its own seed."""
+        prompts = self._prompts(request, endpoint)
+        per_prompt = len(ids) // len(prompts)
+        seeds_repeat = request.seed is not None
         sampling = sampling_params(request, inference.identity.seed, self._defaults)
         assert sampling.seed is not None, "every request has one, given or its own"
         guidance = request.guidance
@@ -116,8 +134,11 @@ class TextServer(ModelServer):
         return [
             EngineRequest(
                 id=id,
-                prompt_token_ids=prompt,
-                sampling=replace(sampling, seed=choice_seed(sampling.seed, choice)),
+                prompt_token_ids=prompts[choice // per_prompt],
+                sampling=replace(
+                    sampling,
+                    seed=choice_seed(sampling.seed, choice % per_prompt if seeds_repeat else choice),
+                ),
                 priority=engine_class(inference.priority),
                 group=inference.group,
                 grammar=grammar,
@@ -126,12 +147,15 @@ class TextServer(ModelServer):
         ]
 
     def _add(self, inference: Inference, sequences: Sequence[EngineRequest]) -> None:
-        """Hand all choices to the engine, or none. Raises what the engine raises."""
+        """Hand all choices to the engine, or none. Raises _Refused, and what else the engine raises."""
         added: list[str] = []
         try:
             for sequence, so_far in zip(sequences, self._so_far(inference, sequences), strict=True):
                 self._engine.add(_resumed(sequence, so_far))
                 added.append(sequence.id)
+        except EngineRefusal as error:
+            self._abort(added)
+            raise _Refused(len(added), error) from error
         except Exception:
             self._abort(added)
             raise
@@ -179,15 +203,25 @@ class TextServer(ModelServer):
         for id in sequence_ids:
             self._engine.abort(id)
 
-    def _prompt(self, request: GenerationRequest, field: str) -> Sequence[int]:
-        check_length(request.text_chars, self.model.context_length, field)
+    def _prompts(self, request: GenerationRequest, endpoint: TextEndpoint) -> Sequence[tuple[int, ...]]:
+        """The tokens of each. Raises InvalidRequest."""
         check_output_length(request, self.model.context_length)
-        prompt = request.prompt_given
+        prompts = []
+        for number, prompt in enumerate(request.prompts_given):
+            place = endpoint.prompt_place(request, number)
+            try:
+                prompts.append(tuple(self._tokens(prompt, request.callable_tools, place)))
+            except EngineRefusal as error:
+                raise invalid(error, place) from error
+        return prompts
+
+    def _tokens(self, prompt: Prompt, tools: Tools | None, field: str) -> Sequence[int]:
+        check_length(prompt_chars(prompt), self.model.context_length, field)
         if isinstance(prompt, Conversation):
             tokenizer = self._engine.tokenizer
-            check_template(tokenizer.chat_template, prompt, request.callable_tools)
-            tools = {"tools": list(prompt.tools)} if prompt.tools else {}
-            return tokenizer.render_chat(prompt.messages, **tools)
+            check_template(tokenizer.chat_template, prompt, tools, field)
+            shown = {"tools": list(prompt.tools)} if prompt.tools else {}
+            return tokenizer.render_chat(prompt.messages, **shown)
         token_ids = self._engine.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         if not token_ids:
             raise InvalidRequest("The prompt has no tokens.", param=field)

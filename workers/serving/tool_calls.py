@@ -21,8 +21,8 @@ def writes_calls(template: str) -> bool:
     return has_form and not any(mark in template for mark in OTHER_FORMS)
 
 
-def check_template(template: str, conversation: Conversation, tools: Tools | None) -> None:
-    """Raises InvalidRequest for what a template would leave out."""
+def check_template(template: str, conversation: Conversation, tools: Tools | None, field: str) -> None:
+    """Raises InvalidRequest for what a template would leave out; `field` has the messages."""
     if tools is not None and not tools.must_call and not writes_calls(template):
         raise InvalidRequest(
             "How this model calls tools is not known. It can be made to call one: set 'tool_choice' to "
@@ -33,7 +33,7 @@ def check_template(template: str, conversation: Conversation, tools: Tools | Non
     if _has_calls(conversation.messages) and "tool_calls" not in template:
         raise InvalidRequest(
             "This model's chat template knows no 'tool_calls'.",
-            param="messages",
+            param=field,
             code="unsupported_parameter",
         )
 

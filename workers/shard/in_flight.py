@@ -7,6 +7,7 @@ from nightshift.rows.requests import RowRequest
 from workers.engine import TokenLogprobs
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.model_server import ModelServer
+from workers.shard.pace import Pace
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class AdmittedRow:
     server: ModelServer
     num_choices: int
     tries: int = 1  # with this one
+    tokens_max: int | None = None  # that its choices can have together; None: it generates none
 
 
 class InFlight:
@@ -27,6 +29,8 @@ class InFlight:
         self.admitted = admitted
         self.since_s = since_s
         self.saved = 0 if so_far is None else so_far.num_tokens  # tokens that a listed carry-over has
+        self._heard_s: float | None = None  # when its first tokens came …
+        self._heard_tokens = 0  # … and how many it had then
         self._so_far = so_far
         self._added: dict[int, ChoiceSoFar] = {}
 
@@ -46,6 +50,17 @@ class InFlight:
             return 0
         dropped, self._so_far, self.saved = self._so_far.num_tokens, None, 0
         return dropped
+
+    def heard(self, now_s: float) -> None:
+        """Tokens have come. Before the first, the row may have waited in the engine."""
+        if self._heard_s is None:
+            self._heard_s, self._heard_tokens = now_s, self.num_tokens
+
+    def pace(self, now_s: float) -> Pace:
+        tokens, tokens_max = self.num_tokens, self.admitted.tokens_max
+        if self._heard_s is None:
+            return Pace(tokens, tokens_max)
+        return Pace(tokens, tokens_max, tokens - self._heard_tokens, now_s - self._heard_s)
 
     @property
     def carry_over(self) -> CarryOver:

@@ -17,6 +17,7 @@ from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress
 from workers.shard.config import ShardConfig
 from workers.shard.in_flight import AdmittedRow, InFlight
+from workers.shard.pace import hopeless_rows
 from workers.shard.segments import Checkpoint
 
 
@@ -36,6 +37,7 @@ class Ledger:
         self._generated = 0  # tokens
         self._covered = 0  # of them, in listed checkpoints
         self._redone = 0  # earlier tokens not continued, in no checkpoint yet
+        self._longest = 0  # tokens of the row with the most, of those that have ended
 
     # -- changes
 
@@ -56,11 +58,12 @@ class Ledger:
         flight = self._in_flight[row]
         had = flight.num_tokens
         dropped = flight.add(progress.choice, progress.token_ids, progress.token_logprobs)
+        flight.heard(self._clock_s())
         self._redone += dropped
         self._generated += flight.num_tokens - (had - dropped)
 
     def interrupt(self, row: int) -> None:
-        """The engine broke the row off; it may begin again."""
+        """The engine broke the row off, and it may begin again; or it was cancelled."""
         assert row in self._in_flight, f"row {row} is not in flight"
         del self._in_flight[row]
 
@@ -68,6 +71,7 @@ class Ledger:
         """Of a row in flight, or refused before."""
         assert self._is_open, "a row has finished after the last checkpoint"
         self._in_flight.pop(result.row, None)
+        self._longest = max(self._longest, result.usage.completion_tokens)
         if not self._results:
             self._oldest_result_s = self._clock_s()
         self._results.append(result)
@@ -128,6 +132,12 @@ class Ledger:
     def tokens_at_risk(self) -> int:
         """Tokens generated again if this process died now."""
         return self._generated - self._covered
+
+    def hopeless(self, left_s: float) -> list[AdmittedRow]:
+        """The rows in flight that will not end within this time."""
+        now_s = self._clock_s()
+        paces = {row: flight.pace(now_s) for row, flight in self._in_flight.items()}
+        return [self._in_flight[row].admitted for row in hopeless_rows(paces, self._longest, left_s)]
 
     @property
     def is_due(self) -> bool:

@@ -9,8 +9,9 @@ from workers.shard.config import ShardConfig
 class Orders:
     """Without an order, the shard runs until every row has a result.
 
-    drain   begin nothing more, hand the shard back within `flush_s`
-    stop    begin nothing more; rows in flight may finish within `stop_grace_s`
+    drain   begin nothing more, hand the shard back within `flush_s`; also of a job that is paused
+    stop    begin nothing more; rows in flight may finish within `stop_grace_s`, and those that will not are
+            given up at once (`pace.py`)
     """
 
     def __init__(self, config: ShardConfig, *, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -22,8 +23,9 @@ class Orders:
         self._leave_by_s = float("inf")  # then unwritten checkpoints are given up
 
     def drain(self) -> None:
+        """The first call counts; every heartbeat repeats that a job is paused."""
         self.is_draining = True
-        self._leave_by_s = self._clock_s() + self._flush_s
+        self._leave_by_s = min(self._leave_by_s, self._clock_s() + self._flush_s)
 
     def stop(self) -> None:
         """The first call counts; every heartbeat repeats it."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from nightshift import endpoints
+from nightshift.endpoints.generation import GenerationRequest
+from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError
 from nightshift.jobs import Answer, BulkClaim
 from nightshift.objectstore.sources import Sources
@@ -189,7 +191,8 @@ class ShardRows:
             raise
         shard_no = self._claim.shard.shard_no
         log.debug("row admitted", extra={"action": "row_admitted", "shard_no": shard_no, "row": row})
-        return AdmittedRow(inference_id, row, request, server, parsed.num_choices, tries)
+        tokens_max = _tokens_max(parsed, server.model.context_length)
+        return AdmittedRow(inference_id, row, request, server, parsed.num_choices, tries, tokens_max)
 
     def _result(self, row: int, custom_id: str, answer: Answer) -> RowResult:
         identity = self._identity(row)
@@ -205,3 +208,10 @@ class ShardRows:
 
     def _identity(self, row: int) -> Identity:
         return Identity(f"{self._name}/{row}", int(self._claim.job.created_at.timestamp()))
+
+
+def _tokens_max(request: ModelRequest, context_length: int) -> int | None:
+    """That a request's choices can have together. None: it generates none."""
+    if not isinstance(request, GenerationRequest):
+        return None
+    return request.num_choices * (request.output_tokens_max or context_length)

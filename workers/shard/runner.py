@@ -99,6 +99,10 @@ class ShardRunner:
     def stop_requested(self, reason: StopReason) -> None:
         self._inbox.put(reason)
 
+    def pause_requested(self) -> None:
+        """What has been generated is kept, as when this worker drains."""
+        self.drain()
+
     def tokens_at_risk(self) -> int:
         return self._ledger.tokens_at_risk()
 
@@ -157,6 +161,7 @@ class ShardRunner:
         self._rows.open(done)
         while self._rows.has_waiting or self._ledger.in_flight:
             self._admit_rows()
+            self._give_up_late_rows()
             if self._orders.must_leave(has_rows_in_flight=bool(self._ledger.in_flight)):
                 break
             if not self._may_admit:
@@ -198,6 +203,14 @@ class ShardRunner:
             self._ledger.interrupt(message.row)
         else:
             self._ledger.finish(result)
+
+    def _give_up_late_rows(self) -> None:
+        """After an order to stop: the rows that will not end in time, which others need not wait for."""
+        if not self._orders.is_stopping:
+            return
+        for admitted in self._ledger.hopeless(self._orders.stop_in_s):
+            self._rows.cancel(admitted)
+            self._ledger.interrupt(admitted.row)
 
     def _cancel_rows(self) -> None:
         for flight in self._ledger.in_flight.values():

@@ -134,9 +134,9 @@ class Checkpoints:
 
     def _store_segment(self, results: Sequence[RowResult]) -> Segment:
         lease = self._claim.lease
-        data = encode_segment(results)
+        encoded = encode_segment(results)
         key = segment_key(lease, self._claim.shard.shard_no, self._segments)
-        self._objects.put(key, data)
+        self._objects.put(key, encoded.data)
         failpoints.hit("worker.segment_stored")
         return Segment(
             key=key,
@@ -145,8 +145,9 @@ class Checkpoints:
             succeeded=sum(result.succeeded for result in results),
             failed=sum(not result.succeeded for result in results),
             usage=sum((result.usage for result in results), Usage()),
-            size_bytes=len(data),
-            sha256=hashlib.sha256(data).hexdigest(),
+            size_bytes=len(encoded.data),
+            sha256=hashlib.sha256(encoded.data).hexdigest(),
+            output_bytes=encoded.output_bytes,
         )
 
     def _store_carry_over(self, unfinished: Mapping[int, CarryOver]) -> str:

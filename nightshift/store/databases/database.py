@@ -29,6 +29,7 @@ _DRIVERS: Final = frozenset({"sqlite", "sqlite+pysqlite", "postgresql+psycopg"})
 # SQLSTATEs of PostgreSQL.
 _CONFLICTS: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock
 _READ_ONLY: Final = "25006"  # the server is a standby or kept from writing
+_INVALID_VALUE: Final = "22"  # the class of invalid values, by their SQLSTATE
 
 _NOW_MS = {
     # julianday is a double, good to about 0.05 ms at this epoch.
@@ -163,6 +164,7 @@ def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
     # server's time limits do not apply, and a vanished client keeps its locks.
     engine.dialect.use_insertmanyvalues_wo_returning = True
     event.listen(engine, "handle_error", _leave_a_server_that_cannot_write)
+    event.listen(engine, "handle_error", _show_no_values)
     return engine
 
 
@@ -170,6 +172,25 @@ def _leave_a_server_that_cannot_write(context: ExceptionContext) -> None:
     """After a failover, connections to the new standby are useless."""
     if _sqlstate(context.sqlalchemy_exception) == _READ_ONLY:
         context.is_disconnect = True
+
+
+def _show_no_values(context: ExceptionContext) -> None:
+    """Errors are logged. PostgreSQL's details show the row that a constraint refuses and the text that is no
+    JSON; so does the message itself where a value is invalid (class 22).
+    """
+    original = context.original_exception
+    shown = getattr(getattr(original, "diag", None), "message_primary", None)
+    if shown is None:  # the driver's own
+        return
+    if (_sqlstate(context.sqlalchemy_exception) or "").startswith(_INVALID_VALUE):
+        shown = "a value is invalid"
+    whole = str(original)
+    original.args = (shown,)
+    if context.sqlalchemy_exception is not None:  # its message was made from the whole one
+        context.sqlalchemy_exception.args = tuple(
+            part.replace(whole, shown) if isinstance(part, str) else part
+            for part in context.sqlalchemy_exception.args
+        )
 
 
 def _sqlstate(error: BaseException | None) -> str | None:

@@ -1,29 +1,64 @@
-"""Inserts into several tables in one round trip.
+"""Inserts groups of rows into several tables in one round trip.
 
-    insert_rows(connection, (job, {...}), (shard, {...}), (outbox, {...}))
+    insert_groups(connection, [[(job, {...}), (shard, {...}), (outbox, {...})], ...])
 
-PostgreSQL gets one statement. SQLite has no such statement and no round trips, and gets one per row.
+PostgreSQL gets one statement with a parameter per table, its rows as JSON: psycopg would parse a statement
+with a parameter per value each time. SQLite has no such statement and no round trips, and gets one per table.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnDefault, Connection, Insert, Table, bindparam, insert
+from sqlalchemy import (
+    JSON,
+    Column,
+    ColumnDefault,
+    Connection,
+    Dialect,
+    Insert,
+    LargeBinary,
+    Table,
+    TextClause,
+    insert,
+    text,
+)
+from sqlalchemy.dialects import postgresql
+
+_dialect: Any = postgresql.dialect  # SQLAlchemy gives it no type
+_DIALECT: Final[Dialect] = _dialect()
 
 Row = tuple[Table, Mapping[str, Any]]
+Shape = tuple[Table, tuple[str, ...]]  # a table and the given columns
 
 
-def insert_rows(connection: Connection, *rows: Row) -> int:
-    """Insert one row per table, referenced tables first. Returns the last row's serial number."""
+def insert_groups(connection: Connection, groups: Sequence[Sequence[Row]]) -> Sequence[int]:
+    """Insert groups of rows of the same tables and columns, referenced tables first. Returns the serial
+    numbers of their last rows.
+    """
+    if not groups:
+        return []
+    shapes = tuple((table, tuple(values)) for table, values in groups[0])
+    by_table = [[values for _, values in rows] for rows in zip(*groups, strict=True)]
     if connection.dialect.name == "postgresql":
-        statement = _combined_insert(*((table, tuple(values)) for table, values in rows))
-        named = {_name(table, column): value for table, values in rows for column, value in values.items()}
-        return int(connection.execute(statement, named).scalar_one())
-    for table, values in rows[:-1]:
-        connection.execute(_single_insert(table), values)
-    table, values = rows[-1]
-    return int(connection.execute(_numbered(table), values).scalar_one())
+        return _insert_at_once(connection, shapes, by_table)
+    *before, (last, _) = shapes
+    for (table, _), rows in zip(before, by_table[:-1], strict=True):
+        connection.execute(_single_insert(table), rows)
+    return list(connection.execute(_numbered(last), by_table[-1]).scalars())
+
+
+def _insert_at_once(
+    connection: Connection, shapes: tuple[Shape, ...], by_table: Sequence[Sequence[Mapping[str, Any]]]
+) -> Sequence[int]:
+    converted = zip(by_table, _converters(shapes), strict=True)
+    rows = {
+        f"rows_{number}": json.dumps([_plain(one, converters) for one in values])
+        for number, (values, converters) in enumerate(converted)
+    }
+    # Serial numbers are given in the order of the rows.
+    return sorted(connection.execute(_combined_insert(shapes), rows).scalars())
 
 
 @cache
@@ -33,29 +68,53 @@ def _single_insert(table: Table) -> Insert:
 
 @cache
 def _numbered(table: Table) -> Any:
-    return insert(table).returning(*table.primary_key)
+    return insert(table).returning(*table.primary_key, sort_by_parameter_order=True)
 
 
 @cache
-def _combined_insert(*shapes: tuple[Table, tuple[str, ...]]) -> Any:
-    """Of (table, given columns) pairs."""
-    *before, last = (_shared_insert(table, columns) for table, columns in shapes)
-    steps = [one.cte(f"with_{number}") for number, one in enumerate(before)]
-    return last.add_cte(*steps).returning(*last.table.primary_key)
+def _combined_insert(shapes: tuple[Shape, ...]) -> TextClause:
+    *steps, last = (_insert_of(number, *shape) for number, shape in enumerate(shapes))
+    before = ", ".join(f"with_{number} AS ({step})" for number, step in enumerate(steps))
+    [key] = shapes[-1][0].primary_key
+    return text(f"WITH {before} {last} RETURNING {key.name}" if steps else f"{last} RETURNING {key.name}")
 
 
-def _shared_insert(table: Table, columns: tuple[str, ...]) -> Insert:
-    """An INSERT for use beside others: its parameters carry the table's name, and it includes the column
-    defaults, which SQLAlchemy adds only to a statement on its own.
-    """
-    given = {name: bindparam(_name(table, name), type_=table.c[name].type) for name in columns}
-    rest = {
-        column.name: column.default.arg
+def _insert_of(number: int, table: Table, given: tuple[str, ...]) -> str:
+    """With the column defaults, which SQLAlchemy adds to its own statements only."""
+    quoted = _DIALECT.identifier_preparer.quote
+    columns = {name: quoted(name) for name in given}
+    types = ", ".join(f"{columns[name]} {table.c[name].type.compile(_DIALECT)}" for name in given)
+    defaults = {
+        quoted(column.name): str(int(column.default.arg))
         for column in table.c
         if column.name not in given and isinstance(column.default, ColumnDefault) and column.default.is_scalar
     }
-    return insert(table).values({**rest, **given})
+    return (
+        f"INSERT INTO {quoted(table.name)} ({', '.join([*columns.values(), *defaults])}) "
+        f"SELECT {', '.join([*columns.values(), *defaults.values()])} "
+        f"FROM ROWS FROM (json_to_recordset(CAST(:rows_{number} AS JSON)) AS ({types})) WITH ORDINALITY "
+        "ORDER BY ordinality"
+    )
 
 
-def _name(table: Table, column: str) -> str:
-    return f"{table.name}__{column}"
+Converter = Callable[[Any], Any] | None  # None: the value is JSON already
+
+
+@cache
+def _converters(shapes: tuple[Shape, ...]) -> Sequence[Mapping[str, Converter]]:
+    return [{name: _converter(table.c[name]) for name in given} for table, given in shapes]
+
+
+def _converter(column: Column[Any]) -> Converter:
+    if isinstance(column.type, JSON):
+        return None
+    if isinstance(column.type, LargeBinary):
+        return lambda value: None if value is None else rf"\x{value.hex()}"
+    return column.type.dialect_impl(_DIALECT).bind_processor(_DIALECT)
+
+
+def _plain(values: Mapping[str, Any], converters: Mapping[str, Converter]) -> dict[str, Any]:
+    return {
+        name: value if (convert := converters[name]) is None else convert(value)
+        for name, value in values.items()
+    }

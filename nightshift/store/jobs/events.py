@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from nightshift.jobs import JsonObject
 from nightshift.store import tables
@@ -13,7 +13,16 @@ from nightshift.store import tables
 event = tables.event
 job = tables.job
 
+# Built once: a request or a worker waits while SQLAlchemy builds a statement.
+
 _INSERT = insert(event)
+
+_NUMBER = (
+    update(job)
+    .where(job.c.id == bindparam("of"))
+    .values(event_seq=job.c.event_seq + 1)
+    .returning(job.c.event_seq)
+)
 
 FIRST_SEQ: Final = 1
 
@@ -42,12 +51,7 @@ class Events:
         The number comes from the job's row, locked until the commit, so no reader sees number 6 appear after
         7.
         """
-        seq: int = self._connection.execute(
-            update(job)
-            .where(job.c.id == job_id)
-            .values(event_seq=job.c.event_seq + 1)
-            .returning(job.c.event_seq)
-        ).scalar_one()
+        seq: int = self._connection.execute(_NUMBER, {"of": job_id}).scalar_one()
         self._connection.execute(_INSERT, _row(job_id, seq, type, data, now))
         return seq
 

@@ -1,18 +1,17 @@
 """Statements about jobs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     Row,
-    Select,
-    and_,
+    Text,
     bindparam,
+    cast,
     func,
     insert,
     or_,
@@ -37,8 +36,10 @@ from nightshift.jobs import (
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
+from nightshift.store.databases.planner_hints import unindexed
 from nightshift.store.jobs.columns import JOB_WITHOUT_TEMPLATE
 from nightshift.store.jobs.events import FIRST_SEQ
+from nightshift.store.jobs.listing import JobFilters, listing, position
 from nightshift.store.shards.shards import OPEN_SHARD_STATES
 
 job = tables.job
@@ -56,18 +57,11 @@ _UNPLANNED = (
 )
 _PLANNING_ORDER = (job.c.priority_rank, job.c.created_at, job.c.id)
 
-# Built once: a request waits while SQLAlchemy builds a statement.
+_PROGRESS_NAMES = ("rows_succeeded", "rows_failed", "prompt_tokens", "completion_tokens", "cached_tokens")
+
+# Built once: a request or a worker waits while SQLAlchemy builds a statement.
 
 _INSERT = insert(job)
-
-_AHEAD = select(func.count()).where(
-    job.c.kind == bindparam("of_kind"),
-    job.c.state.in_(RUNNABLE_STATES),
-    or_(
-        job.c.priority_rank < bindparam("rank"),
-        and_(job.c.priority_rank == bindparam("rank"), job.c.created_at < bindparam("since")),
-    ),
-)
 
 _LOCK = select(job.c.id).where(job.c.id == bindparam("of")).with_for_update(key_share=True)
 
@@ -75,6 +69,13 @@ _START = (
     update(job)
     .where(job.c.id == bindparam("of"), job.c.state == JobState.QUEUED)
     .values(state=JobState.RUNNING, started_at=bindparam("since"), runtime_deadline_at=bindparam("until"))
+)
+
+_ADD_PROGRESS = (
+    update(job)
+    .where(job.c.id == bindparam("of"))
+    .values({name: job.c[name] + bindparam(f"more_{name}") for name in _PROGRESS_NAMES})
+    .returning(job.c.tenant_id, job.c.model, job.c.rows_total, job.c.rows_succeeded, job.c.rows_failed)
 )
 
 
@@ -97,6 +98,9 @@ def new_row(new: NewJob, now: datetime) -> dict[str, Any]:
         "webhook_secret": new.webhook_secret,
         "capacity": new.spec.capacity,
         "event_seq": FIRST_SEQ,
+        "tokens_queued": new.tokens_queued,
+        "name": new.spec.name,
+        "retry_of": new.retry_of,
     }
 
 
@@ -107,6 +111,15 @@ class Backlog:
     kind: JobKind
     state: JobState
     jobs: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Of a job to which results were added."""
+
+    tenant_id: str
+    model: str | None
+    counts: Counts
 
 
 class Jobs:
@@ -122,7 +135,7 @@ class Jobs:
 
     def get(self, tenant_id: str, job_id: str) -> Job | None:
         row = self._connection.execute(
-            select(job).where(job.c.id == job_id, job.c.tenant_id == tenant_id)
+            select(job).where(job.c.id == job_id, job.c.tenant_id == tenant_id, job.c.deleted_at.is_(None))
         ).one_or_none()
         return to_job(row) if row else None
 
@@ -132,13 +145,9 @@ class Jobs:
         *,
         limit: int,
         after: Job | None = None,
-        kind: JobKind | None = None,
-        face: Face | None = None,
-        state: JobState | None = None,
-        priority: PriorityClass | None = None,
+        filters: JobFilters = JobFilters(),
     ) -> Sequence[Job]:
         """Newest first, in a total order, without templates. `after`: the last job of the previous page."""
-        filters = {"kind": kind, "face": face, "state": state, "priority": priority}
         rows = self._connection.execute(listing(tenant_id, limit, after, filters))
         return [to_job(row) for row in rows]
 
@@ -150,6 +159,7 @@ class Jobs:
                 job.c.tenant_id == tenant_id,
                 job.c.fingerprint == fingerprint,
                 job.c.created_at >= created_since,
+                job.c.deleted_at.is_(None),
             )
             .order_by(job.c.created_at.desc())
             .limit(1)
@@ -171,12 +181,15 @@ class Jobs:
         ).one_or_none()
         return to_job(row) if row else None
 
-    def queue_position(self, of: Job) -> int:
-        """One plus the runnable jobs of this kind that sort before this one, over all tenants."""
-        ahead: int = self._connection.execute(
-            _AHEAD, {"of_kind": of.kind, "rank": of.priority.rank, "since": of.created_at}
-        ).scalar_one()
-        return ahead + 1
+    def retries(self, tenant_id: str, job_id: str, limit: int) -> Sequence[str]:
+        """The ids of the newest retries of the tenant's job."""
+        rows = self._connection.execute(
+            select(job.c.id)
+            .where(job.c.retry_of == job_id, job.c.tenant_id == tenant_id)
+            .order_by(job.c.created_at.desc())
+            .limit(limit)
+        )
+        return list(rows.scalars())
 
     def request_stop(self, tenant_id: str, job_id: str, reason: StopReason, now: datetime) -> bool:
         """Start no more rows of this job. False: it was stopping, finalizing or over."""
@@ -202,7 +215,7 @@ class Jobs:
         wanted = select(*JOB_WITHOUT_TEMPLATE).where(*_UNPLANNED)
         if after is not None:
             place = (after.priority.rank, after.created_at, after.id)
-            wanted = wanted.where(tuple_(*order) > _position(order, place))
+            wanted = wanted.where(tuple_(*order) > position(order, place))
         return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
 
     def first_to_plan(self, limit: int, of_each: int) -> Sequence[Job]:
@@ -222,7 +235,10 @@ class Jobs:
 
     def still_to_plan(self, job_ids: Sequence[str]) -> set[str]:
         """Which of these are not planned, stopped or over."""
-        return set(self._connection.scalars(select(job.c.id).where(job.c.id.in_(job_ids), *_UNPLANNED)))
+        _, *others = _UNPLANNED
+        is_queued = unindexed(job.c.state) == JobState.QUEUED  # these few are found by their ids
+        found = select(job.c.id).where(job.c.id.in_(job_ids), is_queued, *others)
+        return set(self._connection.scalars(found))
 
     def begin_planning(self, job_id: str, lead: Lead) -> int | None:
         """Count an attempt to plan, before it starts. Returns how many have no known end, this one included.
@@ -255,7 +271,14 @@ class Jobs:
         )
 
     def mark_planned(
-        self, job_id: str, *, model: str, rows_total: int | None, rows_estimated: int | None, now: datetime
+        self,
+        job_id: str,
+        *,
+        model: str,
+        rows_total: int | None,
+        rows_estimated: int | None,
+        tokens_queued: int = 0,
+        now: datetime,
     ) -> bool:
         """Record that the input is cut into shards. False: the job was planned, stopped or over."""
         return self._update(
@@ -265,6 +288,7 @@ class Jobs:
             model=model,
             rows_total=rows_total,
             rows_estimated=rows_estimated,
+            tokens_queued=tokens_queued,
         )
 
     def mark_started(self, job_id: str, now: datetime, max_runtime_s: int | None) -> bool:
@@ -281,15 +305,15 @@ class Jobs:
         """
         self._connection.execute(_LOCK, {"of": job_id})
 
-    def add_progress(self, job_id: str, counts: Counts, usage: Usage) -> None:
-        """Add the rows of a newly listed segment or recorded result."""
-        self._update(
-            job.c.id == job_id,
-            rows_succeeded=job.c.rows_succeeded + counts.succeeded,
-            rows_failed=job.c.rows_failed + counts.failed,
-            prompt_tokens=job.c.prompt_tokens + usage.prompt_tokens,
-            completion_tokens=job.c.completion_tokens + usage.completion_tokens,
-            cached_tokens=job.c.cached_tokens + usage.cached_tokens,
+    def add_progress(self, job_id: str, counts: Counts, usage: Usage) -> Progress:
+        """Add the rows of a newly listed segment or recorded result. Returns what the job then has."""
+        more = (
+            counts.succeeded, counts.failed, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+        )  # fmt: skip
+        added = {f"more_{name}": amount for name, amount in zip(_PROGRESS_NAMES, more, strict=True)}
+        found = self._connection.execute(_ADD_PROGRESS, {"of": job_id, **added}).one()
+        return Progress(
+            found.tenant_id, found.model, Counts(found.rows_total, found.rows_succeeded, found.rows_failed)
         )
 
     def add_tokens_redone(self, job_id: str, tokens: int) -> None:
@@ -324,6 +348,27 @@ class Jobs:
             .limit(limit)
         )
         return [to_job(row) for row in rows]
+
+    def telling_progress(
+        self, event_type: str, tenants: Collection[str], limit: int, after: str = ""
+    ) -> Sequence[str]:
+        """The ids of running bulk jobs with results, of these tenants or whose webhook names this type of
+        event, in order.
+        """
+        names = cast(job.c.spec["webhook"], Text).contains(f'"{event_type}"', autoescape=True)
+        wanted = (
+            select(job.c.id)
+            .where(
+                job.c.kind == JobKind.BULK,
+                job.c.state == JobState.RUNNING,
+                job.c.rows_succeeded + job.c.rows_failed > 0,
+                job.c.id > after,
+                or_(job.c.tenant_id.in_(tenants), names),
+            )
+            .order_by(job.c.id)
+            .limit(limit)
+        )
+        return list(self._connection.execute(wanted).scalars())
 
     def stop(self, job_id: str, reason: StopReason, now: datetime) -> bool:
         """As `request_stop`, for the service itself."""
@@ -363,6 +408,7 @@ class Jobs:
             job.c.state.in_(sources(JobState.FINALIZING)),
             state=JobState.FINALIZING,
             finalizing_at=now,
+            paused_at=None,
         )
 
     def to_assemble(self, limit: int, after: Job | None = None) -> Sequence[Job]:
@@ -370,7 +416,7 @@ class Jobs:
         order = (job.c.finalizing_at, job.c.id)
         wanted = select(job).where(job.c.state == JobState.FINALIZING)
         if after is not None:
-            wanted = wanted.where(tuple_(*order) > _position(order, (after.finalizing_at, after.id)))
+            wanted = wanted.where(tuple_(*order) > position(order, (after.finalizing_at, after.id)))
         return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
 
     def finish(
@@ -385,7 +431,7 @@ class Jobs:
         error_file_id: str | None = None,
     ) -> bool:
         """Enter a terminal state once, with the final `counts`. False: the job had one."""
-        values: dict[str, Any] = {"state": state, "finished_at": now}
+        values: dict[str, Any] = {"state": state, "finished_at": now, "paused_at": None}
         if counts is not None:
             values |= {
                 "rows_total": counts.total,
@@ -413,30 +459,11 @@ class Jobs:
             job.c.stop_reason.is_(None),
             stop_reason=reason,
             stop_requested_at=now,
+            paused_at=None,
         )
 
     def _update(self, *guards: ColumnElement[bool], **values: Any) -> bool:
         return self._connection.execute(update(job).where(*guards).values(**values)).rowcount == 1
-
-
-def listing(
-    tenant_id: str, limit: int, after: Job | None, filters: Mapping[str, str | None]
-) -> Select[tuple[Any, ...]]:
-    """A tenant's jobs, newest first, with these values in these columns; an index gives the order."""
-    wanted = select(*JOB_WITHOUT_TEMPLATE).where(job.c.tenant_id == tenant_id)
-    for name, value in filters.items():
-        if value is not None:
-            wanted = wanted.where(job.c[name] == value)
-    if after is not None:
-        order = (job.c.created_at, job.c.id)
-        wanted = wanted.where(tuple_(*order) < _position(order, (after.created_at, after.id)))
-    return wanted.order_by(job.c.created_at.desc(), job.c.id.desc()).limit(limit)
-
-
-def _position(order: Sequence[Column[Any]], values: Sequence[Any]) -> ColumnElement[Any]:
-    """A row's place in an order, with the columns' types: a bare tuple binds times as text."""
-    bound = zip(order, values, strict=True)
-    return tuple_(*(bindparam(None, value, type_=column.type) for column, value in bound))
 
 
 def to_job(row: Row[Any]) -> Job:
@@ -459,12 +486,16 @@ def to_job(row: Row[Any]) -> Job:
         finished_at=row.finished_at,
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         stop_requested_at=row.stop_requested_at,
+        paused_at=row.paused_at,
         rows_estimated=row.rows_estimated,
         errors=tuple(_error_from_json(error) for error in row.errors or ()),
         output_file_id=row.output_file_id,
         error_file_id=row.error_file_id,
         tokens_redone=row.tokens_redone,
+        retry_of=row.retry_of,
+        tokens_queued=row.tokens_queued,
         planning_attempts=row.planning_attempts,
+        results_deleted_at=row.results_deleted_at,
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, exists, func, or_, select
+from sqlalchemy import Connection, exists, func, or_, select
 
 from nightshift.jobs import JobKind, JobState, ShardState
 from nightshift.outbound.webhooks import DeliveryState
@@ -13,12 +13,6 @@ job = tables.job
 shard = tables.shard
 
 _UNFINISHED = tuple(state for state in JobState if not state.is_terminal)
-
-_ONLINE = select(  # built once: a request waits while SQLAlchemy builds it
-    func.count().filter(shard.c.tenant_id == bindparam("tenant")),
-    func.count(),
-    func.count(shard.c.tenant_id.distinct()),
-).where(shard.c.state.in_((ShardState.QUEUED, ShardState.LEASED)), shard.c.kind == JobKind.ONLINE)
 
 # Only these give the scheduler's duties work.
 _PENDING_WORK = select(
@@ -33,36 +27,16 @@ _PENDING_WORK = select(
 
 
 @dataclass(frozen=True)
-class OnlineLoad:
-    """Unanswered online requests."""
+class Pace:
+    """How fast unfinished bulk jobs get on that are not paused."""
 
-    own: int  # the tenant's
-    total: int  # all tenants'
-    tenants: int  # with any
-
-
-@dataclass(frozen=True)
-class BulkLoad:
-    """Unfinished bulk jobs and their rows without a result; a job's rows count once its input has been
-    read.
-    """
-
-    jobs: int  # the tenant's
-    rows: int
-    rows_total: int  # all tenants'
-    tenants: int  # with any such job
-    rows_done: int  # all tenants', of the same jobs
+    rows_done: int  # all tenants'
     running_since: datetime | None  # when the first of these jobs started; None: none runs
 
 
 class Load:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-
-    def online(self, tenant_id: str) -> OnlineLoad:
-        """Reads an index alone."""
-        own, total, tenants = self._connection.execute(_ONLINE, {"tenant": tenant_id}).one()
-        return OnlineLoad(own, total, tenants)
 
     def oldest_online(self) -> datetime | None:
         """When the longest waiting online request was made."""
@@ -85,26 +59,12 @@ class Load:
         wanted = exists().where(job.c.tenant_id == tenant_id, job.c.state.in_(_UNFINISHED))
         return bool(self._connection.execute(select(wanted)).scalar_one())
 
-    def bulk(self, tenant_id: str) -> BulkLoad:
+    def bulk_pace(self) -> Pace:
+        """Reads every unfinished bulk job: only for what is refused."""
         done = job.c.rows_succeeded + job.c.rows_failed
-        known = func.coalesce(job.c.rows_total, job.c.rows_estimated, 0)
-        left = func.coalesce(func.sum(known - done).filter(known > done), 0)
-        is_own = job.c.tenant_id == tenant_id
-        found = self._connection.execute(
-            select(
-                func.count().filter(is_own).label("jobs"),
-                func.coalesce(func.sum(known - done).filter(known > done, is_own), 0).label("rows"),
-                left.label("rows_total"),
-                func.count(job.c.tenant_id.distinct()).label("tenants"),
-                func.coalesce(func.sum(done), 0).label("rows_done"),
-                func.min(job.c.started_at).label("running_since"),
-            ).where(job.c.state.in_(_UNFINISHED), job.c.kind == JobKind.BULK)
+        rows_done, running_since = self._connection.execute(
+            select(func.coalesce(func.sum(done), 0), func.min(job.c.started_at)).where(
+                job.c.state.in_(_UNFINISHED), job.c.kind == JobKind.BULK, job.c.paused_at.is_(None)
+            )
         ).one()
-        return BulkLoad(
-            jobs=found.jobs,
-            rows=int(found.rows),
-            rows_total=int(found.rows_total),
-            tenants=found.tenants,
-            rows_done=int(found.rows_done),
-            running_since=found.running_since,
-        )
+        return Pace(int(rows_done), running_since)

@@ -1,5 +1,6 @@
-"""The statement that accepts an online request."""
+"""The statements that accept online requests."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -8,7 +9,7 @@ from sqlalchemy import Connection
 from nightshift.jobs import Job, JobKind, JsonObject, NewJob, ShardState
 from nightshift.jobs.ids import new_id
 from nightshift.store import tables
-from nightshift.store.databases.multi_insert import insert_rows
+from nightshift.store.databases.multi_insert import insert_groups
 from nightshift.store.jobs.events import first_row
 from nightshift.store.jobs.jobs import new_row
 from nightshift.store.shards.outbox import Ring, ring_row
@@ -18,19 +19,29 @@ class Online:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def insert(self, new: NewJob, body: JsonObject, event: tuple[str, JsonObject], now: datetime) -> Ring:
-        """Insert an online job, its first event (type and data), its shard, its body, and its ring."""
-        job, shard_id = new.accepted(now), new_id("shard")
-        rank = new.priority.rank
-        ring_id = insert_rows(
-            self._connection,
-            (tables.job, new_row(new, now)),
-            (tables.event, first_row(job.id, *event, now)),
-            (tables.shard, _shard_row(shard_id, job, now)),
-            (tables.request, {"shard_id": shard_id, "body": body}),
-            (tables.outbox, ring_row(JobKind.ONLINE, shard_id, rank, now)),
-        )
-        return Ring(ring_id, JobKind.ONLINE, shard_id, rank)
+    def insert(
+        self,
+        requests: Sequence[tuple[NewJob, JsonObject]],
+        events: Sequence[tuple[str, JsonObject]],
+        now: datetime,
+    ) -> Sequence[Ring]:
+        """Insert online jobs: of each its first event (type and data), its shard, its body, and its ring."""
+        shard_ids = [new_id("shard") for _ in requests]
+        groups = [
+            (
+                (tables.job, new_row(new, now)),
+                (tables.event, first_row(new.id, *event, now)),
+                (tables.shard, _shard_row(shard_id, new.accepted(now), now)),
+                (tables.request, {"shard_id": shard_id, "body": body}),
+                (tables.outbox, ring_row(JobKind.ONLINE, shard_id, new.priority.rank, now)),
+            )
+            for (new, body), event, shard_id in zip(requests, events, shard_ids, strict=True)
+        ]
+        ring_ids = insert_groups(self._connection, groups)
+        return [
+            Ring(ring_id, JobKind.ONLINE, shard_id, new.priority.rank)
+            for ring_id, shard_id, (new, _) in zip(ring_ids, shard_ids, requests, strict=True)
+        ]
 
 
 def _shard_row(shard_id: str, job: Job, now: datetime) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, select
 from nightshift.jobs import Face, JobKind, ShardState
 from nightshift.jobs.leases import Term
 from nightshift.store import tables
+from nightshift.store.databases.planner_hints import unindexed
 from nightshift.store.jobs.jobs import ACTIVE_STATES
 
 shard = tables.shard
@@ -62,7 +63,19 @@ class References:
     def unfinished_jobs(self, job_ids: Collection[str]) -> set[str]:
         """The unfinished ones among these jobs."""
         rows = self._connection.execute(
-            select(tables.job.c.id).where(tables.job.c.id.in_(job_ids), tables.job.c.state.in_(ACTIVE_STATES))
+            select(tables.job.c.id).where(
+                tables.job.c.id.in_(job_ids), unindexed(tables.job.c.state).in_(ACTIVE_STATES)
+            )
+        )
+        return set(rows.scalars())
+
+    def jobs_with_results(self, job_ids: Collection[str]) -> set[str]:
+        """Those among these jobs whose results are not deleted."""
+        job = tables.job
+        rows = self._connection.execute(
+            select(job.c.id).where(
+                job.c.id.in_(job_ids), job.c.results_deleted_at.is_(None), job.c.deleted_at.is_(None)
+            )
         )
         return set(rows.scalars())
 
@@ -80,3 +93,8 @@ class References:
         """The recorded ones among these files, also if expired."""
         rows = self._connection.execute(select(tables.file.c.id).where(tables.file.c.id.in_(file_ids)))
         return set(rows.scalars())
+
+    def upload_parts(self, part_ids: Collection[str]) -> set[str]:
+        """The recorded ones among these parts of uploads."""
+        part = tables.upload_part
+        return set(self._connection.execute(select(part.c.id).where(part.c.id.in_(part_ids))).scalars())

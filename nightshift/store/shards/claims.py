@@ -71,9 +71,12 @@ class Claims:
                 Jobs(self._connection).lock(candidate.id)
             claimed = self._take_next_shard(candidate, worker_id, now, ttl_s)
             if claimed is not None:
-                self._start(candidate, now)
                 return BulkClaim(
-                    _to_lease(claimed), to_shard(claimed), candidate, self._crash_history(claimed)
+                    _to_lease(claimed),
+                    to_shard(claimed),
+                    candidate,
+                    self._crash_history(claimed),
+                    begins_job=self._start(candidate, now),
                 )
         return None
 
@@ -161,6 +164,7 @@ class Claims:
                 job.c.state.in_(RUNNABLE_STATES),
                 job.c.planned_at.is_not(None),
                 job.c.stop_reason.is_(None),
+                job.c.paused_at.is_(None),
                 job.c.model.in_(models),
                 job.c.capacity.in_((ANY_CAPACITY, capacity)),
                 select(shard.c.id).where(shard.c.job_id == job.c.id, *_claimable(now)).exists(),
@@ -200,10 +204,11 @@ class Claims:
         """Queries only for a shard that lost a worker, which is rare."""
         return DeadLetters(self._connection).crash_history(claimed.id, claimed.crash_count)
 
-    def _start(self, claimed: Job, now: datetime) -> None:
+    def _start(self, claimed: Job, now: datetime) -> bool:
+        """False: another claim has started it."""
         if claimed.state is not JobState.QUEUED:
-            return  # already started by another claim
-        Jobs(self._connection).mark_started(claimed.id, now, claimed.spec.max_runtime_s)
+            return False
+        return Jobs(self._connection).mark_started(claimed.id, now, claimed.spec.max_runtime_s)
 
 
 def _claimable(now: datetime | BindParameter[datetime]) -> tuple[ColumnElement[bool], ...]:
@@ -258,6 +263,8 @@ _TAKE_NEXT = _TAKE.where(
     .with_for_update(skip_locked=True)  # SQLite, with one writer at a time, omits it
     .scalar_subquery(),
     shard.c.state == ShardState.QUEUED,
+    # It may have been paused since it was chosen.
+    select(job.c.id).where(job.c.id == bindparam("of"), job.c.paused_at.is_(None)).exists(),
 ).returning(shard)
 
 

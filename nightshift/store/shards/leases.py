@@ -10,6 +10,7 @@ from sqlalchemy import (
     Connection,
     Row,
     case,
+    or_,
     select,
     tuple_,
     update,
@@ -29,12 +30,13 @@ shard = tables.shard
 
 @dataclass(frozen=True)
 class HeldLease:
-    """A renewed lease, and whether its job is stopping."""
+    """A renewed lease, and whether its job is stopping or paused."""
 
     shard_id: str
     term: Term
     stop_reason: StopReason | None
     stop_requested_at: datetime | None
+    is_paused: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,8 @@ class Leases:
             .values(lease_until=now + timedelta(seconds=ttl_s), tokens_in_flight=told)
             .returning(shard.c.id, shard.c.term, shard.c.job_id)
         ).all()
-        stops = self._stop_orders([row.job_id for row in kept])
-        return [HeldLease(row.id, Term(row.term), *stops.get(row.job_id, (None, None))) for row in kept]
+        orders = self._orders([row.job_id for row in kept])
+        return [HeldLease(row.id, Term(row.term), *orders.get(row.job_id, (None, None))) for row in kept]
 
     def hand_back(self, lease: Lease, carry_over_key: str | None = None) -> bool:
         """Return an unfinished shard to the queue without charging an attempt. False: the lease was lost.
@@ -188,13 +190,21 @@ class Leases:
             found = found.with_for_update(of=shard, skip_locked=True)
         return [_to_expired(row) for row in self._connection.execute(found)]
 
-    def _stop_orders(self, job_ids: Sequence[str]) -> dict[str, tuple[StopReason, datetime]]:
+    def _orders(self, job_ids: Sequence[str]) -> dict[str, tuple[StopReason | None, datetime | None, bool]]:
+        """By job, as in HeldLease, of those that are to stop or to pause."""
         rows = self._connection.execute(
-            select(job.c.id, job.c.stop_reason, job.c.stop_requested_at).where(
-                job.c.id.in_(set(job_ids)), job.c.stop_reason.is_not(None)
+            select(job.c.id, job.c.stop_reason, job.c.stop_requested_at, job.c.paused_at).where(
+                job.c.id.in_(set(job_ids)), or_(job.c.stop_reason.is_not(None), job.c.paused_at.is_not(None))
             )
         )
-        return {row.id: (StopReason(row.stop_reason), row.stop_requested_at) for row in rows}
+        return {
+            row.id: (
+                StopReason(row.stop_reason) if row.stop_reason else None,
+                row.stop_requested_at,
+                row.paused_at is not None,
+            )
+            for row in rows
+        }
 
     def _release(self, shard_id: str, term: Term, **values: Any) -> bool:
         return (

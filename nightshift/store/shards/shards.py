@@ -10,13 +10,26 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    Text,
+    bindparam,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.jobs import (
     Answer,
     Job,
     JobKind,
+    JobState,
     JsonObject,
     NewShard,
     Segment,
@@ -35,6 +48,31 @@ result = tables.result
 
 OPEN_SHARD_STATES = tuple(state for state in ShardState if not state.is_terminal)
 INSERT_ROWS_MAX = 500  # SQLite allows 32,766 bound values per statement
+
+# Built once: a worker waits while SQLAlchemy builds a statement.
+
+_INSERT_SEGMENT = insert(segment)
+
+_CHECKPOINT = (  # of a held shard; a total and a carry-over that are None stay as they are
+    update(shard)
+    .where(
+        shard.c.id == bindparam("of"),
+        shard.c.term == bindparam("held_term"),
+        shard.c.state == ShardState.LEASED,
+    )
+    .values(
+        tokens_in_flight=bindparam("in_flight"),
+        rows_total=func.coalesce(bindparam("total", type_=BigInteger), shard.c.rows_total),
+        carry_over_key=func.coalesce(bindparam("carry_over", type_=Text), shard.c.carry_over_key),
+    )
+)
+
+_PROGRESS = _CHECKPOINT.values(
+    rows_done=shard.c.rows_done + bindparam("rows"),
+    # Crashes stay: a finished row is cleared by itself, and the others may still be the cause.
+    faults=0,
+    attempts_before=shard.c.attempts - 1,  # progress restarts the count of attempts
+)
 
 
 class AlreadyListed(Exception):
@@ -99,17 +137,17 @@ class Shards:
         Raises AlreadyListed. The caller adds the rows to the job (`jobs.add_progress`) in the same
         transaction.
         """
-        values: dict[str, Any] = {"tokens_in_flight": tokens_in_flight}
-        if new is not None:
-            # Crashes stay: a finished row is cleared by itself, and the others may still be the cause.
-            values |= {"rows_done": shard.c.rows_done + new.rows, "faults": 0}
-            values["attempts_before"] = shard.c.attempts - 1  # progress restarts the count of attempts
-        if rows_total is not None:
-            values["rows_total"] = rows_total
-        if carry_over_key is not None:
-            values["carry_over_key"] = carry_over_key
-        holds = self._update_held(lease, **values)
-        if holds and new is not None:
+        values = {
+            "of": lease.shard_id,
+            "held_term": lease.term,
+            "in_flight": tokens_in_flight,
+            "total": rows_total,
+            "carry_over": carry_over_key,
+        }
+        if new is None:
+            return self._connection.execute(_CHECKPOINT, values).rowcount == 1
+        holds = self._connection.execute(_PROGRESS, {**values, "rows": new.rows}).rowcount == 1
+        if holds:
             self._insert_segment(lease, new)
         return holds
 
@@ -250,6 +288,7 @@ class Shards:
             .where(
                 shard.c.state == ShardState.QUEUED,
                 shard.c.kind == kind,
+                tables.job.c.paused_at.is_(None),
                 or_(shard.c.not_before.is_(None), shard.c.not_before <= now),
                 told_at <= now - ring_after,
             )
@@ -266,10 +305,15 @@ class Shards:
         self._connection.execute(update(shard).where(shard.c.id.in_(free)).values(signalled_at=now))
 
     def queued(self) -> dict[JobKind, int]:
-        """Queued shards by kind, for metrics."""
+        """Queued shards by kind, without those of paused jobs: what workers are wanted for."""
+        paused = select(tables.job.c.id).where(
+            tables.job.c.state.in_((JobState.QUEUED, JobState.RUNNING)),  # only these are paused
+            tables.job.c.kind == JobKind.BULK,
+            tables.job.c.paused_at.is_not(None),
+        )
         rows = self._connection.execute(
             select(shard.c.kind, func.count())
-            .where(shard.c.state == ShardState.QUEUED)
+            .where(shard.c.state == ShardState.QUEUED, shard.c.job_id.not_in(paused))
             .group_by(shard.c.kind)
         )
         return {JobKind(kind): count for kind, count in rows}
@@ -277,20 +321,22 @@ class Shards:
     def _insert_segment(self, lease: Lease, new: Segment) -> None:
         try:
             self._connection.execute(
-                insert(segment).values(
-                    job_id=lease.job_id,
-                    shard_id=lease.shard_id,
-                    term=new.term,
-                    seq=new.seq,
-                    key=new.key,
-                    succeeded=new.succeeded,
-                    failed=new.failed,
-                    prompt_tokens=new.usage.prompt_tokens,
-                    completion_tokens=new.usage.completion_tokens,
-                    cached_tokens=new.usage.cached_tokens,
-                    size_bytes=new.size_bytes,
-                    sha256=new.sha256,
-                )
+                _INSERT_SEGMENT,
+                {
+                    "job_id": lease.job_id,
+                    "shard_id": lease.shard_id,
+                    "term": new.term,
+                    "seq": new.seq,
+                    "key": new.key,
+                    "succeeded": new.succeeded,
+                    "failed": new.failed,
+                    "prompt_tokens": new.usage.prompt_tokens,
+                    "completion_tokens": new.usage.completion_tokens,
+                    "cached_tokens": new.usage.cached_tokens,
+                    "size_bytes": new.size_bytes,
+                    "sha256": new.sha256,
+                    "output_bytes": new.output_bytes,
+                },
             )
         except IntegrityError as error:
             raise AlreadyListed(f"{new.key} is listed") from error
@@ -345,4 +391,5 @@ def _to_segment(row: Row[Any]) -> Segment:
         usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens),
         size_bytes=row.size_bytes,
         sha256=row.sha256,
+        output_bytes=row.output_bytes,
     )

@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
+from nightshift.tenants.quotas import Quotas
 from nightshift.tenants.tenant import Tenant
 
 tenant = tables.tenant
@@ -28,6 +29,7 @@ class Tenants:
                         description=new.description,
                         created_at=new.created_at,
                         priority_ceiling=new.priority_ceiling,
+                        quotas=new.quotas.to_json(),
                     )
                 )
         except IntegrityError:
@@ -38,6 +40,10 @@ class Tenants:
         """Also one that was deleted."""
         row = self._connection.execute(select(tenant).where(tenant.c.id == id)).one_or_none()
         return _to_tenant(row) if row else None
+
+    def lock(self, id: str) -> None:
+        """Let no other transaction change it before the end of this one."""
+        self._connection.execute(select(tenant.c.id).where(tenant.c.id == id).with_for_update())
 
     def list(self, *, limit: int, after: Tenant | None = None) -> Sequence[Tenant]:
         """Those that were not deleted, newest first. `after`: the last tenant of the previous page."""
@@ -57,6 +63,10 @@ class Tenants:
     def limit_priority(self, id: str, ceiling: PriorityClass) -> None:
         """Of jobs from now on."""
         self._update(id, priority_ceiling=ceiling)
+
+    def limit(self, id: str, quotas: Quotas) -> None:
+        """From now on; what is over a quota stays."""
+        self._update(id, quotas=quotas.to_json())
 
     def disable(self, id: str, now: datetime) -> None:
         """Refuse its keys from now on; the first time stays."""
@@ -80,6 +90,7 @@ def _to_tenant(row: Row[Any]) -> Tenant:
         description=row.description,
         created_at=row.created_at,
         priority_ceiling=PriorityClass(row.priority_ceiling),
+        quotas=Quotas.of(row.quotas or {}),
         disabled_at=row.disabled_at,
         deleted_at=row.deleted_at,
     )

@@ -17,6 +17,17 @@ _SUMS: Final = ("succeeded", "failed", "prompt_tokens", "cached_tokens", "comple
 _Key = tuple[str, str, str]  # tenant, model, day
 
 
+def _adding(new: postgresql.Insert | sqlite.Insert) -> postgresql.Insert | sqlite.Insert:
+    sums = {name: usage.c[name] + new.excluded[name] for name in _SUMS}
+    return new.on_conflict_do_update(index_elements=["tenant_id", "day", "model"], set_=sums)
+
+
+_ADD: Final = {  # built once: a worker waits while SQLAlchemy builds a statement
+    "postgresql": _adding(postgresql.insert(usage)),
+    "sqlite": _adding(sqlite.insert(usage)),
+}
+
+
 class UsageSums:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -64,14 +75,8 @@ class UsageSums:
         return [_to_usage(row) for row in self._connection.execute(ordered)]
 
     def _upsert(self, tenant: str, model: str, day: str, amounts: Sequence[int]) -> None:
-        dialect = postgresql if self._connection.dialect.name == "postgresql" else sqlite
-        new = dialect.insert(usage).values(
-            tenant_id=tenant, model=model, day=day, **dict(zip(_SUMS, amounts, strict=True))
-        )
-        sums = {name: usage.c[name] + new.excluded[name] for name in _SUMS}
-        self._connection.execute(
-            new.on_conflict_do_update(index_elements=["tenant_id", "day", "model"], set_=sums)
-        )
+        new = {"tenant_id": tenant, "model": model, "day": day, **dict(zip(_SUMS, amounts, strict=True))}
+        self._connection.execute(_ADD[self._connection.dialect.name], new)
 
 
 def _is_after(day: date, model: str) -> ColumnElement[bool]:

@@ -39,7 +39,7 @@ class FakeAnswers:
 
     def _answer(self, request: ChatRequest, identity: Identity, priority: PriorityClass) -> Answer:
         tokenizer = FakeTokenizer()
-        prompt = tokenizer.render_chat(request.prompt_given.messages)
+        prompt = tokenizer.render_chat(request.prompts_given[0].messages)
         tokens = answer_tokens(prompt, identity.seed, request.output_tokens_max)
         whole = Output(
             id="",

@@ -72,6 +72,7 @@ def check(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> V
     """Raises OracleFailure naming the job, the row and what is wrong. After `quiesce`."""
     if unfinished := _unfinished(service, jobs):
         raise OracleFailure(f"not over: {', '.join(unfinished)}")
+    check_counters(service)
     most = shards_seen = rows = dead_lettered = 0
     for accepted in jobs:
         stored, shards = _stored(service, accepted)
@@ -90,6 +91,17 @@ def check(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> V
         else:
             _check_online(service, job, stored)
     return Verdict(len(jobs), rows, shards_seen, most, _check_webhooks(service, jobs), dead_lettered)
+
+
+def check_counters(service: Service) -> None:
+    """What tenants hold is counted as a recount finds it, at any instant, and was never corrected."""
+    with service.store.snapshot() as tx:
+        differences = tx.holdings.differences()
+    if differences:
+        raise OracleFailure(f"the counters of tenants lack {dict(differences)}")
+    for role in service.kept:
+        if "counters corrected" in service.log(role):
+            raise OracleFailure(f"{role} has corrected the counters of tenants")
 
 
 def expected_lines(

@@ -35,6 +35,7 @@ from typing import IO, Any, Final, NoReturn
 
 from nightshift.processes.children import Launch
 from nightshift.processes.supervisor import Process, run_program
+from workers.engine.execution.openmp import limit_spinning
 
 # What the service's processes import, but for modules that do something when they are imported.
 PRELOADED: Final = (
@@ -49,6 +50,8 @@ PRELOADED: Final = (
     *("celery.bin.celery", "celery.apps.worker", "celery.fixups.django", "kombu.transport.redis"),
     *("sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite.pysqlite", "psycopg_binary"),
 )
+# Besides, of a worker with our own engine: 5 s of CPU.
+PRELOADED_WITH_ENGINE: Final = ("workers.serving.loading", "transformers.models.llama.modeling_llama")
 RUN: Final = ("scheduler.__main__", "nightshift.cli.main")  # of these, what they import
 # They read the environment as they are imported: each process imports them again.
 READ_ENVIRONMENT: Final = ("nightshift.processes.failpoints", "celery.concurrency")
@@ -101,12 +104,13 @@ class ForkServer:
         self._one_at_a_time = threading.Lock()
 
     @classmethod
-    def started(cls) -> "ForkServer":
+    def started(cls, *, with_engine: bool = False) -> "ForkServer":
         """In a fresh Python, which has imported `PRELOADED` when the first request is answered."""
         ours, theirs = _socket_pair()
+        arguments = f"{theirs.fileno()}, with_engine={with_engine}"
         with theirs:
             process = subprocess.Popen(
-                (sys.executable, "-P", "-c", f"from {__name__} import main; main({theirs.fileno()})"),
+                (sys.executable, "-P", "-c", f"from {__name__} import main; main({arguments})"),
                 env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -150,10 +154,14 @@ class ForkServer:
         return Forked(int(answer))
 
 
-@functools.cache
-def fork_server() -> ForkServer:
+def fork_server(*, with_engine: bool = False) -> ForkServer:
     """The one of this process; to be called first in its main thread, which the server ends with."""
-    return ForkServer.started()
+    return _started(with_engine)
+
+
+@functools.cache
+def _started(with_engine: bool) -> ForkServer:
+    return ForkServer.started(with_engine=with_engine)
 
 
 def _end(process: "subprocess.Popen[bytes]", requests: socket.socket) -> None:
@@ -177,14 +185,24 @@ def was_forked() -> bool:
 _was_forked = False
 
 
-def main(requests_fd: int) -> None:
+def main(requests_fd: int, *, with_engine: bool = False) -> None:
     """The server: `python -c "from tests.faults.kit.forks import main; main(3)"`."""
     _end_with_parent()
     for module in PRELOADED:
         importlib.import_module(module)
+    if with_engine:
+        _import_engine()
     for module in RUN:
         del sys.modules[module]
     _serve(socket.socket(fileno=requests_fd))
+
+
+def _import_engine() -> None:
+    """As a worker does that downloads nothing: what is imported reads the environment."""
+    limit_spinning(os.environ)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    for module in PRELOADED_WITH_ENGINE:
+        importlib.import_module(module)
 
 
 def _serve(requests: socket.socket) -> NoReturn:

@@ -55,13 +55,14 @@ def running(folder: Path, parts: Parts = Parts(), **settings: str) -> Iterator[S
     without their prefix, on top of `SCALED`.
     """
     with ExitStack() as stack:
-        spawn = fork_server().spawn if parts.are_forked else run_program
+        fork = fork_server(with_engine=parts.engine == "demo").spawn if parts.are_forked else run_program
         service = _prepare(folder, parts, settings, stack)
         for role, command in _commands(service).items():
             grace_s = 40.0 if role.startswith("worker") else 10.0
             log_path = folder / "logs" / f"{role}.log"
             own = {f"NIGHTSHIFT_{name}": word for name, word in parts.of_role.get(role, {}).items()}
             environment = {**service.environment, ROLE: role, **own}
+            spawn = run_program if role in parts.programs else fork
             kept = Kept(role, command, environment, log_path, grace_s, service.exits.append, spawn)
             service.kept[role] = kept
             stack.callback(_end, service, role)
@@ -80,12 +81,13 @@ def _commands(service: Service) -> dict[str, tuple[str, ...]]:
     api = (*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(ROOT), "--host", HOST)
     api += ("--port", service.base_url.rpartition(":")[2], "--no-access-log", "--log-level", "warning")
     api += ("--http", "api.middleware.connections:BoundedHttp", "--backlog", "128")
-    worker = "tests.faults.kit.worker_process" if service.parts.engine == "fake" else "nightshift.cli.main"
-    arguments = () if service.parts.engine == "fake" else ("worker",)
+    worker = (*python, "tests.faults.kit.worker_process")
+    if service.parts.engine == "demo":
+        worker = (*worker, "demo") if service.parts.are_forked else (*python, "nightshift.cli.main", "worker")
     return {
         "api": (*api, "--timeout-graceful-shutdown", "5"),
         **{f"scheduler-{n}": (*python, "scheduler") for n in range(1, service.parts.schedulers + 1)},
-        **{f"worker-{n}": (*python, worker, *arguments) for n in range(1, service.parts.workers + 1)},
+        **{f"worker-{n}": worker for n in range(1, service.parts.workers + 1)},
     }
 
 
@@ -199,6 +201,7 @@ def _environment(
         "FILE_ROOTS": f"{folder}/files/{{tenant}}",
         "S3_BUCKETS": f"{ground.bucket}/files/{{tenant}}" if ground.bucket else "",
         "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
+        "WEBHOOK_PORTS": "1-65535",
         "LOG_FORMAT": "human",
         "SPOT_PROVIDER": "none",
         "FAILPOINT_DIR": str(folder / "failpoints"),

@@ -175,6 +175,8 @@ def refused(service: Service) -> Iterator[None]:
 def read_only(service: Service) -> Iterator[None]:
     """It has become a standby: it answers, and writes nothing."""
     _administer(service, "ALTER SYSTEM SET default_transaction_read_only = on")
+    # The server tells its older processes before it starts another.
+    wait_for("a new connection is read-only", lambda: _is_read_only(service))
     try:
         yield
     finally:
@@ -225,6 +227,12 @@ def _administer(service: Service, statement: str) -> None:
         connection.execute("SET default_transaction_read_only = off")
         connection.execute(statement)
         connection.execute("SELECT pg_reload_conf()")
+
+
+def _is_read_only(service: Service) -> bool:
+    with psycopg.connect(_address(service), autocommit=True) as connection:
+        (setting,) = connection.execute("SHOW default_transaction_read_only").fetchone() or (None,)
+        return bool(setting == "on")
 
 
 def _address(service: Service) -> str:

@@ -17,7 +17,7 @@ from nightshift.processes.children import AfterExit, Child, ChildExit, Launch, R
 from nightshift.processes.supervisor import Spawn, Supervisor, run_program
 from tests.faults.kit.forks import is_server
 
-TICK_S: Final = 0.02  # another process can only be asked again, not waited for
+TICK_S: Final = 0.05  # another process can only be asked again, not waited for
 RESTART: Final = RestartBackoff(first_s=0.1, factor=1.0)  # at once, however often it dies
 STANDSTILL_S: Final = 6.0  # between two looks; longer means that the machine was stopped
 WAIT_MAX_S: Final = 60.0  # for what must happen soon, on a machine that is busy with other things

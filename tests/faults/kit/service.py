@@ -61,6 +61,7 @@ class Parts:
     s3_faults_seed: int | None = None  # given: an HTTP server stands before S3 that misbehaves as it is told
     of_role: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # settings of single processes
     are_forked: bool = True  # its processes, from one that has imported everything (`forks.py`)
+    programs: frozenset[str] = frozenset()  # roles whose processes are started as programs all the same
 
     def __str__(self) -> str:
         words = (self.database, self.objects, *(["demo"] if self.engine == "demo" else []))

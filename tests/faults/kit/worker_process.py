@@ -1,6 +1,8 @@
-"""`python -m tests.faults.kit.worker_process`: `nightshift worker` with the fake engine in it. The same
-supervisor, the same restarts, the same release of a dead worker's leases.
+"""`python -m tests.faults.kit.worker_process`: `nightshift worker` with the fake engine in it, or our own
+if it is told `demo`. The same supervisor, the same restarts, the same release of a dead worker's leases.
 """
+
+import sys
 
 from nightshift.cli.worker import keep_running
 from nightshift.processes.supervisor import run_program
@@ -12,4 +14,6 @@ APP = "tests.faults.kit.worker_app"
 
 if __name__ == "__main__":
     spawn = ForkServer.forked().spawn if was_forked() else run_program
-    keep_running(worker_child(WorkerSettings(), app=APP, pool=f"{APP}:FakePool"), spawn)
+    is_fake = sys.argv[1:] != ["demo"]
+    fakes = {"app": APP, "pool": f"{APP}:FakePool"} if is_fake else {}
+    keep_running(worker_child(WorkerSettings(), **fakes), spawn)

@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from queue import Empty
 from typing import Any
 
@@ -18,9 +19,11 @@ from nightshift import endpoints
 from nightshift.broker.queue import ONLINE_QUEUE, Queue, celery_app
 from nightshift.broker.token_streams import Delta, End, StreamWriter
 from nightshift.endpoints.answers import answer_id, error_body
+from nightshift.endpoints.calls import CallPart
 from nightshift.endpoints.embeddings import EmbeddingRequest, Embeddings
 from nightshift.endpoints.generation import Choice, Conversation, GenerationRequest, TextEndpoint
 from nightshift.endpoints.logprobs import Chance, Chosen
+from nightshift.endpoints.streams import AnswerHead
 from nightshift.errors import QueueUnavailable
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Worker, WorkerState
@@ -29,6 +32,7 @@ from nightshift.lifecycle import transitions
 from nightshift.settings import QueueSettings
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
+from workers.online.publisher import CallText
 
 CHAT_MODEL = "org/parrot"
 EMBEDDING_MODEL = "ruler"
@@ -74,9 +78,13 @@ class FakeWorker:
             data |= {"offset": offset}
             logprobs = logprobs_of(claim, [(offset, text)])
             if logprobs is not None:
-                token_offset = [start for start, _ in _words(prompt_of(claim))].index(offset)
+                token_offset = [start for start, _ in _words(repeated(claim)[index])].index(offset)
                 data |= {"logprobs": logprobs, "token_offset": token_offset}
         self._streams.write([Delta(claim.lease.shard_id, data)])
+
+    def stream_call(self, claim: OnlineClaim, part: CallPart) -> None:
+        """Send a piece of a call's arguments."""
+        self._streams.write([CallText(claim.lease.shard_id, 0, part).delta])
 
     def record(self, claim: OnlineClaim, answer: Answer) -> None:
         """Commit the answer, then announce it."""
@@ -105,11 +113,12 @@ class FakeWorker:
         if claim.job.spec.endpoint == "/v1/embeddings":
             self.record(claim, vectors(claim))
             return
-        text, request = prompt_of(claim), asked(claim)
-        for start, word in _words(text):
-            for index in range(request.num_choices):
-                self.stream(claim, word, start, index=index)
-        self.record(claim, text_answer(claim, text))
+        texts = repeated(claim)
+        for words in zip_longest(*map(_words, texts)):
+            for index, word in enumerate(words):
+                if word is not None:
+                    self.stream(claim, word[1], word[0], index=index)
+        self.record(claim, answer_saying(claim, texts))
 
     # -- the loop --------------------------------------------------------------------------------------
 
@@ -178,9 +187,18 @@ class FakeWorker:
 
 
 def prompt_of(claim: OnlineClaim) -> str:
-    """The text that a request wants answered."""
-    prompt = asked(claim).prompt_given
-    return prompt.messages[-1]["content"] if isinstance(prompt, Conversation) else str(prompt)
+    """The text that a request's first choice repeats."""
+    return repeated(claim)[0]
+
+
+def repeated(claim: OnlineClaim) -> list[str]:
+    """The text that each choice of a request repeats: its prompt's."""
+    request = asked(claim)
+    texts = [
+        prompt.messages[-1]["content"] if isinstance(prompt, Conversation) else str(prompt)
+        for prompt in request.prompts_given
+    ]
+    return [text for text in texts for _ in range(request.num_choices // len(texts))]
 
 
 def asked(claim: OnlineClaim) -> GenerationRequest:
@@ -209,17 +227,24 @@ def logprobs_of(claim: OnlineClaim, words: Sequence[tuple[int, str]]) -> JsonObj
 
 def text_answer(claim: OnlineClaim, text: str, finish_reason: str = "stop") -> Answer:
     """Every choice has this text."""
-    choices = [Choice(text, finish_reason, logprobs_of(claim, [*_words(text)]))] * asked(claim).num_choices
-    usage = Usage(prompt_tokens=3, completion_tokens=len(text.split()) * len(choices))
+    return answer_saying(claim, [text] * asked(claim).num_choices, finish_reason)
+
+
+def answer_saying(claim: OnlineClaim, texts: Sequence[str], finish_reason: str = "stop") -> Answer:
+    choices = [Choice(text, finish_reason, logprobs_of(claim, [*_words(text)])) for text in texts]
+    usage = Usage(prompt_tokens=3, completion_tokens=sum(len(text.split()) for text in texts))
     body = text_endpoint(claim).answer(
         asked(claim),
-        id=answer_id(text_endpoint(claim).id_prefix, claim.job.id),
-        created_s=int(claim.job.created_at.timestamp()),
+        head_of(claim),
         choices=choices,
         usage=usage,
-        priority=claim.job.priority,
     )
     return Answer(200, body, usage)
+
+
+def head_of(claim: OnlineClaim) -> AnswerHead:
+    id = answer_id(text_endpoint(claim).id_prefix, claim.job.id)
+    return AnswerHead(id, int(claim.job.created_at.timestamp()), claim.job.priority)
 
 
 def vectors(claim: OnlineClaim) -> Answer:

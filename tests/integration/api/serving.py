@@ -19,11 +19,11 @@ STOP_TIMEOUT_S = 10.0
 class _Server(uvicorn.Server):
     """Says when it listens, and stops when it is told rather than when it next looks."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, http: type[BoundedHttp]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=BoundedHttp,
+                http=http,
                 log_config=None,
                 lifespan="on",
                 access_log=False,
@@ -45,10 +45,10 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(app: ASGIApp) -> Iterator[str]:
+def serving(app: ASGIApp, http: type[BoundedHttp] = BoundedHttp) -> Iterator[str]:
     """Run the application; yields its base URL, without a path."""
     with socket.create_server((HOST, 0)) as listener:
-        server = _Server(app)
+        server = _Server(app, http)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="api")
         thread.start()
         try:

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from api.middleware import connections
-from api.middleware.connections import connections_max
+from api.middleware.connections import BoundedHttp, connections_max
 from tests.integration.api.conftest import TIMEOUT_S
 from tests.integration.api.serving import HOST, serving
 
@@ -90,6 +90,22 @@ def test_a_connection_that_does_not_ask_is_not_waited_for(
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     with answering() as (_, port), ExitStack() as stack:
         assert has_ended(connected(stack, port, sends))
+
+
+def test_an_answer_in_two_parts_is_sent_at_once_on_any_listening_socket() -> None:
+    """asyncio sees to it where the socket names its protocol; this one does not."""
+    accepted = []
+
+    class Noting(BoundedHttp):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            sock = transport.get_extra_info("socket")
+            accepted.append((sock.proto, sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+
+    with serving(Answers(), http=Noting) as url, ExitStack() as stack:
+        assert is_answered(connected(stack, int(url.rpartition(":")[2]), WHOLE % b"now"))
+
+    assert accepted == [(0, 1)]
 
 
 def test_a_later_request_is_waited_for_no_longer_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,10 +144,17 @@ def test_an_unknown_query_parameter_is_refused_rather_than_ignored(http: httpx.C
     assert "limit" in error["message"]
 
 
+def test_of_two_values_for_one_parameter_none_is_taken(http: httpx.Client) -> None:
+    answer = http.post("/v1/jobs?dry_run=1&dry_run=0", json={})
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "dry_run"
+
+
 def test_a_job_that_is_asked_for_with_an_unknown_parameter_does_not_run(http: httpx.Client) -> None:
     body = {"endpoint": "/v1/chat/completions", "body": {"model": CHAT_MODEL, "messages": HELLO}}
 
-    refusal(http.post("/v1/jobs?dry_run=1", json=body), 400)
+    refusal(http.post("/v1/jobs?dryrun=1", json=body), 400)
 
     assert http.get("/v1/jobs").json()["data"] == []
 

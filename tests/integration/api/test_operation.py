@@ -218,8 +218,8 @@ def test_the_documentation_declares_the_statuses_of_a_route_and_no_others(base_u
 
     assert declared("get", "/healthz") == {"200"}
     assert declared("get", "/readyz") == {"200", "503"}
-    assert declared("get", "/v1/models") == {"200", "400", "401", "403", "503"}
-    assert declared("get", "/v1/jobs/{job_id}") == {"200", "400", "401", "403", "404", "503"}
+    assert declared("get", "/v1/models") == {"200", "400", "401", "403", "429", "503"}
+    assert declared("get", "/v1/jobs/{job_id}") == {"200", "400", "401", "403", "404", "429", "503"}
     assert {"202", "200", "413", "422", "429"} <= declared("post", "/v1/jobs")
     assert {"206", "416"} <= declared("get", "/v1/files/{file_id}/content")
     assert not [path for path in paths for each in paths[path].values() if "default" in each["responses"]]

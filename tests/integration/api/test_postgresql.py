@@ -53,6 +53,17 @@ def test_files_and_batches_page_and_end_as_they_do_on_sqlite(client: openai.Open
     assert client.batches.cancel(batches[0].id).status == "cancelling"
 
 
+def test_a_dry_run_only_reads(http: httpx.Client, tmp_path: Path, worker: FakeWorker) -> None:
+    """PostgreSQL refuses to lock a row in its transactions."""
+    files = {"file": ("rows.jsonl", batch_lines(3)), "purpose": (None, "batch")}
+    file_id = http.post("/v1/files", files=files).json()["id"]
+    asked = {"endpoint": "chat", "input": file_id, "output": f"{(tmp_path / 'allowed').as_uri()}/out/"}
+    found = http.post("/v1/jobs?dry_run=true", json=asked).json()
+
+    assert (found["rows_checked"], found["problems"], found["model"]) == (3, [], CHAT_MODEL)
+    assert http.get("/v1/jobs").json()["data"] == []
+
+
 def test_the_bytes_of_a_file_are_not_deleted_beside_the_submit_of_a_batch_over_it(
     client: openai.OpenAI, http: httpx.Client, store: Store, postgresql_database: Database
 ) -> None:

@@ -1,5 +1,9 @@
 """Waits for what is true a moment after an answer."""
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
 from nightshift.store import Store
 from tests.faults.kit.processes import wait_for
 
@@ -12,3 +16,13 @@ def wait_until_nothing_is_owed(store: Store) -> None:
             return tx.outbox.length() == 0
 
     wait_for("the outbox is empty", is_empty)
+
+
+def wait_until_stored(data_dir: Path, names: Sequence[str]) -> None:
+    """Until a data directory has these objects; what is not needed any more is deleted after the answer."""
+
+    def stored() -> list[str]:
+        # Not rglob: on Python 3.11 it fails where a directory goes away meanwhile.
+        return sorted(name for _, _, files in os.walk(data_dir / "objects") for name in files)
+
+    wait_for(f"{len(names)} stored objects", lambda: stored() == sorted(names))

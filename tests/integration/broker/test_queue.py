@@ -159,7 +159,10 @@ def test_a_queue_that_answers_can_be_pinged(queue: Queue) -> None:
 
 @pytest.mark.parametrize("fault", AWAY)
 @pytest.mark.parametrize("was_used_before", [True, False])
-def test_a_ring_fails_when_redis_is_away(own_valkey: ValkeyServer, fault: str, was_used_before: bool) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_ring_fails_when_redis_is_away(
+    own_valkey: ValkeyServer, fault: str, was_used_before: bool, count: int
+) -> None:
     queue = Queue(settings_of(own_valkey))
     if was_used_before:
         queue.ring([online()])
@@ -167,7 +170,7 @@ def test_a_ring_fails_when_redis_is_away(own_valkey: ValkeyServer, fault: str, w
 
     for _ in range(2):
         with pytest.raises(QueueUnavailable):
-            queue.ring([online()])
+            queue.ring([online()] * count)
 
 
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
@@ -210,12 +213,13 @@ def test_a_thawed_redis_is_rung_again(own_valkey: ValkeyServer) -> None:
     assert {"before", "after"} <= set(waiting(own_valkey))
 
 
-def test_a_redis_that_was_restarted_is_rung_again(own_valkey: ValkeyServer) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_redis_that_was_restarted_is_rung_again(own_valkey: ValkeyServer, count: int) -> None:
     queue = Queue(settings_of(own_valkey))
-    queue.ring([online("before")])
+    queue.ring([online("before")] * count)
     own_valkey.kill()
     with pytest.raises(QueueUnavailable):
-        queue.ring([online("meanwhile")])
+        queue.ring([online("meanwhile")] * count)
     own_valkey.start()
     own_valkey.client.flushall()  # whether a second of its log was lost is another test's subject
 

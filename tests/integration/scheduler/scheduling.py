@@ -26,6 +26,7 @@ from nightshift.store import Store
 from nightshift.testing import MODEL, InMemoryQueue, a_spec, claimed, submit
 from scheduler.duties.assembly import Assembly, AssemblyConfig
 from scheduler.duties.planning import Planning, PlanningConfig
+from scheduler.input.retrying import RetryInputs
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
 from scheduler.runtime.duty import MayContinue
@@ -124,6 +125,7 @@ class Place:
             self.locations,
             config,
             lambda: self.elector.lead,
+            RetryInputs(self.store, self.objects, sources, LINE_BYTES_MAX),
             may_continue,
         )
 
@@ -160,9 +162,9 @@ class Place:
         self.objects.put(file.key, data)
         return file
 
-    def batch(self, data: bytes, **wishes: Any) -> Job:
+    def batch(self, data: bytes, *, expires_at: datetime | None = None, **wishes: Any) -> Job:
         """An OpenAI batch over these lines is accepted."""
-        spec = a_spec(input=self.upload(data).id, output=None, **wishes)
+        spec = a_spec(input=self.upload(data, expires_at=expires_at).id, output=None, **wishes)
         return submit(self.store, face=Face.OPENAI, model=None, spec=spec)
 
     def native(self, *, name: str = "in.jsonl", model: str | None = None, **wishes: Any) -> Job:
@@ -225,9 +227,9 @@ class Place:
     def commit(self, claim: BulkClaim, seq: int, results: Sequence[RowResult]) -> None:
         if not results:
             return
-        data = encode_segment(results)
+        encoded = encode_segment(results)
         key = segment_key(claim.lease, claim.shard.shard_no, seq)
-        self.objects.put(key, data)
+        self.objects.put(key, encoded.data)
         segment = Segment(
             key=key,
             term=claim.lease.term,
@@ -235,8 +237,9 @@ class Place:
             succeeded=sum(result.succeeded for result in results),
             failed=sum(not result.succeeded for result in results),
             usage=sum((result.usage for result in results), Usage()),
-            size_bytes=len(data),
-            sha256=hashlib.sha256(data).hexdigest(),
+            size_bytes=len(encoded.data),
+            sha256=hashlib.sha256(encoded.data).hexdigest(),
+            output_bytes=encoded.output_bytes,
         )
         with self.store.transaction() as tx:
             assert transitions.commit_segment(tx, claim.lease, segment, tx.now(), rows_total=None)

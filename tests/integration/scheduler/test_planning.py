@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -15,10 +16,12 @@ import pytest
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import Face, Job, JobState, StopReason
+from nightshift.lifecycle.tenants import Administration
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, ObjectUri
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
+from nightshift.tenants.audit import Actor
 from nightshift.testing import MODEL, STARTS_AT, FakeClock, InMemoryQueue, a_job, a_spec, submit
 from scheduler.duties.planning import Planning, in_turn, may_plan_beside
 from scheduler.input.plan import input_error
@@ -70,6 +73,27 @@ def test_a_valid_file_is_cut_exactly_at_rows(place: Place, clock: FakeClock) -> 
     assert sum(shard.rows_estimated or 0 for shard in shards) == 10
     assert place.work_off() == len(shards)
     assert place.job(job).counts.succeeded == 10
+
+
+@pytest.mark.parametrize(
+    ("quotas", "rows", "is_planned"),
+    [({"queued_rows": 10}, 10, True), ({"queued_rows": 10}, 11, False), ({"queued_tokens": 9}, 1, False)],
+)
+def test_a_job_that_would_exceed_its_tenants_quota_fails_before_any_row_runs(
+    place: Place, clock: FakeClock, quotas: dict[str, int | None], rows: int, is_planned: bool
+) -> None:
+    with place.store.transaction() as tx:
+        Administration(tx, Actor.of_user()).create_tenant("default", quotas=quotas)
+    job = place.batch(jsonl(a_line(f"r{number}") for number in range(rows)))
+
+    planned = plan(place, job, clock)
+
+    assert (planned.state, codes(planned)) == (
+        (JobState.QUEUED, []) if is_planned else (JobState.FAILED, [("insufficient_quota", None)])
+    )
+    with place.store.snapshot() as tx:
+        assert tx.holdings.of("default").bulk_rows == (rows if is_planned else 0)
+        assert tx.holdings.differences() == {}
 
 
 def test_planning_rings_once_for_every_shard(place: Place, clock: FakeClock) -> None:
@@ -155,6 +179,48 @@ def test_a_batch_may_name_one_file_in_an_allowed_place(place: Place, clock: Fake
     spec = a_spec(input=place.uri("in.jsonl"), output=None)
     named = submit(place.store, face=Face.OPENAI, model=None, spec=spec)
     assert plan(place, named, clock).counts.total == 1
+
+
+def test_a_compressed_file_is_validated_by_its_lines_and_run_as_one_shard(
+    place: Place, clock: FakeClock
+) -> None:
+    lines = [a_line(f"r{number}") for number in range(10)]
+    job = place.batch(gzip.compress(jsonl(lines[:4])) + gzip.compress(jsonl(lines[4:])))
+    planned = plan(place, job, clock)
+
+    (shard,) = place.shards(job)
+    assert (planned.model, planned.counts.total) == (MODEL, 10)
+    assert (shard.format, shard.start, shard.end, shard.first_row) == ("jsonl.gz", 0, None, 0)
+    assert place.work_off() == 1
+    assert place.job(job).counts.succeeded == 10
+
+
+def test_a_compressed_file_may_lie_in_an_allowed_place(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "in.jsonl.gz").write_bytes(gzip.compress(jsonl([a_line("a")])))
+    spec = a_spec(input=place.uri("in.jsonl.gz"), output=None)
+    named = submit(place.store, face=Face.OPENAI, model=None, spec=spec)
+
+    assert plan(place, named, clock).counts.total == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "line"),
+    [
+        (gzip.compress(jsonl([a_line("a"), a_line("a")])), "duplicate_custom_id", 2),
+        (gzip.compress(jsonl([a_line("a")]) + b"\n\nno\n"), "invalid_json_line", 4),
+        (gzip.compress(jsonl([a_line("a")]) + b"\xff\n"), "invalid_json_line", 2),
+        (gzip.compress(jsonl([a_line("a")]))[:-4], "unreadable_input", 2),
+        (gzip.compress(b""), "empty_file", None),
+        (gzip.compress(jsonl([a_line("a")]) + b"\n" * 40_000_000), "unreadable_input", 2),
+    ],
+    ids=["twice", "no JSON", "no UTF-8", "cut short", "empty", "too small for what it unpacks to"],
+)
+def test_what_is_wrong_in_a_compressed_file_is_told_by_its_line(
+    place: Place, clock: FakeClock, data: bytes, code: str, line: int | None
+) -> None:
+    failed = plan(place, place.batch(data), clock)
+
+    assert (failed.state, codes(failed)) == (JobState.FAILED, [(code, line)])
 
 
 def test_before_any_worker_has_registered_no_model_is_unknown(
@@ -384,13 +450,13 @@ class GatedStore:
 
     def __init__(self, inner: ObjectStore, tenant_id: str) -> None:
         self.opened = threading.Event()
-        self.kept_waiting: list[str] = []
+        self.kept_waiting: SimpleQueue[str] = SimpleQueue()
         self._inner = inner
         self._tenant_id = tenant_id
 
     def head(self, key: str) -> ObjectInfo | None:
         if f"/{self._tenant_id}/" in key:
-            self.kept_waiting.append(key)
+            self.kept_waiting.put(key)
             assert self.opened.wait(IDLE_S)
         return self._inner.head(key)
 
@@ -425,13 +491,15 @@ def test_however_many_slow_inputs_a_tenant_has_another_tenants_is_planned_beside
     gated = GatedStore(place.objects, "heavy")
     duty = place.planning(gated)
     assert duty.run_once(clock.now).started == 4  # of eight threads
+    for _ in range(4):
+        gated.kept_waiting.get(timeout=IDLE_S)
 
     clock.advance(seconds=1)
     job = place.batch(jsonl([a_line("a")]))
     assert duty.run_once(clock.now).started == 1
     assert queue.rung.wait(IDLE_S)
     assert place.job(job).planned_at is not None
-    assert len(gated.kept_waiting) == 4
+    assert gated.kept_waiting.empty()
 
     gated.opened.set()
     assert duty.wait_until_idle(IDLE_S)

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,20 +15,23 @@ import pytest
 
 from nightshift.jobs import JobState
 from nightshift.jobs.leases import SCHEDULER_DUTY
+from nightshift.processes.children import Launch
+from nightshift.processes.supervisor import Process
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
+from tests.faults.kit.forks import fork_server
 from tests.integration.scheduler.scheduling import Place
 
 NO_REDIS = "redis://127.0.0.1:1/0"
-END_S = 30.0
 
 
 class Scheduler:
     """A running scheduler, and what it says."""
 
-    def __init__(self, process: "subprocess.Popen[str]", lines: IO[str]) -> None:
-        self.process = process
+    def __init__(self, process: Process, lines: IO[str]) -> None:
+        self._process = process
         self._lines = lines
+        self._returncode: int | None = None
 
     def says(self, action: str) -> dict[str, Any]:
         """Read on until it says this. The test's own timeout is the limit."""
@@ -39,22 +41,32 @@ class Scheduler:
                 return event
         raise AssertionError(f"the scheduler ended without saying {action}")
 
+    def all_it_says(self) -> str:
+        """Until it has ended."""
+        return self._lines.read()
+
     def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(END_S)
+        self._process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Its exit code. The test's own timeout is the limit."""
+        if self._returncode is None:
+            self._returncode = self._process.wait()
+        return self._returncode
 
 
 @contextmanager
 def scheduler(environment: Mapping[str, str]) -> Iterator[Scheduler]:
-    command = [sys.executable, "-m", "scheduler"]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        yield Scheduler(process, process.stderr)
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
+    reader, writer = os.pipe()
+    with open(writer, "wb") as output:
+        process = fork_server().spawn(Launch((sys.executable, "-P", "-m", "scheduler"), environment), output)
+    with open(reader) as lines:
+        started = Scheduler(process, lines)
+        try:
+            yield started
+        finally:
+            started.end(signal.SIGKILL)
 
 
 @pytest.fixture
@@ -121,17 +133,14 @@ def test_a_scheduler_that_is_configured_wrongly_says_what_and_is_not_to_be_resta
     environment[f"NIGHTSHIFT_{setting}"] = value
     with scheduler(environment) as started:
         assert setting.partition("_")[0] in started.says("misconfigured")["message"]
-        assert started.process.wait(END_S) == 78
+        assert started.wait() == 78
 
 
 def test_a_scheduler_whose_very_log_is_configured_wrongly_says_so_in_one_line(
     environment: dict[str, str],
 ) -> None:
     environment["NIGHTSHIFT_LOG_LEVEL"] = "loud"
-    command = [sys.executable, "-m", "scheduler"]
-    ended = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=END_S
-    )
-
-    assert (ended.returncode, ended.stderr.count("\n")) == (78, 1)
-    assert ended.stderr.startswith("cannot start: NIGHTSHIFT_LOG_LEVEL is 'loud'")
+    with scheduler(environment) as started:
+        said = started.all_it_says()
+        assert (started.wait(), said.count("\n")) == (78, 1)
+    assert said.startswith("cannot start: NIGHTSHIFT_LOG_LEVEL is 'loud'")

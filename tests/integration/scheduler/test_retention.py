@@ -10,8 +10,9 @@ import pytest
 
 from nightshift.errors import StorageUnavailable
 from nightshift.jobs import BulkClaim, Job, JobState, carry_over_key, segment_key
-from nightshift.jobs.files import UNRECORDED_S
+from nightshift.jobs.files import UNRECORDED_S, FilePurpose
 from nightshift.jobs.leases import Lease
+from nightshift.jobs.uploads import COMPOSING_MAX, LIFETIME, Upload, UploadPart, UploadStatus
 from nightshift.objectstore import MIB, DirectoryStore, ObjectInfo, ObjectStore, s3_transfers
 from nightshift.objectstore.s3 import S3Store
 from nightshift.rows.outputs import encode_segment
@@ -57,7 +58,7 @@ def keys(place: Place, prefix: str) -> list[str]:
 def orphan(place: Place, lease: Lease, seq: int = 7) -> str:
     """A worker dies between storing a segment and listing it."""
     key = segment_key(lease, 0, seq)
-    place.objects.put(key, encode_segment([]))
+    place.objects.put(key, encode_segment([]).data)
     return key
 
 
@@ -185,6 +186,43 @@ def test_an_upload_whose_row_was_never_written_goes_after_a_day(place: Place, cl
     assert collect(place) == 1
 
     assert keys(place, "files/") == [kept.key]
+
+
+def test_the_parts_of_an_upload_stay_until_it_has_expired_and_one_without_a_record_goes(
+    place: Place, clock: FakeClock
+) -> None:
+    with place.store.transaction() as tx:
+        upload = Upload(
+            id="upload_1",
+            tenant_id="default",
+            purpose=FilePurpose.BATCH,
+            filename="in.jsonl",
+            size_bytes=9,
+            created_at=clock.now,
+            expires_at=clock.now + LIFETIME,
+            file_expires_after_s=None,
+            status=UploadStatus.PENDING,
+        )
+        part = UploadPart(
+            id="part_1",
+            upload_id="upload_1",
+            tenant_id="default",
+            size_bytes=9,
+            sha256="",
+            created_at=clock.now,
+        )
+        tx.uploads.insert(upload)
+        tx.uploads.insert_part(part)
+    place.objects.put(part.key, b"one part\n")
+    place.objects.put("uploads/default/upload_1/part_lost", b"its API died\n")
+    age(place)
+
+    assert collect(place) == 1
+    assert keys(place, "uploads/") == [part.key]
+
+    clock.advance(seconds=(LIFETIME + COMPOSING_MAX).total_seconds())
+    assert collect(place) == 1
+    assert keys(place, "uploads/") == []
 
 
 # -- what happens between the look and the delete --------------------------------------------------------

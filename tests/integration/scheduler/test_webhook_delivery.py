@@ -18,16 +18,19 @@ from nightshift.lifecycle import transitions
 from nightshift.outbound.safe_http import Egress, EgressConfig, EgressResponse, NoAnswer
 from nightshift.outbound.webhooks import Delivery, DeliveryState, new_secret
 from nightshift.store import Store
+from nightshift.store.webhooks.listing import DeliveryFilters
 from nightshift.tenants.vault import Vault
 from nightshift.testing import FakeClock, a_spec, submit
-from scheduler.duties.webhook_delivery import ENDPOINT_DISABLED, WebhookDelivery, WebhookDeliveryConfig
+from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
 from scheduler.runtime.circuits import CircuitConfig
 from scheduler.runtime.in_flight import SlotLimits
+from scheduler.runtime.webhook_attempts import ENDPOINT_GONE
 from tests.receiver import Receiver, Request, receiver, says
 from tests.threads import spare_threads
 
 CONFIG = WebhookDeliveryConfig()
 IDLE_S = 30.0
+ANY_PORT = (range(1, 65536),)
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def there() -> Iterator[Receiver]:
 
 @pytest.fixture
 def duty(store: Store, vault: Vault) -> WebhookDelivery:
-    egress = Egress(EgressConfig(allow_cidrs=("127.0.0.0/8",)))
+    egress = Egress(EgressConfig(("127.0.0.0/8",), ANY_PORT))
     return WebhookDelivery(store, vault, egress, CONFIG, jitter=lambda: 0.0)
 
 
@@ -83,7 +86,7 @@ def delivered(duty: WebhookDelivery, clock: FakeClock) -> int:
 
 def the_delivery(store: Store, job: Job) -> Delivery:
     with store.snapshot() as tx:
-        [delivery] = tx.deliveries.list(job.tenant_id, limit=10, job_id=job.id)
+        [delivery] = tx.deliveries.list(job.tenant_id, limit=10, filters=DeliveryFilters(job_id=job.id))
         return delivery
 
 
@@ -205,7 +208,7 @@ def test_an_endpoint_that_is_gone_is_disabled_for_all_its_tenant_owes_it(
     assert the_delivery(store, earlier).state is DeliveryState.DEAD
     with store.snapshot() as tx:
         last = tx.deliveries.attempts("default", the_delivery(store, earlier).id)[-1]
-    assert (last.status_code, last.error) == (None, ENDPOINT_DISABLED)
+    assert (last.status_code, last.error) == (None, ENDPOINT_GONE)
     assert the_delivery(store, elsewhere).state is DeliveryState.DELIVERED
     assert the_delivery(store, another).state is DeliveryState.DELIVERED
 
@@ -249,7 +252,9 @@ def test_a_redirect_inside_is_a_failed_attempt_and_is_not_followed(
 def test_a_url_that_leads_inside_is_a_dead_letter_that_says_why(
     store: Store, clock: FakeClock, vault: Vault, there: Receiver
 ) -> None:
-    duty = WebhookDelivery(store, vault, Egress(EgressConfig()))  # this operator allows nothing
+    duty = WebhookDelivery(
+        store, vault, Egress(EgressConfig(ports=ANY_PORT))
+    )  # this operator allows no network
     job = ended(store, there.numeric_url)
     delivered(duty, clock)
     dead = the_delivery(store, job)
@@ -327,7 +332,7 @@ def test_a_receiver_that_keeps_failing_is_left_alone_and_its_events_wait_uncount
     there.answer = says(503)
     circuits = CircuitConfig(failures_max=2, cool_down_s=3600, cool_down_max_s=3600)
     config = WebhookDeliveryConfig(circuits=circuits)
-    duty = WebhookDelivery(store, vault, Egress(EgressConfig(allow_cidrs=("127.0.0.0/8",))), config)
+    duty = WebhookDelivery(store, vault, Egress(EgressConfig(("127.0.0.0/8",), ANY_PORT)), config)
     jobs = [ended(store, there.numeric_url) for _ in range(4)]
     assert [delivered(duty, clock) for _ in range(4)] == [1, 1, 0, 0]
     opened_at = clock.now

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import Store
+from nightshift.store.webhooks.listing import DeliveryFilters
 from nightshift.testing import FakeClock, a_delivery, an_attempt, submit
 from tests.integration.store.racing import at_once
 
@@ -166,9 +168,8 @@ def test_a_dead_letter_is_kept_and_not_due(store: Store, clock: FakeClock, deliv
 
     assert due(store) == []
     with store.snapshot() as tx:
-        assert [found.id for found in tx.deliveries.list("default", limit=10, state=DeliveryState.DEAD)] == [
-            delivery.id
-        ]
+        dead = tx.deliveries.list("default", limit=10, filters=DeliveryFilters(state=DeliveryState.DEAD))
+        assert [found.id for found in dead] == [delivery.id]
         assert tx.deliveries.counts() == {DeliveryState.DEAD: 1}
 
 
@@ -193,6 +194,50 @@ def test_deliveries_are_listed_newest_first_by_job_and_by_state(store: Store, cl
         while pages[-1]:
             pages.append(tx.deliveries.list("default", limit=2, after=pages[-1][-1]))
         assert [found.id for page in pages for found in page] == [found.id for found in reversed(made)]
-        assert tx.deliveries.list("default", limit=9, job_id=made[1].job_id) == [made[1]]
-        pending = tx.deliveries.list("default", limit=9, state=DeliveryState.PENDING)
+        of_job = DeliveryFilters(job_id=made[1].job_id)
+        assert tx.deliveries.list("default", limit=9, filters=of_job) == [made[1]]
+        pending = tx.deliveries.list("default", limit=9, filters=DeliveryFilters(state=DeliveryState.PENDING))
         assert [found.id for found in pending] == [made[n].id for n in (4, 2, 1, 0)]
+
+
+def test_deliveries_are_listed_by_endpoint_and_by_time(store: Store, clock: FakeClock) -> None:
+    job = submit(store)
+    made = []
+    for number in range(4):
+        endpoint_id = f"whe_{number % 2}"
+        with store.transaction() as tx:
+            made.append(a_delivery(job, created_at=tx.now(), endpoint_id=endpoint_id))
+            tx.deliveries.insert(made[-1])
+        clock.advance(seconds=1)
+    start = made[0].created_at
+
+    def listed(**filters: Any) -> list[str]:
+        with store.snapshot() as tx:
+            found = tx.deliveries.list("default", limit=9, filters=DeliveryFilters(**filters))
+            return [each.id for each in found]
+
+    second = timedelta(seconds=1)
+    assert listed(endpoint_id="whe_1") == [made[3].id, made[1].id]
+    assert listed(created_from=start + second, created_before=start + 3 * second) == [made[2].id, made[1].id]
+    assert listed(endpoint_id="whe_0", created_from=start + second) == [made[2].id]
+
+
+def test_a_replay_is_due_at_once_under_the_same_event_id_and_only_once(
+    store: Store, clock: FakeClock, delivery: Delivery
+) -> None:
+    record(store, delivery, DeliveryState.DEAD, status_code=500)
+    clock.advance(hours=1)
+
+    def replay() -> bool:
+        with store.transaction() as tx:
+            return tx.deliveries.replay(delivery, "https://moved.example/", tx.now())
+
+    assert sorted(at_once(replay, replay)) == [False, True]
+    [again] = due(store)
+    assert (again.event_id, again.url, again.attempts, again.attempts_before, again.replayed_at) == (
+        delivery.event_id,
+        "https://moved.example/",
+        1,
+        1,
+        clock.now,
+    )

@@ -5,6 +5,7 @@ from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import Delivery
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
+from nightshift.store.webhooks.listing import DeliveryFilters
 from nightshift.testing import a_spec, claimed, completed, planned
 
 HOOK = "https://receiver.example/hook"
@@ -26,7 +27,7 @@ def events(store: Store, job: Job) -> list[str]:
 
 def owed(store: Store, job: Job) -> list[Delivery]:
     with store.snapshot() as tx:
-        return list(tx.deliveries.list(job.tenant_id, limit=10, job_id=job.id))
+        return list(tx.deliveries.list(job.tenant_id, limit=10, filters=DeliveryFilters(job_id=job.id)))
 
 
 def rings_waiting(store: Store) -> list[Ring]:

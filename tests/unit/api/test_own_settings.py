@@ -1,13 +1,12 @@
 """The API as a process of its own, started with settings that make no sense."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nightshift.processes.children import CONFIGURATION_EXIT
+from nightshift.processes.children import CONFIGURATION_EXIT, Launch
+from tests.faults.kit.forks import fork_server
 
 COMMAND = ("uvicorn", "api.app:create_app", "--factory", "--port", "0", "--log-level", "warning")
 
@@ -26,17 +25,14 @@ COMMAND = ("uvicorn", "api.app:create_app", "--factory", "--port", "0", "--log-l
 def test_it_ends_with_one_line_that_names_the_variable(
     name: str, value: str, says: str, tmp_path: Path
 ) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", *COMMAND],
-        env={**os.environ, "NIGHTSHIFT_DATA_DIR": str(tmp_path), f"NIGHTSHIFT_{name}": value},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    environment = {"NIGHTSHIFT_DATA_DIR": str(tmp_path), f"NIGHTSHIFT_{name}": value}
+    with (tmp_path / "said").open("wb") as said:
+        launch = Launch((sys.executable, "-P", "-m", *COMMAND), environment)
+        returncode = fork_server().spawn(launch, said).wait()
+    output = (tmp_path / "said").read_text()
 
-    assert ended.returncode == CONFIGURATION_EXIT
-    assert "cannot start: " in ended.stderr
-    assert says in ended.stderr
-    assert "hush" not in ended.stderr
-    assert ended.stderr.count("\n") == 1
+    assert returncode == CONFIGURATION_EXIT
+    assert "cannot start: " in output
+    assert says in output
+    assert "hush" not in output
+    assert output.count("\n") == 1

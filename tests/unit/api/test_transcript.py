@@ -24,6 +24,69 @@ def rest(transcript: Transcript, recorded: str) -> str:
     return transcript.rest(Piece(recorded)).text
 
 
+SAID, ARGUMENTS = "Let me see.", ['{"city": "Oslo"}', '{"city": "Rome"}']
+
+
+def call_delta(index: int, start: int, end: int, **fields: object) -> dict[str, object]:
+    after = len(ARGUMENTS[index - 1] if index else SAID)
+    data = {"index": 0, "call": index, "name": "f", "after": after, "offset": start}
+    return data | {"arguments": ARGUMENTS[index][start:end]} | fields
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_calls_come_whole_and_in_order_whatever_is_lost_or_repeated(seed: int) -> None:
+    rng = random.Random(seed)
+    deltas: list[tuple[bool, dict[str, object]]] = [
+        (False, {"text": SAID[at : at + 3], "offset": at}) for at in range(0, len(SAID), 3)
+    ]
+    deltas += [(True, call_delta(n, at, at + 4)) for n in (0, 1) for at in range(0, len(ARGUMENTS[n]), 4)]
+    again = rng.randint(0, len(deltas))  # another worker begins anew
+    seen = [*deltas[:again], *deltas] if rng.random() < 0.5 else deltas
+    transcript, content, calls = Transcript(), "", list[str]()
+    for is_call, each in seen:
+        if rng.random() < 0.1:
+            continue
+        if not is_call:
+            new = transcript.take(each).text
+            assert not new or not calls
+            content += new
+        elif (part := transcript.take_call(each)) is not None:
+            assert part.is_first == (part.index == len(calls))
+            calls += [""] if part.is_first else []
+            assert part.index == len(calls) - 1
+            calls[-1] += part.arguments
+            assert content == SAID
+    content += rest(transcript, SAID)
+    recorded = [{"id": "c", "function": {"name": "f", "arguments": text}} for text in ARGUMENTS]
+    if len(calls) == 2 and calls[0] != ARGUMENTS[0]:
+        raise AssertionError("the second began before the first was over")
+    for part in transcript.rest_of_calls(recorded):
+        calls += [""] if part.is_first else []
+        calls[part.index] += part.arguments
+
+    assert (content, calls) == (SAID, ARGUMENTS)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"call": "0"}, {"call": -1}, {"after": None}, {"offset": 1.5}, {"name": None}, {"arguments": 3}],
+    ids=str,
+)
+def test_a_call_that_no_worker_wrote_is_malformed(fields: dict[str, object]) -> None:
+    with pytest.raises(MalformedDelta):
+        Transcript().take_call(call_delta(0, 0, 4, **fields))
+
+
+@pytest.mark.parametrize("recorded", [[], ["g", ARGUMENTS[0]], ["f", "{}"]], ids=str)
+def test_a_call_that_is_recorded_otherwise_interrupts_the_stream(recorded: list[str]) -> None:
+    transcript = Transcript()
+    assert transcript.take_call(call_delta(0, 0, 4, after=0)) is not None
+    functions = [{"name": recorded[0], "arguments": recorded[1]}] if recorded else []
+
+    with pytest.raises(StreamInterrupted):
+        transcript.rest_of_calls([{"id": "c", "function": each} for each in functions])
+
+
 def test_deltas_in_order_pass_as_they_are() -> None:
     transcript = Transcript()
 

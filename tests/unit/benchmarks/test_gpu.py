@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,18 +18,20 @@ from benchmarks.models import QWENS, SHAPES, make_model
 
 ROOT = Path(__file__).parents[3]
 ALLOWED = {"torch", "triton", "transformers", "numpy", "safetensors", "tokenizers", "workers", "benchmarks"}
-ALLOWED |= {"jinja2"}  # torch depends on it
+ALLOWED |= {"jinja2", "huggingface_hub"}  # torch and transformers depend on them
 LIST_MODULES = """
 import runpy, sys
-sys.argv = ["benchmarks/gpu.py", "--help"]
+modules_path, *sys.argv = sys.argv[1:]
+sys.path[0] = "benchmarks"
 try:
-    runpy.run_path("benchmarks/gpu.py", run_name="__main__")
-except SystemExit:
-    pass
-import workers.engine.engine
-ours = [module for name, module in sys.modules.items() if name.split(".")[0] in ("workers", "benchmarks")]
-print(*(module.__file__ for module in ours if module.__file__))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    import workers.engine.engine
+    ours = [module for name, module in sys.modules.items() if name.split(".")[0] in ("workers", "benchmarks")]
+    with open(modules_path, "w") as file:
+        print(*(module.__file__ for module in ours if module.__file__), file=file)
 """
+"""Runs a script as `python SCRIPT` does, then writes down which of our files are loaded."""
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,13 +40,28 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
 
 
-def test_it_checks_and_measures_from_start_to_end(tmp_path: Path) -> None:
-    out = tmp_path / "gpu.json"
-    done = run("benchmarks/gpu.py", "--device", "cpu", "--quick", "--out", str(out))
+@dataclass(frozen=True)
+class Measured:
+    """A short run on the CPU, and the files of ours that it and the engine load."""
 
-    assert done.returncode == 0, done.stderr
-    assert "nothing about any GPU" in done.stdout
-    report = json.loads(out.read_text())
+    done: subprocess.CompletedProcess[str]
+    report_path: Path
+    files: list[Path]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    folder = tmp_path_factory.mktemp("gpu")
+    modules, out = folder / "modules", folder / "gpu.json"
+    arguments = ("--device", "cpu", "--quick", "--out", str(out))
+    done = run("-c", LIST_MODULES, str(modules), "benchmarks/gpu.py", *arguments)
+    return Measured(done, out, [Path(name) for name in modules.read_text().split()])
+
+
+def test_it_checks_and_measures_from_start_to_end(measured: Measured) -> None:
+    assert measured.done.returncode == 0, measured.done.stderr
+    assert "nothing about any GPU" in measured.done.stdout
+    report = json.loads(measured.report_path.read_text())
     assert report["machine"]["is_gpu"] is False
     assert report["checks"]
     assert all(check["holds"] for check in report["checks"])
@@ -57,22 +75,24 @@ def test_it_checks_and_measures_from_start_to_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device here")
-def test_without_a_device_it_says_so_and_measures_nothing() -> None:
-    done = run("benchmarks/gpu.py")
+def test_without_a_device_it_says_so_and_measures_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as a script, it writes to the first
+    gpu = importlib.import_module("benchmarks.gpu")
 
-    assert done.returncode == 2
-    assert "no CUDA device" in done.stderr
-    assert done.stdout == ""
+    assert gpu.main([]) == 2
+    said = capsys.readouterr()
+    assert "no CUDA device" in said.err
+    assert said.out == ""
 
 
-def test_it_and_the_engine_import_only_what_a_gpu_machine_has() -> None:
-    listed = run("-c", LIST_MODULES)
-    files = [Path(name) for name in listed.stdout.splitlines()[-1].split()]
-    assert any(file.name == "engine.py" for file in files), listed.stderr
+def test_it_and_the_engine_import_only_what_a_gpu_machine_has(measured: Measured) -> None:
+    assert any(file.name == "engine.py" for file in measured.files), measured.done.stderr
 
     foreign = {
         (file.name, name)
-        for file in files
+        for file in measured.files
         for name in imported_names(file)
         if name not in ALLOWED and name not in sys.stdlib_module_names
     }

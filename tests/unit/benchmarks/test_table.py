@@ -61,6 +61,11 @@ def test_rounds_are_summed_up_by_their_median_and_range() -> None:
     assert row.other_cpu_share == pytest.approx(0.04)
 
 
+def test_outputs_of_which_only_the_length_is_known_are_not_compared() -> None:
+    table = rows([run_of(OURS, 100), run_of("service", 50, outputs=[[-1, -1], [-1, -1]])], {})
+    assert {row.engine: row.same_outputs for row in table} == {OURS: None, "service": None}
+
+
 def test_outputs_are_compared_request_by_request() -> None:
     table = rows([run_of(OURS, 100), run_of("peer", 50, outputs=[[1, 2], [3, 5]])], {})
     assert {row.engine: row.same_outputs for row in table} == {OURS: None, "peer": 0.5}

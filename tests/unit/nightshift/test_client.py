@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -166,6 +167,13 @@ def test_a_replay_whose_answer_was_lost_has_succeeded_all_the_same(connect):
     assert [request.method for request in server.asked] == ["POST", "POST", "GET"]
 
 
+def test_a_delete_whose_answer_was_lost_has_succeeded_all_the_same(connect):
+    connect(Server(httpx.ReadError("reset"), refusal(404))).delete_job("job_1")
+
+    with pytest.raises(ApiError):  # nothing was lost: there is none
+        connect(Server(refusal(404))).delete_job("job_1")
+
+
 @pytest.mark.parametrize(
     "answers",
     [
@@ -231,6 +239,25 @@ def test_listing_goes_on_from_page_to_page(connect):
     assert found == ["job_3", "job_2", "job_1"]
     assert "after" not in server.asked[0].url.params
     assert dict(server.asked[1].url.params) == {"status": "running", "limit": "100", "after": "job_2"}
+
+
+def test_listing_asks_for_what_it_is_told_to(connect):
+    server = Server(httpx.Response(200, json={"data": [], "has_more": False, "last_id": None}))
+    since = datetime(2026, 11, 23, tzinfo=UTC)
+    wanted = {"kind": "bulk", "model": "m", "name": "nightly", "created_after": since}
+
+    assert list(connect(server).list_jobs(status=("queued", "running"), **wanted)) == []
+
+    assert server.asked[0].url.params.get_list("status") == ["queued", "running"]
+    asked = dict(server.asked[0].url.params)
+    assert asked | {"status": None} == {
+        "status": None,
+        "kind": "bulk",
+        "model": "m",
+        "name": "nightly",
+        "created_after": "1795392000",
+        "limit": "100",
+    }
 
 
 def test_listing_stops_at_its_limit(connect):
@@ -300,6 +327,23 @@ def test_events_of_a_job_that_is_not_there_are_an_error(connect):
     with pytest.raises(ApiError) as caught:
         list(connect(Server(refusal(404))).events("job_1"))
     assert caught.value.status == 404
+
+
+def test_results_are_streamed_and_go_on_after_a_broken_stream(connect):
+    def broken() -> Iterator[bytes]:
+        yield '{"id": "row_1_0"}\n{"id": "row_1_1", "text": "a\u2028b"}\n{"id'.encode()
+        raise httpx.ReadError("gone")
+
+    lines = {"content-type": "application/x-ndjson"}
+    server = Server(
+        httpx.Response(200, headers=lines, content=broken()),
+        httpx.Response(200, headers=lines, content=b'{"id": "row_1_2"}\n'),
+    )
+
+    rows = list(connect(server).results("job_1"))
+
+    assert rows == [{"id": "row_1_0"}, {"id": "row_1_1", "text": "a\u2028b"}, {"id": "row_1_2"}]
+    assert [dict(request.url.params) for request in server.asked] == [{}, {"after": "row_1_1"}]
 
 
 def test_results_are_read_page_by_page_from_a_place_on(connect):

@@ -18,7 +18,7 @@ from nightshift.settings import (
     DataSettings,
     LocationSettings,
     QueueSettings,
-    SchedulerSettings,
+    RetentionSettings,
     SubmissionSettings,
     WorkerSettings,
     _Settings,
@@ -84,13 +84,17 @@ def test_lists_are_written_with_commas(
     assert SubmissionSettings().models == words
 
 
-def test_ports_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_PORTS", "443, 8443")
-    assert SchedulerSettings().webhook_ports == (443, 8443)
+def test_ports_are_numbers_and_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SubmissionSettings().webhook_port_ranges == (range(80, 81), range(443, 444))
+    monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_PORTS", "443, 8000-8999")
+    assert SubmissionSettings().webhook_port_ranges == (range(443, 444), range(8000, 9000))
 
-    monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_PORTS", "https")
-    with pytest.raises(InvalidSetting, match="NIGHTSHIFT_WEBHOOK_PORTS is 'https'"):
-        SchedulerSettings()
+
+@pytest.mark.parametrize("text", ["", "https", "443-", "-443", "0", "443,70000", "1-70000"])
+def test_ports_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_PORTS", text)
+    with pytest.raises(InvalidSetting, match=f"NIGHTSHIFT_WEBHOOK_PORTS is '{text}'"):
+        SubmissionSettings()
 
 
 def test_jobs_may_name_no_location_until_the_operator_says_so() -> None:
@@ -226,7 +230,6 @@ def test_nothing_may_be_0_but_what_the_documentation_explains(
     ("name", "value"),
     [
         ("WORKER_METRICS_PORT", "70000"),
-        ("WEBHOOK_PORTS", "443,70000"),
         ("WEBHOOK_ALLOW_CIDRS", "10.0.0.0/8,10.0.0.0/99"),
         ("SPOT_METADATA_URL", "http://[::1"),
         ("SPOT_METADATA_URL", "http://127.0.0.1:70000"),
@@ -272,3 +275,31 @@ def test_settings_can_be_logged_without_giving_secrets_away() -> None:
 
     assert "hush" not in repr(shown)
     assert "hush" not in " ".join(map(str, shown))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "whole"),
+    [
+        ("ONLINE_BODY_RETENTION_S", "86401", "ONLINE_JOB_RETENTION_S"),
+        ("RESULT_RETENTION_S", "7776001", "BULK_JOB_RETENTION_S"),
+        ("EVENT_RETENTION_S", "7776001", "BULK_JOB_RETENTION_S"),
+        ("DELIVERY_RETENTION_S", "7776001", "BULK_JOB_RETENTION_S"),
+    ],
+)
+def test_nothing_is_kept_longer_than_the_job_it_goes_with(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, whole: str
+) -> None:
+    monkeypatch.setenv(f"NIGHTSHIFT_{name}", value)
+
+    with pytest.raises(InvalidSetting, match=f"NIGHTSHIFT_{name} ≤ NIGHTSHIFT_{whole} must hold"):
+        RetentionSettings()
+
+
+@pytest.mark.parametrize("value", ["0", "59", "-1", "nan", "inf", "315360001", "a week"])
+def test_a_retention_that_makes_no_sense_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_ONLINE_BODY_RETENTION_S", value)
+
+    with pytest.raises(InvalidSetting, match="NIGHTSHIFT_ONLINE_BODY_RETENTION_S"):
+        RetentionSettings()

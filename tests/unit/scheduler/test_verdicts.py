@@ -11,9 +11,9 @@ from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import Counts, JobState, ShardState, StopReason
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.rows.inputs import InputFormat, InputObject
+from nightshift.rows.surveys import with_guesses
 from nightshift.testing import a_job, a_spec
 from scheduler.duties.assembly import verdict
-from scheduler.input.surveying import with_guesses
 from scheduler.output.part_encoding import record
 from scheduler.output.results import ResultLine
 

@@ -8,6 +8,7 @@ from typing import Any
 from nightshift.broker.token_streams import Delta, End
 from nightshift.endpoints.chat import Chat, ChatRequest
 from nightshift.endpoints.generation import Choice
+from nightshift.endpoints.streams import AnswerHead
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import (
@@ -137,20 +138,15 @@ class ScriptedServer(ModelServer):
 
 def prompt_of(inference: Inference) -> str:
     assert isinstance(inference.request, ChatRequest)
-    return inference.request.prompt_given.messages[-1]["content"]
+    return inference.request.prompts_given[0].messages[-1]["content"]
 
 
 def answer_with(text: str) -> Answer:
     usage = Usage(3, 2)
     request = Chat().parse(chat_body(""))
-    body = Chat().answer(
-        request,
-        id="chatcmpl-1",
-        created_s=1,
-        choices=[Choice(text, "stop")],
-        usage=usage,
-        priority=PriorityClass.STANDARD,
-    )
+    assert isinstance(request, ChatRequest)
+    head = AnswerHead("chatcmpl-1", 1, PriorityClass.STANDARD)
+    body = Chat().answer(request, head, choices=[Choice(text, "stop")], usage=usage)
     return Answer(200, body, usage)
 
 

@@ -1,10 +1,12 @@
-"""What the worker's process writes into its log once Celery has set itself up."""
+"""The worker's process: its log once Celery has set itself up, and how a model is loaded into it."""
 
 import os
 import subprocess
 import sys
 
 import pytest
+
+from workers.engine.execution.openmp import SPIN_COUNT, SPIN_VARIABLES
 
 # In a process of its own: Celery's logging is set up once in a process, and stays.
 PROGRAM = """
@@ -29,13 +31,14 @@ def test_the_operator_decides_the_log_level_of_a_worker_not_celery(level, times)
 
 
 LOADING_PROGRAM = """
-import contextlib, logging
+import contextlib, logging, sys
 from workers.app import app
 from workers.composition import load_models
 from nightshift.errors import ConfigurationError
 from nightshift.settings import WorkerSettings
 
 app.log.setup(loglevel="WARNING")
+assert "torch" not in sys.modules
 with contextlib.suppress(ConfigurationError):
     load_models(WorkerSettings(models=("/nowhere",)), lambda error: None)
 for library in ("huggingface_hub", "transformers"):
@@ -43,10 +46,27 @@ for library in ("huggingface_hub", "transformers"):
 """
 
 
-def test_libraries_imported_with_a_model_log_once():
-    ended = subprocess.run(
-        [sys.executable, "-c", LOADING_PROGRAM], capture_output=True, text=True, check=True, timeout=240
-    )
+@pytest.fixture(scope="module")
+def said_while_loading():
+    """By one process for all that is asked of it: it imports everything a model needs."""
+    environment = {name: value for name, value in os.environ.items() if name not in SPIN_VARIABLES}
+    return subprocess.run(
+        [sys.executable, "-c", LOADING_PROGRAM],
+        env=environment | {"OMP_DISPLAY_ENV": "verbose"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
+    ).stderr
+
+
+def test_libraries_imported_with_a_model_log_once(said_while_loading):
     for library in ("huggingface_hub", "transformers"):
-        (line,) = (line for line in ended.stderr.splitlines() if f"{library} warns" in line)
+        (line,) = (line for line in said_while_loading.splitlines() if f"{library} warns" in line)
         assert '"level": "warning"' in line
+
+
+def test_a_worker_limits_the_spinning_before_it_loads_torch(said_while_loading):
+    if "_OPENMP" not in said_while_loading:
+        pytest.skip("torch's OpenMP runtime does not say what it was told")
+    assert f"GOMP_SPINCOUNT = '{SPIN_COUNT}'" in said_while_loading

@@ -23,8 +23,10 @@ from transformers import AutoConfig, AutoModel
 from ..config import DTypeName
 from ..errors import InvalidConfig, ModelLoadFailed, UnsupportedModel
 from ..loading.context import context_limits
+from ..loading.files import local_directory
 from ..loading.kind import brings_own_code, require_kind, unused_by_encoder
-from ..loading.weights import checkpoint_dtype, resolve_device, resolve_dtype
+from ..loading.stored_tensors import check_stored_tensors
+from ..loading.weights import checkpoint_dtype, resolve_device, resolve_dtype, weight_not_finite
 from ..text.tokenizer import Tokenizer
 from .length_buckets import length_buckets
 from .pooling import Pooling
@@ -35,9 +37,6 @@ CPU_NUM_BATCHED_TOKENS = 1_024
 
 GPU_NUM_BATCHED_TOKENS = 16_384
 """A guess, to be replaced by a measurement: large enough to fill a GPU, small beside its memory."""
-
-HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-HUB_FILES_IGNORED = ["onnx/*", "openvino/*"]
 
 # Embeddings agree to about 1e-6 in float32; a model that sees padding, or other inputs, differs visibly.
 _BATCHING_TOLERANCE = {torch.float32: 1e-4}
@@ -72,7 +71,7 @@ class EncoderModel:
         `dtype`, `device` and `revision` are as in EngineConfig. Without `max_length`, the limit is what the
         checkpoint was made for. Raises ModelLoadFailed, UnsupportedModel or InvalidConfig.
         """
-        directory = _local_directory(str(path_or_id), revision)
+        directory = local_directory(str(path_or_id), revision)
         require_kind(str(directory), None, "encoder")
         pooling = _read_pooling(directory)
         tokenizer = Tokenizer.load(str(directory))
@@ -145,24 +144,9 @@ class EncoderModel:
         padded = self._forward([text, long])[0]
         difference = ((alone - padded).norm() / alone.norm()).item()
         if not difference <= _BATCHING_TOLERANCE.get(self._model.dtype, _BATCHING_TOLERANCE_HALF):
+            if weight := weight_not_finite(self._model):
+                raise UnsupportedModel(str(directory), f"its weight {weight} has NaN or infinite values")
             raise UnsupportedModel(str(directory), f"batching changes its embeddings, by {difference:.1e}")
-
-
-def _local_directory(path_or_id: str, revision: str | None) -> Path:
-    if (path := Path(path_or_id)).is_dir():
-        return path
-    # Imported here: a local directory needs no hub client.
-    from huggingface_hub import snapshot_download
-
-    try:
-        fetched = snapshot_download(
-            path_or_id, revision=revision, allow_patterns=HUB_FILES, ignore_patterns=HUB_FILES_IGNORED
-        )
-    except (OSError, ValueError) as error:
-        raise ModelLoadFailed(
-            f"{path_or_id!r} is no directory, and no hub id we can fetch: {error}"
-        ) from error
-    return Path(fetched)
 
 
 def _read_pooling(directory: Path) -> Pooling:
@@ -177,6 +161,7 @@ def _load_weights(directory: Path, dtype: DTypeName, device: torch.device) -> An
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         if not hasattr(config, "hidden_size") or not hasattr(config, "vocab_size"):
             raise UnsupportedModel(str(directory), f"{config.model_type} is not an encoder of text")
+        check_stored_tensors(directory, str(directory), config, AutoModel)
         model, loaded = AutoModel.from_pretrained(
             directory,
             config=config,

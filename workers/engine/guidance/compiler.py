@@ -119,11 +119,18 @@ def _matcher(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
     try:
         source = _source(grammar)
     except (ValueError, TypeError, RecursionError) as error:
-        raise GrammarFailed(str(error).partition("\n")[0]) from error
+        raise GrammarFailed(_reason(str(error))) from error
     matcher = LLMatcher(table, source, log_level=0, limits=_LIMITS)
     if matcher.is_error():
-        raise GrammarFailed(matcher.get_error().partition("\n")[0])
+        raise GrammarFailed(_reason(matcher.get_error()))
     return matcher
+
+
+def _reason(error: str) -> str:
+    """llguidance's first line; of a regular expression, the cause too, which a later line has."""
+    first, *others = error.splitlines() or [error]
+    causes = [line.removeprefix("error: ") for line in others if line.startswith("error: ")]
+    return " ".join((first, *causes))
 
 
 def _source(grammar: Grammar) -> str:

@@ -22,9 +22,9 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_PRETRAINING_MAPPING,
     MODEL_MAPPING_NAMES,
 )
-from transformers.utils.hub import cached_file
 
 from ..errors import ModelLoadFailed, UnsupportedModel
+from .files import check_files, local_directory
 
 CheckpointKind = Literal["decoder", "encoder"]
 
@@ -46,7 +46,7 @@ _SERVED = (
     "served are models that generate text (...ForCausalLM) and those that embed it (...Model, or any of a "
     "vocabulary with the modules.json of sentence-transformers)"
 )
-_OLD_BUFFERS = re.compile(r"(\.attn|\.attention)\.(masked_)?bias$|rotary_emb\.inv_freq$|position_ids$")
+OLD_BUFFERS = re.compile(r"(\.attn|\.attention)\.(masked_)?bias$|rotary_emb\.inv_freq$|position_ids$")
 """Constants that older releases of transformers saved among the weights."""
 _FURTHER_TOKENS = re.compile(r"(^|\.)mtp(_layers|_block)?\.")
 """Multi-token prediction (Qwen3-Next, MiMo): a draft of the tokens after the next, for speculation."""
@@ -54,18 +54,13 @@ _FURTHER_TOKENS = re.compile(r"(^|\.)mtp(_layers|_block)?\.")
 
 def read_kind(model: str, revision: str | None = None) -> CheckpointKind:
     """The kind of a directory or hub id. Raises `UnsupportedModel` by name, or `ModelLoadFailed`."""
+    directory = local_directory(model, revision)
+    check_files(directory, model)
     try:
-        config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
-        modules = cached_file(
-            model,
-            "modules.json",
-            revision=revision,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     except Exception as error:  # whatever a broken file makes of the libraries below
         raise ModelLoadFailed(f"cannot load model {model!r}: {_said(error)}") from error
-    return kind_of(config, str(model), has_modules=modules is not None)
+    return kind_of(config, model, has_modules=(directory / "modules.json").is_file())
 
 
 def kind_of(config: Any, name: str, *, has_modules: bool) -> CheckpointKind:
@@ -110,7 +105,7 @@ def unused_by_encoder(config: Any, names: Iterable[str]) -> list[str]:
 
     A classifier's head, or a projection behind the vectors: without it, vectors would not be its own.
     """
-    unknown = [name for name in names if not _OLD_BUFFERS.search(name)]
+    unknown = [name for name in names if not OLD_BUFFERS.search(name)]
     if not unknown:
         return []
     mappings = (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_PRETRAINING_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING)
@@ -131,7 +126,7 @@ def unused_by_decoder(config: Any, loaded_as: str, names: Iterable[str]) -> list
     unknown = [
         name
         for name in names
-        if not _OLD_BUFFERS.search(name)
+        if not OLD_BUFFERS.search(name)
         and not _FURTHER_TOKENS.search(name)
         and not ((layer := re.search(r"\blayers\.(\d+)\.", name)) and int(layer[1]) in predicting)
     ]

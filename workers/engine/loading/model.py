@@ -71,6 +71,7 @@ def _load_model(config: EngineConfig, tokenizer: Tokenizer, device: torch.device
         raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} needs the CPU, not {device}")
     if config.deterministic:
         _check_deterministic(config, device)
+    tokenizer.check_chat_template(config.model)
     model = weights.load_model(config, device)
     return prove_model(config, model, tokenizer, weights.model_digest(config.model, config.revision))
 
@@ -84,6 +85,7 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
     attention = resolve_attention_backend(config.attention_backend, device, dtype, kv_dtype)
     name = weights.model_id(config.model)
+    weights.check_vocabulary(tokenizer, model.config.get_text_config().vocab_size, name)
     # Before its context, so that a model that is not served is refused for what it is.
     checked = check_model(model, name, attention)
     facts = ModelFacts(
@@ -97,7 +99,7 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
         device=device.type,
         attention_backend=attention,
     )
-    forward_pass = _forward_pass(config, model, checked, name, attention)
+    forward_pass = _forward_pass(config, model, checked, facts, attention)
     step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype)
     del model
     return_free_memory()
@@ -115,15 +117,15 @@ def _check_deterministic(config: EngineConfig, device: torch.device) -> None:
 
 
 def _forward_pass(
-    config: EngineConfig, model: Any, checked: CheckedModel, name: str, attention: str
+    config: EngineConfig, model: Any, checked: CheckedModel, facts: ModelFacts, attention: str
 ) -> ForwardPass:
     """The fastest way through the model that computes the same."""
     if model.device.type != "cpu":
         return ModulePass(model)
     packing = _packing(config, model)
-    forward_pass = _written_out(config, model, checked, packing, name, attention)
+    forward_pass = _written_out(config, model, checked, packing, facts, attention)
     if config.deterministic:
-        check_invariance(forward_pass, checked, model, name, attention)
+        check_invariance(forward_pass, checked, model, facts.id, attention)
     return forward_pass
 
 
@@ -139,9 +141,15 @@ def _packing(config: EngineConfig, model: Any) -> Packing:
 
 
 def _written_out(
-    config: EngineConfig, model: Any, checked: CheckedModel, packing: Packing, name: str, attention: str
+    config: EngineConfig,
+    model: Any,
+    checked: CheckedModel,
+    packing: Packing,
+    facts: ModelFacts,
+    attention: str,
 ) -> ForwardPass:
     """The decoder written out if the model is a plain one, else its modules with packed linear layers."""
+    name = facts.id
     prove = partial(
         check_forward_pass,
         checked=checked,
@@ -153,7 +161,12 @@ def _written_out(
     )
     try:
         decoder = read_decoder(
-            model, checked.calls, packing, model.dtype, allows_modules=not config.deterministic
+            model,
+            checked.calls,
+            packing,
+            model.dtype,
+            allows_modules=not config.deterministic,
+            context_length=facts.context_length,
         )
         # Of dense layers, it is proven as it will run; a mixture's logits differ where rounding chose others.
         prove(decoder, is_held=checked.reference.chooses_experts)

@@ -20,11 +20,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.hub import cached_file
 
 from ..config import EngineConfig
-from ..errors import InvalidConfig, ModelLoadFailed, UnsupportedModel
+from ..errors import EngineError, InvalidConfig, ModelLoadFailed, UnsupportedModel
 from ..execution.linears.measuring import fastest_dtype
 from ..text.tokenizer import Tokenizer
 from .context import pin_longrope
+from .files import check_generation_config, local_directory
 from .kind import require_kind, unused_by_decoder
+from .stored_tensors import check_stored_tensors
 
 log = logging.getLogger(__name__)
 
@@ -89,20 +91,24 @@ def resolve_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
 def load_model(config: EngineConfig, device: torch.device) -> Any:
     """The decoder on its device, in eval mode. Raises `ModelLoadFailed` or `UnsupportedModel`."""
     require_kind(config.model, config.revision, "decoder")
-    source: dict[str, Any] = {"revision": config.revision, "trust_remote_code": False}
+    directory = local_directory(config.model, config.revision)
+    check_generation_config(directory, config.model)
     try:
-        hf_config = AutoConfig.from_pretrained(config.model, **source)
+        hf_config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        check_stored_tensors(directory, config.model, hf_config, AutoModelForCausalLM)
         dtype = decoder_dtype(config, hf_config, device)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            config.model,
+            directory,
             config=hf_config,
             dtype=dtype,
             use_safetensors=True,
             attn_implementation="eager",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
-            **source,
+            trust_remote_code=False,
         )
+    except EngineError:
+        raise
     except Exception as error:  # whatever a broken file makes of the libraries below
         raise ModelLoadFailed(f"cannot load model {config.model!r}: {_said(error)}") from error
     model, found = loaded
@@ -174,6 +180,26 @@ def instruction_set(device: str) -> str:
         return torch.cuda.get_device_name()
     amx = torch.cpu._is_amx_tile_supported()
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{' AMX' if amx else ''}"
+
+
+def weight_not_finite(model: Any) -> str | None:
+    """The first weight of a model with values that are no finite numbers, if there is one."""
+    weights = model.named_parameters()
+    return next((name for name, weight in weights if not weight.isfinite().all()), None)
+
+
+def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:
+    """Refuse a tokenizer with more tokens than the model has embeddings: it is another model's.
+
+    Tokens that were added to it alone, as for padding, are no reason to: a prompt with one is refused, and
+    none is ever sampled. Raises `UnsupportedModel`.
+    """
+    if tokenizer.num_own_tokens > vocab_size:
+        reason = f"its tokenizer has {tokenizer.num_own_tokens} tokens, and the model embeds {vocab_size}"
+        raise UnsupportedModel(name, f"{reason}; take the tokenizer that the model was trained with")
+    if added := tokenizer.added_from(vocab_size):
+        counted = f"{len(added)} added tokens without an embedding ({_shown(added)})"
+        log.warning("model %s: its tokenizer has %s; prompts with them are refused", name, counted)
 
 
 def eos_token_ids(model: Any, tokenizer: Tokenizer) -> frozenset[int]:

@@ -12,6 +12,7 @@ from copy import copy
 from typing import Any
 
 from transformers import AutoTokenizer
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from ..errors import ChatTemplateFailed, InvalidRequest, ModelLoadFailed
 from .decoders import ByteTextDecoder, FallbackTextDecoder, TextDecoder, WindowTextDecoder
@@ -40,6 +41,8 @@ class Tokenizer:
             hf_tokenizer = AutoTokenizer.from_pretrained(model, revision=revision, trust_remote_code=False)
         except Exception as error:  # whatever a broken file makes of the libraries below
             reason = str(error) or type(error).__name__
+            if "trust_remote_code" in reason:
+                reason = "it needs code of its repository, which is never run"
             raise ModelLoadFailed(f"cannot load the tokenizer of {model!r}: {reason}") from error
         if not getattr(hf_tokenizer, "is_fast", False):
             raise ModelLoadFailed(f"the tokenizer of {model!r} has no tokenizer.json form")
@@ -59,6 +62,29 @@ class Tokenizer:
     def num_tokens(self) -> int:
         """All it has, added ones included."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def num_own_tokens(self) -> int:
+        """Without those added to its vocabulary."""
+        return int(self._backend.get_vocab_size(with_added_tokens=False))
+
+    def added_from(self, first_id: int) -> list[str]:
+        """The tokens added to its vocabulary with ids of at least `first_id`."""
+        return [content.decode() for id, content in sorted(self._added.items()) if id >= first_id]
+
+    def check_chat_template(self, model: str) -> None:
+        """Raise `ModelLoadFailed` if a chat template of its is no Jinja: every conversation would fail."""
+        found = self._hf.chat_template
+        for template in found.values() if isinstance(found, dict) else [found] if found else []:
+            try:
+                _compile_jinja_template(template)
+            except Exception as error:  # whatever a broken template makes of the library
+                line = getattr(error, "lineno", None)
+                where = f" (line {line} of the template)" if line else ""
+                reason = f"its chat template cannot be compiled: {error}{where}"
+                raise ModelLoadFailed(
+                    f"cannot load model {model!r}: {reason}; mend it, or remove it (for plain prompts alone)"
+                ) from error
 
     def as_json(self) -> str:
         """As in a `tokenizer.json`, with the tokens that other files add, and no padding or truncation."""

@@ -30,7 +30,7 @@ class TestIdempotency:
 
         assert (second.status_code, second.json()) == (first.status_code, first.json())
         with store.snapshot() as tx:
-            assert tx.load.bulk("default").jobs == 1
+            assert tx.holdings.of("default").bulk_jobs == 1
 
     def test_the_same_key_with_another_request_is_refused(
         self, http: httpx.Client, bulk: dict[str, object]

@@ -117,6 +117,7 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
         ({"webhook": {}}, "webhook.url"),
         ({"webhook": {"url": "ftp://example.com"}}, "webhook.url"),
         ({"webhook": {"url": "http://127.0.0.1/"}}, "webhook.url"),
+        ({"webhook": {"url": "https://example.com:6379/"}}, "webhook.url"),
         ({"webhook": {"url": "https://user:pw@example.com/"}}, "webhook.url"),
         ({"webhook": {"url": "http://xn--/"}}, "webhook.url"),
         ({"webhook": {"url": "https://example.com", "events": ["job.exploded"]}}, "webhook.events"),
@@ -262,8 +263,46 @@ def test_jobs_are_listed_newest_first_with_filters_and_pages(
     assert sorted(listed(priority="standard")) == sorted(ids)
     assert listed(status="running") == []
     assert listed(kind="online") == []
-    assert http.get("/v1/jobs", params={"status": "asleep"}).json()["error"]["param"] == "status"
+    assert listed(status=["running", "queued"]) == everything
+    assert listed(name="nightly") == []
+    assert listed(model=CHAT_MODEL) == []  # not known before the input is read
     assert http.get("/v1/jobs", params={"after": "job_unknown"}).status_code == 404
+
+
+def test_jobs_are_listed_by_name_model_and_time(
+    http: httpx.Client, bulk: dict[str, object], worker: FakeWorker
+) -> None:
+    run = http.post("/v1/jobs", json=bulk | {"name": "nightly", "date": "2026-11-23"}).json()["id"]
+    request = http.post("/v1/jobs", json=online()).json()["id"]
+    made_at = http.get(f"/v1/jobs/{run}").json()["created_at"]
+
+    def listed(**params: object) -> list[str]:
+        return [job["id"] for job in http.get("/v1/jobs", params=params).json()["data"]]
+
+    assert listed(name="nightly") == [run]
+    assert listed(model=CHAT_MODEL) == [request]
+    assert listed(created_after=made_at) == [request, run]
+    assert listed(created_before=made_at) == []
+
+
+@pytest.mark.parametrize(
+    ("params", "wrong"),
+    [
+        ({"status": "asleep"}, "status"),
+        ({"status": ["queued", "asleep"]}, "status"),
+        ({"created_after": "yesterday"}, "created_after"),
+        ({"created_before": "-1"}, "created_before"),
+        ({"created_before": "99999999999999999999"}, "created_before"),
+        ({"created_after": "5", "created_before": "5"}, "created_before"),
+        ({"kind": "huge"}, "kind"),
+    ],
+)
+def test_a_wrong_filter_is_named(shared_http: httpx.Client, params: dict[str, object], wrong: str) -> None:
+    refused = shared_http.get("/v1/jobs", params=params)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == wrong
+    assert f"'{wrong}'" in refused.json()["error"]["message"]
 
 
 def test_another_tenants_job_is_not_found(
@@ -272,8 +311,11 @@ def test_another_tenants_job_is_not_found(
     job_id = http.post("/v1/jobs", json=bulk).json()["id"]
     other_tenant = {"authorization": f"Bearer {make_key('other')}"}
 
-    for method, route in (("GET", ""), ("GET", "/results"), ("GET", "/events"), ("POST", "/cancel")):
-        answer = http.request(method, f"/v1/jobs/{job_id}{route}", headers=other_tenant)
+    reads, changes = ("", "/results", "/events"), ("/cancel", "/pause", "/resume", "/retry")
+    routes = [("PATCH", ""), *(("GET", route) for route in reads), *(("POST", route) for route in changes)]
+    for method, route in routes:
+        body = {} if method == "PATCH" else None
+        answer = http.request(method, f"/v1/jobs/{job_id}{route}", headers=other_tenant, json=body)
         assert answer.status_code == 404, route
         assert answer.json()["error"]["param"] == "id"
     assert http.get("/v1/jobs", headers=other_tenant).json()["data"] == []

@@ -1,16 +1,23 @@
 """The jobs routes: results, row by row, of jobs that have not ended too."""
 
+import json
+
 import httpx
 import pytest
 
+from api.jobs import results
 from api.services import AppSettings
+from nightshift.client import Client
 from nightshift.jobs import Counts, InputError, JobState, NewShard, Segment, Usage
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import open_store
 from nightshift.rows.outputs import RowResult, encode_segment
 from nightshift.store import Store
 from tests.integration.api.asking import online
+from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+
+NDJSON = {"accept": "application/x-ndjson"}
 
 
 class TestResults:
@@ -27,7 +34,7 @@ class TestResults:
             claim = tx.claims.bulk("worker_a", [CHAT_MODEL], now, 60)
             assert claim is not None
             for seq, names in enumerate((("a", "b", "bad"), ("c", "d"))):
-                content = encode_segment([result(row, name) for row, name in enumerate(names)])
+                content = encode_segment([result(row, name) for row, name in enumerate(names)]).data
                 key = f"segments/{job_id}/{seq}"
                 stored = objects.put(key, content)
                 segment = Segment(
@@ -65,6 +72,44 @@ class TestResults:
         assert [row["outcome"] for row in rows] == [
             "succeeded", "succeeded", "errored", "succeeded", "succeeded"
         ]  # fmt: skip
+
+    @pytest.mark.parametrize("piece_bytes", [1, 300, 10_000])
+    def test_all_rows_are_streamed_as_lines(
+        self, http: httpx.Client, job_id: str, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+    ) -> None:
+        monkeypatch.setattr(results, "PIECE_BYTES", piece_bytes)
+        pages = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
+
+        def streamed(**params: object) -> list[object]:
+            answer = http.get(f"/v1/jobs/{job_id}/results", params=params, headers=NDJSON)
+            assert answer.headers["content-type"].startswith("application/x-ndjson")
+            assert answer.headers["x-nightshift-incomplete"] == "true"
+            return [json.loads(line) for line in answer.text.split("\n") if line]
+
+        assert streamed() == pages
+        assert streamed(after=pages[1]["id"]) == pages[2:]
+        assert streamed(after=pages[4]["id"]) == []
+        assert streamed(limit=2) == pages[:2]
+
+    def test_a_stream_goes_on_from_page_to_page_of_segments(
+        self, http: httpx.Client, job_id: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(results, "SEGMENTS_PAGE", 1)
+
+        assert len(http.get(f"/v1/jobs/{job_id}/results", headers=NDJSON).text.splitlines()) == 5
+
+    def test_a_stream_of_anothers_job_or_after_an_unknown_row_is_not_found(
+        self, http: httpx.Client, job_id: str, make_key: KeyMaker
+    ) -> None:
+        stranger = NDJSON | {"authorization": f"Bearer {make_key('other')}"}
+
+        assert http.get(f"/v1/jobs/{job_id}/results", headers=stranger).status_code == 404
+        unknown = http.get(f"/v1/jobs/{job_id}/results", params={"after": "row_999_0"}, headers=NDJSON)
+        assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "after")
+
+    def test_the_client_streams_them(self, base_url: str, make_key: KeyMaker, job_id: str) -> None:
+        with Client(base_url, make_key()) as client:
+            assert [row["custom_id"] for row in client.results(job_id)] == ["a", "b", "bad", "c", "d"]
 
     def test_an_unknown_row_is_no_cursor(self, http: httpx.Client, job_id: str) -> None:
         for after in ("row_999_0", "17", "batch_req_x"):

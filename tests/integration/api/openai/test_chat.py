@@ -1,5 +1,6 @@
 """POST /v1/chat/completions and /v1/completions with the official client, whole and streamed."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -7,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from nightshift.endpoints.calls import CallPart, call_id
 from nightshift.jobs import OnlineClaim
 from nightshift.store import Store
 from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL, FakeWorker, text_answer
@@ -78,6 +80,29 @@ def test_several_choices_come_whole_and_streamed(client: openai.OpenAI, worker: 
         assert "".join(choice.delta.content or "" for choice in mine) == "one two three"
         assert [choice.finish_reason for choice in mine] == [None] * (len(mine) - 1) + ["stop"]
     assert chunks[-1].usage == whole.usage
+
+
+def test_several_prompts_are_completed_in_order_whole_and_streamed(
+    client: openai.OpenAI, worker: FakeWorker
+) -> None:
+    wanted: dict[str, Any] = {"model": CHAT_MODEL, "prompt": ["one", "two three", "four"], "n": 2}
+    whole = client.completions.create(**wanted)
+    chunks = list(client.completions.create(**wanted, stream=True, stream_options={"include_usage": True}))
+
+    expected = ["one", "one", "two three", "two three", "four", "four"]
+    assert [(choice.index, choice.text) for choice in whole.choices] == [*enumerate(expected)]
+    for index, text in enumerate(expected):
+        mine = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
+        assert "".join(choice.text for choice in mine) == text
+        assert [choice.finish_reason for choice in mine] == [None] * (len(mine) - 1) + ["stop"]
+    assert chunks[-1].usage == whole.usage
+
+
+def test_one_wrong_prompt_refuses_the_request_by_its_place(shared_client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        shared_client.completions.create(model=CHAT_MODEL, prompt=["a", "b", "c", 7])  # type: ignore[list-item]
+
+    assert refused.value.param == "prompt[3]"
 
 
 def test_a_chats_logprobs_have_the_official_shape_whole_and_streamed(
@@ -183,6 +208,41 @@ def test_calls_of_tools_are_streamed_as_the_client_expects(client: openai.OpenAI
         ("call_2", "f"),
     ]
     assert [each.function.arguments for each in choice.message.tool_calls] == ['{"a": 1}', "{}"]
+
+
+def test_arguments_are_streamed_before_the_answer_is_whole(client: openai.OpenAI, worker: FakeWorker) -> None:
+    pieces = ['{"a"', ": ", "1}"]
+    shown: list[threading.Event] = [threading.Event() for _ in pieces]
+
+    def answer_slowly(worker: FakeWorker, claim: OnlineClaim) -> None:
+        worker.stream(claim, "So:", 0)
+        at = 0
+        for piece, event in zip(pieces, shown, strict=True):
+            worker.stream_call(claim, CallPart(0, "f", 3, at, piece))
+            at += len(piece)
+            assert event.wait(30)  # the client has it
+        answer = text_answer(claim, "So:")
+        (choice,) = answer.body["choices"]
+        call = {"type": "function", "function": {"name": "f", "arguments": "".join(pieces)}}
+        ids = [call_id(answer.body["id"], 0, index) for index in (0, 1)]
+        choice["message"]["tool_calls"] = [call | {"id": id} for id in ids]
+        choice["finish_reason"] = "tool_calls"
+        worker.record(claim, answer)
+
+    worker.behave = answer_slowly
+    tools: list[Any] = [{"type": "function", "function": {"name": "f"}}]
+    stream = client.chat.completions.create(model=CHAT_MODEL, messages=ask("x"), tools=tools, stream=True)
+    deltas: list[Any] = []
+    for chunk in stream:
+        for delta in chunk.choices[0].delta.tool_calls or ():
+            deltas.append(delta)
+            if delta.function.arguments in pieces:
+                shown[pieces.index(delta.function.arguments)].set()
+
+    assert [delta.index for delta in deltas] == [0, 0, 0, 0, 1, 1]
+    assert [delta.function.arguments for delta in deltas] == ["", *pieces, "", "".join(pieces)]
+    assert [bool(delta.id) for delta in deltas] == [True, False, False, False, True, False]
+    assert [delta.function.name for delta in deltas] == ["f", None, None, None, "f", None]
 
 
 def test_the_worker_gets_the_body_as_it_was_sent(client: openai.OpenAI, worker: FakeWorker) -> None:

@@ -1,5 +1,6 @@
 """The files routes with the official client: what goes up comes down, exactly, and only to its owner."""
 
+import gzip
 import io
 from contextlib import nullcontext
 from datetime import timedelta
@@ -16,6 +17,7 @@ from nightshift.jobs.files import RECORDED_WITHIN_S, File, FilePurpose
 from nightshift.objectstore import DirectoryStore
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
+from nightshift.tenants.quotas import Quotas
 from nightshift.testing import FakeClock
 from tests.integration.api.conftest import ClientMaker, batch_lines
 from tests.integration.scheduler.scheduling import BusyStore
@@ -188,6 +190,14 @@ def test_listing_pages_through_every_file_once_in_either_order(client: openai.Op
     assert oldest_first == newest_first[::-1]
 
 
+def test_a_compressed_batch_file_is_kept_as_it_is(shared_client: openai.OpenAI) -> None:
+    packed = gzip.compress(LINES)
+    file = shared_client.files.create(file=("in.jsonl.gz", packed), purpose="batch")
+
+    assert file.bytes == len(packed)
+    assert shared_client.files.content(file.id).content == packed
+
+
 def test_the_parts_of_an_upload_may_come_in_any_order(http: httpx.Client) -> None:
     parts = [("file", ("in.jsonl", LINES)), ("purpose", (None, "batch"))]
     answer = http.post("/v1/files", files=parts)
@@ -277,7 +287,7 @@ def test_an_upload_that_retention_may_have_collected_by_now_is_not_recorded(
 
     may_be_lost = away > timedelta(seconds=RECORDED_WITHIN_S)
     with pytest.raises(StorageUnavailable) if may_be_lost else nullcontext():
-        keep_upload(store, objects, upload, "default")
+        keep_upload(store, objects, upload, "default", Quotas())
 
     with store.snapshot() as tx:
         assert len(tx.files.list("default", tx.now(), limit=10)) == (not may_be_lost)

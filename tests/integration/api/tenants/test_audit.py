@@ -54,6 +54,13 @@ def test_no_secret_is_in_the_log(admin: httpx.Client, store: Store, done: list[s
         assert secret[20:] not in rows
 
 
+def test_a_change_of_nothing_has_no_entry(admin: httpx.Client) -> None:
+    admin.post("/v1/tenants", json={"name": "acme"})
+
+    assert admin.patch("/v1/tenants/acme", json={}).status_code == 200
+    assert [each["action"] for each in admin.get("/v1/audit").json()["data"]] == ["tenant.created"]
+
+
 def test_an_action_that_was_refused_has_no_entry(admin: httpx.Client) -> None:
     admin.post("/v1/tenants", json={"name": "acme"})
     key = admin.post(KEYS, json={}).json()["id"]

@@ -1,5 +1,6 @@
 """Whatever became of a batch's rows, its files have one line for each, or it says that they have not."""
 
+import gzip
 from datetime import timedelta
 
 import pytest
@@ -8,7 +9,7 @@ from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import JobState, StopReason, Webhook
 from nightshift.lifecycle.recovery import Verdict, recover, release_worker
 from nightshift.testing import FakeClock, claimed
-from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, assembled, ids, stop
+from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, assembled, ids, planned, stop
 from tests.integration.scheduler.scheduling import Place, a_line, jsonl
 
 
@@ -207,3 +208,19 @@ def test_an_ended_job_owes_its_webhook(place: Place, clock: FakeClock) -> None:
     with place.store.snapshot() as tx:
         [owed] = tx.deliveries.due(clock.now, 10)
     assert owed.event_type == "batch.completed"
+
+
+def test_rows_of_a_compressed_file_that_were_not_run_have_their_ids(place: Place, clock: FakeClock) -> None:
+    lines = [a_line(f"r{number}", text) for number, text in enumerate(TEXTS)]
+    job = planned(place, place.batch(gzip.compress(jsonl(lines))), clock)
+    claim = claimed(place.store)
+    place.commit(claim, 0, place.results(claim)[3:5])
+    stop(place, job, StopReason.CANCELLED)
+    with place.store.transaction() as tx:
+        assert tx.shards.stop_held(claim.lease)
+
+    ended = assembled(place, job, clock)
+
+    assert ids(place.file_lines(ended, ended.output_file_id)) == ["r3", "r4"]
+    not_run = place.file_lines(ended, ended.error_file_id)
+    assert ids(not_run) == ["r0", "r1", "r2", *(f"r{number}" for number in range(5, 12))]

@@ -190,7 +190,7 @@ def test_results_that_were_damaged_in_the_store_are_never_passed_on(place: Place
     damaged = [
         replace(result, body={"choices": []}) for result in decode_segment(place.objects.read(segment.key))
     ]
-    place.objects.put(segment.key, encode_segment(damaged))  # a segment, and not the one that was listed
+    place.objects.put(segment.key, encode_segment(damaged).data)  # a segment, and not the one that was listed
 
     ended = assembled(place, job, clock)
 

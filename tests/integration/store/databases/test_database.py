@@ -259,3 +259,29 @@ def test_an_error_does_not_quote_what_a_statement_carried(database: Database) ->
         connection.execute(text("SELECT :said FROM no_such_table"), {"said": prompt})
 
     assert prompt not in "".join(traceback.format_exception(failed.value))
+
+
+def test_an_error_does_not_quote_the_row_that_a_constraint_refuses(database: Database) -> None:
+    prompt = "-".join(("a", "marked", "prompt"))
+
+    def insert_what_is_refused() -> None:
+        with database.write() as connection:
+            connection.execute(text("CREATE TEMPORARY TABLE said (what TEXT CHECK (what = ''))"))
+            connection.execute(text("INSERT INTO said VALUES (:what)"), {"what": prompt})
+
+    with pytest.raises(exc.IntegrityError) as failed:
+        insert_what_is_refused()
+
+    assert prompt not in "".join(traceback.format_exception(failed.value))
+
+
+@pytest.mark.parametrize("type", ["integer", "json"])
+def test_an_error_does_not_quote_a_value_that_is_invalid(postgresql_database: Database, type: str) -> None:
+    prompt = "-".join(("a", "marked", "prompt"))
+
+    with pytest.raises(exc.DataError) as failed, postgresql_database.read() as connection:
+        connection.execute(text(f"SELECT CAST(CAST(:said AS text) AS {type})"), {"said": prompt})
+
+    shown = "".join(traceback.format_exception(failed.value))
+    assert prompt not in shown
+    assert "a value is invalid" in shown

@@ -6,10 +6,11 @@ import pytest
 from sqlalchemy import Table, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from nightshift.store import tables
+from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
-from nightshift.store.databases.multi_insert import insert_rows
-from nightshift.testing import STARTS_AT
+from nightshift.store.databases.multi_insert import insert_groups
+from nightshift.testing import STARTS_AT, asked
+from tests.integration.store.databases.recording import recorded
 
 Row = tuple[Table, dict[str, Any]]
 
@@ -53,7 +54,7 @@ def read(database: Database, table: Table) -> list[dict[str, Any]]:
 
 def test_rows_inserted_together_are_those_inserted_one_by_one(database: Database) -> None:
     with database.write() as connection:
-        number = insert_rows(connection, *rows_of_a_request("job_a"))
+        [number] = insert_groups(connection, [rows_of_a_request("job_a")])
         for table, values in rows_of_a_request("job_b"):
             connection.execute(insert(table), values)
 
@@ -70,7 +71,7 @@ def test_of_rows_inserted_together_none_is_there_if_one_is_refused(database: Dat
     *before, (table, ring) = rows_of_a_request("job_a")
 
     with pytest.raises(IntegrityError), database.write() as connection:
-        insert_rows(connection, *before, (table, ring | {"kind": None}))
+        insert_groups(connection, [[*before, (table, ring | {"kind": None})]])
 
     assert read(database, tables.job) == []
 
@@ -79,4 +80,43 @@ def test_rows_may_refer_to_those_before_them_only(database: Database) -> None:
     _, (table, shard), ring = rows_of_a_request("job_a")
 
     with pytest.raises(IntegrityError), database.write() as connection:
-        insert_rows(connection, (table, shard), ring)
+        insert_groups(connection, [[(table, shard), ring]])
+
+
+def test_each_of_many_rows_has_its_values_and_the_number_of_its_last(database: Database) -> None:
+    names = [f"job_{number:02d}" for number in range(40)]
+    secrets = [None, b"", b"\x00\xff'\\"]
+    specs = [{"a": 'é"\\\u2028', "b": [1e-7, 2**60, None, True]}, {}, {"deep": {"er": [[]]}}]
+    groups = [
+        [
+            (
+                table,
+                values | {"webhook_secret": secrets[n % 3], "spec": specs[n % 3]}
+                if table is tables.job
+                else values,
+            )
+            for table, values in rows_of_a_request(name)
+        ]
+        for n, name in enumerate(names)
+    ]
+
+    with database.write() as connection:
+        numbers = insert_groups(connection, groups)
+
+    jobs = {row["id"]: row for row in read(database, tables.job)}
+    assert [jobs[name]["spec"] for name in names] == [specs[n % 3] for n in range(40)]
+    assert [jobs[name]["webhook_secret"] for name in names] == [secrets[n % 3] for n in range(40)]
+    rings = {row["id"]: row["shard_id"] for row in read(database, tables.outbox)}
+    assert [rings[number] for number in numbers] == [f"shard_of_{name}" for name in names]
+
+
+def test_no_groups_are_no_statement(database: Database) -> None:
+    with database.write() as connection:
+        assert insert_groups(connection, []) == []
+
+
+def test_accepting_a_request_takes_a_statement_that_psycopg_keeps_parsed(store: Store) -> None:
+    with recorded(store.database) as statements:
+        asked(store)
+
+    assert {len(parameters) for _, parameters in statements} <= set(range(51))  # psycopg's limit is 50

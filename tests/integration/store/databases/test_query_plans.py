@@ -6,18 +6,33 @@ The plans are SQLite's, which plans by the indexes alone: ANALYZE is never run o
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from nightshift.jobs import JobKind
+from nightshift.jobs.dead_letters import DeadLetterState
+from nightshift.jobs.deletion import JobPart
+from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store, Transaction
 from nightshift.store.databases.database import Database
-from nightshift.testing import MODEL, TTL_S, FakeClock, asked, claimed, planned
+from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.testing import (
+    MODEL,
+    STARTS_AT,
+    TTL_S,
+    FakeClock,
+    a_delivery,
+    a_job,
+    asked,
+    claimed,
+    planned,
+    submit,
+)
+from tests.integration.store.databases.recording import recorded
 
 SHARDS = 10_000
 
@@ -33,21 +48,6 @@ def large_store(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory)
     claimed(store)
     yield store
     database.close()
-
-
-@contextmanager
-def recorded(database: Database) -> Iterator[list[tuple[str, Any]]]:
-    """The statements that are executed in this block, with their parameters."""
-    seen: list[tuple[str, Any]] = []
-
-    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
-        seen.append((statement, parameters))
-
-    event.listen(database._engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        event.remove(database._engine, "before_cursor_execute", note)
 
 
 def plan_of(store: Store, call: Callable[[Transaction], object]) -> Sequence[str]:
@@ -73,7 +73,6 @@ BUSY_CALLS: dict[str, Callable[[Transaction], object]] = {
     "of_worker": lambda tx: tx.leases.of_worker("worker_1", limit=100),
     "to_finalize": lambda tx: tx.jobs.to_finalize(limit=10),
     "unrung": lambda tx: tx.shards.unrung(tx.now(), timedelta(seconds=10), kind=JobKind.ONLINE, limit=64),
-    "load.online": lambda tx: tx.load.online("default"),
     "load.oldest_online": lambda tx: tx.load.oldest_online(),
     "queued": lambda tx: tx.shards.queued(),
 }
@@ -121,3 +120,73 @@ def test_events_and_segments_are_read_from_where_the_reader_was(large_store: Sto
         plan = plan_of(large_store, call)
         assert not [step for step in plan if step.startswith("SCAN")], plan
         assert not [step for step in plan if "TEMP B-TREE" in step], plan
+
+
+def test_places_in_the_queue_are_counted_by_its_index(large_store: Store) -> None:
+    first = submit(large_store)
+    later = replace(first, id="job_later", created_at=first.created_at + timedelta(seconds=1))
+
+    plan = plan_of(large_store, lambda tx: tx.positions.of([first, later]))
+
+    searches = [step for step in plan if step.startswith(("SEARCH job", "SCAN job"))]
+    assert len(searches) == 2, plan
+    assert all("USING COVERING INDEX ix_job_queue (kind=? AND" in step for step in searches), plan
+
+
+MANY = [f"job_{number}" for number in range(200)]
+OF_NAMED_JOBS: dict[str, Callable[[Transaction], object]] = {
+    "lock_ended": lambda tx: tx.deletions.lock_ended(MANY),
+    "mark": lambda tx: tx.deletions.mark(MANY, JobPart.RESULTS, STARTS_AT),
+    "unfinished_jobs": lambda tx: tx.references.unfinished_jobs(MANY),
+    "still_to_plan": lambda tx: tx.jobs.still_to_plan(MANY[:50]),
+}
+
+
+@pytest.mark.parametrize("call", OF_NAMED_JOBS.values(), ids=OF_NAMED_JOBS.keys())
+def test_named_jobs_are_found_by_their_ids(large_store: Store, call: Callable[[Transaction], object]) -> None:
+    [step] = plan_of(large_store, call)
+
+    assert re.fullmatch(r"SEARCH job USING .*\(id=\?\)", step)
+
+
+DEAD_LETTER_PAGES: dict[str, dict[str, Any]] = {
+    "all": {},
+    "of a state": {"state": DeadLetterState.DEAD},
+    "of a job": {"job_id": "job_1"},
+    "of a job and a state": {"job_id": "job_1", "state": DeadLetterState.DEAD},
+}
+
+
+@pytest.mark.parametrize("wanted", DEAD_LETTER_PAGES.values(), ids=DEAD_LETTER_PAGES.keys())
+def test_a_page_of_dead_letters_is_read_in_the_order_of_an_index(
+    large_store: Store, wanted: dict[str, Any]
+) -> None:
+    [step] = plan_of(large_store, lambda tx: tx.dead_letters.list("default", limit=20, **wanted))
+
+    assert step.startswith("SEARCH dead_row USING INDEX"), step
+
+
+DELIVERY_PAGES = {
+    "all": DeliveryFilters(),
+    "of a state": DeliveryFilters(state=DeliveryState.DEAD),
+    "of an endpoint": DeliveryFilters(endpoint_id="whe_1"),
+    "of a time": DeliveryFilters(created_from=STARTS_AT, created_before=STARTS_AT + timedelta(days=1)),
+    "of all three": DeliveryFilters(
+        endpoint_id="whe_1", state=DeliveryState.DEAD, created_from=STARTS_AT - timedelta(days=1)
+    ),
+}
+
+
+@pytest.mark.parametrize("filters", DELIVERY_PAGES.values(), ids=DELIVERY_PAGES.keys())
+def test_a_page_of_deliveries_is_read_in_the_order_of_an_index(
+    large_store: Store, filters: DeliveryFilters
+) -> None:
+    after = a_delivery(a_job())
+    plan = plan_of(
+        large_store, lambda tx: tx.deliveries.list("default", limit=20, after=after, filters=filters)
+    )
+
+    [step] = plan
+    assert step.startswith("SEARCH delivery USING INDEX"), plan
+    assert ("endpoint_id=?" in step) is (filters.endpoint_id is not None), plan
+    assert ("state=?" in step) is (filters.state is not None), plan

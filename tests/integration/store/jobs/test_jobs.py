@@ -6,15 +6,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Select
+from sqlalchemy import Connection, Integer, Select
 
 from nightshift.jobs import Counts, Face, Job, JobKind, JobState, StopReason, Usage, Webhook
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.store import Store
+from nightshift.lifecycle import transitions
+from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
-from nightshift.store.jobs.jobs import Backlog, listing
+from nightshift.store.jobs.jobs import Backlog
+from nightshift.store.jobs.listing import JobFilters, listing
 from nightshift.testing import (
+    MODEL,
+    STARTS_AT,
     FakeClock,
     a_spec,
     asked,
@@ -66,7 +70,7 @@ def test_jobs_are_listed_and_found_to_be_planned_without_their_templates_alone(s
 
 @pytest.mark.parametrize("text", ["\0", "\ud800", "\U0001f600"])
 def test_no_text_in_a_job_keeps_others_from_being_listed_or_planned(store: Store, text: str) -> None:
-    jobs = [submit(store, spec=a_spec(name=name, template={"t": text})) for name in ("n", text)]
+    jobs = [submit(store, spec=a_spec(metadata={"m": said}, template={"t": text})) for said in ("n", text)]
 
     with store.snapshot() as tx:
         assert sorted(ids(tx.jobs.list("default", limit=10))) == sorted(ids(jobs))
@@ -90,28 +94,51 @@ def test_pages_show_every_job_once_newest_first_however_many_share_a_moment(
     assert [job for page in pages for job in page] == in_order
 
 
-@pytest.mark.parametrize(
-    ("filters", "index"),
-    [
-        ({}, "ix_job_newest"),
-        ({"priority": PriorityClass.BACKGROUND}, "ix_job_newest"),
-        ({"kind": JobKind.BULK}, "ix_job_listing"),
-        ({"kind": JobKind.BULK, "face": Face.OPENAI}, "ix_job_listing"),
-        ({"state": JobState.FAILED}, "ix_job_of_state"),
-    ],
-)
+INDEXES = {
+    "ix_job_newest": {},
+    "ix_job_of_priority": {"priority": PriorityClass.BACKGROUND},
+    "ix_job_of_model": {"model": MODEL},
+    "ix_job_of_name": {"name": "nightly"},
+    "ix_job_listing": {"kind": JobKind.BULK},
+    "ix_job_batches": {"kind": JobKind.BULK, "face": Face.OPENAI},
+    "ix_job_of_state": {"states": (JobState.FAILED,)},
+}
+PERIOD = {"created_from": STARTS_AT, "created_before": STARTS_AT + timedelta(days=1)}
+
+
+@pytest.mark.parametrize("index", INDEXES)
+@pytest.mark.parametrize("period", [{}, PERIOD], ids=["ever", "period"])
 @pytest.mark.parametrize("is_first_page", [True, False])
 def test_a_page_of_jobs_is_read_in_the_order_of_an_index_without_sorting(
-    store: Store, filters: dict[str, Any], index: str, is_first_page: bool
+    store: Store, clock: FakeClock, index: str, period: dict[str, Any], is_first_page: bool
 ) -> None:
-    statement = listing("default", 101, None if is_first_page else submit(store), filters)
+    clock.advance(seconds=12 * 3600)
+    after = None if is_first_page else submit(store)
 
-    plan = explained(store.database, statement)
+    plan = explained(store.database, listing("default", 21, after, JobFilters(**INDEXES[index] | period)))
 
-    # PostgreSQL chooses between these by its statistics, which an empty table has none of.
-    assert index in plan or "Index Scan Backward using ix_job_newest" in plan
+    assert index in plan
     assert "TEMP B-TREE" not in plan  # SQLite's word for a sort
     assert "Sort" not in plan
+
+
+def test_a_name_is_looked_for_by_its_index_whatever_else_is_asked(store: Store) -> None:
+    several = (JobState.FAILED, JobState.EXPIRED)
+    filters = JobFilters(name="nightly", states=several, model=MODEL, kind=JobKind.BULK, **PERIOD)
+
+    plan = explained(store.database, listing("default", 21, submit(store), filters))
+
+    assert "ix_job_" in plan
+    assert "TEMP B-TREE" not in plan
+    assert "Sort" not in plan
+
+
+def test_of_several_states_each_ones_page_is_read_by_the_index(store: Store) -> None:
+    filters = JobFilters(states=(JobState.FAILED, JobState.EXPIRED), **PERIOD)
+
+    plan = explained(store.database, listing("default", 21, submit(store), filters))
+
+    assert plan.count("ix_job_of_state") == 2
 
 
 def explained(database: Database, statement: Select[Any]) -> str:
@@ -121,9 +148,39 @@ def explained(database: Database, statement: Select[Any]) -> str:
         sql = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
         if dialect.name == "sqlite":
             return str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}").all())
+        fill(connection)
         for way in ("seqscan", "bitmapscan", "sort", "incremental_sort"):
             connection.exec_driver_sql(f"SET LOCAL enable_{way} = off")
         return str(connection.exec_driver_sql(f"EXPLAIN {sql}").all())
+
+
+def fill(connection: Connection) -> None:
+    """Jobs of many kinds, and statistics of them: PostgreSQL chooses a plan by what is in the table."""
+    kinds: dict[str, list[str]] = {
+        "tenant_id": ["default", "another"],
+        "model": [MODEL, "b", "c", "d", "e"],
+        "name": ["nightly", "second", "third"],
+        "kind": list(JobKind),
+        "face": list(Face),
+        "state": list(JobState),
+        "priority": list(PriorityClass),
+    }
+    starts_at_ms = int(STARTS_AT.timestamp() * 1_000)
+    counters = [column.name for column in tables.job.c if isinstance(column.type, Integer)]
+    chosen = [
+        f"(ARRAY{[str(value) for value in values]})[floor(random() * {len(values)} + 1)]"
+        for values in kinds.values()
+    ]
+    connection.exec_driver_sql("SELECT setseed(0.5)")
+    connection.exec_driver_sql(
+        f"""
+        INSERT INTO job (id, fingerprint, spec, created_at, deadline_at, {", ".join([*kinds, *counters])})
+        SELECT 'job-' || n, 'f', '{{}}', {starts_at_ms} + n * 60000, {starts_at_ms},
+               {", ".join([*chosen, *("0" for _ in counters)])}
+        FROM generate_series(1, 1400) AS n
+        """
+    )
+    connection.exec_driver_sql("ANALYZE job")
 
 
 @pytest.mark.parametrize(
@@ -131,10 +188,15 @@ def explained(database: Database, statement: Select[Any]) -> str:
     [
         ({"kind": JobKind.ONLINE}, ["online"]),
         ({"face": Face.OPENAI}, ["batch"]),
-        ({"state": JobState.RUNNING}, ["running"]),
+        ({"states": (JobState.RUNNING,)}, ["running"]),
+        ({"states": (JobState.RUNNING, JobState.QUEUED), "kind": JobKind.BULK}, ["slow", "batch", "running"]),
+        ({"model": MODEL, "created_from": STARTS_AT + timedelta(seconds=1)}, ["online", "slow", "batch"]),
+        ({"created_from": STARTS_AT, "created_before": STARTS_AT + timedelta(seconds=1)}, ["running"]),
+        ({"name": "nightly"}, ["slow"]),
+        ({"name": "nightly", "states": (JobState.RUNNING, JobState.FAILED)}, []),
         ({"priority": PriorityClass.BACKGROUND}, ["slow"]),
-        ({"kind": JobKind.BULK, "state": JobState.QUEUED}, ["slow", "batch"]),
-        ({"kind": JobKind.ONLINE, "state": JobState.RUNNING}, []),
+        ({"kind": JobKind.BULK, "states": (JobState.QUEUED,)}, ["slow", "batch"]),
+        ({"kind": JobKind.ONLINE, "states": (JobState.RUNNING,)}, []),
     ],
 )
 def test_jobs_are_listed_by_what_they_are(
@@ -143,7 +205,7 @@ def test_jobs_are_listed_by_what_they_are(
     makers: dict[str, Callable[[], Job]] = {
         "running": lambda: planned(store),
         "batch": lambda: submit(store, face=Face.OPENAI),
-        "slow": lambda: submit(store, priority=PriorityClass.BACKGROUND),
+        "slow": lambda: submit(store, spec=a_spec(name="nightly"), priority=PriorityClass.BACKGROUND),
         "online": lambda: asked(store).job,
     }
     made = {}
@@ -153,7 +215,9 @@ def test_jobs_are_listed_by_what_they_are(
     claimed(store)
 
     with store.snapshot() as tx:
-        assert ids(tx.jobs.list("default", limit=10, **wanted)) == [made[name] for name in found]
+        assert ids(tx.jobs.list("default", limit=10, filters=JobFilters(**wanted))) == [
+            made[name] for name in found
+        ]
 
 
 def test_an_accepted_job_is_what_is_read_back(store: Store) -> None:
@@ -186,10 +250,11 @@ def test_admission_counts_the_jobs_that_have_not_ended(store: Store) -> None:
     asked(store)
     completed(store, claimed(store).lease, rows_total=0)
     with store.transaction() as tx:
-        assert tx.load.bulk("default").jobs == 3
-        tx.jobs.finish(ended.id, JobState.SUCCEEDED, tx.now())
-        assert tx.load.bulk("default").jobs == 2
-        assert tx.load.online("default").own == 1
+        assert tx.holdings.of("default").bulk_jobs == 3
+        transitions.finish(tx, ended, JobState.CANCELLED, tx.now())
+    with store.snapshot() as tx:
+        assert tx.holdings.of("default").bulk_jobs == 2
+        assert tx.holdings.of("default").online_requests == 1
 
 
 def test_a_file_is_read_by_a_job_of_its_own_tenant_until_the_job_ends(store: Store, clock: FakeClock) -> None:
@@ -207,25 +272,6 @@ def test_a_file_is_read_by_a_job_of_its_own_tenant_until_the_job_ends(store: Sto
         tx.jobs.finish(younger.id, JobState.CANCELLED, tx.now())
         assert tx.jobs.reading("default", "file-one") is None
         assert tx.jobs.reading("default", "file-two") is None
-
-
-def test_a_place_in_the_queue_counts_better_classes_and_older_jobs(store: Store, clock: FakeClock) -> None:
-    made = {}
-    for name, priority in [
-        ("older", PriorityClass.STANDARD),
-        ("mine", PriorityClass.STANDARD),
-        ("younger", PriorityClass.STANDARD),
-        ("better", PriorityClass.INTERACTIVE),
-        ("worse", PriorityClass.BACKGROUND),
-    ]:
-        made[name] = submit(store, priority=priority, tenant_id=name)
-        clock.advance(seconds=1)
-    asked(store)
-
-    with store.snapshot() as tx:
-        places = {name: tx.jobs.queue_position(job) for name, job in made.items()}
-
-    assert places == {"better": 1, "older": 2, "mine": 3, "younger": 4, "worse": 5}
 
 
 def test_jobs_are_planned_the_most_urgent_first(store: Store, clock: FakeClock) -> None:

@@ -139,7 +139,7 @@ def test_the_rows_of_segments_add_up_to_the_job(store: Store) -> None:
     counted = fetch(store, job)
     assert counted.counts == Counts(total=12, succeeded=11, failed=1)
     assert counted.usage == Usage(prompt_tokens=120, completion_tokens=60, cached_tokens=12)
-    assert events(store, job)[2:] == ["job.progress"] * 3
+    assert events(store, job)[2:] == ["job.running", *["job.progress"] * 3]
 
 
 def test_a_shard_with_rows_missing_cannot_be_completed(store: Store) -> None:

@@ -1,12 +1,15 @@
 """A store and the model of it, side by side: what the steps in `test_lease_machine.py` share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from sqlalchemy import Row, select
 
+from nightshift.errors import Conflict
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Job, JobKind, JobState, Segment, ShardState, carry_over_key
 from nightshift.jobs.leases import Lease
@@ -77,7 +80,9 @@ class LeaseGround(RuleBasedStateMachine):
         for job in jobs:
             shards = [shard for shard in self.shards.values() if shard.job.id == job.id]
             ended = job.state if JobState(job.state).is_terminal else None
-            assert ended == shards[0].job.ended_as
+            of_job = shards[0].job
+            assert ended == of_job.ended_as
+            assert (job.paused_at is not None, job.priority_rank) == (of_job.is_paused, of_job.priority)
             if job.kind == JobKind.BULK or ended == JobState.SUCCEEDED:
                 assert job.rows_succeeded + job.rows_failed == sum(shard.rows for shard in shards)
 
@@ -85,7 +90,14 @@ class LeaseGround(RuleBasedStateMachine):
 
     def accepted(self, job: Job) -> None:
         spec = job.spec
-        about = ModelJob(job.id, job.tenant_id, job.kind, spec.capacity, spec.retry_on_interrupt)
+        about = ModelJob(
+            job.id,
+            job.tenant_id,
+            job.kind,
+            spec.capacity,
+            spec.retry_on_interrupt,
+            priority=job.priority.rank,
+        )
         self.jobs[job.id] = job
         self.clock.advance(seconds=1)  # no two have the same age, so no order depends on an id
         with self.store.snapshot() as tx:
@@ -136,6 +148,15 @@ class LeaseGround(RuleBasedStateMachine):
             assert found is not None
             cause = causes.get(shard.holder or "", ExitCause.LEASE_EXPIRED)
             shard.lost_its_worker(cause, found.state, found.attempts, dead)
+
+    def about(self, job: Job) -> ModelJob:
+        return next(shard.job for shard in self.shards.values() if shard.job.id == job.id)
+
+    @contextmanager
+    def controlled(self, may: bool) -> Iterator[Transaction]:
+        """A transaction in which an owner's order succeeds, or is refused as a conflict."""
+        with nullcontext() if may else pytest.raises(Conflict), self.store.transaction() as tx:
+            yield tx
 
     def any_lease(self, kind: JobKind) -> bool:
         return any(self.of(lease).job.kind is kind for lease in self.leases)

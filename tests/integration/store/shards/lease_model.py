@@ -25,7 +25,14 @@ class ModelJob:
     capacity: str  # spot, on_demand or any
     retry_on_interrupt: bool
     is_stopped: bool = False
+    is_paused: bool = False
+    priority: int = 1  # the rank of its class
     ended_as: JobState | None = None  # of an online job; who ends a bulk job is not asked here
+
+    @property
+    def may_be_changed(self) -> bool:
+        """By its owner."""
+        return not self.is_stopped and self.ended_as is None
 
 
 @dataclass(eq=False)
@@ -61,7 +68,9 @@ class ModelShard:
         waits = self.not_before is not None and self.not_before > now
         # The worker that claims an online request sees the stop itself.
         is_wanted = self.job.kind is JobKind.ONLINE or not self.job.is_stopped
-        return self.state is ShardState.QUEUED and suits and is_wanted and not waits
+        return (
+            self.state is ShardState.QUEUED and suits and is_wanted and not waits and not self.job.is_paused
+        )
 
     def claimed(self, lease: Lease) -> None:
         self.state, self.holder, self.expires_at = ShardState.LEASED, lease.worker_id, lease.expires_at

@@ -19,7 +19,9 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import JobKind, OnlineClaim, ShardState, StopReason
-from nightshift.lifecycle import transitions
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle import controls, transitions
+from nightshift.lifecycle.controls import JobChanges
 from nightshift.lifecycle.recovery import recover_lost, release_worker
 from nightshift.store import Transaction
 from nightshift.store.databases.database import Database
@@ -80,10 +82,33 @@ class LeaseMachine(LeaseGround):
         with self.store.transaction() as tx:
             assert transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now()) == in_time
         if in_time:
-            shards[0].job.is_stopped = True
+            shards[0].job.is_stopped, shards[0].job.is_paused = True, False
             for shard in shards:
                 if shard.state is ShardState.QUEUED:
                     shard.stopped()
+
+    @rule(which=st.integers(0, JOBS_MAX), verb=st.sampled_from(["pause", "pause", "resume"]))
+    def pause_or_resume(self, which: int, verb: str) -> None:
+        job = list(self.jobs.values())[which % len(self.jobs)]
+        about = self.about(job)
+        may = about.may_be_changed and (verb == "resume" or about.kind is JobKind.BULK)
+        with self.controlled(may) as tx:
+            if verb == "pause":
+                controls.pause(tx, job, tx.now())
+            else:
+                controls.resume(tx, job, tx.now())
+        if may:
+            about.is_paused = verb == "pause"
+
+    @rule(which=st.integers(0, JOBS_MAX), priority=st.sampled_from(PriorityClass))
+    def prioritise(self, which: int, priority: PriorityClass) -> None:
+        job = list(self.jobs.values())[which % len(self.jobs)]
+        about = self.about(job)
+        may = about.may_be_changed
+        with self.controlled(may) as tx:
+            controls.change(tx, job, JobChanges(priority=priority), tx.now())
+        if may:
+            about.priority = priority.rank
 
     # -- workers ask for work --------------------------------------------------------------------------
 
@@ -123,7 +148,7 @@ class LeaseMachine(LeaseGround):
         for one in kept:
             shard = self.shards[one.shard_id]
             assert one.term == shard.term
-            assert (one.stop_reason is not None) == shard.job.is_stopped
+            assert (one.stop_reason is not None, one.is_paused) == (shard.job.is_stopped, shard.job.is_paused)
             shard.expires_at = self.clock.now + timedelta(seconds=TTL_S)
 
     # -- they write, in time or too late ---------------------------------------------------------------

@@ -9,7 +9,7 @@ from nightshift.jobs import JobKind, ShardState
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
-from nightshift.store.jobs.jobs import Jobs
+from nightshift.store.jobs.jobs import Jobs, Progress
 from nightshift.testing import (
     FakeClock,
     a_segment,
@@ -22,6 +22,7 @@ from nightshift.testing import (
     planned,
     submit,
 )
+from tests.integration.store.databases.recording import recorded
 from tests.integration.store.racing import wait_until_blocked
 
 
@@ -143,12 +144,12 @@ def test_who_goes_on_after_the_last_segment_it_saw_misses_none_that_was_committe
 
     add_progress = Jobs.add_progress
 
-    def once_another_waits(jobs: Jobs, *counted: Any) -> None:
+    def once_another_waits(jobs: Jobs, *counted: Any) -> Progress:
         monkeypatch.setattr(Jobs, "add_progress", add_progress)
         started.append(threads.submit(commit_rows, store, quick))
         wait_until_blocked(postgresql_database)
         read()
-        add_progress(jobs, *counted)
+        return add_progress(jobs, *counted)
 
     started: list[Future[bool]] = []
     monkeypatch.setattr(Jobs, "add_progress", once_another_waits)
@@ -161,3 +162,15 @@ def test_who_goes_on_after_the_last_segment_it_saw_misses_none_that_was_committe
     with store.snapshot() as tx:
         assert seen == [listed.id for listed in tx.shards.segments_of_job("default", job.id, limit=10)]
     assert len(seen) == 2
+
+
+def test_listing_a_segment_does_not_read_the_job_s_template(store: Store) -> None:
+    planned(store)
+    lease = claimed(store).lease
+
+    with recorded(store.database) as statements:
+        assert commit_rows(store, lease)
+
+    changes = [text for text, _ in statements if text.startswith(("SELECT job", "UPDATE", "INSERT"))]
+    assert len(changes) == 8, changes  # a round trip each
+    assert not [text for text in changes if "spec" in text], changes

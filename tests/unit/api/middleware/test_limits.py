@@ -10,6 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 from api.middleware import limits
 from api.middleware.limits import JSON_DEPTH_MAX, UPLOAD_OVERHEAD_BYTES, BodyLimit, parse_json_object
 from nightshift.errors import InvalidRequest, RequestTimedOut, RequestTooLarge
+from nightshift.jobs.uploads import PART_BYTES_MAX
 from nightshift.settings import ApiSettings
 
 SETTINGS = ApiSettings(body_bytes_max=100, file_bytes_max=1000)
@@ -115,6 +116,15 @@ def test_uploads_have_a_limit_of_their_own() -> None:
         read_body("/v1/files", [*fits, b"x"])
 
 
+def test_parts_of_uploads_have_a_limit_of_their_own() -> None:
+    path = "/v1/uploads/upload_1/parts"
+    fits = [b"x" * (PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES)]
+
+    assert len(read_body(path, fits)[0]) == PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES
+    with pytest.raises(RequestTooLarge):
+        read_body(path, [*fits, b"x"])
+
+
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODY_S", 0.01)
     pieces: Iterator[Message] = iter([{"type": "http.request", "body": b"x", "more_body": True}])
@@ -162,6 +172,19 @@ def test_waiting_for_the_client_to_disconnect_has_no_time_limit(
         assert (await receive())["type"] == "http.disconnect"
 
     asyncio.run(BodyLimit(application, SETTINGS)({"type": "http", "path": "/"}, receive, sends_nothing))
+
+
+@pytest.mark.parametrize("length", [b"1000000000000", b"9" * 19, b"9" * 5000])
+def test_a_body_that_announces_far_too_much_is_refused_before_it_is_read(length: bytes) -> None:
+    async def receive() -> Message:
+        raise AssertionError("nothing is read")
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        with pytest.raises(RequestTooLarge):
+            await receive()
+
+    scope = {"type": "http", "path": "/", "headers": [(b"content-length", length)]}
+    asyncio.run(BodyLimit(application, SETTINGS)(scope, receive, sends_nothing))
 
 
 async def sends_nothing(message: Message) -> None:

@@ -80,9 +80,19 @@ class FakeServer:
                 return httpx.Response(200, json={"data": [self.job], "has_more": False, "last_id": "job_1"})
             case "GET", "/v1/jobs/job_1":
                 return httpx.Response(200, json=self.job)
+            case "PATCH", "/v1/jobs/job_1":
+                self.submitted.append(json.loads(request.content))
+                return httpx.Response(200, json=self.job | self.submitted[-1])
+            case "POST", "/v1/jobs/job_1/pause" | "/v1/jobs/job_1/resume":
+                return httpx.Response(200, json=self.job)
+            case "POST", "/v1/jobs/job_1/retry":
+                self.submitted.append(json.loads(request.content))
+                return httpx.Response(202, json={"id": "job_2", "status": "queued", "retry_of": "job_1"})
             case "POST", "/v1/jobs/job_1/cancel":
                 self.status = "cancelled"
                 return httpx.Response(200, json=self.job)
+            case "DELETE", "/v1/jobs/job_1":
+                return httpx.Response(200, json={"id": "job_1", "object": "job", "deleted": True})
             case "GET", "/v1/jobs/job_1/events":
                 return httpx.Response(200, text=_events("job.running", f"job.{self.status}"))
             case "GET", "/v1/jobs/job_1/results":

@@ -1,5 +1,9 @@
 import json
 
+import pytest
+
+from nightshift.cli.jobs import _event_text
+
 
 def test_jobs_are_listed_as_a_table(nightshift, server):
     ended = nightshift("jobs", "list")
@@ -23,12 +27,24 @@ def test_jobs_are_listed_as_json(nightshift, server):
     assert nightshift("jobs", "list", "--json").json == [server.job]
 
 
+def test_only_jobs_of_these_states_and_this_time_are_listed(nightshift, server):
+    asked = []
+    server.instead = lambda request: asked.append(request.url.params)
+    options = ("--status", "failed", "--status", "expired", "--name", "n", "--created-after", "2026-11-23")
+
+    assert nightshift("jobs", "list", *options).code == 0
+    assert asked[0].get_list("status") == ["failed", "expired"]
+    assert asked[0]["name"] == "n"
+    assert asked[0]["created_after"] == "1795392000"
+
+
 def test_a_job_is_shown_in_lines_without_what_is_empty(nightshift, server):
     out = nightshift("jobs", "show", "job_1").out
     assert "status:              succeeded\n" in out
-    assert 'counts:              {"total": 3, "succeeded": 3, "failed": 0}\n' in out
+    assert "counts:              3 rows, 3 succeeded, 0 failed\n" in out
     assert "created_at:          2023-11-14 22:13:20Z\n" in out
     assert "errors" not in out
+    assert "links" not in out
 
 
 def test_a_job_is_known_by_its_batch_id_too(nightshift, server):
@@ -51,11 +67,57 @@ def test_cancelling_says_what_became_of_the_job(nightshift, server):
     assert (ended.code, ended.err) == (0, "job_1 is cancelled\n")
 
 
+def test_a_job_is_given_another_priority_and_metadata(nightshift, server):
+    ended = nightshift("jobs", "update", "job_1", "--priority", "background", "--metadata", "a=b=c")
+    assert (ended.code, ended.err) == (0, "job_1 has priority background\n")
+    assert server.submitted == [{"priority": "background", "metadata": {"a": "b=c"}}]
+
+
+@pytest.mark.parametrize(("command", "said"), [("pause", "is paused"), ("resume", "goes on")])
+def test_a_job_is_paused_and_resumed(nightshift, server, command, said):
+    ended = nightshift("jobs", command, "job_1")
+    assert (ended.code, ended.err) == (0, f"job_1 {said}\n")
+    assert nightshift("jobs", command, "job_1", "--json").json == server.job
+
+
+def test_a_retry_prints_the_new_job(nightshift, server):
+    ended = nightshift("jobs", "retry", "job_1", "--output", "s3://b/again/", "--priority", "background")
+    assert (ended.code, ended.out) == (0, "job_2\n")
+    assert server.submitted == [{"output": "s3://b/again/", "priority": "background"}]
+    assert nightshift("jobs", "retry", "job_1", "--json").json["retry_of"] == "job_1"
+
+
+@pytest.mark.parametrize("options", [(), ("--metadata", "a")])
+def test_an_update_of_nothing_or_of_no_pair_is_a_mistake(nightshift, server, options):
+    assert nightshift("jobs", "update", "job_1", *options).code == 2
+    assert server.submitted == []
+
+
+def test_an_ended_job_is_deleted(nightshift, server):
+    ended = nightshift("jobs", "delete", "batch_1")
+    assert (ended.code, ended.err) == (0, "job_1 is deleted\n")
+    assert nightshift("jobs", "delete", "job_1", "--json").json == {
+        "id": "job_1",
+        "object": "job",
+        "deleted": True,
+    }
+    assert nightshift("jobs", "delete", "job_2").code == 1
+
+
 def test_events_are_followed_to_the_end(nightshift, server):
     assert [line.split()[2] for line in nightshift("jobs", "events", "job_1").out.splitlines()] == [
         "job.running",
         "job.succeeded",
     ]
+
+
+def test_events_and_counts_are_readable_text():
+    told = {"id": "job_1", "type": "job.running", "created_at": 1, "status": "running"}
+    counts = {"total": None, "succeeded": 2, "failed": 1}
+
+    assert _event_text(told) == "job.running"
+    assert _event_text(told | {"counts": counts}) == "job.running  not counted yet, 2 succeeded, 1 failed"
+    assert _event_text({"type": "job.stopping", "reason": "cancelled"}) == "job.stopping  reason cancelled"
 
 
 def test_events_as_json_are_one_object_a_line(nightshift, server):

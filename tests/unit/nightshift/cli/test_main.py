@@ -1,7 +1,12 @@
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from nightshift.processes.children import CONFIGURATION_EXIT
 
@@ -10,9 +15,9 @@ COMMANDS = [
     ("worker",),
     ("run",),
     ("doctor",),
-    *(("jobs", name) for name in ("list", "show", "cancel", "events", "results")),
+    *(("jobs", name) for name in ("list", "show", "cancel", "delete", "events", "results")),
     *(("keys", name) for name in ("create", "list", "revoke")),
-    ("webhooks", "secret"),
+    *(("webhooks", name) for name in ("secret", "list", "add", "rotate", "test", "deliveries", "replay")),
 ]
 
 
@@ -127,3 +132,35 @@ def test_of_a_database_server_that_is_away_it_is_said_where_it_is_named(nightshi
 
     assert (ended.code, ended.err.count("\n")) == (1, 1)
     assert ended.err.endswith("; is it running? NIGHTSHIFT_DATABASE_URL says where\n")
+
+
+def test_what_the_clients_commands_load_is_installed_without_extras():
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+    base = set(map(_name, project["dependencies"]))
+    extras = {_name(each) for group in project["optional-dependencies"].values() for each in group}
+    code = (
+        "import sys, nightshift.client, nightshift.settings, nightshift.cli.session, "
+        "nightshift.cli.requests_of_rows; print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    owners = metadata.packages_distributions()
+    used = {owner for name in loaded.split() for owner in owners.get(name, ())}
+    assert "httpx" in used
+    assert used & (extras - base - {"nightshift"}) == set()
+
+
+def _name(requirement: str) -> str:
+    return Requirement(requirement).name
+
+
+def test_a_command_whose_packages_are_not_installed_says_how_to_install_them(nightshift, monkeypatch):
+    def without_sqlalchemy(**_: Any) -> None:
+        raise ModuleNotFoundError("No module named 'sqlalchemy'", name="sqlalchemy")
+
+    monkeypatch.setattr("nightshift.cli.main.app", without_sqlalchemy)
+    ended = nightshift("keys", "list")
+
+    assert ended.code == 1
+    assert ended.err.startswith("nightshift: this command needs sqlalchemy, which is not installed")

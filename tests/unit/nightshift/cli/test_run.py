@@ -1,5 +1,6 @@
 import json
 from datetime import datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -81,7 +82,10 @@ def test_a_template_that_makes_no_sense_is_refused(tmp_path, content, model, com
         (("s3://in/x", *BASICS, "--input-column", "text"), "--model"),
         (("s3://in/x", *BASICS, "--date", "2026-11-20"), "--date"),
         (("s3://in/x", *BASICS, "--model", "m"), "--input-column or --template"),
-        (("s3://in/x", "--endpoint", "embedings", "--output", "s3://o/"), "chat, completions and embeddings"),
+        (
+            ("s3://in/x", "--endpoint", "embedings", "--output", "s3://o/"),
+            "chat, completions, responses and embeddings",
+        ),
         (("s3://in/x", *BASICS, "--window", "soon"), "--window"),
         (("s3://in/x", *BASICS, "--window", "0h"), "--window"),
         (
@@ -259,3 +263,46 @@ def test_with_wait_a_server_that_restarts_meanwhile_is_waited_for(nightshift, se
     ended = nightshift("run", "s3://in/x.jsonl", *BASICS, "--wait")
 
     assert (ended.code, looks) == (0, [])
+
+
+DRY_RUN: dict[str, Any] = {
+    "object": "job.dry_run",
+    "would_be_accepted": True,
+    "existing_job_id": None,
+    "refusal": None,
+    "model": "minilm",
+    "priority": "standard",
+    "input": {"objects": 2, "size_bytes": 99, "is_whole": True, "rows_estimated": 7, "tokens_estimated": 24},
+    "rows_checked": 7,
+    "rows_with_problems": 0,
+    "requests": [{"body": {"input": "a"}, "body_start": None}],
+    "problems": [],
+    "is_cut_off": False,
+}
+A_ROW = {"code": "missing_column", "message": "No such column.", "object": "s3://in/a", "row": 3}
+THE_JOB = {"code": "empty_input", "message": "The input has no rows.", "object": None, "row": None}
+REFUSED = {"would_be_accepted": False, "refusal": {"message": "Too many."}}
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        ({}, 0, "2 objects of 99 bytes, about 7 rows"),
+        ({"input": DRY_RUN["input"] | {"objects": 1}}, 0, "  1 object of 99 bytes, about 7 rows"),
+        ({"problems": [A_ROW], "rows_with_problems": 1}, 3, "s3://in/a row 3: No such column."),
+        ({"problems": [THE_JOB]}, 4, "The input has no rows."),
+        (REFUSED, 1, "it would be refused now: Too many."),
+    ],
+)
+def test_a_dry_run_says_what_would_happen_and_exits_accordingly(nightshift, server, change, code, said):
+    asked = []
+
+    def answer(request):
+        asked.append(request.url.params["dry_run"])
+        return httpx.Response(200, json=DRY_RUN | change)
+
+    server.instead = answer
+    ended = nightshift("run", "s3://in/x", *BASICS, "--dry-run")
+
+    assert (ended.code, asked, server.submitted) == (code, ["true"], [])
+    assert said in ended.out

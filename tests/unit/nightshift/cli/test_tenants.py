@@ -40,6 +40,33 @@ def test_a_deleted_tenant_is_gone_with_its_keys(nightshift, store):
         assert not tx.keys.find(key_id(key)).admits(key, tx.now())
 
 
+def test_a_tenant_gets_quotas_of_its_own_and_the_defaults_again(nightshift, store):
+    nightshift("tenants", "create", "acme", "--quota", "open_streams=4", "--quota", "requests_per_minute=60")
+    assert "requests_per_minute=60,open_streams=4" in nightshift("tenants", "list").out
+
+    changed = nightshift("tenants", "update", "acme", "--quota", "open_streams=default", "--json").json
+
+    assert changed["quotas"] == {"requests_per_minute": 60}
+
+
+def test_an_update_of_nothing_is_a_mistake_and_not_recorded(nightshift, store):
+    nightshift("tenants", "create", "acme")
+
+    ended = nightshift("tenants", "update", "acme")
+
+    assert (ended.code, ended.out) == (2, "")
+    assert "--quota" in ended.err
+    assert len(nightshift("audit", "--json").json) == 1
+
+
+@pytest.mark.parametrize("quota", ["open_streams=0", "open_streams=-1", "open_streams", "streams=1"])
+def test_a_quota_that_makes_no_sense_is_refused(nightshift, store, quota: str):
+    ended = nightshift("tenants", "create", "acme", "--quota", quota)
+
+    assert ended.code == 1
+    assert "streams" in ended.err
+
+
 @pytest.mark.parametrize("name", ["a/b", "../x", "Acme", "a" * 33])
 def test_a_name_that_cannot_be_part_of_a_path_is_refused(nightshift, store, name: str):
     ended = nightshift("tenants", "create", name)

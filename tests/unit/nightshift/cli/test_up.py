@@ -324,6 +324,16 @@ def test_without_an_answer_it_prints_no_request(site, capsys):
     assert "curl" not in capsys.readouterr().out
 
 
+def test_it_says_which_networks_and_ports_webhooks_may_reach(site, capsys, monkeypatch):
+    site.key_file.write_text("sk-1\n")
+    monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_PORTS", "443,9000")
+    up._announce(replace(site, port=1))
+
+    assert (
+        "webhooks may reach 127.0.0.0/8, the public internet on ports 443, 9000\n" in capsys.readouterr().out
+    )
+
+
 # -- exits ---------------------------------------------------------------------------------------------
 
 
@@ -382,7 +392,8 @@ def test_why_a_process_ended_is_found_in_its_log(tmp_path, log, reason):
     assert up.last_reason(tmp_path / "worker-1.log") == reason
 
 
-def test_a_model_that_is_no_directory_here_is_said_to_be_taken_for_a_hub_id(nightshift):
+def test_a_model_that_is_no_directory_here_is_said_to_be_taken_for_a_hub_id(nightshift, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_MODEL_DOWNLOADS", "true")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ended = nightshift("up", "--model", "my_model", "--port", str(listener.getsockname()[1]))
     assert ended.code == 1

@@ -7,9 +7,9 @@ import pytest
 from nightshift import endpoints
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.chat import Chat
+from nightshift.endpoints.choices import ChoicesEndpoint
 from nightshift.endpoints.embeddings import Embeddings
 from nightshift.endpoints.encoding import EncoderEndpoint
-from nightshift.endpoints.generation import TextEndpoint
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def parts(kind: type[Endpoint]) -> list[str]:
     ("base", "complete", "part"),
     [
         (base, complete, part)
-        for base, complete in ((Endpoint, Chat), (TextEndpoint, Chat), (EncoderEndpoint, Embeddings))
+        for base, complete in ((Endpoint, Chat), (ChoicesEndpoint, Chat), (EncoderEndpoint, Embeddings))
         for part in parts(base)
     ],
 )

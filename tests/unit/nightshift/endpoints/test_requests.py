@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from nightshift import endpoints
+from nightshift.endpoints.completions import CompletionRequest
 from nightshift.errors import InvalidRequest
 
 
@@ -16,8 +17,17 @@ from nightshift.errors import InvalidRequest
         ("stream_options", {"include_usage": []}, "stream_options.include_usage"),
         ("stop", [7], "stop[0]"),
         ("stop", 7, "stop"),
-        ("prompt", [1, "a", None], "prompt"),
+        ("prompt", [1, "a", None], "prompt[1]"),
         ("prompt", [-1], "prompt[0]"),
+        ("prompt", [], "prompt"),
+        ("prompt", {}, "prompt"),
+        ("prompt", ["a", "b", "c", 7], "prompt[3]"),
+        ("prompt", ["a", [1, "b"]], "prompt[1][1]"),
+        ("prompt", [[1], []], "prompt[1]"),
+        ("prompt", [[True]], "prompt[0][0]"),
+        ("prompt", ["a"] * 129, "prompt"),
+        ("echo", True, "echo"),
+        ("best_of", 2, "best_of"),
         ("prompt", None, "prompt"),
         ("temperature", 10**400, "temperature"),
         ("logit_bias", {"5": 101}, "logit_bias.5"),
@@ -31,6 +41,33 @@ def test_a_refusal_names_the_field_as_the_caller_wrote_it(field: str, value: Any
 
     assert refused.value.param == param
     assert f"'{param}'" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("a", ["a"]),
+        (["a"], ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [[1, 2]]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+        (["a", [3]], ["a", [3]]),
+    ],
+)
+def test_a_prompt_is_text_or_tokens_or_a_list_of_them(prompt: Any, prompts: list[Any]) -> None:
+    neutral = {"echo": False, "best_of": 1, "n": 2}
+    request = endpoints.get("/v1/completions").parse({"model": "m", "prompt": prompt} | neutral)
+
+    assert isinstance(request, CompletionRequest)
+    assert request.prompts_given == prompts
+    assert request.num_choices == 2 * len(prompts)
+
+
+def test_all_choices_of_all_prompts_together_are_limited() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        endpoints.get("/v1/completions").parse({"model": "m", "prompt": ["a", "b"], "n": 65})
+
+    assert refused.value.param == "n"
 
 
 @pytest.mark.parametrize(

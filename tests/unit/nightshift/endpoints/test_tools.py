@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from nightshift import endpoints
+from nightshift.endpoints.calls import AnswerReader, read_calls
 from nightshift.endpoints.chat import Chat, ChatRequest
 from nightshift.endpoints.generation import Choice, Conversation
-from nightshift.endpoints.tools import ContentStream, Tools, read_calls
+from nightshift.endpoints.streams import CallPiece
+from nightshift.endpoints.tools import Tools
 from nightshift.errors import InvalidRequest
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
@@ -17,6 +19,10 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
 
 def tool(name: str = "f", **function: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, **function}}
+
+
+def allowed(mode: str, *tools: Any) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
 
 
 def deep_list(depth: int) -> list[Any]:
@@ -58,6 +64,18 @@ def call_text(name: str = "f", **arguments: Any) -> str:
         ),
         ({"tools": [tool()], "tool_choice": "any"}, "tool_choice"),
         ({"tools": [tool()], "tool_choice": tool("other")}, "tool_choice"),
+        ({"tools": [tool()], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+        ({"tools": [tool()], "tool_choice": allowed("none", tool())}, "tool_choice.allowed_tools.mode"),
+        ({"tools": [tool()], "tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools"),
+        (
+            {"tools": [tool()], "tool_choice": allowed("auto", {"type": "mcp"})},
+            "tool_choice.allowed_tools.tools[0].type",
+        ),
+        (
+            {"tools": [tool()], "tool_choice": allowed("auto", tool(), tool("other"))},
+            "tool_choice.allowed_tools.tools[1].function.name",
+        ),
+        ({"tool_choice": allowed("auto", tool())}, "tool_choice"),
         ({"tools": [tool()], "parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"tools": [tool()], "guided_regex": "a"}, "guided_regex"),
     ],
@@ -77,6 +95,9 @@ def test_wrong_tools_are_refused_by_name(fields: dict[str, Any], param: str) -> 
         ({"tool_choice": "auto", "parallel_tool_calls": False}, False, ["f", "g"], False),
         ({"tool_choice": "required"}, True, ["f", "g"], True),
         ({"tool_choice": tool("g")}, True, ["g"], False),
+        ({"tool_choice": allowed("auto", tool("g"))}, False, ["g"], True),
+        ({"tool_choice": allowed("required", tool("g"), tool("f"))}, True, ["f", "g"], True),
+        ({"tool_choice": allowed("required", tool()), "parallel_tool_calls": False}, True, ["f"], False),
     ],
 )
 def test_a_choice_says_which_tools_an_answer_calls(
@@ -88,18 +109,29 @@ def test_a_choice_says_which_tools_an_answer_calls(
     assert (tools.must_call, list(tools.callable), tools.is_parallel) == (must_call, names, is_parallel)
 
 
+def test_the_model_is_shown_all_tools_and_held_to_the_allowed_ones() -> None:
+    request = parsed(tools=[tool(), tool("g")], tool_choice=allowed("required", tool("g")))
+
+    assert request.prompts_given[0].tools == [tool(), tool("g")]
+    assert request.guidance is not None
+    assert ('"name\\": \\"f' in request.guidance.text, '"name\\": \\"g' in request.guidance.text) == (
+        False,
+        True,
+    )
+
+
 def test_tools_that_may_not_be_called_are_not_shown_to_the_model() -> None:
     request = parsed(tools=[tool()], tool_choice="none")
 
     assert (request.callable_tools, request.guidance) == (None, None)
-    assert request.prompt_given.tools == ()
+    assert request.prompts_given[0].tools == ()
 
 
 def test_calls_and_their_results_go_to_the_template() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     answer = {"role": "assistant", "content": None, "tool_calls": [call]}
     result = {"role": "tool", "content": "3", "tool_call_id": "c1"}
-    prompt = parsed(messages=[*CHAT["messages"], answer, result], tools=[tool()]).prompt_given
+    prompt = parsed(messages=[*CHAT["messages"], answer, result], tools=[tool()]).prompts_given[0]
 
     assert isinstance(prompt, Conversation)
     assert prompt.messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
@@ -163,7 +195,11 @@ ONE = Tools([tool()], ["f"], must_call=False, is_parallel=False)
         (call_text() + "bye", TOOLS, "", [("f", {})]),
         (call_text() + "\n" + call_text(b=2), ONE, "", [("f", {})]),
         (call_text("other"), TOOLS, call_text("other"), []),
-        (call_text(a=1)[:-4], TOOLS, call_text(a=1)[:-4], []),
+        (call_text(a=1)[:-14], TOOLS, "", [("f", {"a": 1})]),
+        (call_text(a=1)[:30], TOOLS, call_text(a=1)[:30], []),
+        ("So:" + call_text()[:12], TOOLS, "So:" + call_text()[:12], []),
+        (call_text() + call_text()[:12], TOOLS, "", [("f", {})]),
+        (call_text(a={"b": '}"\\'}), TOOLS, "", [("f", {"a": {"b": '}"\\'}})]),
         ("<tool_call>nonsense</tool_call>", TOOLS, "<tool_call>nonsense</tool_call>", []),
         ("<tool_call>" + "[" * 100_000, TOOLS, "<tool_call>" + "[" * 100_000, []),
     ],
@@ -174,21 +210,42 @@ def test_calls_are_read_out_of_a_text(
 ) -> None:
     said = read_calls(text, tools)
 
-    assert (said.content, list(said.calls)) == (content, calls)
+    found = [(call.name, json.loads(call.arguments)) for call in said.calls]
+    assert (said.content, found, all(call.is_whole for call in said.calls)) == (content, calls, True)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_what_is_streamed_is_always_the_beginning_of_the_content(seed: int) -> None:
+def test_a_call_that_is_cut_off_has_the_beginning_of_its_arguments() -> None:
+    said = read_calls("So:" + call_text() + call_text("g", a="b")[:-18], TOOLS)
+
+    assert said.content == "So:"
+    assert [(call.name, call.arguments, call.is_whole) for call in said.calls] == [
+        ("f", "{}", True),
+        ("g", '{"a": ', False),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_streamed_makes_up_the_answer_however_it_is_divided(seed: int) -> None:
     rng = random.Random(seed)
-    parts = [" " * 700, "  ", "\n", "Sure", "<tool", "_call>", "<", call_text(a=1), "end"]
-    text = "".join(rng.choices(parts, k=8))
-    stream, sent, at = ContentStream(), "", 0
+    parts = [" " * 700, "  ", "\n", "Sure", "<tool", "_call>", "<", call_text(a='}"\\', b=[{}]), "end"]
+    text = "".join(rng.choices(parts, k=8))[: rng.randint(0, 900)]
+    reader, content, arguments = AnswerReader(TOOLS), "", list[str]()
+    at = 0
     while at < len(text):
         size = rng.randint(1, 9)
-        sent += stream.push(text[at : at + size])
+        new = reader.push(text[at : at + size])
         at += size
+        content += new.content
+        for part in new.parts:
+            before = arguments[part.index - 1] if part.index else content
+            arguments += [""] if part.index == len(arguments) else []
+            assert part.index == len(arguments) - 1
+            assert (part.after, part.offset) == (len(before), len(arguments[-1]))
+            arguments[-1] += part.text
 
-    assert read_calls(text, TOOLS).content.startswith(sent)
+    said = read_calls(text, TOOLS)
+    assert said.content == content if said.calls else said.content.startswith(content)
+    assert [call.arguments for call in said.calls] == arguments
 
 
 def test_an_answer_with_calls_has_the_shape_of_openai() -> None:
@@ -198,9 +255,12 @@ def test_an_answer_with_calls_has_the_shape_of_openai() -> None:
 
     assert shown["message"]["content"] is None
     assert shown["message"]["tool_calls"] == [call]
-    assert chat.chunk_calls(shown) == [
+    assert chat.chunk_call(CallPiece(0, "f", "{", is_first=True), "call_1") == [
         {"delta": {"tool_calls": [{"index": 0, **call, "function": {"name": "f", "arguments": ""}}]}},
-        {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}},
+        {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}},
+    ]
+    assert chat.chunk_call(CallPiece(0, "f", "}", is_first=False), "call_1") == [
+        {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}},
     ]
 
 

@@ -85,8 +85,19 @@ def test_a_comma_in_a_path_is_refused_because_lists_of_models_are_written_with_i
 
 @pytest.mark.parametrize("name", ["gpt2", "org/Llama-3.2_1B"])
 def test_a_hub_id_keeps_its_name_and_may_still_have_to_be_downloaded(name):
-    found = find(name)
+    found = find(name, may_download=True)
     assert (found.id, found.reference, found.directory) == (name, name, None)
+
+
+@pytest.mark.parametrize("revision", ["0a1b2c3", "v1.0", "refs/pr/7"])
+def test_a_hub_id_may_name_a_revision_which_is_no_part_of_the_models_name(revision):
+    found = find(f"org/tiny@{revision}", may_download=True)
+    assert (found.id, found.reference) == ("org/tiny", f"org/tiny@{revision}")
+
+
+def test_two_revisions_of_a_model_have_one_name():
+    with pytest.raises(ConfigurationError, match="'org/tiny'"):
+        check_distinct(["org/tiny@v1", "org/tiny@v2"])
 
 
 def test_a_downloaded_hub_id_is_found_in_the_cache(a_cache_of_its_own):
@@ -94,10 +105,24 @@ def test_a_downloaded_hub_id_is_found_in_the_cache(a_cache_of_its_own):
     assert find("org/tiny").directory == snapshot
 
 
-def test_offline_a_hub_id_that_was_not_downloaded_is_refused(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ConfigurationError, match="has not been downloaded"):
-        find("org/tiny")
+def test_of_several_snapshots_the_one_of_the_revision_is_found(a_cache_of_its_own):
+    repository = a_cache_of_its_own / "models--org--tiny"
+    old, new = (a_directory(repository / "snapshots" / name, "config.json") for name in ("aaa", "bbb"))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("bbb")
+    (repository / "refs" / "v1").write_text("aaa")
+
+    assert find("org/tiny").directory == new
+    assert find("org/tiny@aaa").directory == old
+    assert find("org/tiny@v1").directory == old
+    assert find("org/tiny@ccc", may_download=True).directory is None
+
+
+@pytest.mark.parametrize("name", ["org/tiny", "org/tiny@ccc"])
+def test_a_hub_id_that_was_not_downloaded_is_refused_unless_workers_may_download(name, a_cache_of_its_own):
+    a_directory(a_cache_of_its_own / "models--org--other" / "snapshots" / "ccc", "config.json")
+    with pytest.raises(ConfigurationError, match="set NIGHTSHIFT_MODEL_DOWNLOADS=true"):
+        find(name)
 
 
 def test_a_model_is_called_as_its_path_was_written_and_a_link_gives_it_a_name(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from nightshift.outbound.safe_http import BlockedUrl, Egress, EgressConfig, NoAn
 from tests.receiver import goes_on_for_ever, receiver, says, says_nothing_until
 
 LOOPBACK = "127.0.0.0/8"
+ANY_PORT = (range(1, 65536),)
 
 
 class FakeNames:
@@ -32,7 +33,7 @@ class FakeNames:
 
 
 def egress(names: FakeNames, *, allow: Sequence[str] = (LOOPBACK,), **config: object) -> Egress:
-    return Egress(EgressConfig(allow_cidrs=tuple(allow), **config), resolve=names)  # type: ignore[arg-type]
+    return Egress(EgressConfig(tuple(allow), ANY_PORT, **config), resolve=names)  # type: ignore[arg-type]
 
 
 HERE = ["127.0.0.1"]
@@ -133,7 +134,7 @@ def test_a_url_that_could_never_be_called_is_refused_before_any_look_up(url: str
     "url",
     [
         "https://example.com/hook?x=1",
-        "http://example.com:8080/",
+        "http://example.com:80/",
         "https://8.8.8.8/",
         "https://bücher.example/",
         "https://xn--bcher-kva.example/",
@@ -149,16 +150,25 @@ def test_a_url_that_may_be_called_passes(url: str) -> None:
 
 
 def test_an_operator_may_allow_networks() -> None:
-    check_url("http://127.0.0.1:9000/", allow_cidrs=[LOOPBACK])
+    check_url("http://127.0.0.1/", allow_cidrs=[LOOPBACK])
     check_url("http://[::ffff:127.0.0.1]/", allow_cidrs=[LOOPBACK])
     with pytest.raises(BlockedUrl):
         check_url("http://10.0.0.1/", allow_cidrs=[LOOPBACK])
 
 
-def test_an_operator_may_restrict_ports() -> None:
-    check_url("https://example.com/", ports=[443])
+@pytest.mark.parametrize("port", [0, 22, 6379, 8443, 65535])
+def test_only_ports_80_and_443_may_be_called(port: int) -> None:
+    for url in (f"https://example.com:{port}/", f"http://127.0.0.1:{port}/"):
+        with pytest.raises(BlockedUrl, match=f"Port {port} .*NIGHTSHIFT_WEBHOOK_PORTS"):
+            check_url(url, [LOOPBACK])
+        with pytest.raises(BlockedUrl, match=f"Port {port} "):
+            Egress(EgressConfig((LOOPBACK,)), resolve=FakeNames(HERE)).post(url, b"", {})
+
+
+def test_an_operator_may_allow_ports_and_then_only_those() -> None:
+    check_url("https://example.com:8443/", ports=[range(8000, 9000)])
     with pytest.raises(BlockedUrl):
-        check_url("https://example.com:6379/", ports=[443])
+        check_url("https://example.com/", ports=[range(8000, 9000)])
 
 
 def test_a_network_that_is_none_is_refused_at_start() -> None:
@@ -208,7 +218,7 @@ def test_every_call_looks_again() -> None:
 
 def test_numbers_that_the_system_would_read_as_an_address_are_looked_at_like_any_other() -> None:
     with receiver(says(200)) as there, pytest.raises(BlockedUrl):
-        Egress(EgressConfig()).post(f"http://2130706433:{there.port}/", b"", {})
+        Egress(EgressConfig(ports=ANY_PORT)).post(f"http://2130706433:{there.port}/", b"", {})
     assert there.requests == []
 
 
@@ -242,7 +252,7 @@ def test_an_endless_answer_is_cut_off() -> None:
 def test_a_slow_answer_ends_at_the_deadline_of_the_whole_call() -> None:
     ticks = iter(range(10_000))  # a clock on which every look costs a second
     client = Egress(
-        EgressConfig(allow_cidrs=(LOOPBACK,)), resolve=FakeNames(HERE), clock=lambda: float(next(ticks))
+        EgressConfig((LOOPBACK,), ANY_PORT), resolve=FakeNames(HERE), clock=lambda: float(next(ticks))
     )
     with receiver(goes_on_for_ever(b".")) as there, pytest.raises(NoAnswer, match="deadline"):
         client.post(there.url, b"", {})

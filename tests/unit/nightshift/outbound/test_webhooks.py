@@ -11,21 +11,18 @@ import standardwebhooks
 from openai import OpenAI
 
 from nightshift.jobs import Counts, Face, JobState
+from nightshift.outbound.webhook_events import event_body
 from nightshift.outbound.webhooks import (
     ATTEMPTS_MAX,
-    EVENT_TYPES,
     RETRY_DELAYS_S,
     InvalidSecret,
     InvalidSignature,
-    event_body,
-    event_type,
     headers,
     new_secret,
     retry_delay_s,
     secret_key,
     signature,
     verify,
-    wants,
 )
 from nightshift.testing import STARTS_AT, a_delivery, a_job, an_attempt
 
@@ -60,7 +57,7 @@ def test_we_verify_what_the_reference_library_signs() -> None:
 
 def test_the_official_client_unwraps_the_event_of_a_batch() -> None:
     job = a_job(id="job_abc", face=Face.OPENAI, state=JobState.SUCCEEDED, counts=Counts(3, 2, 1))
-    body = event_body("evt_1", event_type(job), job, STARTS_AT)
+    body = event_body("evt_1", "batch.completed", job, STARTS_AT)
     sent = headers("evt_1", int(time.time()), body, [SECRET])
 
     with OpenAI(api_key="none", webhook_secret=SECRET) as client:
@@ -135,52 +132,6 @@ def test_a_secret_has_24_to_64_bytes(size: int) -> None:
 def test_any_other_secret_is_refused(secret: str) -> None:
     with pytest.raises(InvalidSecret, match="24 to 64"):
         secret_key(secret)
-
-
-# -- events --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("state", "native", "batch"),
-    [
-        (JobState.SUCCEEDED, "job.succeeded", "batch.completed"),
-        (JobState.FAILED, "job.failed", "batch.failed"),
-        (JobState.CANCELLED, "job.cancelled", "batch.cancelled"),
-        (JobState.EXPIRED, "job.expired", "batch.expired"),
-    ],
-)
-def test_an_end_is_told_in_the_words_of_the_route(state: JobState, native: str, batch: str) -> None:
-    assert event_type(a_job(state=state)) == native
-    assert event_type(a_job(state=state, face=Face.OPENAI)) == batch
-    assert {native, batch} <= EVENT_TYPES
-
-
-def test_an_event_has_ids_and_counts_and_no_results() -> None:
-    job = a_job(id="job_abc", counts=Counts(10, 7, 3))
-
-    assert json.loads(event_body("evt_1", "job.succeeded", job, STARTS_AT)) == {
-        "id": "evt_1",
-        "object": "event",
-        "created_at": int(STARTS_AT.timestamp()),
-        "type": "job.succeeded",
-        "data": {"id": "job_abc", "counts": {"total": 10, "succeeded": 7, "failed": 3}},
-    }
-
-
-@pytest.mark.parametrize(
-    ("events", "type", "wanted"),
-    [
-        ((), "job.failed", True),
-        (("job.failed",), "job.failed", True),
-        (("job.failed",), "batch.failed", True),
-        (("batch.completed",), "job.succeeded", True),
-        (("batch.completed",), "batch.failed", False),
-        (("job.succeeded", "job.failed"), "job.expired", False),
-        (("something.else",), "job.failed", False),
-    ],
-)
-def test_either_name_of_an_event_is_understood(events: tuple[str, ...], type: str, wanted: bool) -> None:
-    assert wants(events, type) is wanted
 
 
 # -- retries -------------------------------------------------------------------------------------------

@@ -319,6 +319,11 @@ def test_rows_are_estimated_from_the_beginning(store: ObjectStore, name: str) ->
     assert 9_000 < found.rows_estimated < 11_000
 
 
+def test_the_header_of_a_csv_is_no_row_of_the_estimate(store: ObjectStore) -> None:
+    assert described(store, "a.csv", b"id,text\n1,a\n2,b\n").rows_estimated == 2
+    assert described(store, "a.csv", b"id,text\n").rows_estimated is None
+
+
 def test_nothing_is_read_for_an_estimate_that_is_not_wanted(store: ObjectStore) -> None:
     assert described(store, "a.jsonl", b"{}\n" * 10, sample_bytes=0).rows_estimated is None
 

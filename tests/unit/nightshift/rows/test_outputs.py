@@ -17,6 +17,7 @@ from nightshift.rows.outputs import (
     decode_segment,
     encode_segment,
     json_line,
+    output_lines,
 )
 
 
@@ -121,12 +122,17 @@ def test_lines_are_one_line_of_utf8_each_whatever_is_in_them() -> None:
 
 @given(st.lists(results, max_size=5))
 def test_a_segment_gives_back_what_was_put_in(rows: list[RowResult]) -> None:
-    assert decode_segment(encode_segment(rows)) == rows
+    assert decode_segment(encode_segment(rows).data) == rows
+
+
+@given(st.lists(results, max_size=5))
+def test_a_segment_says_how_long_its_lines_are_in_an_output_file(rows: list[RowResult]) -> None:
+    assert encode_segment(rows).output_bytes == sum(map(len, output_lines(rows)))
 
 
 @given(rows=st.lists(results, max_size=4), data=st.data())
 def test_a_truncated_segment_is_refused(rows: list[RowResult], data: st.DataObject) -> None:
-    segment = encode_segment(rows)
+    segment = encode_segment(rows).data
     length = data.draw(st.integers(0, len(segment) - 2))  # without its last newline nothing is missing
 
     with pytest.raises(CorruptSegment):
@@ -137,7 +143,7 @@ def test_a_truncated_segment_is_refused(rows: list[RowResult], data: st.DataObje
 def test_a_segment_with_a_changed_byte_never_gives_other_results(
     rows: list[RowResult], data: st.DataObject
 ) -> None:
-    segment = bytearray(encode_segment(rows))
+    segment = bytearray(encode_segment(rows).data)
     segment[data.draw(st.integers(0, len(segment) - 1))] ^= data.draw(st.integers(1, 255))
 
     try:
@@ -149,7 +155,7 @@ def test_a_segment_with_a_changed_byte_never_gives_other_results(
 
 def test_two_segments_in_one_object_are_refused() -> None:
     with pytest.raises(CorruptSegment):
-        decode_segment(encode_segment([result(0)]) + encode_segment([result(1)]))
+        decode_segment(encode_segment([result(0)]).data + encode_segment([result(1)]).data)
 
 
 def test_a_manifest_says_what_lies_in_the_bucket() -> None:

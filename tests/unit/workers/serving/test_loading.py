@@ -14,6 +14,7 @@ from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import ModelKind
 from nightshift.settings import WorkerSettings
 from tests.unit.workers.engine.encoders.tiny_encoders import SIZES, declare_modules, save_checkpoint
+from tests.unit.workers.engine.tiny_models import save_model
 from workers.engine import EngineConfig
 from workers.engine.encoders import model as encoder_module
 from workers.engine.execution import devices
@@ -199,3 +200,30 @@ def test_a_reranker_is_refused_by_name_instead_of_answering_vectors(tmp_path: Pa
 
     with pytest.raises(ConfigurationError, match="XLMRobertaForSequenceClassification classifies or ranks"):
         load_models(WorkerSettings(models=(str(directory),), device="cpu"), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "generation_config.json cannot be read"),
+        ("[]", "generation_config.json is no JSON object"),
+        ('{"temperature": "hot"}', "generation_config.json: temperature must be 0 or more, got 'hot'"),
+        ('{"do_sample": true, "top_p": 7}', r"generation_config.json: top_p must be in \(0, 1\], got 7"),
+    ],
+)
+def test_a_generation_config_that_no_request_could_follow_is_refused(
+    tmp_path: Path, content: str, reason: str
+) -> None:
+    directory = save_model(tmp_path / "model")
+    (directory / "generation_config.json").write_text(content)
+
+    with pytest.raises(ConfigurationError, match=reason):
+        load_models(WorkerSettings(models=(str(directory),), device="cpu"), lambda _: None)
+
+
+@pytest.mark.parametrize("may_download", [True, False])
+def test_a_path_without_a_model_is_said_not_to_exist(may_download: bool) -> None:
+    settings = WorkerSettings(models=("/no/such/model",), model_downloads=may_download)
+
+    with pytest.raises(ConfigurationError, match="cannot be served: /no/such/model does not exist, and"):
+        load_models(settings, lambda _: None)

@@ -1,7 +1,7 @@
 """Calls of tools, from the request's tools to the answer's `tool_calls`."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,84 +9,16 @@ import jsonschema
 import pytest
 
 from nightshift.errors import InvalidRequest
-from nightshift.fleet.models import Model, ModelKind
-from nightshift.jobs import Answer, JsonObject
-from tests.unit.workers.engine.running.scripted_runner import ScriptedRunner
-from tests.unit.workers.engine.tiny_models import EOS, VOCAB_SIZE, make_engine, save_model
+from nightshift.jobs import Answer
+from tests.unit.workers.engine.tiny_models import EOS, make_engine
 from tests.unit.workers.serving.conftest import Listener, chat, submit
-from workers.engine import Engine, EngineConfig
-from workers.engine.admission import ModelFacts
-from workers.engine.batching.kv_blocks import BlockPool
-from workers.engine.text.tokenizer import Tokenizer
-from workers.serving.inference import SamplingDefaults
+from tests.unit.workers.serving.hermes import HERMES, PARAMETERS, WHERE, models_over, stop
+from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.models import Models
-from workers.serving.text_server import TextServer
 from workers.serving.tool_calls import writes_calls
 
-HERMES = (
-    "{% if tools %}{{ tools | tojson }}\n"
-    'Answer with <tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call>\n{% endif %}'
-    "{% for message in messages %}<{{ message.role }}>{{ message.content }}"
-    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>"
-    "{% endfor %}"
-    "\n"
-    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
-)
-PARAMETERS: JsonObject = {
-    "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": 9}, "unit": {"$ref": "#/$defs/unit"}},
-    "required": ["city", "unit"],
-    "additionalProperties": False,
-    "$defs": {"unit": {"enum": ["C", "F"]}},
-}
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS, "strict": True}}
 TIME = {"type": "function", "function": {"name": "time"}}
-WHERE = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "unit": "C"}}\n</tool_call>'
-
-
-@pytest.fixture(scope="module")
-def hermes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = save_model(tmp_path_factory.mktemp("hermes"), max_position_embeddings=4096)
-    (directory / "chat_template.jinja").write_text(HERMES)
-    return directory
-
-
-def models_over(engine: Engine) -> Models:
-    fatal: list[BaseException] = []
-    model = Model(id="tiny", kind=ModelKind.DECODER, context_length=4096, revision="r", position=0)
-    server = TextServer(model, engine, fatal.append, SamplingDefaults())
-    server.start()
-    return Models([server])
-
-
-def stop(models: Models) -> None:
-    for server in models:
-        server.stop()
-
-
-@pytest.fixture(scope="module")
-def wild(hermes: Path) -> Iterator[Models]:
-    """Random weights: only a grammar makes its answers calls."""
-    models = models_over(make_engine(hermes, num_kv_blocks=2048))
-    yield models
-    stop(models)
-
-
-@pytest.fixture
-def saying(hermes: Path) -> Iterator[Callable[[str], Models]]:
-    started: list[Models] = []
-
-    def start(text: str) -> Models:
-        tokenizer = Tokenizer.load(str(hermes))
-        runner = ScriptedRunner([*tokenizer.encode(text), EOS])
-        facts = ModelFacts("scripted", VOCAB_SIZE, 4096, frozenset({EOS}))
-        config = EngineConfig("scripted", block_size=4)
-        started.append(models_over(Engine(runner, tokenizer, facts, BlockPool(2048, 4), config)))
-        return started[-1]
-
-    yield start
-    for models in started:
-        stop(models)
 
 
 def ask(models: Models, **fields: Any) -> Listener:
@@ -126,6 +58,17 @@ def test_a_model_that_must_call_calls_what_it_was_offered(wild: Models, parallel
     assert parallel or len(calls) == 1
 
 
+@pytest.mark.parametrize("name", ["weather", "other"])
+def test_only_allowed_tools_are_called(wild: Models, name: str) -> None:
+    tools = [WEATHER, {"type": "function", "function": {"name": "other"}}]
+    named = {"type": "function", "function": {"name": name}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
+    bias = {"logit_bias": {str(EOS): 100}}
+    calls = calls_of(ask(wild, tools=tools, tool_choice=allowed, **bias).wait())
+
+    assert {called for called, _ in calls} == {name}
+
+
 def test_a_call_after_text_is_taken_apart(saying: Callable[[str], Models]) -> None:
     listener = ask(saying(f"Let me see.\n{WHERE}\n{WHERE}"))
     answer = listener.wait()
@@ -146,12 +89,61 @@ def test_one_call_alone_is_taken_where_calls_may_not_be_parallel(saying: Callabl
     assert len(calls_of(ask(saying(WHERE), parallel_tool_calls=False).wait())) == 1
 
 
-def test_a_call_that_is_cut_off_stays_text(saying: Callable[[str], Models]) -> None:
-    answer = ask(saying(WHERE), max_tokens=40).wait()
-    (choice,) = answer.body["choices"]
+@pytest.mark.parametrize("length", [40, 60])
+def test_a_call_that_is_cut_off_has_the_beginning_of_its_arguments(
+    saying: Callable[[str], Models], length: int
+) -> None:
+    listener = ask(saying(WHERE), max_tokens=length)
+    (choice,) = listener.wait().body["choices"]
+    head, arguments = WHERE[: WHERE.index('{"city')], WHERE[WHERE.index('{"city') : length]
 
     assert choice["finish_reason"] == "length"
-    assert choice["message"]["content"] == WHERE[:40]
+    if length < len(head):
+        assert choice["message"]["content"] == WHERE[:length]
+    else:
+        (call,) = choice["message"]["tool_calls"]
+        assert call["function"] == {"name": "weather", "arguments": arguments}
+        assert choice["message"]["content"] is None
+        assert listener.arguments == [arguments]
+
+
+def test_arguments_come_as_they_are_generated(saying: Callable[[str], Models]) -> None:
+    listener = ask(saying(f"Let me see.\n{WHERE}\n{WHERE}"))
+    calls = listener.wait().body["choices"][0]["message"]["tool_calls"]
+
+    assert listener.arguments == [call["function"]["arguments"] for call in calls]
+    assert listener.num_parts > len(calls)
+
+
+def test_arguments_are_streamed_through_preemption(hermes: Path) -> None:
+    engine = make_engine(hermes, num_kv_blocks=180)
+    models = models_over(engine)
+    try:
+        asked = {"tools": [WEATHER], "tool_choice": WEATHER, "temperature": 1, "max_tokens": 1500}
+        listeners = [chat(models, f"Where {seed}?", seed=seed, **asked) for seed in range(6)]
+        answers = [listener.wait() for listener in listeners]
+    finally:
+        stop(models)
+
+    assert engine.stats().preemptions > 0
+    for listener, answer in zip(listeners, answers, strict=True):
+        calls = answer.body["choices"][0]["message"]["tool_calls"]
+        assert listener.arguments == [call["function"]["arguments"] for call in calls]
+        jsonschema.validate(json.loads(listener.arguments[0]), PARAMETERS)
+
+
+def test_a_call_goes_on_where_an_earlier_attempt_was_interrupted(wild: Models) -> None:
+    fields = {"tools": [WEATHER], "tool_choice": WEATHER, "temperature": 1, "seed": 3, "max_tokens": 1500}
+    body = {"model": wild.ids[0], "messages": [{"role": "user", "content": "Where?"}]} | fields
+    whole = submit(wild, "/v1/chat/completions", body)
+    answer = whole.wait()
+    (server,) = wild
+    before = CarryOver([ChoiceSoFar(whole.token_ids[:60])], server.made_by)
+    rest = submit(wild, "/v1/chat/completions", body, carry_over=before)
+
+    assert rest.wait().body == answer.body
+    assert rest.arguments == whole.arguments
+    assert rest.num_parts < whole.num_parts  # what was carried over came at once
 
 
 def test_ids_of_calls_are_the_same_at_every_attempt(saying: Callable[[str], Models]) -> None:

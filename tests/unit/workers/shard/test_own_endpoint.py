@@ -9,7 +9,8 @@ import pytest
 from nightshift import endpoints
 from nightshift.cli.requests_of_rows import template_of
 from nightshift.demo import demo_model_path, number_in_words
-from nightshift.endpoints.generation import Choice, Conversation, GenerationRequest, TextEndpoint
+from nightshift.endpoints.choices import ChoicesEndpoint, ChoicesRequest
+from nightshift.endpoints.generation import Choice, Conversation
 from nightshift.endpoints.logprobs import Chosen
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
@@ -28,19 +29,19 @@ from workers.serving.models import Models
 ROUTE = "/v1/spellings"
 
 
-class SpellingRequest(GenerationRequest):
+class SpellingRequest(ChoicesRequest):
     number: int
 
     @property
-    def prompt_given(self) -> Conversation:
-        return Conversation([{"role": "user", "content": str(self.number)}])
+    def prompts_given(self) -> list[Conversation]:
+        return [Conversation([{"role": "user", "content": str(self.number)}])]
 
     @property
     def logprobs_asked(self) -> None:
         return None
 
 
-class Spellings(TextEndpoint):
+class Spellings(ChoicesEndpoint):
     """POST /v1/spellings: a number in, its words out."""
 
     route = ROUTE

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from nightshift.jobs import BulkClaim, Job, ShardState
+from nightshift.lifecycle import controls
 from nightshift.objectstore import READ_BYTES_MAX, DirectoryStore, ObjectStore
 from nightshift.store import Store
+from nightshift.testing import claim
 from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
@@ -38,6 +40,34 @@ def test_draining_saves_tokens_so_far_and_the_next_worker_continues_from_them(
     continued = {inference.identity.name: inference.carry_over for inference in model.wait_for(2)}
     assert continued[half.identity.name] == CarryOver([ChoiceSoFar([7, 8, 9])], model.made_by)
     assert continued[untouched.identity.name] is None
+
+
+def test_a_paused_jobs_rows_are_saved_and_continued_when_it_is_resumed(
+    store, objects, model, write_input, run, heartbeat
+) -> None:
+    write_input([batch_line(n) for n in range(2)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    done, half = model.wait_for(2)
+    model.answer(done.id)
+    model.emit(half.id, "RO", [7, 8])
+
+    with store.transaction() as tx:
+        controls.pause(tx, job, tx.now())
+    heartbeat.beat()
+    heartbeat.beat()  # a repeat changes nothing
+    finished(runner)
+
+    shard = shard_of(store, job)
+    assert (shard.state, shard.attempts, shard.rows_done) == (ShardState.QUEUED, 0, 1)
+    assert claim(store) is None
+
+    model.submitted.clear()
+    with store.transaction() as tx:
+        assert len(controls.resume(tx, job, tx.now())) == 1
+    run(claim_bulk(store, "worker-2"))
+    (continued,) = model.wait_for(1)
+    assert continued.carry_over == CarryOver([ChoiceSoFar([7, 8])], model.made_by)
 
 
 def test_a_row_of_several_choices_is_carried_over_choice_by_choice(

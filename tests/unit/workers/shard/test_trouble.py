@@ -13,7 +13,7 @@ from nightshift.jobs import CrashHistory, ShardState, StopReason
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import ObjectStore
 from nightshift.store import Store, Transaction
-from tests.unit.workers.scripted import claim_bulk, plan_bulk
+from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
     CONFIG,
     INPUT,
@@ -60,6 +60,51 @@ def test_rows_that_outlast_the_grace_period_are_given_up(store, model, write_inp
 
     assert model.cancelled == [stuck.id]
     assert shard_of(store, job).state is ShardState.STOPPED
+
+
+ENDLESS = 10**12  # tokens, at any speed more than the grace period has
+
+
+def long_line(number: int, tokens_max: int) -> str:
+    return batch_line(number, body=chat_body(f"row {number}") | {"max_tokens": tokens_max})
+
+
+def generate(model, inference: Inference) -> None:
+    """The row has a speed."""
+    for token in range(2):
+        model.emit(inference.id, "x", [token])
+
+
+def test_a_stop_does_not_wait_for_rows_that_will_not_end_in_time(store, model, write_input, run) -> None:
+    write_input([long_line(number, ENDLESS) for number in range(2)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store), replace(CONFIG, stop_grace_s=3600))
+    first, second = model.wait_for(2)
+    generate(model, first)  # the other waits in the engine
+
+    runner.stop_requested(StopReason.CANCELLED)
+    finished(runner)
+
+    assert set(model.cancelled) == {first.id, second.id}
+    assert shard_of(store, job).state is ShardState.STOPPED
+
+
+def test_a_stop_waits_for_a_row_that_may_end_in_time_and_only_for_it(
+    store, objects, model, write_input, run
+) -> None:
+    write_input([long_line(0, ENDLESS), long_line(1, 3)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store), replace(CONFIG, stop_grace_s=3600))
+    late, soon = model.wait_for(2)
+    for inference in (late, soon):
+        generate(model, inference)
+
+    runner.stop_requested(StopReason.CANCELLED)
+    wait_until(lambda: model.cancelled == [late.id])
+    model.answer(soon.id)
+    finished(runner)
+
+    assert list(by_id(results_of(store, objects, job))) == ["r1"]
 
 
 def test_a_worker_that_does_not_trust_its_lease_writes_only_once_it_does_again(

@@ -57,18 +57,19 @@ def read_decoder(
     dtype: torch.dtype,
     *,
     allows_modules: bool = True,
+    context_length: int | None = None,
 ) -> Decoder:
     """Take a transformers model on paged attention apart into a `Decoder`.
 
     Its linear weights are freed as they are packed. `calls` is what each layer asks of attention. With
-    `allows_modules`, an MLP of an unknown kind is called as the module it is. Raises `NotPlain`, before
-    anything is freed, if the model is built otherwise.
+    `allows_modules`, an MLP of an unknown kind is called as the module it is. `context_length` is how many
+    tokens will be served. Raises `NotPlain`, before anything is freed, if the model is built otherwise.
     """
     if load_kernels("decoder", FIXED_ORDER) is None:
         raise NotPlain("there are no native kernels on this machine")
     if dtype not in DTYPES:
         raise NotPlain(f"it computes in {dtype}")
-    facts = recognise_decoder(model)
+    facts = recognise_decoder(model, context_length)
     own = [each.mlp for each in facts.layer_facts if isinstance(each.mlp, str)]
     if own and not allows_modules:
         raise NotPlain(f"its {own[0]} is a module of its own kind")

@@ -196,3 +196,11 @@ def test_a_decoder_that_its_configuration_lets_see_later_tokens_is_pooled_by_the
 
     expected = reference(directory, inputs, mean_and_normalize)
     np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_an_encoders_weight_that_is_not_finite_is_refused_by_name(tmp_path):
+    model = tiny_bert()
+    torch.nn.init.constant_(model.encoder.layer[1].output.dense.bias, float("nan"))
+
+    with pytest.raises(UnsupportedModel, match=r"encoder\.layer\.1\.output\.dense\.bias has NaN or infinite"):
+        EncoderModel.load(save_checkpoint(tmp_path, model))

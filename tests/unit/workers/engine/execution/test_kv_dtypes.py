@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from benchmarks.gpu_problems import quantise
-from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine
+from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine, save_model
 from workers.engine import EngineConfig, InvalidConfig, Request
 from workers.engine.batching.batcher import Chunk
 from workers.engine.batching.sequence import Sequence
@@ -207,11 +207,13 @@ def test_fp8_needs_a_device_that_converts_it(name: str, monkeypatch: pytest.Monk
         resolve_attention_backend(name, cuda, torch.bfloat16, torch.float8_e4m3fn)
 
 
-def test_an_engine_keeps_fp8_through_triton(llama: Path) -> None:
+def test_an_engine_keeps_fp8_through_triton(tmp_path: Path) -> None:
     """Which tokens come out is no matter here: Triton's interpreter rounds fp8 as no device does."""
     pytest.importorskip("triton")
-    settings = {"attention_backend": "triton", "num_kv_blocks": None, "kv_cache_bytes": 100_000}
-    wide, narrow = load_engine(llama, **settings), load_engine(llama, kv_cache_dtype="fp8", **settings)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    directory = save_model(tmp_path, num_hidden_layers=1, **heads)
+    settings = {"attention_backend": "triton", "num_kv_blocks": None, "kv_cache_bytes": 50_000}
+    wide, narrow = (load_engine(directory, kv_cache_dtype=dtype, **settings) for dtype in ("auto", "fp8"))
 
     [completion] = complete(narrow, Request("1", PROMPT, greedy(3)))
 

@@ -83,6 +83,11 @@ KNOWN: dict[str, tuple[str, dict[str, Any], RoutingRule]] = {
     ),
     "glm4_moe, groups, a dense layer, a shared expert": ("glm4_moe", GROUPED, IN_GROUPS),
     "exaone_moe, groups": ("exaone_moe", GROUPED, IN_GROUPS),
+    "solar_open, one of two groups": (
+        "solar_open",
+        GROUPED | {"n_group": 2, "topk_group": 1, "num_experts_per_tok": 3, "num_key_value_heads": 2},
+        replace(IN_GROUPS, choices=3, groups=2, groups_kept=1),
+    ),
 }
 
 

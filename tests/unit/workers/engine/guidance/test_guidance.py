@@ -164,6 +164,15 @@ def test_a_grammar_that_cannot_be_used_fails_its_own_request_only(padded: Path, 
     assert right.text in ("yes", "no", "yes, but")
 
 
+@pytest.mark.parametrize(
+    "grammar", [Grammar("regex", "(?=a)b"), Grammar("json_schema", '{"type": "string", "pattern": "(?=a)"}')]
+)
+def test_what_is_wrong_with_a_regular_expression_is_said(padded: Path, grammar: Grammar) -> None:
+    (wrong,) = complete(make_engine(padded), guided(1, grammar))
+
+    assert str(wrong.error).endswith("look-around, including look-ahead and look-behind, is not supported")
+
+
 def test_others_step_while_a_grammar_is_compiled(padded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_compile, original = threading.Event(), compiler._matcher
 

@@ -132,6 +132,15 @@ def test_longrope_serves_its_original_context_and_the_longer_one_if_asked() -> N
             None,
         ),
         (
+            "ministral3",  # beyond the original length it scales its queries too
+            {
+                "rope_parameters": YARN
+                | {"original_max_position_embeddings": 32, "llama_4_scaling_beta": 0.8},
+                "head_dim": 8,
+            },
+            None,
+        ),
+        (
             "phi3",
             {
                 "rope_parameters": LONGROPE,
@@ -141,7 +150,7 @@ def test_longrope_serves_its_original_context_and_the_longer_one_if_asked() -> N
             128,
         ),
     ],
-    ids=["yarn", "yarn, asked for", "linear", "llama3", "yarn of gpt-oss", "longrope"],
+    ids=["yarn", "yarn, asked for", "linear", "llama3", "yarn of gpt-oss", "scaled queries", "longrope"],
 )
 def test_positions_beyond_the_original_context_are_those_of_generate(
     tmp_path: Path, model_type: str, fields: dict[str, Any], asked: int | None

@@ -1,10 +1,16 @@
-"""Mixtures of experts in half precision: rounding that chooses other experts is no error, a wrong pass is."""
+"""Mixtures of experts in half precision: rounding that chooses other experts is no error, a wrong pass is.
+
+`make test` draws the weights from one seed, LONG=1 from three; it also loads each mixture in both dtypes of
+weights, and shifts the positions of each in both dtypes of the model.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +47,9 @@ from workers.engine.loading.selftest import (
 needs_bfloat16 = pytest.mark.skipif(
     not NativeLinear.can_pack("bfloat16", 2), reason="no compiler, or no AVX512_BF16"
 )
+
+needs_long = pytest.mark.skipif("LONG" not in os.environ, reason="set LONG=1")
+SEEDS = [0, pytest.param(1, marks=needs_long), pytest.param(2, marks=needs_long)]
 
 WIDE: dict[str, Any] = {
     "vocab_size": 258,
@@ -102,14 +111,57 @@ def mixture(family: str, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> 
     return model.to(dtype)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", SHAPES)
 def test_rounding_that_chooses_other_experts_is_no_reason_to_refuse(family: str, seed: int) -> None:
     check_model(mixture(family, seed), family)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", SHAPES)
+def test_in_float32_hardly_any_expert_may_be_another(family: str, seed: int) -> None:
+    checked = check_model(mixture(family, seed, torch.float32), family)
+
+    assert checked.reference.chooses_experts
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@torch.inference_mode()
+def test_a_router_that_errs_once_in_twenty_choices_is_refused_in_float32(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held to the reference's experts, its layers are all right: only the share of its own shows it."""
+    model = mixture("qwen3_moe", dtype=dtype)
+    checked = check_model(model, "erring")
+    real, calls = torch.topk, count()
+
+    def topk(scores: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return real(-scores if next(calls) % 20 == 0 else scores, *args, **kwargs)
+
+    def check() -> None:
+        check_forward_pass(
+            selftest.ModulePass(model), checked, model, "erring", "torch", block_size=4, is_held=True
+        )
+
+    check()
+    monkeypatch.setattr(torch, "topk", topk)
+    if dtype == torch.bfloat16:
+        check()
+    else:
+        with pytest.raises(UnsupportedModel, match=r"of packed, its experts are others .*allowed 1%"):
+            check()
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        *((family, torch.bfloat16) for family in SHAPES),  # whose limits are the wider ones
+        *(
+            pytest.param(family, torch.float32, marks=() if family == "mixtral" else needs_long)
+            for family in SHAPES
+        ),
+    ],
+)
 def test_a_mixture_at_wrong_positions_is_refused(
     family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +265,7 @@ def written_out(model: Any, name: str) -> tuple[Decoder, CheckedModel]:
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "granitemoe"])
 @torch.inference_mode()
 def test_a_mixture_written_out_is_sent_to_the_references_experts(family: str, seed: int) -> None:
@@ -280,8 +332,19 @@ def test_a_mixture_decodes_by_calls_that_were_written_down(
     assert len(runs) == 7, "one for each token after the first"
 
 
-@pytest.mark.parametrize("weight_dtype", ["auto", "int8"])
-@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", *ROUTED_IN_FLOAT32])
+@pytest.mark.parametrize(
+    ("family", "weight_dtype"),
+    [
+        ("qwen3_moe", "int8"),
+        ("mixtral", "int8"),
+        ("ernie4_5_moe", "auto"),
+        *(
+            pytest.param(*case, marks=needs_long)
+            for case in [("qwen3_moe", "auto"), ("mixtral", "auto"), ("ernie4_5_moe", "int8")]
+            + [("hunyuan_v1_moe", dtype) for dtype in ("auto", "int8")]
+        ),
+    ],
+)
 def test_a_mixture_in_bfloat16_is_loaded_and_answers(tmp_path: Path, family: str, weight_dtype: str) -> None:
     directory = save_model(tmp_path / "model", family, **fields(family))
 

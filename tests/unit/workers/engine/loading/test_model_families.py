@@ -1,11 +1,13 @@
 """Greedy output equals that of `generate`, family by family, however cramped the engine is.
 
 Random weights prove wiring (positions, masks, windows, heads), not quality. Each family runs roomy, and then
-with a token budget and a KV memory so small that prompts are cut and sequences preempted.
+with a token budget and a KV memory so small that prompts are cut and sequences preempted. `make test` runs
+one family of each kind, LONG=1 all of them.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -120,8 +122,42 @@ CASES: dict[str, dict[str, Any]] = {
     "nanochat": {},
 }
 
+BREADTH = {
+    "llama, as many KV heads",
+    "llama, scaled rope",
+    "mistral",
+    "gemma",
+    "gpt_neox, in sequence",
+    "biogpt",
+    "persimmon",
+    "phi, norms of heads",
+    "granite",
+    "olmo3",
+    "stablelm",
+    "arcee",
+    "ernie4_5",
+    "seed_oss",
+    "vaultgemma",
+    "starcoder2",
+    "cohere",
+    "nemotron",
+    "exaone4",
+    "qwen3_moe",
+    "olmoe",
+    "deepseek_v2",
+    "granitemoe",
+    "glm4_moe",
+    "hunyuan_v1_moe",
+    "jetmoe",
+    "minimax_m2",
+    "helium",
+    "nanochat",
+}
+"""Families made of the same parts as others here: they run with LONG=1."""
+needs_long = pytest.mark.skipif("LONG" not in os.environ, reason="set LONG=1")
 
-@pytest.fixture(params=list(CASES))
+
+@pytest.fixture(params=[pytest.param(name, marks=needs_long if name in BREADTH else ()) for name in CASES])
 def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     name: str = request.param
     without = GPT2_NAMES if name in ("gpt2", "gpt_bigcode") else ()

@@ -107,12 +107,32 @@ def test_a_model_that_takes_no_positions_is_refused(checkpoint: Checkpoint) -> N
         check_model(model, "placeless")
 
 
-def test_logits_that_are_not_numbers_are_refused(checkpoint: Checkpoint) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_a_weight_that_is_not_finite_is_refused_by_name(
+    checkpoint: Checkpoint, name: str, value: float
+) -> None:
     model = load(checkpoint("llama"))
-    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
+    torch.nn.init.constant_(model.get_parameter(name)[:3], value)
+
+    with pytest.raises(UnsupportedModel, match=f"its weight {name} has NaN or infinite values in float32"):
+        check_model(model, "broken")
+
+
+def test_a_weight_that_float16_cannot_hold_is_named(checkpoint: Checkpoint) -> None:
+    model = load(checkpoint("llama"))
+    torch.nn.init.constant_(model.lm_head.weight, 1e6)
+
+    with pytest.raises(UnsupportedModel, match=r"lm_head.weight has NaN or infinite values in float16"):
+        check_model(model.half(), "broken")
+
+
+def test_logits_that_are_not_numbers_are_refused_though_all_weights_are(checkpoint: Checkpoint) -> None:
+    model = load(checkpoint("llama"))
+    torch.nn.init.constant_(model.lm_head.weight, 3e38)
 
     with pytest.raises(UnsupportedModel, match="logits differ"):
-        check_model(model, "broken")
+        check_model(model, "overflowing")
 
 
 def test_the_test_leaves_the_models_windows_as_they_were(checkpoint: Checkpoint) -> None:

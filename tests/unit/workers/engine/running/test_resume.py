@@ -258,30 +258,23 @@ def run_and_save(directory: str) -> None:
         print(json.dumps(save(engine, requests(), completions).decode()), flush=True)
 
 
-def resume_and_print(directory: str) -> None:
-    """In a process of its own: continue the carry-over that comes on standard input."""
-    engine = make_engine(Path(directory))
-    finished = complete(engine, *resumed(engine, requests(), json.loads(sys.stdin.read()).encode()))
-    print(json.dumps({done.id: [done.text, done.token_ids] for done in finished}))
-
-
-def child(function: str, directory: Path, **streams: Any) -> subprocess.Popen[str]:
-    code = f"from {__name__} import {function}; {function}({str(directory)!r})"
-    return subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, **streams)
-
-
 def test_what_a_killed_process_had_begun_another_one_finishes(llama: Path) -> None:
+    """It is begun in a process of its own, and finished in this one."""
     expected = complete(make_engine(llama), *requests())
     seed = random.randrange(2**32)
     print(f"{seed=}")
     steps = random.Random(seed).randint(1, 18)
 
-    first = child("run_and_save", llama)
+    code = f"from {__name__} import run_and_save; run_and_save({str(llama)!r})"
+    first = subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE)
     assert first.stdout is not None
     saved = [first.stdout.readline() for _ in range(steps)][-1]
     first.send_signal(signal.SIGKILL)
     first.communicate()
     assert first.returncode == -signal.SIGKILL
-    output, _ = child("resume_and_print", llama, stdin=subprocess.PIPE).communicate(saved)
+    engine = make_engine(llama)
+    finished = complete(engine, *resumed(engine, requests(), json.loads(saved).encode()))
 
-    assert json.loads(output) == {done.id: [done.text, done.token_ids] for done in expected}
+    assert [(done.id, done.text, done.token_ids) for done in finished] == [
+        (done.id, done.text, done.token_ids) for done in expected
+    ]

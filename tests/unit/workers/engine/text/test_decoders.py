@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import pytest
@@ -22,7 +23,7 @@ def stream_text(stream: TextStream | TextDecoder, ids: Sequence[int]) -> str:
 
 
 @any_kind
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 if os.environ.get("LONG") else 100, deadline=None)
 @given(data=st.data())
 def test_any_tokens_after_any_prompt_stream_to_what_they_decode_to_in_one_go(
     kind: Kind, data: st.DataObject

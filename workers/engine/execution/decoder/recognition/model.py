@@ -15,29 +15,45 @@ from ..rotary import STATIC_ROPES
 from .facts import DecoderFacts, LayerFacts, NotPlain, PositionFacts, RotaryCall, half_table
 from .layer import recognise_layer
 from .norms import recognise_norm
-from .trace import ModelTrace, ModuleCall, trace_model
+from .trace import NUM_TOKENS, ModelTrace, ModuleCall, trace_model
 from .values import NamedFactors, close, factor_of, same
 
 ROUNDED_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """Of numbers that the model computed in its own dtype."""
 POSITION_OFFSET_MAX = 8
+FIRST_POSITION = 3
 
 
-def recognise_decoder(model: Any) -> DecoderFacts:
-    """Raises `NotPlain`, with where the model differs from what can be written out."""
+def recognise_decoder(model: Any, context_length: int | None = None) -> DecoderFacts:
+    """Raises `NotPlain`, with where the model differs from what can be written out.
+
+    `context_length` is how many tokens will be served, where that is known: the last of them must be computed
+    as the first are.
+    """
     try:
         with torch.inference_mode():
-            return _recognise(model)
+            facts = _recognise(model, FIRST_POSITION)
+            last = 0 if context_length is None else context_length - NUM_TOKENS
+            if last > FIRST_POSITION:
+                _check_same(facts, _recognise(model, last), last)
+            return facts
     except NotPlain:
         raise
     except Exception as error:  # the model's own code, called otherwise than it expects
         raise NotPlain(f"its parts do not run alone: {type(error).__name__}: {error}") from error
 
 
-def _recognise(model: Any) -> DecoderFacts:
+def _check_same(early: DecoderFacts, late: DecoderFacts, position: int) -> None:
+    """Raise `NotPlain` where positions change more than rotary tables say: ministral3 scales late queries."""
+    names = ("layer_facts", "embedding_factor", "positions", "norm", "logit_factor", "logit_cap")
+    if any(getattr(early, name) != getattr(late, name) for name in names):
+        raise NotPlain(f"from position {position} on it computes otherwise than from {FIRST_POSITION} on")
+
+
+def _recognise(model: Any, first_position: int) -> DecoderFacts:
     config = model.config.get_text_config()
     _check_ropes(config)
-    trace = trace_model(model, config.num_hidden_layers)
+    trace = trace_model(model, config.num_hidden_layers, first_position)
     _check_chain(trace)
     tolerance = ROUNDED_TOLERANCE[model.dtype]
     rotaries = [_rotary(call, trace) for call in trace.outside if _is_rotary(call, trace)]

@@ -19,12 +19,22 @@ from .facts import MixtureFacts, NotPlain, RouterFacts
 from .trace import ModuleCall
 from .values import NamedFactors, factor_of
 
-NUM_TOKENS = 96
-OFFSETS = (-20.0, 3.0)
-"""What all logits of a token have in common, from the first token to the last: so scores of a sigmoid go from
-near 0, where a constant in a denominator shows, to near 1."""
-VECTOR_SPREAD = 0.3
-"""Of biases and corrections, so that neither they nor the logits alone decide."""
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """Of one trial."""
+
+    tokens: int
+    offsets: tuple[float, float]
+    """What all logits of a token have in common, from the first token to the last."""
+    spread: float
+    """Of biases and corrections."""
+
+
+SETTINGS = (_Setting(96, (-20.0, 3.0), 0.3), *3 * (_Setting(32, (0.0, 0.0), 0.1),))
+"""First, scores of a sigmoid go from near 0, where a constant in a denominator shows, to near 1, and neither
+logits nor corrections alone decide. Then scores differ most and corrections least, so that logits decide
+which groups are best: rules may agree in all but that."""
 
 
 class _Listener(torch.nn.Module):
@@ -56,13 +66,14 @@ def recognise_router(block: ModuleCall, experts: Any, others: set[str], factors:
     """
     names = {f"{path.removeprefix(block.path + '.')}.weight" for path in others}
     weight = _weight_name(block.module, experts, names)
-    trial = _try(block.module, experts, weight)
-    num_experts, kernels = trial.logits.shape[1], ExpertKernels()
+    trials = _try(block.module, experts, weight)
+    first, kernels = trials[0], ExpertKernels()
+    num_experts = first.logits.shape[1]
     if num_experts > kernels.experts_max:
         raise NotPlain(f"it has {num_experts} experts")
-    for bias, correction in _uses(list(trial.vectors)):
-        for rule in _rules(block.module, num_experts, trial.chosen.shape[1]):
-            factor = _explains(kernels, trial, rule, bias, correction)
+    for bias, correction in _uses(list(first.vectors)):
+        for rule in _rules(block.module, num_experts, first.chosen.shape[1]):
+            factor = _explains(kernels, trials, rule, bias, correction)
             if factor is not None:
                 rule = replace(rule, factor=factors.exactly(factor))
                 return RouterFacts(weight, bias, correction, rule)
@@ -76,7 +87,8 @@ def rounds_logits(mixture: Any, facts: MixtureFacts) -> bool:
     `mixture` is the module; it computes the logits in float32 otherwise.
     """
     router, kernels = facts.router, ExpertKernels()
-    trial = _try(mixture, mixture.get_submodule(facts.experts.removeprefix(facts.path + ".")), router.weight)
+    experts = mixture.get_submodule(facts.experts.removeprefix(facts.path + "."))
+    trial, *_ = _try(mixture, experts, router.weight)
     errors = []
     for dtype in (torch.float32, torch.bfloat16):
         logits = trial.logits + trial.vectors[router.bias] if router.bias else trial.logits
@@ -104,22 +116,33 @@ def _weight_name(block: Any, experts: Any, others: set[str]) -> str:
     return names[0]
 
 
-def _try(block: Any, experts: Any, weight_name: str) -> _Trial:
+def _try(block: Any, experts: Any, weight_name: str) -> list[_Trial]:
     listener = _Listener()
     probe = copy.deepcopy(block, {id(experts): listener})
+    generator = torch.Generator().manual_seed(0)
+    return [_trial(probe, listener, weight_name, setting, generator) for setting in SETTINGS]
+
+
+def _trial(
+    probe: Any,
+    listener: _Listener,
+    weight_name: str,
+    setting: _Setting,
+    generator: torch.Generator,
+) -> _Trial:
     tensors = dict(probe.named_parameters()) | dict(probe.named_buffers())
-    weight, generator = tensors[weight_name], torch.Generator().manual_seed(0)
+    weight = tensors[weight_name]
     num_experts, hidden = weight.shape
-    x = torch.randn(NUM_TOKENS, hidden, generator=generator)
-    x[:, 0] = torch.linspace(*OFFSETS, NUM_TOKENS)
+    x = torch.randn(setting.tokens, hidden, generator=generator)
+    x[:, 0] = torch.linspace(*setting.offsets, setting.tokens)
     drawn = torch.randn(num_experts, hidden, generator=generator) / hidden**0.5
     drawn[:, 0] = 1
     weight.data.copy_(drawn)
     vectors = {}
     for name, tensor in tensors.items():
         if tensor.numel() == num_experts and tensor.is_floating_point() and name != weight_name:
-            tensor.data.copy_(torch.randn(tensor.shape, generator=generator) * VECTOR_SPREAD)
-            vectors[name] = tensor.detach().float().flatten()
+            tensor.data.copy_(torch.randn(tensor.shape, generator=generator) * setting.spread)
+            vectors[name] = tensor.detach().float().flatten().clone()
     x = x.to(weight.dtype)
     try:
         probe(x[None])
@@ -160,15 +183,19 @@ def _rules(block: Any, num_experts: int, choices: int) -> Iterator[RoutingRule]:
 
 
 def _explains(
-    kernels: ExpertKernels, trial: _Trial, rule: RoutingRule, bias: str | None, correction: str | None
+    kernels: ExpertKernels, trials: list[_Trial], rule: RoutingRule, bias: str | None, correction: str | None
 ) -> float | None:
-    """The factor with which the rule gives what the router gave; None if it does not."""
-    logits = trial.logits + trial.vectors[bias] if bias else trial.logits
-    chosen, weights = torch.empty_like(trial.chosen), torch.empty_like(trial.weights)
-    kernels.choose(rule, logits, trial.vectors[correction] if correction else None, chosen, weights)
-    got, wanted = _by_expert(chosen, weights, rule), _by_expert(trial.chosen, trial.weights, rule)
-    if not torch.equal(got != 0, wanted != 0):
-        return None
+    """The factor with which the rule gives what the router gave in all trials; None if it does not."""
+    found = []
+    for trial in trials:
+        logits = trial.logits + trial.vectors[bias] if bias else trial.logits
+        chosen, weights = torch.empty_like(trial.chosen), torch.empty_like(trial.weights)
+        kernels.choose(rule, logits, trial.vectors[correction] if correction else None, chosen, weights)
+        got, wanted = _by_expert(chosen, weights, rule), _by_expert(trial.chosen, trial.weights, rule)
+        if not torch.equal(got != 0, wanted != 0):
+            return None
+        found.append((wanted, got))
+    wanted, got = (torch.cat(each) for each in zip(*found, strict=True))
     return _common_factor(wanted, got)
 
 

@@ -20,7 +20,6 @@ from .facts import NotPlain
 
 NUM_TOKENS = 11
 """No model has so many heads, so that a dimension is known by its size."""
-FIRST_POSITION = 3
 HIDDEN_MEAN = 0.5
 """Of what a layer is given: a norm that takes off the mean must be told from one that does not."""
 
@@ -127,13 +126,16 @@ class ModelTrace:
         return LayerTrace(x, y if isinstance(y, Tensor) else y[0], calls, stand_in.attended[0])
 
 
-def trace_model(model: Any, num_layers: int) -> ModelTrace:
-    """Run `model`, which is on paged attention, over `NUM_TOKENS` tokens. Raises `NotPlain`."""
+def trace_model(model: Any, num_layers: int, first_position: int) -> ModelTrace:
+    """Run `model`, which is on paged attention, over `NUM_TOKENS` tokens. Raises `NotPlain`.
+
+    They stand at `first_position` and after it.
+    """
     layers = _find_layers(model, num_layers)
     inside = {id(module) for layer in layers for module in layer.modules()}
     vocab_size = model.config.get_text_config().vocab_size
     token_ids = torch.randint(0, vocab_size, (NUM_TOKENS,), generator=torch.Generator().manual_seed(0))
-    positions = torch.arange(FIRST_POSITION, FIRST_POSITION + NUM_TOKENS)
+    positions = torch.arange(first_position, first_position + NUM_TOKENS)
     calls: list[ModuleCall] = []
     outer = [(path, module) for path, module in model.named_modules() if id(module) not in inside]
     layered = [(f"layer {index}", layer) for index, layer in enumerate(layers)]

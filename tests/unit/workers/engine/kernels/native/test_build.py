@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -89,11 +90,22 @@ def test_another_source_or_other_flags_make_another_library(
     assert len(cached(tmp_path)) == 3
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small kernel in a cache, by another process: what this one has loaded, it would not load again."""
+    folder = tmp_path_factory.mktemp("built")
+    (folder / "twice.cpp").write_text(TWICE)
+    environment = os.environ | {"NIGHTSHIFT_KERNEL_CACHE": str(folder / "cache")}
+    command = [sys.executable, "-c", LOAD_IN_NEW_PROCESS, str(folder)]
+    subprocess.run(command, env=environment, check=True, timeout=100)
+    return folder / "cache"
+
+
 @pytest.mark.parametrize("content", [b"", b"not a library at all, but long enough to hold a digest", None])
 def test_a_broken_file_in_the_cache_is_built_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+    tmp_path: Path, built: Path, content: bytes | None
 ) -> None:
-    subprocess.run([sys.executable, "-c", LOAD_IN_NEW_PROCESS, str(build.SOURCES)], check=True, timeout=100)
+    shutil.copytree(built, tmp_path / "cache")
     [library] = cached(tmp_path)
     half = library.read_bytes()[: library.stat().st_size // 2]
     library.write_bytes(half if content is None else content)

@@ -5,11 +5,24 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
+from nightshift.outbound.webhook_events import PROGRESS
 from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
 from nightshift.store import tables
+from nightshift.store.webhooks.listing import ANY_DELIVERY, DeliveryFilters, listing
 
 delivery = tables.delivery
 attempt = tables.delivery_attempt
@@ -20,23 +33,10 @@ class Deliveries:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def insert(self, new: Delivery) -> None:
-        """Record an owed event, in the transaction that makes the event true."""
-        self._connection.execute(
-            insert(delivery).values(
-                id=new.id,
-                event_id=new.event_id,
-                tenant_id=new.tenant_id,
-                job_id=new.job_id,
-                event_type=new.event_type,
-                url=new.url,
-                body=new.body,
-                state=new.state,
-                attempts=new.attempts,
-                next_at=new.next_at,
-                created_at=new.created_at,
-            )
-        )
+    def insert(self, *new: Delivery) -> None:
+        """Record owed events, in the transaction that makes them true."""
+        if new:
+            self._connection.execute(insert(delivery), [_values(each) for each in new])
 
     def due(
         self,
@@ -45,10 +45,12 @@ class Deliveries:
         *,
         except_tenants: Collection[str] = (),
         except_destinations: Collection[tuple[str, str]] = (),
+        of_progress: bool = False,
     ) -> Sequence[Delivery]:
-        """Due deliveries of all but these tenants and (tenant, URL) pairs: each tenant's longest waiting,
-        then each one's second, and so on, so that no tenant hides another's. Within a tenant each URL's first
-        comes before any one's second, and events not tried yet before those that failed.
+        """Due deliveries, of progress or of all else, but not of these tenants and (tenant, URL) pairs: each
+        tenant's longest waiting, then each one's second, and so on, so that no tenant hides another's. Within
+        a tenant each URL's first comes before any one's second, and events not tried yet before those that
+        failed.
         """
         in_line = (delivery.c.attempts > 0, delivery.c.next_at, delivery.c.id)
         of_url = func.row_number().over(partition_by=(delivery.c.tenant_id, delivery.c.url), order_by=in_line)
@@ -57,6 +59,7 @@ class Deliveries:
             .where(
                 delivery.c.state == DeliveryState.PENDING,
                 delivery.c.next_at <= now,
+                delivery.c.event_type == PROGRESS if of_progress else delivery.c.event_type != PROGRESS,
                 delivery.c.tenant_id.not_in(except_tenants),
                 tuple_(delivery.c.tenant_id, delivery.c.url).not_in(list(except_destinations)),
             )
@@ -123,6 +126,31 @@ class Deliveries:
         )
         return True
 
+    def newest(self, job_id: str, event_type: str) -> Delivery | None:
+        """A job's newest of this type, of all receivers'."""
+        row = self._connection.execute(
+            select(delivery)
+            .where(delivery.c.job_id == job_id, delivery.c.event_type == event_type)
+            .order_by(delivery.c.created_at.desc(), delivery.c.id.desc())
+            .limit(1)
+        ).one_or_none()
+        return _to_delivery(row) if row else None
+
+    def drop_owed(self, job_id: str, event_type: str) -> int:
+        """Forget a job's deliveries of this type that are still owed, with their attempts. How many. An
+        attempt under way is then not recorded.
+        """
+        owed = (
+            delivery.c.job_id == job_id,
+            delivery.c.event_type == event_type,
+            delivery.c.state == DeliveryState.PENDING,
+        )
+        ids = list(self._connection.execute(select(delivery.c.id).where(*owed).with_for_update()).scalars())
+        if not ids:
+            return 0
+        self._connection.execute(delete(attempt).where(attempt.c.delivery_id.in_(ids)))
+        return self._connection.execute(delete(delivery).where(delivery.c.id.in_(ids))).rowcount
+
     def disable_endpoint(self, of: Delivery, now: datetime) -> None:
         """Record that the receiver wants no more events."""
         named = (gone.c.tenant_id == of.tenant_id, gone.c.url_sha256 == _digest(of.url))
@@ -139,8 +167,8 @@ class Deliveries:
             return
 
     def is_disabled(self, of: Delivery) -> bool:
-        """Whether its receiver has refused events since the job was submitted. A later job with the same
-        URL is sent again.
+        """Whether its receiver has refused events since the job was submitted, or the delivery replayed. A
+        later job with the same URL is sent again.
         """
         found = self._connection.execute(
             select(gone.c.url_sha256)
@@ -149,6 +177,7 @@ class Deliveries:
                 gone.c.tenant_id == of.tenant_id,
                 gone.c.url_sha256 == _digest(of.url),
                 gone.c.gone_at >= tables.job.c.created_at,
+                *(() if of.replayed_at is None else (gone.c.gone_at > of.replayed_at,)),
             )
         )
         return found.one_or_none() is not None
@@ -159,32 +188,82 @@ class Deliveries:
         ).one_or_none()
         return _to_delivery(row) if row else None
 
+    def give_up(self, tenant_id: str, endpoint_id: str, limit: int) -> int:
+        """What is owed to an endpoint becomes dead letters, beyond `limit` at its turn. How many."""
+        pending = delivery.c.state == DeliveryState.PENDING
+        return self._change(tenant_id, endpoint_id, (pending,), limit, {"state": DeliveryState.DEAD})
+
+    def redirect(self, tenant_id: str, endpoint_id: str, url: str) -> int:
+        """What is owed to an endpoint goes to its new URL. How many."""
+        owed = (
+            delivery.c.tenant_id == tenant_id,
+            delivery.c.endpoint_id == endpoint_id,
+            delivery.c.state == DeliveryState.PENDING,
+        )
+        return self._connection.execute(update(delivery).where(*owed).values(url=url)).rowcount
+
+    def replay(self, of: Delivery, url: str, now: datetime) -> bool:
+        """Owe it once more, under the same event id. False: it is owed, or was replayed meanwhile."""
+        replayed = self._connection.execute(
+            update(delivery)
+            .where(
+                delivery.c.id == of.id,
+                delivery.c.tenant_id == of.tenant_id,
+                delivery.c.state != DeliveryState.PENDING,
+            )
+            .values(_replayed(url, now))
+        )
+        return replayed.rowcount == 1
+
+    def replay_dead(
+        self,
+        tenant_id: str,
+        endpoint_id: str,
+        url: str,
+        now: datetime,
+        *,
+        since: datetime,
+        until: datetime,
+        limit: int,
+    ) -> int:
+        """Owe an endpoint its dead letters of events in [since, until) once more, oldest first. How many."""
+        return self._change(tenant_id, endpoint_id, _dead(since, until), limit, _replayed(url, now))
+
+    def has_dead(self, tenant_id: str, endpoint_id: str, *, since: datetime, until: datetime) -> bool:
+        """Whether an endpoint has dead letters of events in [since, until)."""
+        wanted = exists().where(
+            delivery.c.tenant_id == tenant_id, delivery.c.endpoint_id == endpoint_id, *_dead(since, until)
+        )
+        return bool(self._connection.execute(select(wanted)).scalar_one())
+
+    def _change(
+        self,
+        tenant_id: str,
+        endpoint_id: str,
+        wanted: Sequence[ColumnElement[bool]],
+        limit: int,
+        values: dict[str, Any],
+    ) -> int:
+        """Change an endpoint's oldest deliveries of those wanted. How many."""
+        oldest = (
+            select(delivery.c.id)
+            .where(delivery.c.tenant_id == tenant_id, delivery.c.endpoint_id == endpoint_id, *wanted)
+            .order_by(delivery.c.created_at, delivery.c.id)
+            .limit(limit)
+        )
+        changed = update(delivery).where(delivery.c.id.in_(oldest), *wanted).values(values)
+        return self._connection.execute(changed).rowcount
+
     def list(
         self,
         tenant_id: str,
         *,
         limit: int,
         after: Delivery | None = None,
-        job_id: str | None = None,
-        state: DeliveryState | None = None,
+        filters: DeliveryFilters = ANY_DELIVERY,
     ) -> Sequence[Delivery]:
         """Newest first. `after`: the last delivery of the previous page."""
-        wanted = select(delivery).where(delivery.c.tenant_id == tenant_id)
-        if job_id is not None:
-            wanted = wanted.where(delivery.c.job_id == job_id)
-        if state is not None:
-            wanted = wanted.where(delivery.c.state == state)
-        if after is not None:
-            wanted = wanted.where(
-                tuple_(delivery.c.created_at, delivery.c.id)
-                < tuple_(
-                    bindparam(None, after.created_at, type_=delivery.c.created_at.type),
-                    bindparam(None, after.id, type_=delivery.c.id.type),
-                )
-            )
-        rows = self._connection.execute(
-            wanted.order_by(delivery.c.created_at.desc(), delivery.c.id.desc()).limit(limit)
-        )
+        rows = self._connection.execute(listing(tenant_id, limit, after, filters))
         return [_to_delivery(row) for row in rows]
 
     def attempts(self, tenant_id: str, delivery_id: str) -> Sequence[DeliveryAttempt]:
@@ -219,6 +298,43 @@ def _digest(url: str) -> str:
     return hashlib.sha256(url.encode()).hexdigest()
 
 
+def _dead(since: datetime, until: datetime) -> tuple[ColumnElement[bool], ...]:
+    return (
+        delivery.c.state == DeliveryState.DEAD,
+        delivery.c.created_at >= since,
+        delivery.c.created_at < until,
+    )
+
+
+def _replayed(url: str, now: datetime) -> dict[str, Any]:
+    """The values of a delivery that is owed once more, with a schedule from its beginning."""
+    return {
+        "state": DeliveryState.PENDING,
+        "url": url,
+        "next_at": now,
+        "replayed_at": now,
+        "attempts_before": delivery.c.attempts,
+        "delivered_at": None,
+    }
+
+
+def _values(new: Delivery) -> dict[str, Any]:
+    return {
+        "id": new.id,
+        "event_id": new.event_id,
+        "tenant_id": new.tenant_id,
+        "job_id": new.job_id,
+        "endpoint_id": new.endpoint_id,
+        "event_type": new.event_type,
+        "url": new.url,
+        "body": new.body,
+        "state": new.state,
+        "attempts": new.attempts,
+        "next_at": new.next_at,
+        "created_at": new.created_at,
+    }
+
+
 def _to_delivery(row: Row[Any]) -> Delivery:
     return Delivery(
         id=row.id,
@@ -233,4 +349,7 @@ def _to_delivery(row: Row[Any]) -> Delivery:
         next_at=row.next_at,
         created_at=row.created_at,
         delivered_at=row.delivered_at,
+        endpoint_id=row.endpoint_id,
+        attempts_before=row.attempts_before,
+        replayed_at=row.replayed_at,
     )

@@ -6,7 +6,7 @@ import pytest
 
 from nightshift.outbound.webhooks import ATTEMPTS_MAX, DeliveryAttempt, DeliveryState
 from nightshift.testing import STARTS_AT
-from scheduler.duties.webhook_delivery import follow_up, retry_after_s
+from scheduler.runtime.webhook_attempts import Sent, follow_up, retry_after_s
 
 
 def an_attempt(status: int | None, *, attempt_no: int = 1, retry_after: int | None = None) -> DeliveryAttempt:
@@ -23,22 +23,22 @@ def an_attempt(status: int | None, *, attempt_no: int = 1, retry_after: int | No
 
 @pytest.mark.parametrize("status", [200, 204, 299])
 def test_any_2xx_is_a_delivery(status: int) -> None:
-    assert follow_up(an_attempt(status), False, STARTS_AT, 0.0).state is DeliveryState.DELIVERED
+    assert follow_up(Sent(an_attempt(status), False), 0, STARTS_AT, 0.0).state is DeliveryState.DELIVERED
 
 
 @pytest.mark.parametrize("status", [None, 301, 302, 400, 404, 429, 500, 503])
 def test_anything_else_is_tried_again_on_schedule(status: int | None) -> None:
-    step = follow_up(an_attempt(status), False, STARTS_AT, 0.0)
+    step = follow_up(Sent(an_attempt(status), False), 0, STARTS_AT, 0.0)
     assert (step.state, step.next_at - STARTS_AT) == (DeliveryState.PENDING, timedelta(seconds=5))
 
 
 def test_a_receiver_that_sends_retry_after_is_tried_again_then() -> None:
-    step = follow_up(an_attempt(503, retry_after=120), False, STARTS_AT, 0.0)
+    step = follow_up(Sent(an_attempt(503, retry_after=120), False), 0, STARTS_AT, 0.0)
     assert step.next_at - STARTS_AT == timedelta(seconds=120)
 
 
 def test_jitter_spreads_the_next_tries() -> None:
-    step = follow_up(an_attempt(500, attempt_no=2), False, STARTS_AT, 0.5)
+    step = follow_up(Sent(an_attempt(500, attempt_no=2), False), 0, STARTS_AT, 0.5)
     assert step.next_at - STARTS_AT == timedelta(seconds=300 * 1.05)
 
 
@@ -48,7 +48,13 @@ def test_jitter_spreads_the_next_tries() -> None:
     ids=["gone", "exhausted", "blocked"],
 )
 def test_what_can_never_be_delivered_is_a_dead_letter(made: DeliveryAttempt, is_blocked: bool) -> None:
-    assert follow_up(made, is_blocked, STARTS_AT, 0.0).state is DeliveryState.DEAD
+    assert follow_up(Sent(made, is_blocked), 0, STARTS_AT, 0.0).state is DeliveryState.DEAD
+
+
+def test_a_replay_begins_the_schedule_again() -> None:
+    last = an_attempt(500, attempt_no=ATTEMPTS_MAX + 1)
+    step = follow_up(Sent(last, False), ATTEMPTS_MAX, STARTS_AT, 0.0)
+    assert (step.state, step.next_at - STARTS_AT) == (DeliveryState.PENDING, timedelta(seconds=5))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,175 @@
+"""`POST /v1/jobs?dry_run=true`: what a submission would do, without one.
+
+It checks what a submission checks, in transactions that only read, and raises the same errors. What would be
+refused for now only, by a limit or a quota, and what is wrong with the input, is in the answer.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from starlette.concurrency import run_in_threadpool
+
+from api.authentication import Caller
+from api.jobs.idempotency import Repeatable
+from api.jobs.preview_child import Asked
+from api.jobs.previewing import NO_PREVIEW, Preview
+from api.responses.dry_runs import DryRun, DryRunInput, DryRunLimit, DryRunProblem, DryRunRefusal
+from api.responses.times import seconds
+from api.services import Services
+from nightshift.errors import IdempotencyKeyReused, MissingScope, QuotaExceeded, TooManyRequests
+from nightshift.jobs import JobKind, JsonObject, NewJob
+from nightshift.store import Transaction
+from nightshift.tenants.holdings import QUEUED, Holding
+from nightshift.tenants.keys import Scope
+from nightshift.tenants.rates import tokens_asked
+
+EMPTY_INPUT = DryRunProblem(code="empty_input", message="The input has no rows.", param="input")
+NO_MODEL = DryRunProblem(
+    code="missing_required_parameter",
+    message="No model is named: neither by the job's template nor in the 'body' of the first rows.",
+    param="template.model",
+)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What the database says of a submission now."""
+
+    now: datetime
+    existing_job_id: str | None
+    refusal: TooManyRequests | None
+    filename: str | None
+
+
+async def dry_run(
+    services: Services, caller: Caller, new: NewJob, body: JsonObject | None, repeatable: Repeatable
+) -> DryRun:
+    """`body`: of an online job. Raises what a submission raises, but TooManyRequests only for dry runs."""
+    if Scope.READ not in caller.scopes:
+        raise MissingScope("A dry run shows rows of the input: this API key lacks the scope 'read'.")
+    checked = await run_in_threadpool(_checked, services, new, body, repeatable)
+    preview = NO_PREVIEW
+    if new.kind is JobKind.BULK:
+        asked = Asked(
+            data=services.settings.data,
+            places=services.settings.locations,
+            spec=new.spec,
+            tenant_id=new.tenant_id,
+            filename=checked.filename,
+            line_bytes_max=services.settings.submission.line_bytes_max,
+        )
+        preview = await services.previews.look(asked)
+    return await run_in_threadpool(_answer, services, caller, new, body, checked, preview)
+
+
+def _checked(services: Services, new: NewJob, body: JsonObject | None, repeatable: Repeatable) -> _Checked:
+    submitter = services.submitter
+    with services.store.snapshot() as tx:
+        now = tx.now()
+        existing = _existing(tx, repeatable, now)
+        refusal = None
+        try:
+            if body is not None:
+                submitter.try_online(tx, new, body, now)
+            else:
+                submitter.try_bulk(tx, new, now)
+        except TooManyRequests as error:
+            refusal = error if existing is None else None
+        file = submitter.try_file(tx, new, now)
+    return _Checked(now, existing, refusal, None if file is None else file.filename)
+
+
+def _existing(tx: Transaction, repeatable: Repeatable, now: datetime) -> str | None:
+    """The job that this submission made before. Raises IdempotencyKeyReused."""
+    if repeatable.key is None:
+        return None
+    kept = tx.idempotency.find(repeatable.tenant_id, repeatable.key, now)
+    if kept is not None and kept.fingerprint != repeatable.fingerprint:
+        raise IdempotencyKeyReused(param="Idempotency-Key")
+    return None if kept is None else kept.job_id
+
+
+def _answer(
+    services: Services,
+    caller: Caller,
+    new: NewJob,
+    body: JsonObject | None,
+    checked: _Checked,
+    preview: Preview,
+) -> DryRun:
+    found, rows = preview.objects or {}, preview.rows or {}
+    model = new.model or rows.get("model")
+    needed = _needed(body, found)
+    problems = [DryRunProblem(**each) for each in (*preview.problems, *rows.get("problems", ()))]
+    with services.store.snapshot() as tx:
+        held = tx.holdings.of(new.tenant_id)
+        if new.kind is JobKind.BULK:
+            problems = [*_of_the_job(services, tx, new, preview, needed), *problems]
+    limits = caller.quotas.to_json()
+    return DryRun(
+        would_be_accepted=checked.refusal is None,
+        existing_job_id=checked.existing_job_id,
+        refusal=None if checked.refusal is None else _shown(checked.refusal),
+        kind=new.kind,
+        endpoint=new.spec.endpoint,
+        model=model,
+        priority=new.priority,
+        expires_at=seconds(checked.now + timedelta(seconds=new.spec.completion_window_s)),
+        limits={
+            name: DryRunLimit(
+                limit=limits.get(name),
+                used=getattr(held, name),
+                needed=None if needed is None else getattr(needed, name),
+            )
+            for name in QUEUED
+        },
+        input=None if preview.objects is None else DryRunInput(**preview.objects),
+        rows_checked=rows.get("rows_checked", 0),
+        rows_with_problems=rows.get("rows_with_problems", 0),
+        requests=rows.get("requests", []),
+        problems=problems,
+        is_cut_off=preview.is_cut_off,
+    )
+
+
+def _needed(body: JsonObject | None, found: JsonObject) -> Holding | None:
+    """What the job would be counted as once its input is read; None if that is not known."""
+    if body is not None:
+        return Holding(online_requests=1, queued_tokens=tokens_asked(body, len(json.dumps(body))) or 0)
+    if found.get("rows_estimated") is None:
+        return None
+    return Holding(bulk_rows=found["rows_estimated"], queued_tokens=found["tokens_estimated"])
+
+
+def _of_the_job(
+    services: Services, tx: Transaction, new: NewJob, preview: Preview, needed: Holding | None
+) -> Sequence[DryRunProblem]:
+    """Why planning would refuse the job, but for what could not be read."""
+    problems: list[DryRunProblem] = []
+    found, rows = preview.objects or {}, preview.rows
+    # What was found of a longer input may be empty: then nothing is known of the rest.
+    if rows is not None and rows["is_end"] and found["is_whole"] and not rows["rows_checked"]:
+        problems.append(EMPTY_INPUT)
+    if rows is not None and rows["rows_checked"] and rows["model"] is None:
+        problems.append(NO_MODEL)
+    if rows is not None and new.model is None and rows["model"] is not None:
+        catalogue = services.catalogue.read(tx)
+        objection = catalogue.objection(rows["model"], new.spec.endpoint)
+        if objection is not None:
+            code, message, param = objection.code, objection.message, objection.param
+            problems.append(DryRunProblem(code=code, message=message, param=param))
+    if needed is not None:
+        try:
+            services.submitter.try_plan(tx, new, needed.bulk_rows, needed.queued_tokens)
+        except QuotaExceeded as error:
+            problems.append(
+                DryRunProblem(code=str(error.code), message=error.message, param=error.param or "input")
+            )
+    return problems
+
+
+def _shown(error: TooManyRequests) -> DryRunRefusal:
+    retry_after_s = error.retry_after_s if error.retry_helps else None
+    return DryRunRefusal(code=error.code, message=error.message, retry_after_s=retry_after_s)

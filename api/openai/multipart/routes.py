@@ -1,0 +1,174 @@
+"""The uploads routes: create, add parts in any order and at once, complete, cancel."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+
+from api.authentication import Caller
+from api.dependencies import BodyDep, CallerDep, ServicesDep
+from api.openai.adapter import file_json
+from api.openai.forms import file_in, reading_form
+from api.openai.multipart.bodies import PartObject, UploadCreate, UploadObject, parse_complete, parse_create
+from api.openai.uploads import BATCH_EXPIRES_AFTER_S, pieces_of_file, printable_name
+from api.responses.times import seconds
+from api.services import Services
+from nightshift.errors import InvalidRequest, NightshiftError, StorageError
+from nightshift.jobs import JsonObject
+from nightshift.jobs.files import File, FilePurpose
+from nightshift.jobs.ids import new_id
+from nightshift.jobs.uploads import LIFETIME, PART_BYTES_MAX, Upload, UploadPart, UploadStatus
+from nightshift.lifecycle import uploads
+from nightshift.lifecycle.admission import check_room
+from nightshift.lifecycle.uploads import Ended
+from nightshift.processes import failpoints
+
+log = logging.getLogger(__name__)
+
+router = APIRouter(prefix="/v1/uploads", tags=["OpenAI"])
+
+_ANSWERS_UPLOAD: Final[dict[int | str, dict[str, Any]]] = {200: {"model": UploadObject}}
+
+
+@router.post("", summary="Begin the upload of a large file in parts", responses=_ANSWERS_UPLOAD)
+def create_upload(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
+    asked = parse_create(body)
+    limits = services.settings.api
+    if asked.bytes > limits.upload_bytes_max:
+        raise InvalidRequest(
+            f"Invalid 'bytes': at most {limits.upload_bytes_max} are accepted, but got {asked.bytes}.",
+            param="bytes",
+            code="above_max_value",
+        )
+    with services.store.transaction() as tx:
+        now = tx.now()
+        new = Upload(
+            id=new_id("upload"),
+            tenant_id=caller.tenant_id,
+            purpose=asked.file_purpose,
+            filename=printable_name(asked.filename),
+            size_bytes=asked.bytes,
+            created_at=now,
+            expires_at=now + LIFETIME,
+            file_expires_after_s=_expires_after_s(asked),
+            status=UploadStatus.PENDING,
+        )
+        check_room(tx, caller.tenant_id, caller.quotas, asked.bytes)
+        uploads.create(tx, new, limits.uploads_pending_max)
+    return JSONResponse(_upload_json(new))
+
+
+@router.post("/{upload_id}/parts", summary="Add a part to an upload", responses={200: {"model": PartObject}})
+async def create_part(upload_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    await run_in_threadpool(_check_pending, services, caller.tenant_id, upload_id)
+    async with reading_form(request) as form:
+        data = file_in(form, "data", PART_BYTES_MAX)
+        part = await services.storage_threads.run(lambda: _keep_part(services, caller, upload_id, data))
+    return JSONResponse(
+        {
+            "id": part.id,
+            "object": "upload.part",
+            "created_at": seconds(part.created_at),
+            "upload_id": upload_id,
+        }
+    )
+
+
+@router.post("/{upload_id}/complete", summary="Make a file of an upload's parts", responses=_ANSWERS_UPLOAD)
+async def complete_upload(
+    upload_id: str, services: ServicesDep, caller: CallerDep, body: BodyDep
+) -> Response:
+    asked = await run_in_threadpool(parse_complete, body)
+    ended = await services.storage_threads.run(
+        lambda: uploads.complete(
+            services.store,
+            services.objects,
+            caller.tenant_id,
+            upload_id,
+            asked.part_ids,
+            asked.md5,
+            caller.quotas,
+        )
+    )
+    return _ended(services, ended)
+
+
+@router.post("/{upload_id}/cancel", summary="Cancel an upload", responses=_ANSWERS_UPLOAD)
+async def cancel_upload(upload_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    ended = await run_in_threadpool(
+        lambda: services.store.run(lambda tx: uploads.cancel(tx, caller.tenant_id, upload_id))
+    )
+    return _ended(services, ended)
+
+
+def _expires_after_s(asked: UploadCreate) -> int | None:
+    """As of POST /v1/files."""
+    if asked.expires_after is not None:
+        return asked.expires_after.seconds
+    return BATCH_EXPIRES_AFTER_S if asked.file_purpose is FilePurpose.BATCH else None
+
+
+def _check_pending(services: Services, tenant_id: str, upload_id: str) -> None:
+    """Before the body is read. Raises NotFound, Conflict."""
+    with services.store.snapshot() as tx:
+        uploads.check_pending(uploads.find(tx, tenant_id, upload_id), tx.now(), "add parts to")
+
+
+def _keep_part(services: Services, caller: Caller, upload_id: str, data: UploadFile) -> UploadPart:
+    """Store the bytes, then the record, so that a part on record can be read. Blocks."""
+    part = UploadPart(
+        id=new_id("part"),
+        upload_id=upload_id,
+        tenant_id=caller.tenant_id,
+        size_bytes=data.size or 0,
+        sha256="",  # known once the bytes are stored
+        created_at=services.store.now(),
+    )
+    stored = services.objects.put(part.key, pieces_of_file(data.file))
+    assert stored.sha256 is not None, "a put says the digest"
+    part = replace(part, sha256=stored.sha256)
+    failpoints.hit("api.bytes_stored")
+    try:
+        services.store.run(lambda tx: uploads.add_part(tx, part, caller.quotas))
+    except NightshiftError:
+        services.objects.delete(part.key)
+        raise
+    return part
+
+
+def _ended(services: Services, ended: Ended) -> Response:
+    """The upload; the bytes of its parts are deleted afterwards."""
+    forgetting = BackgroundTask(_forget, services, ended.parts) if ended.parts else None
+    return JSONResponse(_upload_json(ended.upload, ended.file), background=forgetting)
+
+
+async def _forget(services: Services, parts: Sequence[UploadPart]) -> None:
+    """What is left after a crash has no record, and is retention's to delete."""
+    failpoints.hit("api.parts_forgotten")
+    for part in parts:
+        try:
+            await services.storage_threads.run(partial(services.objects.delete, part.key))
+        except StorageError as error:
+            log.warning("parts are left behind: %s", error, extra={"action": "parts_left", "key": part.key})
+            return
+
+
+def _upload_json(upload: Upload, file: File | None = None) -> JsonObject:
+    return {
+        "id": upload.id,
+        "object": "upload",
+        "bytes": upload.size_bytes,
+        "created_at": seconds(upload.created_at),
+        "expires_at": seconds(upload.expires_at),
+        "filename": upload.filename,
+        "purpose": upload.purpose,
+        "status": upload.status,
+        "file": None if file is None else file_json(file),
+    }

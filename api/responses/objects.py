@@ -1,0 +1,287 @@
+"""The shapes of answers that handlers build as dictionaries, for the OpenAPI document."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from api.openai.multipart.bodies import FileObject
+from api.tenants.bodies import ListPage
+from nightshift.fleet.models import ModelKind
+from nightshift.fleet.workers import WorkerState
+from nightshift.jobs import JobKind, JobState, StopReason
+from nightshift.jobs.dead_letters import DeadLetterState
+from nightshift.jobs.priorities import PriorityClass
+
+Json = dict[str, Any]
+
+
+class InputErrorObject(BaseModel):
+    code: str
+    message: str
+    line: int | None
+    param: str | None
+
+
+class JobLinks(BaseModel):
+    self: str
+    events: str
+    results: str
+    cancel: str
+
+
+class AcceptedJob(BaseModel):
+    """The answer to a create."""
+
+    id: str
+    object: Literal["job"]
+    status: JobState
+    queue_position: int | None
+    links: JobLinks
+
+
+class JobCounts(BaseModel):
+    total: int | None
+    succeeded: int
+    failed: int
+
+
+class CachedTokens(BaseModel):
+    cached_tokens: int
+
+
+class JobUsage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class JobWebhook(BaseModel):
+    url: str
+    events: list[str]
+
+
+class ListedJob(AcceptedJob):
+    """A job in a list: without its template."""
+
+    kind: JobKind
+    model: str | None
+    priority: PriorityClass
+    stop_reason: StopReason | None
+    retry_of: str | None
+    counts: JobCounts
+    rows_estimated: int | None
+    usage: JobUsage
+    tokens_redone: int
+    eta_at: int | None
+    error: InputErrorObject | None
+    errors: list[InputErrorObject]
+    output_file_id: str | None
+    error_file_id: str | None
+    endpoint: str
+    input: str | None
+    output: str | None
+    id_column: str | None
+    format: str
+    completion_window: str
+    max_runtime: str | None
+    retry_on_interrupt: bool
+    capacity: str
+    max_error_rate: float | None
+    webhook: JobWebhook | None
+    metadata: dict[str, str] | None
+    name: str | None
+    date: str | None
+    created_at: int
+    expires_at: int
+    planned_at: int | None
+    started_at: int | None
+    paused_at: int | None
+    stop_requested_at: int | None
+    finalizing_at: int | None
+    finished_at: int | None
+    results_deleted_at: int | None
+
+
+class DescribedJob(ListedJob):
+    """A job by itself: with its template and the ids of its newest retries."""
+
+    template: Json | None
+    retries: list[str]
+
+
+class JobPage(ListPage):
+    data: list[ListedJob]
+
+
+class RowResponse(BaseModel):
+    status_code: int
+    request_id: str | None
+    body: Json
+
+
+class RowError(BaseModel):
+    code: str
+    message: str
+
+
+class RowObject(BaseModel):
+    """A row with a result, or with the reason why it has none."""
+
+    id: str
+    custom_id: str | None
+    response: RowResponse | None
+    error: RowError | None
+    outcome: Literal["succeeded", "errored", "expired", "cancelled"]
+
+
+class RowPage(ListPage):
+    data: list[RowObject]
+
+
+class BatchErrors(BaseModel):
+    object: Literal["list"]
+    data: list[InputErrorObject]
+
+
+class BatchCounts(BaseModel):
+    total: int
+    completed: int
+    failed: int
+
+
+class ReasoningTokens(BaseModel):
+    reasoning_tokens: int
+
+
+class BatchUsage(BaseModel):
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class BatchExtras(BaseModel):
+    job_id: str
+    priority: PriorityClass
+    eta_at: int | None
+    queue_position: int | None
+    partial_output_file_id: str | None
+
+
+class BatchObject(BaseModel):
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    model: str | None
+    errors: BatchErrors | None
+    input_file_id: str | None
+    completion_window: str
+    status: Literal[
+        "validating",
+        "in_progress",
+        "finalizing",
+        "completed",
+        "failed",
+        "expired",
+        "cancelling",
+        "cancelled",
+    ]
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int | None
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: BatchCounts
+    usage: BatchUsage
+    metadata: dict[str, str] | None
+    nightshift: BatchExtras
+
+
+class BatchPage(ListPage):
+    data: list[BatchObject]
+
+
+class FilePage(ListPage):
+    data: list[FileObject]
+
+
+class DeletedFile(BaseModel):
+    id: str
+    object: Literal["file"]
+    deleted: Literal[True]
+
+
+class DeadLetterObject(BaseModel):
+    id: str
+    object: Literal["dead_letter"]
+    status: DeadLetterState
+    job_id: str
+    custom_id: str | None
+    cause: str
+    crashes: int
+    worker_id: str | None
+    died_at: int
+    decided_at: int | None
+    replay_job_id: str | None
+
+
+class DeadLetterPage(ListPage):
+    data: list[DeadLetterObject]
+
+
+class ModelObject(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    kind: ModelKind
+    context_length: int | None
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[ModelObject]
+
+
+class WorkerObject(BaseModel):
+    """`host` and `pid` are shown to administrators alone."""
+
+    id: str
+    object: Literal["worker"]
+    status: WorkerState
+    models: list[str]
+    capacity: str
+    drain_requested_at: int | None
+    started_at: int
+    heartbeat_at: int
+    host: str = ""
+    pid: int = 0
+
+
+class WorkerPage(ListPage):
+    data: list[WorkerObject]
+
+
+class WebhookSecretObject(BaseModel):
+    object: Literal["webhook_secret"]
+    secret: str
+
+
+class HealthObject(BaseModel):
+    status: Literal["alive"]
+
+
+class ReadinessObject(BaseModel):
+    """`reasons` say what is wrong with the parts that are not well."""
+
+    status: Literal["ready", "degraded", "unavailable"]
+    parts: dict[str, Literal["ok", "unavailable"]]
+    reasons: list[str]

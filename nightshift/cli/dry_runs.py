@@ -1,0 +1,52 @@
+"""The answer to a dry run, for a terminal."""
+
+import json
+from typing import Any, Final
+
+EXIT_REFUSED: Final = 1
+EXIT_ROWS_FAIL: Final = 3  # as `run --wait` exits when rows failed, …
+EXIT_JOB_FAILS: Final = 4  # … and when the job did
+
+
+def exit_code(found: dict[str, Any]) -> int:
+    """What `run --wait` would exit with, as far as the first rows tell."""
+    if not found["would_be_accepted"]:
+        return EXIT_REFUSED
+    if any(problem["row"] is None for problem in found["problems"]):
+        return EXIT_JOB_FAILS
+    return EXIT_ROWS_FAIL if found["rows_with_problems"] else 0
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """In words."""
+    lines = [
+        f"dry run: model {found['model'] or 'unknown'}, priority {found['priority']}; nothing was submitted"
+    ]
+    if found["input"] is not None:
+        lines.append(_input_line(found["input"]))
+    if found["existing_job_id"] is not None:
+        lines.append(f"  it was submitted before: {found['existing_job_id']}")
+    if found["refusal"] is not None:
+        lines.append(f"  it would be refused now: {found['refusal']['message']}")
+    if found["is_cut_off"]:
+        lines.append("  reading the input took too long for a dry run; not all of it was looked at")
+    lines.append(f"  {found['rows_checked']} rows checked, {found['rows_with_problems']} with a problem")
+    lines += [f"  {_place(problem)}{problem['message']}" for problem in found["problems"]]
+    for request in found["requests"][:1]:
+        body = request["body_start"] or json.dumps(request["body"], ensure_ascii=False)
+        lines.append(f"  the first request: {body}")
+    return lines
+
+
+def _input_line(input: dict[str, Any]) -> str:
+    rows, objects = input["rows_estimated"], input["objects"]
+    about = "an unknown number of" if rows is None else f"about {rows}"
+    least = "" if input["is_whole"] else "at least "
+    noun = "object" if objects == 1 else "objects"
+    return f"  {least}{objects} {noun} of {input['size_bytes']} bytes, {about} rows"
+
+
+def _place(problem: dict[str, Any]) -> str:
+    if problem["row"] is not None:
+        return f"{problem['object']} row {problem['row']}: "
+    return f"{problem['object']}: " if problem["object"] else ""

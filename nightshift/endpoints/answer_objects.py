@@ -1,0 +1,109 @@
+"""The shapes of answers, for the OpenAPI document. Answers are built as dictionaries, not through these."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+
+class AnswerUsage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class TokenLogprob(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChosenLogprob(TokenLogprob):
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[ChosenLogprob] | None
+    refusal: list[ChosenLogprob] | None
+
+
+class AnsweredFunction(BaseModel):
+    name: str
+    arguments: str
+
+
+class AnsweredCall(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: AnsweredFunction
+
+
+class AnsweredMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+    tool_calls: list[AnsweredCall] = []
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: AnsweredMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+
+
+class ChatCompletionObject(BaseModel):
+    """POST /v1/chat/completions, not streamed."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: AnswerUsage
+    service_tier: str | None
+    system_fingerprint: str | None
+
+
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+
+
+class CompletionObject(BaseModel):
+    """POST /v1/completions, not streamed."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: AnswerUsage
+
+
+class EmbeddingObject(BaseModel):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str  # Base64 of little-endian float32 when so asked
+
+
+class EmbeddingUsage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(BaseModel):
+    """POST /v1/embeddings."""
+
+    object: Literal["list"]
+    data: list[EmbeddingObject]
+    model: str
+    usage: EmbeddingUsage

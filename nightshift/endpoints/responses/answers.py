@@ -1,0 +1,185 @@
+"""The Response object, whole and while it is being generated."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from nightshift.endpoints.answers import answer_id
+from nightshift.endpoints.generation import Choice
+from nightshift.endpoints.requests import Metadata
+from nightshift.endpoints.responses.request import ResponsesRequest
+from nightshift.endpoints.streams import AnswerHead
+from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS
+
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class Part(BaseModel):
+    """Every field is always there, also in the documentation."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+class OutputText(Part):
+    type: Literal["output_text"] = "output_text"
+    text: str = ""
+    annotations: list[JsonObject] = []
+    logprobs: list[JsonObject] = []
+
+
+class OutputMessage(Part):
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    status: ItemStatus
+    content: list[OutputText]
+
+
+class FunctionCall(Part):
+    id: str
+    type: Literal["function_call"] = "function_call"
+    call_id: str
+    name: str
+    arguments: str
+    status: ItemStatus
+
+
+class InputTokensDetails(Part):
+    """Neither is counted per answer: they depend on the other load. A job's usage has its cached tokens."""
+
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(Part):
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(Part):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails = InputTokensDetails()
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+    total_tokens: int
+
+
+class IncompleteDetails(Part):
+    reason: Literal["max_output_tokens"] = "max_output_tokens"
+
+
+class ResponseFailure(Part):
+    code: Literal["server_error", "invalid_prompt"]
+    message: str
+
+
+class ResponseObject(Part):
+    """What was asked for, and what came of it. A null `temperature` or `top_p` is the model's own."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: Status
+    background: Literal[False] = False
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: Metadata
+    model: str
+    output: list[OutputMessage | FunctionCall] = []
+    parallel_tool_calls: bool
+    previous_response_id: None = None
+    prompt_cache_key: str | None
+    reasoning: JsonObject = {"effort": None, "summary": None}
+    safety_identifier: str | None
+    service_tier: str
+    store: Literal[False] = False
+    temperature: float | None
+    text: JsonObject
+    tool_choice: str | JsonObject
+    tools: list[JsonObject]
+    top_logprobs: int
+    top_p: float | None
+    truncation: Literal["disabled"] = "disabled"
+    usage: ResponseUsage | None = None
+    user: str | None
+
+
+def begun(request: ResponsesRequest, head: AnswerHead) -> ResponseObject:
+    """Before any output."""
+    return ResponseObject(
+        id=head.id,
+        created_at=head.created_s,
+        status="in_progress",
+        service_tier=SERVICE_TIER_OF_CLASS[head.priority],
+        metadata=request.metadata or {},
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        text={"format": {"type": "text"}, "verbosity": "medium"} | _given(request.text or {}),
+        tool_choice=request.tool_choice or "auto",
+        tools=[{"parameters": None, "strict": None} | tool for tool in request.tools or ()],
+        top_logprobs=request.top_logprobs or 0,
+        **request.model_dump(include=_ECHOED),
+    )
+
+
+def ended(request: ResponsesRequest, head: AnswerHead, choice: Choice, usage: Usage) -> ResponseObject:
+    is_cut = choice.finish_reason == "length"
+    response = begun(request, head)
+    response.status = "incomplete" if is_cut else "completed"
+    response.incomplete_details = IncompleteDetails() if is_cut else None
+    response.output = [*_output(choice, head.id, "incomplete" if is_cut else "completed")]
+    response.usage = ResponseUsage(
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+    )
+    return response
+
+
+def message_id(response_id: str) -> str:
+    return answer_id("msg_", response_id)
+
+
+def _output(choice: Choice, response_id: str, status: ItemStatus) -> Sequence[OutputMessage | FunctionCall]:
+    """The message first; there is none where calls have no text before them. `status`: of the last one."""
+    logprobs = choice.logprobs["content"] if choice.logprobs is not None else []
+    calls = [call_item(call["id"], **call["function"], status="completed") for call in choice.calls]
+    if calls:
+        calls[-1].status = status
+    if calls and not choice.text:
+        return calls
+    return [message_item(response_id, choice.text, logprobs, "completed" if calls else status), *calls]
+
+
+def message_item(
+    response_id: str, text: str, logprobs: list[JsonObject], status: ItemStatus
+) -> OutputMessage:
+    content = [OutputText(text=text, logprobs=logprobs)]
+    return OutputMessage(id=message_id(response_id), status=status, content=content)
+
+
+def call_item(call_id: str, name: str, arguments: str, status: ItemStatus) -> FunctionCall:
+    id = answer_id("fc_", call_id)
+    return FunctionCall(id=id, call_id=call_id, name=name, arguments=arguments, status=status)
+
+
+def _given(fields: JsonObject) -> JsonObject:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+_ECHOED = {
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "model",
+    "prompt_cache_key",
+    "safety_identifier",
+    "temperature",
+    "top_p",
+    "user",
+}

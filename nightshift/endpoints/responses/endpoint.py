@@ -1,0 +1,73 @@
+"""The endpoint."""
+
+from collections.abc import Sequence
+
+from nightshift.endpoints.endpoint import Cells
+from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
+from nightshift.endpoints.logprobs import Chosen, entries
+from nightshift.endpoints.requests import missing
+from nightshift.endpoints.responses.answers import ResponseObject, ended
+from nightshift.endpoints.responses.events import ResponseEvents
+from nightshift.endpoints.responses.request import ResponsesRequest
+from nightshift.endpoints.streams import AnswerHead, Piece
+from nightshift.jobs import JsonObject, Usage
+
+
+class Responses(TextEndpoint):
+    route = "/v1/responses"
+    name = "responses"
+    operation = "create_response"
+    summary = "Answer a conversation, statelessly, in the form of OpenAI's Responses"
+    request_type = ResponsesRequest
+    answer_type = ResponseObject
+    prompt_field = "input"
+    id_prefix = "resp_"
+
+    def row_template(self, model: str, placeholder: str) -> JsonObject:
+        return {"model": model, "input": placeholder}
+
+    def check_line(self, body: JsonObject) -> int:
+        if not isinstance(body.get("input"), str | list):
+            raise missing("input")
+        return 0
+
+    def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
+        return {"content": entries(chosen)}
+
+    def answer(
+        self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage
+    ) -> JsonObject:
+        (choice,) = choices
+        return ended(_own(request), head, choice, usage).model_dump()
+
+    def pieces(self, answer: JsonObject) -> list[Piece]:
+        parts = _parts(answer)
+        logprobs = [each for part in parts for each in part["logprobs"]]
+        text = "".join(part["text"] for part in parts)
+        return [Piece(text, {"content": logprobs} if logprobs else None)]
+
+    def calls(self, answer: JsonObject) -> list[list[JsonObject]]:
+        return [[_as_in_chats(item) for item in answer["output"] if item["type"] == "function_call"]]
+
+    def events(self, request: GenerationRequest, head: AnswerHead) -> ResponseEvents:
+        return ResponseEvents(_own(request), head)
+
+    def cells(self, body: JsonObject) -> Cells:
+        """The text of its message; the body has the rest."""
+        text = self.pieces(body)[0].text if "output" in body else None
+        return Cells({"text": text}, is_complete=False)
+
+
+def _own(request: GenerationRequest) -> ResponsesRequest:
+    assert isinstance(request, ResponsesRequest), "parsed by this endpoint"
+    return request
+
+
+def _as_in_chats(item: JsonObject) -> JsonObject:
+    function = {"name": item["name"], "arguments": item["arguments"]}
+    return {"id": item["call_id"], "type": "function", "function": function}
+
+
+def _parts(answer: JsonObject) -> list[JsonObject]:
+    """Of the message."""
+    return [part for item in answer["output"] if item["type"] == "message" for part in item["content"]]

@@ -1,0 +1,143 @@
+"""A streamed response as semantic events, in OpenAI's order:
+
+    response.created    response.in_progress
+    a message           output_item.added    content_part.added
+                        output_text.delta …  output_text.done
+                        content_part.done    output_item.done
+    each call           output_item.added    function_call_arguments.delta …, .done  output_item.done
+    response.completed, .incomplete or .failed
+
+A stream that ends before the answer has `error` as its last event.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from nightshift.endpoints.calls import call_id
+from nightshift.endpoints.responses.answers import (
+    FunctionCall,
+    OutputMessage,
+    OutputText,
+    ResponseFailure,
+    begun,
+    call_item,
+    message_id,
+    message_item,
+)
+from nightshift.endpoints.responses.request import ResponsesRequest
+from nightshift.endpoints.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
+from nightshift.jobs import JsonObject
+
+MESSAGE_INDEX: Final = 0  # in the output
+
+
+class ResponseEvents(AnswerEvents):
+    """Numbers its events from 0."""
+
+    def __init__(self, request: ResponsesRequest, head: AnswerHead) -> None:
+        self._request = request
+        self._head = head
+        self._num_events = 0
+        self._has_message = False
+        self._item_id = message_id(head.id)
+        self._text: list[str] = []
+        self._logprobs: list[JsonObject] = []
+        self._call: FunctionCall | None = None  # the last one begun
+        self._call_index = 0  # in the output
+        self._arguments: list[str] = []
+
+    def opening(self) -> Sequence[StreamEvent]:
+        response = begun(self._request, self._head).model_dump()
+        return [self._event(f"response.{name}", response=response) for name in ("created", "in_progress")]
+
+    def piece(self, choice: int, piece: Piece) -> Sequence[StreamEvent]:
+        logprobs = piece.logprobs["content"] if piece.logprobs is not None else []
+        self._text.append(piece.text)
+        self._logprobs += logprobs
+        delta = {"delta": piece.text, "logprobs": logprobs}
+        return [*self._begin_message(), self._of_text("response.output_text.delta", **delta)]
+
+    @property
+    def has_live_calls(self) -> bool:
+        """A message that is followed by calls has the log-probabilities of their tokens, too."""
+        return self._request.logprobs_asked is None
+
+    def call_piece(self, choice: int, piece: CallPiece) -> Sequence[StreamEvent]:
+        return [*self._call_piece(choice, piece)]
+
+    def closing(self, choice: int, answer: JsonObject) -> Sequence[StreamEvent]:
+        """Of the last item."""
+        last = answer["output"][-1]
+        return [*(self._end_message(last) if last["type"] == "message" else self._end_call(last))]
+
+    def ending(self, answer: JsonObject) -> Sequence[StreamEvent]:
+        return [self._event(f"response.{answer['status']}", response=answer)]
+
+    def failed(self, error: JsonObject) -> Sequence[StreamEvent]:
+        said = error["error"]
+        response = begun(self._request, self._head)
+        response.status = "failed"
+        is_ours = said["type"] == "server_error"
+        response.error = ResponseFailure(
+            code="server_error" if is_ours else "invalid_prompt", message=said["message"]
+        )
+        return [self._event("response.failed", response=response.model_dump())]
+
+    def interrupted(self, error: JsonObject) -> Sequence[StreamEvent]:
+        return [self._event("error", **{name: error["error"][name] for name in ("code", "message", "param")})]
+
+    def _begin_message(self) -> Iterator[StreamEvent]:
+        """Once."""
+        if self._has_message:
+            return
+        self._has_message = True
+        message = OutputMessage(id=self._item_id, status="in_progress", content=[]).model_dump()
+        yield self._event("response.output_item.added", output_index=MESSAGE_INDEX, item=message)
+        yield self._of_text("response.content_part.added", part=OutputText().model_dump())
+
+    def _end_message(self, item: JsonObject) -> Iterator[StreamEvent]:
+        yield from self._begin_message()
+        (part,) = item["content"]
+        yield self._of_text("response.output_text.done", text=part["text"], logprobs=part["logprobs"])
+        yield self._of_text("response.content_part.done", part=part)
+        yield self._event("response.output_item.done", output_index=MESSAGE_INDEX, item=item)
+
+    def _call_piece(self, choice: int, piece: CallPiece) -> Iterator[StreamEvent]:
+        if piece.is_first:
+            yield from self._end_item()
+            id = piece.id or call_id(self._head.id, choice, piece.index)
+            self._call = call_item(id, piece.name, "", status="in_progress")
+            self._call_index = piece.index + self._has_message
+            self._arguments = []
+            item = self._call.model_dump()
+            yield self._event("response.output_item.added", output_index=self._call_index, item=item)
+        if piece.arguments:
+            self._arguments.append(piece.arguments)
+            yield self._of_call("response.function_call_arguments.delta", delta=piece.arguments)
+
+    def _end_item(self) -> Iterator[StreamEvent]:
+        """Of the item before a call: it is whole."""
+        if self._call is not None:
+            whole = {"arguments": "".join(self._arguments), "status": "completed"}
+            yield from self._end_call(self._call.model_dump() | whole)
+        elif self._has_message:
+            text = "".join(self._text)
+            item = message_item(self._head.id, text, self._logprobs, "completed")
+            yield from self._end_message(item.model_dump())
+
+    def _end_call(self, item: JsonObject) -> Iterator[StreamEvent]:
+        said = {"name": item["name"], "arguments": item["arguments"]}
+        yield self._of_call("response.function_call_arguments.done", **said)
+        yield self._event("response.output_item.done", output_index=self._call_index, item=item)
+
+    def _of_call(self, type: str, **fields: Any) -> StreamEvent:
+        assert self._call is not None, "its first piece came"
+        return self._event(type, item_id=self._call.id, output_index=self._call_index, **fields)
+
+    def _of_text(self, type: str, **fields: Any) -> StreamEvent:
+        at = {"item_id": self._item_id, "output_index": MESSAGE_INDEX, "content_index": 0}
+        return self._event(type, **at, **fields)
+
+    def _event(self, type: str, **fields: Any) -> StreamEvent:
+        number, self._num_events = self._num_events, self._num_events + 1
+        return StreamEvent.of({"type": type, "sequence_number": number, **fields}, type)

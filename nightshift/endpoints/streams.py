@@ -1,0 +1,93 @@
+"""A streamed answer as an endpoint's server-sent events, in this order:
+
+    opening    piece  piece …  call_piece  call_piece …    closing (of each choice)    ending
+
+A stream that fails ends with `failed` or `interrupted` instead.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nightshift.jobs import JsonObject
+from nightshift.jobs.priorities import PriorityClass
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    data: str
+    type: str | None = None  # the name on its `event` line
+
+    @classmethod
+    def of(cls, data: JsonObject, type: str | None = None) -> "StreamEvent":
+        """In ASCII: some clients take U+2028 for a line's end."""
+        return cls(json.dumps(data, separators=(",", ":")), type)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A choice's new text, and log-probabilities, whose tokens may be ahead of it."""
+
+    text: str
+    logprobs: JsonObject | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.text) or self.logprobs is not None
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """New text of the arguments of one of a choice's calls."""
+
+    index: int  # of the call
+    name: str
+    arguments: str
+    is_first: bool
+    id: str | None = None  # as recorded; None: it is not recorded yet, and will be `calls.call_id`
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What is known of an answer before it."""
+
+    id: str  # of the recorded answer, too
+    created_s: int  # Unix time
+    priority: PriorityClass  # the class that the request runs in
+
+
+class AnswerEvents(ABC):
+    """The events of one answer; `answer` is the recorded body, `error` an envelope."""
+
+    @abstractmethod
+    def opening(self) -> Sequence[StreamEvent]:
+        """Before any text; may be none."""
+
+    @abstractmethod
+    def piece(self, choice: int, piece: Piece) -> Sequence[StreamEvent]:
+        """New text of a choice."""
+
+    @abstractmethod
+    def call_piece(self, choice: int, piece: CallPiece) -> Sequence[StreamEvent]:
+        """New arguments of a call. The text and the earlier calls of the choice have all come."""
+
+    @property
+    def has_live_calls(self) -> bool:
+        """Whether calls can be shown before the whole answer is there."""
+        return True
+
+    @abstractmethod
+    def closing(self, choice: int, answer: JsonObject) -> Sequence[StreamEvent]:
+        """The end of a choice, whose text and calls have all come in pieces."""
+
+    @abstractmethod
+    def ending(self, answer: JsonObject) -> Sequence[StreamEvent]:
+        """After all choices."""
+
+    @abstractmethod
+    def failed(self, error: JsonObject) -> Sequence[StreamEvent]:
+        """The request failed, as is recorded."""
+
+    @abstractmethod
+    def interrupted(self, error: JsonObject) -> Sequence[StreamEvent]:
+        """The stream ends before the answer."""

@@ -1,0 +1,84 @@
+"""What an owner may change of a job that has not ended.
+
+Each function is one change in the caller's open transaction, and raises Conflict when it is too late.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from nightshift.errors import Conflict
+from nightshift.jobs import Job, JobKind, ShardState
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle.transitions import BULK_RINGS_MAX
+from nightshift.store import Transaction
+from nightshift.store.jobs.jobs import RUNNABLE_STATES
+from nightshift.store.shards.outbox import Ring
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobChanges:
+    """What is to be changed. A priority of None stays; metadata stays unless `sets_metadata`."""
+
+    priority: PriorityClass | None = None
+    metadata: dict[str, str] | None = None
+    sets_metadata: bool = False
+
+
+def change(tx: Transaction, job: Job, asked: JobChanges, now: datetime) -> tuple[Ring, ...]:
+    """Change a job. Returns the rings to send after the commit. Raises Conflict."""
+    tx.jobs.lock(job.id)
+    job = tx.jobs.fetch(job.id)
+    if asked.sets_metadata:
+        spec = replace(job.spec, metadata=asked.metadata)
+        _in_time(tx.controls.replace_spec(job.tenant_id, job.id, spec), job, "change")
+    if asked.priority is None:
+        return ()
+    _in_time(tx.controls.prioritise(job.tenant_id, job.id, asked.priority), job, "change")
+    if asked.priority is job.priority:
+        return ()
+    tx.events.append(job.id, "job.updated", {"priority": asked.priority}, now)
+    return _ring_online(tx, job, asked.priority, now)
+
+
+def pause(tx: Transaction, job: Job, now: datetime) -> None:
+    """Claim no shard of it. Workers learn of it with a heartbeat, save what they have and hand theirs back.
+
+    A repeat changes nothing. Raises Conflict.
+    """
+    if job.kind is JobKind.ONLINE:
+        raise Conflict("Cannot pause a job of one request; it can be cancelled.")
+    if tx.controls.pause(job.tenant_id, job.id, now):
+        tx.events.append(job.id, "job.paused", {}, now)
+        return
+    job = tx.jobs.fetch(job.id)
+    _in_time(job.paused_at is not None, job, "pause")
+
+
+def resume(tx: Transaction, job: Job, now: datetime) -> tuple[Ring, ...]:
+    """Let its shards be claimed again. Returns the rings to send.
+
+    A repeat changes nothing. Raises Conflict.
+    """
+    if tx.controls.resume(job.tenant_id, job.id):
+        tx.events.append(job.id, "job.resumed", {}, now)
+        queued = tx.shards.states(job.id)[ShardState.QUEUED]
+        rank = tx.jobs.fetch(job.id).priority.rank
+        return tuple(tx.outbox.add(JobKind.BULK, rank, now) for _ in range(min(queued, BULK_RINGS_MAX)))
+    job = tx.jobs.fetch(job.id)
+    _in_time(job.state in RUNNABLE_STATES and job.stop_reason is None, job, "resume")
+    return ()
+
+
+def _in_time(is_changed: bool, job: Job, verb: str) -> None:
+    if not is_changed:
+        is_stopping = job.stop_reason is not None and not job.state.is_terminal
+        status = "that is stopping" if is_stopping else f"with status '{job.state}'"
+        raise Conflict(f"Cannot {verb} a job {status}.")
+
+
+def _ring_online(tx: Transaction, job: Job, priority: PriorityClass, now: datetime) -> tuple[Ring, ...]:
+    """A request's first message waits under its old class; bulk messages name no shard."""
+    if job.kind is not JobKind.ONLINE:
+        return ()
+    waiting = [shard for shard in tx.shards.of_job(job.id, limit=1) if shard.state is ShardState.QUEUED]
+    return tuple(tx.outbox.add(JobKind.ONLINE, priority.rank, now, shard_id=shard.id) for shard in waiting)

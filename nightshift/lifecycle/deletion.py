@@ -1,0 +1,25 @@
+"""Deletes an ended job for its owner: it is found no more from the commit on; the scheduler deletes its rows
+and bytes after that (`scheduler/duties/deletion.py`).
+"""
+
+from datetime import datetime
+from typing import Final
+
+from nightshift.jobs import Job
+from nightshift.jobs.deletion import JobPart
+from nightshift.store import Transaction
+
+DELIVERIES_AT_ONCE_MAX: Final = 1000  # of one job; the scheduler deletes the rest
+
+
+def delete_job(tx: Transaction, job: Job, now: datetime) -> bool:
+    """In the caller's transaction. Its usage stays, and so do its input and output files. What is still owed
+    to its webhook is not sent. False: it has not ended.
+    """
+    if not tx.deletions.mark_deleted(job.tenant_id, job.id, now):
+        return False
+    tx.deletions.delete_key(job.id)
+    tx.deletions.delete_dead_letters(job.id)
+    tx.deletions.delete_deliveries([job.id], DELIVERIES_AT_ONCE_MAX)
+    tx.deletions.record([(job.tenant_id, job.id)], JobPart.JOB, now)
+    return True

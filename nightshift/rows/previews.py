@@ -1,0 +1,258 @@
+"""What a bulk job would find in its input, from its first objects and rows, for a dry run.
+
+The same reading as planning's and the workers', but of little of the input. Writes nothing.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from nightshift import endpoints
+from nightshift.errors import InvalidRequest, NightshiftError, StorageError, shortened
+from nightshift.jobs import JobSpec, JsonObject, NewShard
+from nightshift.objectstore import MIB, Locations
+from nightshift.objectstore.sources import Sources, is_file_id
+from nightshift.rows.inputs import iter_rows
+from nightshift.rows.records import BadRow, InputObject, Row
+from nightshift.rows.requests import RowRequest, to_request
+from nightshift.rows.surveys import (
+    FoundObject,
+    first_objects_at,
+    rows_estimated,
+    uploaded_file,
+    with_guesses,
+)
+from nightshift.rows.watched_reader import WatchedReader
+from nightshift.tenants.rates import CHARS_PER_TOKEN
+
+OBJECTS_MAX: Final = 1_000  # counted
+LISTED_MAX: Final = 10_000  # to find them
+SAMPLED_MAX: Final = 16  # whose rows are estimated; each costs a request
+SAMPLE_BYTES: Final = 64 * 1024
+ROWS_MAX: Final = 100  # tried
+ROWS_BYTES_MAX: Final = 16 * MIB  # read for them, as stored
+SHOWN_MAX: Final = 3  # rendered requests
+SHOWN_BYTES_MAX: Final = 4 * 1024  # of each, as JSON
+PROBLEMS_MAX: Final = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What would keep a job, or one row of it, from succeeding."""
+
+    code: str
+    message: str
+    param: str | None = None
+    object: str | None = None  # the input's object
+    row: int | None = None  # in it, from 1
+
+    @classmethod
+    def of(cls, error: NightshiftError, param: str, uri: str | None = None) -> "Problem":
+        code = error.code or "unreadable_input"
+        return cls(code=code, message=error.message, param=error.param or param, object=uri)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownRequest:
+    """A row's request as it would be run. Where it is too long, `body_start` begins it and `body` is None."""
+
+    object: str
+    row: int
+    custom_id: str
+    body: JsonObject | None
+    body_start: str | None
+    body_bytes: int  # as JSON
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreviewedObjects:
+    """The input's objects: the first `OBJECTS_MAX`, or all (`is_whole`)."""
+
+    objects: int
+    size_bytes: int
+    is_whole: bool
+    rows_estimated: int | None
+    tokens_estimated: int  # of the prompts, by the objects' bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreviewedRows:
+    """The input's first rows."""
+
+    rows_checked: int
+    rows_with_problems: int
+    is_end: bool  # nothing is left to read of the objects
+    model: str | None  # the template's, or that of the first row that names one
+    requests: list[ShownRequest]
+    problems: list[Problem]  # the first `PROBLEMS_MAX`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Previewer:
+    """`may_continue` is asked between two rows, objects and pieces read."""
+
+    sources: Sources
+    locations: Locations
+    line_bytes_max: int
+    may_continue: Callable[[], bool] = lambda: True
+
+    def preview(
+        self, spec: JobSpec, tenant_id: str, filename: str | None
+    ) -> Iterator[PreviewedObjects | PreviewedRows | Problem]:
+        """The objects, then the rows; a problem instead of what cannot be read. `filename`: the uploaded
+        file's, None if the input is none or does not exist.
+        """
+        assert spec.input is not None, "a bulk job has an input"
+        try:
+            objects, is_whole = self._objects(spec.input, tenant_id, filename)
+        except (InvalidRequest, StorageError) as error:
+            yield Problem.of(error, "input")
+            return
+        described: list[InputObject] = []
+        for number, found in enumerate(objects):
+            if not self.may_continue():
+                is_whole = False
+                break
+            try:
+                described.append(self._described(found, number))
+            except (InvalidRequest, StorageError) as error:
+                yield Problem.of(error, "input", found.uri)
+                return
+        yield _summary(with_guesses(described), is_whole)
+        yield self._rows(spec, objects)
+
+    def _objects(self, uri: str, tenant_id: str, filename: str | None) -> tuple[list[FoundObject], bool]:
+        if is_file_id(uri):
+            return [uploaded_file(self.sources, uri, tenant_id, filename)], True
+        return first_objects_at(
+            self.locations, uri, tenant_id, objects_max=OBJECTS_MAX, listed_max=LISTED_MAX
+        )
+
+    def _described(self, found: FoundObject, number: int) -> InputObject:
+        """Only of the first ones more than their size is read."""
+        if number < SAMPLED_MAX:
+            return found.described(SAMPLE_BYTES)
+        return InputObject(
+            uri=found.uri, format=found.format, size_bytes=found.info.size_bytes, etag=found.info.etag
+        )
+
+    def _rows(self, spec: JobSpec, objects: list[FoundObject]) -> PreviewedRows:
+        checked = _Checked(spec)
+        reading = _Reading(self.may_continue)
+        for number, found in enumerate(objects):
+            shard = NewShard(
+                shard_no=number, uri=found.uri, format=found.format, start=0, end=None,
+                source_etag=found.info.etag,
+            )  # fmt: skip
+            reader = WatchedReader(found.reader, reading.add)
+            try:
+                for row in iter_rows(reader, found.info.key, shard, line_bytes_max=self.line_bytes_max):
+                    checked.add(row, shard)
+                    if checked.rows == ROWS_MAX or not self.may_continue():
+                        return checked.report()
+            except _ReadEnough:
+                return checked.report()
+            except (InvalidRequest, StorageError) as error:
+                checked.problems.append(Problem.of(error, "input", found.uri))
+                return checked.report()
+        return checked.report(is_end=True)
+
+
+def _summary(objects: list[InputObject], is_whole: bool) -> PreviewedObjects:
+    size_bytes = sum(found.size_bytes for found in objects)
+    return PreviewedObjects(
+        objects=len(objects),
+        size_bytes=size_bytes,
+        is_whole=is_whole,
+        rows_estimated=rows_estimated(objects),
+        tokens_estimated=size_bytes // CHARS_PER_TOKEN,
+    )
+
+
+@dataclass
+class _Checked:
+    """The rows tried so far."""
+
+    spec: JobSpec
+    rows: int = 0
+    rows_with_problems: int = 0
+    model: str | None = None
+    requests: list[ShownRequest] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        named = (self.spec.template or {}).get("model")
+        self.model = named if isinstance(named, str) else None
+
+    def add(self, row: Row | BadRow, shard: NewShard) -> None:
+        self.rows += 1
+        number = row.index + 1
+        made = to_request(row, self.spec, shard)
+        if not isinstance(made, RowRequest):
+            self._add_problem(made.code, made.message, made.param, shard.uri, number)
+            return
+        if len(self.requests) < SHOWN_MAX:
+            self.requests.append(_shown(made, shard.uri, number))
+        try:
+            self._check(made.body)
+        except InvalidRequest as error:
+            self._add_problem(error.code or "invalid_value", error.message, error.param, shard.uri, number)
+
+    def report(self, *, is_end: bool = False) -> PreviewedRows:
+        return PreviewedRows(
+            rows_checked=self.rows,
+            rows_with_problems=self.rows_with_problems,
+            is_end=is_end,
+            model=self.model,
+            requests=self.requests,
+            problems=self.problems,
+        )
+
+    def _check(self, body: JsonObject) -> None:
+        """As a worker does before it runs a row. Raises InvalidRequest."""
+        asked = endpoints.get(self.spec.endpoint).parse(body)
+        self.model = self.model or asked.model
+        if asked.model != self.model:
+            raise InvalidRequest(
+                f"This job runs '{self.model}'; the row asks for '{asked.model}'.",
+                param="model",
+                code="mismatched_model",
+            )
+
+    def _add_problem(self, code: str, message: str, param: str | None, uri: str, row: int) -> None:
+        self.rows_with_problems += 1
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(Problem(code=code, message=message, param=param, object=uri, row=row))
+
+
+def _shown(request: RowRequest, uri: str, row: int) -> ShownRequest:
+    text = json.dumps(request.body, ensure_ascii=False)
+    size_bytes = len(text.encode(errors="surrogatepass"))
+    is_short = size_bytes <= SHOWN_BYTES_MAX
+    return ShownRequest(
+        object=uri,
+        row=row,
+        custom_id=request.custom_id,
+        body=request.body if is_short else None,
+        body_start=None if is_short else shortened(text, SHOWN_BYTES_MAX),
+        body_bytes=size_bytes,
+    )
+
+
+class _ReadEnough(Exception):
+    """So much was read for the first rows."""
+
+
+@dataclass
+class _Reading:
+    """Counts the bytes read for the first rows."""
+
+    may_continue: Callable[[], bool]
+    size_bytes: int = 0
+
+    def add(self, size_bytes: int) -> None:
+        """Raises _ReadEnough for a piece after the limit, or past the time."""
+        if self.size_bytes > ROWS_BYTES_MAX or not self.may_continue():
+            raise _ReadEnough
+        self.size_bytes += size_bytes

@@ -1,0 +1,85 @@
+"""Statements that find what has had its time: of one tenant, the first to end first, by an index."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, select, tuple_
+
+from nightshift.jobs import JobKind
+from nightshift.jobs.dead_letters import DeadLetterState
+from nightshift.jobs.deletion import JobPart
+from nightshift.outbound.webhooks import DeliveryState
+from nightshift.store import tables
+from nightshift.store.jobs.deletions import DELETED_AT
+from nightshift.store.tenants.distinct import distinct_tenants
+
+job = tables.job
+delivery = tables.delivery
+dead_row = tables.dead_row
+
+
+@dataclass(frozen=True)
+class EndedJob:
+    id: str
+    finished_at: datetime
+
+
+class Ageing:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def tenants(self) -> Sequence[str]:
+        """Those with jobs or deliveries, in alphabetical order."""
+        found = {*distinct_tenants(self._connection, job), *distinct_tenants(self._connection, delivery)}
+        return sorted(found)
+
+    def ended(
+        self,
+        tenant_id: str,
+        kind: JobKind,
+        part: JobPart,
+        until: datetime,
+        *,
+        limit: int,
+        after: EndedJob | None = None,
+    ) -> Sequence[EndedJob]:
+        """A tenant's jobs that ended until then and still have this part. `after`: the last of the previous
+        page.
+        """
+        order = (job.c.finished_at, job.c.id)
+        wanted = select(*reversed(order)).where(
+            job.c.tenant_id == tenant_id,
+            job.c.kind == kind,
+            job.c.finished_at.is_not(None),
+            job.c.finished_at <= until,
+            DELETED_AT[part].is_(None),
+        )
+        if after is not None:
+            wanted = wanted.where(
+                tuple_(*order)
+                > tuple_(bindparam(None, after.finished_at, type_=job.c.finished_at.type), after.id)
+            )
+        rows = self._connection.execute(wanted.order_by(*order).limit(limit))
+        return [EndedJob(row.id, row.finished_at) for row in rows]
+
+    def awaited(self, job_ids: Collection[str], delivered_since: datetime) -> set[str]:
+        """Those of these jobs whose event is still owed to a receiver, or came to it since then: it asks for
+        the job after that.
+        """
+        rows = self._connection.execute(
+            select(delivery.c.job_id).where(
+                delivery.c.job_id.in_(job_ids),
+                (delivery.c.state == DeliveryState.PENDING) | (delivery.c.delivered_at > delivered_since),
+            )
+        )
+        return set(rows.scalars())
+
+    def undecided(self, job_ids: Collection[str]) -> set[str]:
+        """Those of these jobs that have a dead letter which may still be replayed."""
+        rows = self._connection.execute(
+            select(dead_row.c.job_id).where(
+                dead_row.c.job_id.in_(job_ids), dead_row.c.state == DeadLetterState.DEAD
+            )
+        )
+        return set(rows.scalars())

@@ -1,0 +1,54 @@
+"""Statements that change an unfinished job on its owner's behalf.
+
+False: it was stopping, finalizing or over.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, update
+
+from nightshift.jobs import JobKind, JobSpec
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.store import tables
+from nightshift.store.jobs.jobs import RUNNABLE_STATES
+
+job = tables.job
+
+
+class Controls:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def prioritise(self, tenant_id: str, job_id: str, priority: PriorityClass) -> bool:
+        """The class of what is claimed from now on."""
+        return self._update(tenant_id, job_id, priority=priority, priority_rank=priority.rank)
+
+    def replace_spec(self, tenant_id: str, job_id: str, spec: JobSpec) -> bool:
+        """Only its metadata may differ, and the caller has locked the job."""
+        return self._update(tenant_id, job_id, spec=spec.to_json())
+
+    def pause(self, tenant_id: str, job_id: str, now: datetime) -> bool:
+        """Let no shard of a bulk job be claimed. False also of an online job, and of one that is paused."""
+        guards = (job.c.kind == JobKind.BULK, job.c.paused_at.is_(None))
+        return self._update(tenant_id, job_id, *guards, paused_at=now)
+
+    def resume(self, tenant_id: str, job_id: str) -> bool:
+        """False also of a job that is not paused."""
+        return self._update(tenant_id, job_id, job.c.paused_at.is_not(None), paused_at=None)
+
+    def _update(self, tenant_id: str, job_id: str, *guards: ColumnElement[bool], **values: Any) -> bool:
+        return (
+            self._connection.execute(
+                update(job)
+                .where(
+                    job.c.id == job_id,
+                    job.c.tenant_id == tenant_id,
+                    job.c.state.in_(RUNNABLE_STATES),
+                    job.c.stop_reason.is_(None),
+                    *guards,
+                )
+                .values(**values)
+            ).rowcount
+            == 1
+        )

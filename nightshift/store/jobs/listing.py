@@ -1,0 +1,114 @@
+"""The statement for a page of a tenant's jobs, newest first, in the order of an index.
+
+Each filter by itself reads an index in the page's order, so a page costs the same however many jobs there
+are. Of several, one is read by its index and the others are compared.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BindParameter,
+    Column,
+    ColumnElement,
+    Select,
+    String,
+    bindparam,
+    select,
+    tuple_,
+    union_all,
+)
+
+from nightshift.jobs import Face, Job, JobKind, JobState
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.store import tables
+from nightshift.store.databases.planner_hints import unindexed
+from nightshift.store.jobs.columns import JOB_WITHOUT_TEMPLATE
+
+job = tables.job
+
+_ORDER = (job.c.created_at, job.c.id)
+_NEWEST_FIRST = tuple(column.desc() for column in _ORDER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFilters:
+    """Which jobs. None, or no state: any."""
+
+    kind: JobKind | None = None
+    face: Face | None = None
+    states: tuple[JobState, ...] = ()  # any of these
+    priority: PriorityClass | None = None
+    model: str | None = None
+    name: str | None = None
+    created_from: datetime | None = None  # inclusive
+    created_before: datetime | None = None  # exclusive
+
+
+def listing(tenant_id: str, limit: int, after: Job | None, filters: JobFilters) -> Select[tuple[Any, ...]]:
+    """A page of the tenant's jobs after this one, without their templates."""
+    guards = [
+        job.c.tenant_id == tenant_id,
+        job.c.deleted_at.is_(None),
+        *_equal(filters),
+        *_period(filters, after),
+    ]
+    states = tuple(dict.fromkeys(filters.states))
+    wanted = select(*JOB_WITHOUT_TEMPLATE)
+    if filters.name is None and len(states) > 1:
+        # The index is in the page's order within a state: each one's page, and of those the newest.
+        found = union_all(*(_page_of(state, guards, limit) for state in states)).subquery()
+        wanted = wanted.join(found, found.c.id == job.c.id)
+    elif states:
+        state = job.c.state if filters.name is None else unindexed(job.c.state)
+        wanted = wanted.where(*guards, state.in_(states) if len(states) > 1 else state == states[0])
+    else:
+        wanted = wanted.where(*guards)
+    return wanted.order_by(*_NEWEST_FIRST).limit(limit)
+
+
+def position(order: Sequence[Column[Any]], values: Sequence[Any]) -> ColumnElement[Any]:
+    """A row's place in an order, with the columns' types: a bare tuple binds times as text."""
+    bound = zip(order, values, strict=True)
+    return tuple_(*(bindparam(None, value, type_=column.type) for column, value in bound))
+
+
+def _equal(filters: JobFilters) -> list[ColumnElement[bool]]:
+    """With a name by its index alone: it has the fewest jobs."""
+    if filters.name is not None:
+        return [
+            job.c.name == filters.name,
+            *(unindexed(column) == value for column, value in _others(filters)),
+        ]
+    return [column == value for column, value in _others(filters)]
+
+
+def _others(filters: JobFilters) -> list[tuple[Column[Any], str | BindParameter[str]]]:
+    asked = (
+        (job.c.kind, _literal(filters.kind)),
+        (job.c.face, _literal(filters.face)),
+        (job.c.priority, filters.priority),
+        (job.c.model, filters.model),
+    )
+    return [(column, value) for column, value in asked if value is not None]
+
+
+def _literal(value: JobKind | Face | None) -> BindParameter[str] | None:
+    """Written into the statement: only so is the index of batches found to have all that is wanted."""
+    return None if value is None else bindparam(None, value.value, type_=String(), literal_execute=True)
+
+
+def _period(filters: JobFilters, after: Job | None) -> list[ColumnElement[bool]]:
+    """With one end, which an index can begin at: that of the period, or the previous page's."""
+    first, end = filters.created_from, filters.created_before
+    bounds = [] if first is None else [job.c.created_at >= first]
+    if after is not None and (end is None or after.created_at < end):
+        return [*bounds, tuple_(*_ORDER) < position(_ORDER, (after.created_at, after.id))]
+    return bounds if end is None else [*bounds, job.c.created_at < end]
+
+
+def _page_of(state: JobState, guards: Sequence[ColumnElement[bool]], limit: int) -> Select[tuple[Any]]:
+    page = select(job.c.id).where(*guards, job.c.state == state).order_by(*_NEWEST_FIRST).limit(limit)
+    return select(page.subquery().c.id)

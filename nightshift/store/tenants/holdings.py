@@ -1,0 +1,182 @@
+"""Statements about what tenants hold: counters that change in the transaction of what they count.
+
+A tenant has several rows, whose sums count: its transactions seldom wait for each other. One that may be
+refused writes the first row and then reads the sums: such transactions of a tenant take turns, and together
+cannot exceed a quota.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, case, func, literal, or_, select, union_all
+from sqlalchemy.dialects import postgresql, sqlite
+
+from nightshift.jobs import JobKind, JobState
+from nightshift.store import tables
+from nightshift.tenants.holdings import HOLDING_NAMES, Holding
+from nightshift.tenants.quotas import Quotas
+
+holding = tables.holding
+file = tables.file
+job = tables.job
+tenant = tables.tenant
+upload_part = tables.upload_part
+
+SLOTS: Final = 8  # rows of a tenant in PostgreSQL; SQLite's writers take turns anyway
+_FIRST: Final = 0
+
+_UNFINISHED: Final = tuple(state for state in JobState if not state.is_terminal)
+_IS_BULK: Final = job.c.kind == JobKind.BULK
+_ROWS_LEFT: Final = (
+    func.coalesce(job.c.rows_total, job.c.rows_estimated, 0) - job.c.rows_succeeded - job.c.rows_failed
+)
+_HELD_BY_JOB: Final[list[ColumnElement[Any]]] = [  # as `held_by` says
+    case((_IS_BULK, 0), else_=1),
+    case((_IS_BULK, 1), else_=0),
+    case((_IS_BULK, _ROWS_LEFT), else_=0),
+    job.c.tokens_queued,
+]
+
+_SUMS: Final = [func.coalesce(func.sum(holding.c[name]), literal(0)).label(name) for name in HOLDING_NAMES]
+
+
+_OF_EACH: Final = (
+    select(holding.c.tenant_id, *(func.sum(holding.c[name]).label(name) for name in HOLDING_NAMES))
+    .group_by(holding.c.tenant_id)
+    .subquery()
+)
+_IS_OWN: Final = _OF_EACH.c.tenant_id == bindparam("tenant")
+
+
+def _total(name: str, *which: ColumnElement[bool]) -> ColumnElement[Any]:
+    total = func.sum(_OF_EACH.c[name])
+    return func.coalesce(total.filter(*which) if which else total, literal(0))
+
+
+_QUEUE: Final = select(  # built once: a request waits while SQLAlchemy builds it
+    *(_total(name, _IS_OWN).label(name) for name in HOLDING_NAMES),
+    _total("online_requests").label("online_total"),
+    func.count().filter(_OF_EACH.c.online_requests > 0).label("online_tenants"),
+    _total("bulk_rows").label("rows_total"),
+    func.count().filter(_OF_EACH.c.bulk_jobs > 0).label("bulk_tenants"),
+    select(tenant.c.quotas).where(tenant.c.id == bindparam("tenant")).scalar_subquery().label("quotas"),
+)
+
+
+def _adding(new: postgresql.Insert | sqlite.Insert) -> postgresql.Insert | sqlite.Insert:
+    sums = {name: holding.c[name] + new.excluded[name] for name in HOLDING_NAMES}
+    return new.on_conflict_do_update(index_elements=["tenant_id", "slot"], set_=sums)
+
+
+_ADD: Final = {
+    "postgresql": _adding(postgresql.insert(holding)),
+    "sqlite": _adding(sqlite.insert(holding)),
+}
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What waits, for the admission of more."""
+
+    own: Holding  # the tenant's
+    quotas: Quotas  # the tenant's own
+    online_total: int  # all tenants' unanswered requests
+    online_tenants: int  # with any
+    rows_total: int  # all tenants' rows of bulk jobs
+    bulk_tenants: int  # with an unfinished bulk job
+
+
+class Holdings:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._added: dict[str, Holding] = {}
+        self._checks: dict[str, Callable[[Holding], None]] = {}
+        self._queues: dict[str, Queue] = {}  # as read
+
+    def add(self, of_tenant: str, change: Holding) -> None:
+        """Count a change that this transaction makes. Written at its end (`write`)."""
+        self._added[of_tenant] = self._added.get(of_tenant, Holding()) + change
+
+    def check_at_end(self, of_tenant: str, check: Callable[[Holding], None]) -> None:
+        """Let `check` see what the tenant then holds; if it raises, the transaction is rolled back."""
+        self._checks[of_tenant] = check
+
+    def take_turn(self, of_tenant: str) -> None:
+        """Wait for the tenant's other transactions that do so or are checked at their end. What this one then
+        counts, theirs included, stays until it ends. The caller holds no other lock.
+        """
+        self._upsert(of_tenant, _FIRST, Holding())
+
+    def write(self) -> None:
+        """Write what was added: after all else, and in one order, so that transactions which count for the
+        same tenants wait for each other shortly and never in a circle.
+        """
+        for name in sorted(name for name, change in self._added.items() if change):
+            self._upsert(name, _FIRST if name in self._checks else self._any_slot(), self._added[name])
+        for name, check in self._checks.items():
+            check(self.of(name))
+        self._added.clear()
+        self._checks.clear()
+
+    def of(self, tenant_id: str) -> Holding:
+        """Without what this transaction has not written yet."""
+        return _to_holding(
+            self._connection.execute(select(*_SUMS).where(holding.c.tenant_id == tenant_id)).one()
+        )
+
+    def queue(self, tenant_id: str) -> Queue:
+        """Reads a few rows of each tenant, however much waits. With what this transaction has added, of which
+        no tenant is counted as new.
+        """
+        if tenant_id not in self._queues:
+            self._queues[tenant_id] = self._read_queue(tenant_id)
+        read = self._queues[tenant_id]
+        return replace(
+            read,
+            own=read.own + self._added.get(tenant_id, Holding()),
+            online_total=read.online_total + sum(change.online_requests for change in self._added.values()),
+            rows_total=read.rows_total + sum(change.bulk_rows for change in self._added.values()),
+        )
+
+    def _read_queue(self, tenant_id: str) -> Queue:
+        found: Any = self._connection.execute(_QUEUE, {"tenant": tenant_id}).one()
+        return Queue(
+            own=_to_holding(found),
+            quotas=Quotas.of(found.quotas or {}),
+            online_total=int(found.online_total),
+            online_tenants=found.online_tenants,
+            rows_total=int(found.rows_total),
+            bulk_tenants=found.bulk_tenants,
+        )
+
+    def differences(self) -> Mapping[str, Holding]:
+        """What the counters of tenants lack, in one statement and so at one instant: adding it is right
+        whatever is counted meanwhile.
+        """
+        none = [literal(0)] * 4
+        files = select(file.c.tenant_id, literal(1), file.c.size_bytes, *none)
+        parts = select(upload_part.c.tenant_id, literal(0), upload_part.c.size_bytes, *none)
+        jobs = select(job.c.tenant_id, literal(0), literal(0), *_HELD_BY_JOB).where(
+            job.c.state.in_(_UNFINISHED)
+        )
+        counters = select(holding.c.tenant_id, *(-holding.c[name] for name in HOLDING_NAMES))
+        every = union_all(files, parts, jobs, counters).subquery()
+        of_tenant, *amounts = every.c
+        sums = [func.sum(amount).label(name) for name, amount in zip(HOLDING_NAMES, amounts, strict=True)]
+        differ: list[ColumnElement[bool]] = [total != 0 for total in sums]
+        found = select(of_tenant.label("tenant_id"), *sums).group_by(of_tenant).having(or_(*differ))
+        return {row.tenant_id: _to_holding(row) for row in self._connection.execute(found)}
+
+    def _any_slot(self) -> int:
+        return random.randrange(SLOTS) if self._connection.dialect.name == "postgresql" else _FIRST
+
+    def _upsert(self, tenant_id: str, slot: int, change: Holding) -> None:
+        amounts = {name: getattr(change, name) for name in HOLDING_NAMES}
+        statement = _ADD[self._connection.dialect.name]
+        self._connection.execute(statement, {"tenant_id": tenant_id, "slot": slot, **amounts})
+
+
+def _to_holding(row: Row[Any]) -> Holding:
+    return Holding(**{name: int(getattr(row, name)) for name in HOLDING_NAMES})

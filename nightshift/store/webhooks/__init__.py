@@ -1,0 +1,1 @@
+"""Statements about webhook endpoints and what is owed to receivers."""

@@ -1,0 +1,188 @@
+"""Delete what has had its time: ended jobs, and before them the bodies of online ones, the results of bulk
+ones, events and deliveries.
+
+Online jobs have few rows each and go at once, many in a transaction. What bulk jobs have may be millions of
+rows and objects: it becomes unreachable and is recorded as deleted, and the duty `deletion` does the rest.
+Tenants take turns, a batch each. Only the database is asked, so an object store that is away changes nothing;
+a round that was killed is begun again, and finds less.
+
+A job stays for as long as an event of it is owed to a receiver, and then for its time again: the receiver
+asks for the job. A request that is a dead letter stays until it is decided about, or for the time of a bulk
+job.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
+
+from nightshift.jobs import JobKind
+from nightshift.jobs.deletion import JobPart
+from nightshift.processes import failpoints
+from nightshift.settings import RetentionSettings
+from nightshift.store import Store, Transaction
+from nightshift.store.jobs.ageing import EndedJob
+from scheduler.runtime.duty import Every, MayContinue, Result, check, take_turns
+
+Work = Callable[[Transaction, Sequence[str], datetime], int]  # on locked jobs; returns how many it changed
+
+
+@dataclass(frozen=True)
+class AgeingConfig:
+    stays: RetentionSettings = field(default_factory=RetentionSettings)
+    interval_s: float = 5.0  # between passes; a round is begun only …
+    round_interval_s: float = 300.0  # … after this: what has had its time stays so much longer at most
+    jobs_per_step_max: int = 200  # of one transaction: writers wait for it
+    steps_per_pass_max: int = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aged(Result):
+    """What was deleted, or recorded as such."""
+
+    online_jobs: int = 0
+    bodies: int = 0  # of online jobs that stay
+    bulk_jobs: int = 0
+    results: int = 0  # of bulk jobs that stay
+    events: int = 0  # of so many jobs that stay
+    deliveries: int = 0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How long a part of the jobs of one kind stays."""
+
+    name: str  # a field of `Aged`
+    kind: JobKind
+    part: JobPart
+    stays_s: float  # after the job's end
+    work: Work
+
+
+class Ageing:
+    name = "ageing"
+
+    def __init__(
+        self,
+        store: Store,
+        config: AgeingConfig = AgeingConfig(),
+        may_continue: MayContinue = lambda: True,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self.interval_s = config.interval_s
+        self._may_continue = may_continue
+        self._pause = pause
+        self._begins = Every(config.round_interval_s)
+        self._rules = rules(config.stays)
+        self._round: deque[Iterator[Counter[str]]] = deque()  # a tenant each
+
+    def run_once(self, now: datetime) -> Aged:
+        """Some steps of a round over all tenants, if one is due."""
+        if not self._round and self._begins.is_due(now):
+            with self._store.snapshot() as tx:
+                tenants = tx.ageing.tenants()
+            self._round.extend(self._of_tenant(tenant_id, now) for tenant_id in tenants)
+        done: Counter[str] = Counter()
+        turns = take_turns(self._round, self._may_continue, self._pause)
+        try:
+            for step in islice(turns, self._config.steps_per_pass_max):
+                done += step
+        except BaseException:
+            self._round.clear()
+            self._begins = Every(self._config.round_interval_s)  # at once
+            raise
+        return Aged(has_more=bool(self._round), **done)
+
+    def _of_tenant(self, tenant_id: str, now: datetime) -> Iterator[Counter[str]]:
+        for rule in self._rules:
+            yield from self._by(rule, tenant_id, now)
+        yield from self._deliveries(tenant_id, now)
+
+    def _by(self, rule: Rule, tenant_id: str, now: datetime) -> Iterator[Counter[str]]:
+        until = now - timedelta(seconds=rule.stays_s)
+        last: EndedJob | None = None
+        limit = self._config.jobs_per_step_max
+        while True:
+            check(self._may_continue)
+            with self._store.snapshot() as tx:
+                page = tx.ageing.ended(tenant_id, rule.kind, rule.part, until, limit=limit, after=last)
+                kept = self._kept(tx, page, until, now)
+            ids = [found.id for found in page if found.id not in kept]
+            if ids:
+                delete = partial(_apply, rule=rule, job_ids=ids, now=now)
+                done = self._store.run(delete, durable=False)
+                failpoints.hit("scheduler.aged")
+                yield Counter({rule.name: done})
+            if len(page) < limit:
+                return
+            last = page[-1]
+
+    def _kept(self, tx: Transaction, page: Sequence[EndedJob], until: datetime, now: datetime) -> set[str]:
+        """Those of which a receiver is owed an event, or a dead letter is undecided."""
+        ids = [found.id for found in page]
+        if not ids:
+            return set()
+        oldest = now - timedelta(seconds=self._config.stays.bulk_job_retention_s)
+        young = {found.id for found in page if found.finished_at > oldest}
+        return tx.ageing.awaited(ids, until) | (tx.ageing.undecided(ids) & young)
+
+    def _deliveries(self, tenant_id: str, now: datetime) -> Iterator[Counter[str]]:
+        until = now - timedelta(seconds=self._config.stays.delivery_retention_s)
+        limit = self._config.jobs_per_step_max
+        while done := self._store.run(
+            lambda tx: tx.deletions.delete_ended_deliveries(tenant_id, until, limit), durable=False
+        ):
+            yield Counter(deliveries=done)
+
+
+def rules(stays: RetentionSettings) -> Sequence[Rule]:
+    """Whole jobs first: what goes with a job needs no step of its own. Pure."""
+    online, bulk = JobKind.ONLINE, JobKind.BULK
+    online_job_s, bulk_job_s = stays.online_job_retention_s, stays.bulk_job_retention_s
+    event_s = stays.event_retention_s
+    found = [
+        Rule("online_jobs", online, JobPart.JOB, online_job_s, _delete_online),
+        Rule("bodies", online, JobPart.RESULTS, stays.online_body_retention_s, _delete_bodies),
+        Rule("events", online, JobPart.EVENTS, event_s, _delete_events),
+        Rule("bulk_jobs", bulk, JobPart.JOB, bulk_job_s, _record(JobPart.JOB)),
+        Rule("results", bulk, JobPart.RESULTS, stays.result_retention_s, _record(JobPart.RESULTS)),
+        Rule("events", bulk, JobPart.EVENTS, event_s, _record(JobPart.EVENTS)),
+    ]
+    whole_s = {online: online_job_s, bulk: bulk_job_s}
+    return [each for each in found if each.part is JobPart.JOB or each.stays_s < whole_s[each.kind]]
+
+
+def _apply(tx: Transaction, rule: Rule, job_ids: Sequence[str], now: datetime) -> int:
+    """Locked first: nothing new of them is recorded meanwhile."""
+    locked = tx.deletions.lock_ended(job_ids)
+    return rule.work(tx, locked, now) if locked else 0
+
+
+def _delete_online(tx: Transaction, job_ids: Sequence[str], now: datetime) -> int:
+    return tx.deletions.delete_online(job_ids)
+
+
+def _delete_bodies(tx: Transaction, job_ids: Sequence[str], now: datetime) -> int:
+    tx.deletions.delete_bodies(job_ids)
+    return len(tx.deletions.mark(job_ids, JobPart.RESULTS, now))
+
+
+def _delete_events(tx: Transaction, job_ids: Sequence[str], now: datetime) -> int:
+    tx.deletions.delete_events_but_last(job_ids)
+    return len(tx.deletions.mark(job_ids, JobPart.EVENTS, now))
+
+
+def _record(part: JobPart) -> Work:
+    """Unreachable from the commit on; the duty `deletion` deletes rows and bytes."""
+
+    def record(tx: Transaction, job_ids: Sequence[str], now: datetime) -> int:
+        marked = tx.deletions.mark(job_ids, part, now)
+        tx.deletions.record(marked, part, now)
+        return len(marked)
+
+    return record

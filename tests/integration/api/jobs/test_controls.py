@@ -1,0 +1,93 @@
+"""Changing a job under way over HTTP: who may, what is answered, and when it is too late."""
+
+import httpx
+import pytest
+
+from nightshift.jobs import Counts, JobState
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle import transitions
+from nightshift.store import Store
+from nightshift.tenants.tenant import Tenant
+
+
+@pytest.fixture
+def job_id(http: httpx.Client, bulk: dict[str, object]) -> str:
+    """A job whose input has not been read."""
+    return str(http.post("/v1/jobs", json=bulk).json()["id"])
+
+
+def end(store: Store, job_id: str) -> None:
+    with store.transaction() as tx:
+        transitions.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, tx.now(), counts=Counts(0))
+
+
+def test_priority_and_metadata_are_changed_before_the_end(http: httpx.Client, job_id: str) -> None:
+    first = http.patch(f"/v1/jobs/{job_id}", json={"priority": "background", "metadata": {"a": "b"}})
+    second = http.patch(f"/v1/jobs/{job_id}", json={"metadata": None})
+
+    assert first.status_code == second.status_code == 200
+    assert (first.json()["priority"], first.json()["metadata"]) == ("background", {"a": "b"})
+    assert (second.json()["priority"], second.json()["metadata"]) == ("background", None)
+    assert http.get(f"/v1/jobs/{job_id}").json() == second.json()
+
+
+def test_no_job_is_changed_to_a_better_class_than_its_tenant_may_have(
+    store: Store, http: httpx.Client, bulk: dict[str, object]
+) -> None:
+    with store.transaction() as tx:
+        limited = Tenant(
+            id="default", description="", created_at=tx.now(), priority_ceiling=PriorityClass.BACKGROUND
+        )
+        tx.tenants.insert(limited)
+    job_id = http.post("/v1/jobs", json=bulk).json()["id"]
+
+    changed = http.patch(f"/v1/jobs/{job_id}", json={"priority": "interactive"})
+
+    assert changed.json()["priority"] == "background"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({"priority": "now"}, "priority"), ({"metadata": {"a": 1}}, "metadata.a"), ({"name": "n"}, "name")],
+)
+def test_what_cannot_be_changed_is_named(http: httpx.Client, job_id: str, body: object, param: str) -> None:
+    refused = http.patch(f"/v1/jobs/{job_id}", json=body)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == param
+
+
+def test_a_job_is_paused_and_resumed_and_a_repeat_changes_nothing(http: httpx.Client, job_id: str) -> None:
+    pauses = [http.post(f"/v1/jobs/{job_id}/pause") for _ in range(2)]
+    resumes = [http.post(f"/v1/jobs/{job_id}/resume") for _ in range(2)]
+
+    assert [answer.status_code for answer in (*pauses, *resumes)] == [200] * 4
+    assert pauses[0].json()["paused_at"] is not None
+    assert pauses[1].json() == pauses[0].json()
+    assert (pauses[0].json()["status"], pauses[0].json()["queue_position"]) == ("queued", None)
+    assert resumes[1].json() == resumes[0].json()
+    assert (resumes[0].json()["paused_at"], resumes[0].json()["queue_position"]) == (None, 1)
+
+
+def test_a_paused_job_is_cancelled_like_any_other(http: httpx.Client, job_id: str) -> None:
+    http.post(f"/v1/jobs/{job_id}/pause")
+
+    cancelled = http.post(f"/v1/jobs/{job_id}/cancel").json()
+
+    assert (cancelled["stop_reason"], cancelled["paused_at"]) == ("cancelled", None)
+    assert http.post(f"/v1/jobs/{job_id}/resume").status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("method", "route", "body"),
+    [("PATCH", "", {"priority": "background"}), ("POST", "/pause", None), ("POST", "/resume", None)],
+)
+def test_a_job_that_has_ended_is_not_changed(
+    http: httpx.Client, job_id: str, store: Store, method: str, route: str, body: object
+) -> None:
+    end(store, job_id)
+    late = http.request(method, f"/v1/jobs/{job_id}{route}", json=body)
+
+    assert late.status_code == 409
+    assert late.headers["x-should-retry"] == "false"
+    assert "status 'failed'" in late.json()["error"]["message"]

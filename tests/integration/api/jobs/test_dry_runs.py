@@ -1,0 +1,233 @@
+"""A dry run answers with what a submission would do, and writes nothing."""
+
+import gzip
+import json
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import func, select
+
+from api.services import AppSettings
+from nightshift.settings import QuotaSettings
+from nightshift.store import Store, tables
+from nightshift.tenants.keys import Scope
+from tests.integration.api.asking import CHAT, online
+from tests.integration.api.conftest import KeyMaker, batch_lines
+from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+
+DRY = {"dry_run": "true"}
+TEMPLATE = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "Sum up: {{text}}"}]}
+
+
+def asked(allowed: Path, name: str = "in/", **fields: object) -> dict[str, object]:
+    (allowed / "in").mkdir(parents=True, exist_ok=True)
+    source = (allowed / name).as_uri() + ("/" if name.endswith("/") else "")
+    output = (allowed / "out").as_uri() + "/"
+    return {"endpoint": CHAT, "input": source, "output": output, "template": TEMPLATE} | fields
+
+
+@pytest.fixture
+def allowed(tmp_path: Path) -> Path:
+    (tmp_path / "allowed" / "in").mkdir(parents=True)
+    return tmp_path / "allowed"
+
+
+def everything(store: Store) -> dict[str, int]:
+    """How many rows each table has."""
+    with store.database.read() as connection:
+        return {
+            table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for table in tables.metadata.sorted_tables
+        }
+
+
+def write_each_format(folder: Path) -> None:
+    rows = [{"id": f"doc-{number}", "text": f"text {number}"} for number in range(5)]
+    lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    (folder / "a.jsonl").write_bytes(lines)
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(lines))
+    (folder / "c.csv").write_text("id,text\n" + "".join(f"{row['id']},{row['text']}\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), folder / "d.parquet")
+
+
+def test_it_describes_the_input_and_the_first_requests_and_writes_nothing(
+    http: httpx.Client, store: Store, allowed: Path, worker: FakeWorker
+) -> None:
+    write_each_format(allowed / "in")
+    before, files_before = everything(store), sorted(allowed.rglob("*"))
+    headers = {"idempotency-key": "one"}
+    answer = http.post("/v1/jobs", params=DRY, json=asked(allowed, id_column="id"), headers=headers)
+
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert (found["object"], found["would_be_accepted"], found["problems"]) == ("job.dry_run", True, [])
+    assert (found["model"], found["priority"], found["kind"]) == (CHAT_MODEL, "standard", "bulk")
+    assert (found["input"]["objects"], found["input"]["is_whole"]) == (4, True)
+    sizes = [path.stat().st_size for path in (allowed / "in").iterdir()]
+    assert found["input"]["size_bytes"] == sum(sizes)
+    assert found["rows_checked"] == 20
+    assert [each["custom_id"] for each in found["requests"]] == ["doc-0", "doc-1", "doc-2"]
+    assert found["requests"][0]["body"]["messages"] == [{"role": "user", "content": "Sum up: text 0"}]
+    assert everything(store) == before
+    assert sorted(allowed.rglob("*")) == files_before
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "c.csv", "d.parquet"])
+def test_every_format_is_read_as_a_worker_reads_it(
+    http: httpx.Client, allowed: Path, worker: FakeWorker, name: str
+) -> None:
+    write_each_format(allowed / "in")
+    found = http.post("/v1/jobs", params=DRY, json=asked(allowed, f"in/{name}")).json()
+
+    assert found["rows_checked"] == 5
+    assert found["requests"][2]["body"]["messages"][0]["content"] == "Sum up: text 2"
+
+
+def test_problems_name_the_object_and_the_row(http: httpx.Client, allowed: Path, worker: FakeWorker) -> None:
+    good, no_column = b'{"text": "a"}\n', b'{"other": "a"}\n'
+    (allowed / "in" / "one.jsonl").write_bytes(good + no_column + b"{\n" + good)
+    found = http.post("/v1/jobs", params=DRY, json=asked(allowed)).json()
+
+    named = [(each["code"], each["row"]) for each in found["problems"]]
+    assert named == [("missing_column", 2), ("invalid_json_line", 3)]
+    assert {each["object"] for each in found["problems"]} == {(allowed / "in" / "one.jsonl").as_uri()}
+    assert (found["rows_checked"], found["rows_with_problems"]) == (4, 2)
+    assert found["would_be_accepted"]
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [[b""] * 1_001 + [b'{"text": "a"}\n'], [b"\n" * 40_000_000 + b'{"text": "a"}\n']],
+    ids=["objects", "lines"],
+)
+def test_an_input_that_begins_empty_and_is_too_long_to_be_read_is_not_called_empty(
+    http: httpx.Client, allowed: Path, worker: FakeWorker, contents: list[bytes]
+) -> None:
+    for number, content in enumerate(contents):
+        (allowed / "in" / f"{number:04}.jsonl").write_bytes(content)
+    found = http.post("/v1/jobs", params=DRY, json=asked(allowed)).json()
+
+    assert found["input"] is not None
+    assert (found["rows_checked"], found["problems"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "fields", "code"),
+    [
+        (b"", {}, "empty_input"),
+        (b"\n\n", {}, "empty_input"),
+        (None, {}, "object_not_found"),
+        (b'{"body": {}}\n', {"template": None}, "missing_required_parameter"),
+        (batch_lines(2, "other"), {"template": None}, "model_not_found"),
+    ],
+)
+def test_what_planning_would_refuse_is_a_problem_of_the_job(
+    http: httpx.Client,
+    allowed: Path,
+    worker: FakeWorker,
+    content: bytes | None,
+    fields: dict[str, object],
+    code: str,
+) -> None:
+    if content is not None:
+        (allowed / "in" / "one.jsonl").write_bytes(content)
+    found = http.post("/v1/jobs", params=DRY, json=asked(allowed, **fields)).json()
+
+    assert [each["code"] for each in found["problems"] if each["row"] is None] == [code]
+
+
+def test_an_uploaded_file_is_looked_at(http: httpx.Client, allowed: Path, worker: FakeWorker) -> None:
+    files = {"file": ("rows.jsonl", batch_lines(3)), "purpose": (None, "batch")}
+    file_id = http.post("/v1/files", files=files).json()["id"]
+    body = asked(allowed, template=None) | {"input": file_id}
+    found = http.post("/v1/jobs", params=DRY, json=body).json()
+
+    assert (found["rows_checked"], found["problems"], found["model"]) == (3, [], CHAT_MODEL)
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"webhook": {"url": "http://127.0.0.1/"}}, "webhook.url"),
+        ({"completion_window": "soon"}, "completion_window"),
+        ({"input": "file:///etc/passwd"}, "input"),
+        ({"output": "file:///etc/"}, "output"),
+        ({"input": "file-unknown"}, "input"),
+        ({"template": {"model": "nobody's"}}, "model"),
+    ],
+)
+def test_what_a_submission_refuses_is_refused_with_the_same_error(
+    http: httpx.Client, allowed: Path, worker: FakeWorker, change: dict[str, object], param: str
+) -> None:
+    body = asked(allowed) | change
+    dry, wet = http.post("/v1/jobs", params=DRY, json=body), http.post("/v1/jobs", json=body)
+
+    assert (dry.status_code, dry.json()) == (wet.status_code, wet.json())
+    assert dry.is_client_error
+    assert dry.json()["error"]["param"] == param
+
+
+def test_an_online_request_is_checked_and_not_run(
+    http: httpx.Client, store: Store, worker: FakeWorker
+) -> None:
+    before = everything(store)
+    found = http.post("/v1/jobs", params=DRY, json=online()).json()
+
+    assert (found["kind"], found["priority"], found["input"]) == ("online", "interactive", None)
+    assert found["would_be_accepted"]
+    assert everything(store) == before
+
+
+def test_it_names_the_job_that_the_same_key_made(
+    http: httpx.Client, allowed: Path, worker: FakeWorker
+) -> None:
+    headers = {"idempotency-key": "one"}
+    made = http.post("/v1/jobs", json=asked(allowed), headers=headers).json()
+    found = http.post("/v1/jobs", params=DRY, json=asked(allowed), headers=headers)
+    other = http.post("/v1/jobs", params=DRY, json=asked(allowed, priority="background"), headers=headers)
+
+    assert found.json()["existing_job_id"] == made["id"]
+    assert other.status_code == 422
+
+
+def test_a_key_that_may_not_read_gets_no_rows(base_url: str, make_key: KeyMaker, allowed: Path) -> None:
+    headers = {"authorization": f"Bearer {make_key(scopes=frozenset({Scope.SUBMIT}))}"}
+    answer = httpx.post(f"{base_url}/v1/jobs", params=DRY, json=asked(allowed), headers=headers)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "missing_scope")
+
+
+def test_long_requests_are_shown_in_part(http: httpx.Client, allowed: Path, worker: FakeWorker) -> None:
+    (allowed / "in" / "one.jsonl").write_text(json.dumps({"text": "x" * 1_000_000}) + "\n")
+    answer = http.post("/v1/jobs", params=DRY, json=asked(allowed))
+    (shown,) = answer.json()["requests"]
+
+    assert shown["body"] is None
+    assert shown["body_start"].startswith('{"model"')
+    assert shown["body_bytes"] > 1_000_000
+    assert len(answer.content) < 20_000
+
+
+class TestQuotas:
+    @pytest.fixture
+    def settings(self, settings: AppSettings) -> AppSettings:
+        quotas = QuotaSettings(
+            quota_queued_rows=3, quota_requests_per_minute=1000, quota_tokens_per_minute=50
+        )
+        return AppSettings(
+            settings.data, settings.queue, settings.locations, settings.api, settings.submission, quotas
+        )
+
+    def test_they_are_shown_and_nothing_is_taken_of_them(
+        self, http: httpx.Client, allowed: Path, worker: FakeWorker
+    ) -> None:
+        write_each_format(allowed / "in")
+        job = http.post("/v1/jobs", params=DRY, json=asked(allowed, "in/d.parquet")).json()
+        tokens = [http.post("/v1/jobs", params=DRY, json=online()) for _ in range(4)]
+
+        assert job["limits"]["queued_rows"] == {"limit": 3, "used": 0, "needed": 5}
+        assert [each["code"] for each in job["problems"]] == ["insufficient_quota"]
+        assert [each.status_code for each in tokens] == [200] * 4

@@ -1,0 +1,118 @@
+"""POST /v1/jobs/{id}/retry: what the new job is, and when there is nothing to retry."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from nightshift.jobs import Counts, JobState
+from nightshift.lifecycle import transitions
+from nightshift.store import Store, Transaction
+from nightshift.testing import a_shard
+from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+
+Bulk = dict[str, object]
+
+
+def plan(tx: Transaction, job_id: str) -> None:
+    assert transitions.plan(tx, tx.jobs.fetch(job_id), CHAT_MODEL, [a_shard()], tx.now())
+
+
+def end(tx: Transaction, job_id: str, failed: int = 2) -> None:
+    counts = Counts(5, 5 - failed, failed)
+    assert transitions.finish(tx, tx.jobs.fetch(job_id), JobState.CANCELLED, tx.now(), counts=counts)
+
+
+@pytest.fixture
+def ended(http: httpx.Client, bulk: Bulk, store: Store, worker: FakeWorker) -> str:
+    """A job two of whose rows failed. The worker makes its model known."""
+    wishes = {"priority": "background", "metadata": {"a": "b"}, "name": "nightly", "date": "2026-11-23"}
+    job_id = str(http.post("/v1/jobs", json=bulk | wishes).json()["id"])
+    with store.transaction() as tx:
+        plan(tx, job_id)
+        end(tx, job_id)
+    return job_id
+
+
+def test_a_retry_is_a_new_job_with_the_settings_of_the_old_one(
+    http: httpx.Client, ended: str, bulk: Bulk
+) -> None:
+    accepted = http.post(f"/v1/jobs/{ended}/retry")
+
+    assert accepted.status_code == 202
+    assert accepted.json()["retry_of"] == ended
+    new = http.get(f"/v1/jobs/{accepted.json()['id']}").json()
+    assert (new["retry_of"], new["priority"], new["metadata"]) == (ended, "background", {"a": "b"})
+    assert new["output"] == f"{bulk['output']}retries/{new['id']}/"
+    assert (new["model"], new["template"], new["name"]) == (CHAT_MODEL, None, None)
+    assert new["input"].startswith("file-")
+    assert http.get(f"/v1/jobs/{ended}").json()["retries"] == [new["id"]]
+
+
+def test_a_retry_has_what_is_asked_for_instead(http: httpx.Client, ended: str, bulk: Bulk) -> None:
+    output = f"{bulk['output']}again/"
+    asked = {"output": output, "priority": "standard", "completion_window": "2h", "max_error_rate": 0.5}
+    new_id = http.post(f"/v1/jobs/{ended}/retry", json=asked).json()["id"]
+
+    new = http.get(f"/v1/jobs/{new_id}").json()
+    assert {name: new[name] for name in asked} == asked
+    assert new["metadata"] == {"a": "b"}
+
+
+def test_two_retries_with_one_key_are_one_job(http: httpx.Client, ended: str) -> None:
+    def asked(key: str, **body: object) -> httpx.Response:
+        return http.post(f"/v1/jobs/{ended}/retry", json=body, headers={"idempotency-key": key})
+
+    first, again, another = asked("a"), asked("a"), asked("b")
+
+    assert first.json() == again.json()
+    assert another.json()["id"] != first.json()["id"]
+    assert asked("a", priority="standard").status_code == 422
+    retries = http.get(f"/v1/jobs/{ended}").json()["retries"]
+    assert sorted(retries) == sorted([first.json()["id"], another.json()["id"]])
+
+
+def running(tx: Transaction, job_id: str) -> None:
+    plan(tx, job_id)
+
+
+def unread(tx: Transaction, job_id: str) -> None:
+    end(tx, job_id)
+
+
+def flawless(tx: Transaction, job_id: str) -> None:
+    plan(tx, job_id)
+    end(tx, job_id, failed=0)
+
+
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [(running, "has not ended"), (unread, "was never read"), (flawless, "rows all succeeded")],
+)
+def test_a_job_without_rows_to_run_again_is_not_retried(
+    http: httpx.Client, bulk: Bulk, store: Store, happens: Callable[[Transaction, str], None], why: str
+) -> None:
+    job_id = http.post("/v1/jobs", json=bulk).json()["id"]
+    with store.transaction() as tx:
+        happens(tx, job_id)
+
+    refused = http.post(f"/v1/jobs/{job_id}/retry")
+
+    assert refused.status_code == 409
+    assert refused.headers["x-should-retry"] == "false"
+    assert why in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"rows": "all"}, "rows"),
+        ({"output": "file:///elsewhere/"}, "output"),
+        ({"completion_window": "soon"}, "completion_window"),
+    ],
+)
+def test_what_a_retry_cannot_have_is_named(http: httpx.Client, ended: str, body: Bulk, param: str) -> None:
+    refused = http.post(f"/v1/jobs/{ended}/retry", json=body)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == param

@@ -1,0 +1,181 @@
+"""Retries: a job over the rows of another that did not succeed, from its plan to its output."""
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import func, select
+
+from nightshift.jobs import Job, JobState, StopReason
+from nightshift.lifecycle import retry, transitions
+from nightshift.store import Store, tables
+from nightshift.testing import FakeClock, a_new_job
+from tests.integration.scheduler.assembly.conftest import (
+    TEXTS,
+    a_batch,
+    a_native_job,
+    assembled,
+    ids,
+    planned,
+    stop,
+)
+from tests.integration.scheduler.scheduling import IDLE_S, Place, echoed, lines_of
+
+
+def retry_of(place: Place, old: Job) -> Job:
+    """A retry is accepted; its input has not been written."""
+    with place.store.transaction() as tx:
+        asked = a_new_job(face=old.face, spec=old.spec)
+        new = retry.as_retry(tx, asked, old, has_own_output=False, has_own_webhook=False)
+        return transitions.submit_bulk(tx, new, tx.now()).job
+
+
+def refused(place: Place, job: Job, clock: FakeClock) -> Job:
+    duty = place.planning()
+    duty.run_once(clock.now)
+    assert duty.wait_until_idle(IDLE_S)
+    return place.job(job)
+
+
+def part_lines(place: Place, folder: str) -> list[dict[str, object]]:
+    parts = sorted((place.bucket / "out" / folder).glob("part-*"))
+    return [line for part in parts for line in lines_of(part.read_bytes())]
+
+
+def test_a_native_jobs_failed_rows_are_run_again_beside_its_output(place: Place, clock: FakeClock) -> None:
+    old = a_native_job(place, clock, [*TEXTS, "bad", "good", "bad"])
+    place.work_off()
+    old = assembled(place, old, clock)
+    before = part_lines(place, "")
+    failed = [line["custom_id"] for line in before if line["outcome"] == "errored"]
+
+    new = planned(place, retry_of(place, old), clock)
+    place.work_off(lambda request: (200, {"again": request.body["messages"][0]["content"]}))
+    ended = assembled(place, new, clock)
+
+    lines = part_lines(place, f"retries/{new.id}")
+    assert (ended.state, ended.retry_of, ended.counts.total, ended.counts.failed) == (
+        "succeeded",
+        old.id,
+        2,
+        0,
+    )
+    assert [line["custom_id"] for line in lines] == failed
+    assert all(line["response"]["body"] == {"again": "bad"} for line in lines)
+    assert part_lines(place, "") == before
+
+
+@pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.EXPIRED])
+def test_a_batchs_rows_that_were_never_run_are_run_too(
+    place: Place, clock: FakeClock, reason: StopReason
+) -> None:
+    old = a_batch(place, clock, ["bad", *TEXTS])
+    place.work_off(shards=1)
+    stop(place, old, reason)
+    old = assembled(place, old, clock)
+    missing = ids(place.file_lines(old, old.error_file_id))
+
+    new = planned(place, retry_of(place, old), clock)
+    place.work_off()
+    ended = assembled(place, new, clock)
+
+    done = ids(place.file_lines(ended, ended.output_file_id))
+    assert place.job(new).counts.total == len(missing)
+    assert [*ids(place.file_lines(ended, ended.error_file_id)), *done] == missing
+
+
+def test_an_input_that_was_replaced_is_not_run_and_is_named(place: Place, clock: FakeClock) -> None:
+    old = a_native_job(place, clock, ["bad", "good"])
+    place.work_off()
+    old = assembled(place, old, clock)
+    (place.bucket / "in.jsonl").write_text('{"text": "another"}\n{"text": "and one more"}\n')
+
+    ended = refused(place, retry_of(place, old), clock)
+
+    assert (ended.state, [error.code for error in ended.errors]) == (JobState.FAILED, ["input_changed"])
+    assert "in.jsonl" in ended.errors[0].message
+
+
+def test_an_input_that_is_gone_is_named(place: Place, clock: FakeClock) -> None:
+    old = a_native_job(place, clock, ["bad"])
+    place.work_off()
+    old = assembled(place, old, clock)
+    (place.bucket / "in.jsonl").unlink()
+
+    ended = refused(place, retry_of(place, old), clock)
+
+    assert ended.state is JobState.FAILED
+    assert "in.jsonl" in ended.errors[0].message
+
+
+def test_a_job_that_was_deleted_meanwhile_is_not_retried(place: Place, clock: FakeClock) -> None:
+    old = assembled(place, a_batch(place, clock, ["bad"]), clock)
+    new = retry_of(place, replace(old, id="job_deleted"))
+
+    assert [error.code for error in refused(place, new, clock).errors] == ["retried_job_gone"]
+
+
+def test_rows_whose_results_are_being_deleted_do_not_count_as_never_run(
+    place: Place, clock: FakeClock
+) -> None:
+    old = a_native_job(place, clock, ["bad", "good"])
+    place.work_off()
+    old = assembled(place, old, clock)
+    with place.store.database.write() as connection:
+        first = select(func.min(tables.segment.c.id)).scalar_subquery()
+        connection.execute(tables.segment.delete().where(tables.segment.c.id == first))
+
+    ended = refused(place, retry_of(place, old), clock)
+
+    assert [error.code for error in ended.errors] == ["retried_job_gone"]
+
+
+def test_lines_that_never_were_a_request_are_left_out(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "in.jsonl").write_text('not JSON\n{"text": "bad"}\n{"other": 1}\n')
+    old = planned(
+        place, place.native(model="demo", template={"model": "demo", "messages": "{{text}}"}), clock
+    )
+    place.work_off(lambda request: (400, {"error": {"code": "x", "message": "y"}}))
+    old = assembled(place, old, clock)
+    assert old.counts.failed == 3
+
+    assert planned(place, retry_of(place, old), clock).rows_estimated == 1
+
+
+def test_without_any_request_there_is_nothing_to_run(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "in.jsonl").write_text("not JSON\n")
+    old = planned(place, place.native(model="demo"), clock)
+    place.work_off()
+    old = assembled(place, old, clock)
+
+    ended = refused(place, retry_of(place, old), clock)
+
+    assert [error.code for error in ended.errors] == ["empty_input"]
+    with place.store.snapshot() as tx:
+        assert tx.files.list("default", tx.now(), limit=10) == []
+
+
+def test_an_input_that_is_written_is_not_written_again(place: Place, clock: FakeClock) -> None:
+    """Its scheduler was lost between writing it and planning the job."""
+    old = a_native_job(place, clock, ["bad"])
+    place.work_off()
+    old = assembled(place, old, clock)
+    new = retry_of(place, old)
+    duty = place.planning()
+    duty._retries.write(new, lambda: True)
+    (place.bucket / "in.jsonl").unlink()
+
+    assert planned(place, new, clock).planned_at is not None
+
+
+def test_a_retry_can_be_retried(place: Place, store: Store, clock: FakeClock) -> None:
+    old = a_native_job(place, clock, ["bad", "good"])
+    place.work_off()
+    old = assembled(place, old, clock)
+    first = planned(place, retry_of(place, old), clock)
+    place.work_off(echoed)
+    first = assembled(place, first, clock)
+    second = planned(place, retry_of(place, first), clock)
+
+    with store.snapshot() as tx:
+        assert list(tx.jobs.retries("default", old.id, 10)) == [first.id]
+        assert list(tx.jobs.retries("default", first.id, 10)) == [second.id]

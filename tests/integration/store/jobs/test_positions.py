@@ -1,0 +1,57 @@
+"""Places in the queue."""
+
+from datetime import timedelta
+
+from sqlalchemy import insert
+
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.store import Store, tables
+from nightshift.store.jobs.jobs import new_row
+from nightshift.store.jobs.positions import POSITION_MAX
+from nightshift.testing import STARTS_AT, FakeClock, a_new_job, asked, submit
+
+
+def test_a_place_counts_better_classes_and_older_jobs(store: Store, clock: FakeClock) -> None:
+    made = {}
+    for name, priority in [
+        ("older", PriorityClass.STANDARD),
+        ("mine", PriorityClass.STANDARD),
+        ("younger", PriorityClass.STANDARD),
+        ("better", PriorityClass.INTERACTIVE),
+        ("worse", PriorityClass.BACKGROUND),
+    ]:
+        made[name] = submit(store, priority=priority, tenant_id=name)
+        clock.advance(seconds=1)
+    asked(store)
+
+    with store.snapshot() as tx:
+        places = {name: tx.positions.of([job])[job.id] for name, job in made.items()}
+        of_a_page = tx.positions.of(list(made.values()))
+
+    assert of_a_page == {made[name].id: place for name, place in places.items()}
+    assert places == {"better": 1, "older": 2, "mine": 3, "younger": 4, "worse": 5}
+
+
+def test_jobs_of_the_same_moment_have_the_same_place(store: Store, clock: FakeClock) -> None:
+    first, second = submit(store), submit(store)
+    clock.advance(seconds=1)
+    last = submit(store, tenant_id="another")
+
+    with store.snapshot() as tx:
+        assert tx.positions.of([last, second, first]) == {first.id: 1, second.id: 1, last.id: 3}
+        assert tx.positions.of([]) == {}
+
+
+def test_a_long_queue_is_counted_to_a_limit(store: Store, clock: FakeClock) -> None:
+    first = submit(store)
+    with store.database.write() as connection:
+        rows = [new_row(a_new_job(), STARTS_AT + timedelta(seconds=1)) for _ in range(POSITION_MAX)]
+        connection.execute(insert(tables.job), rows)
+    clock.advance(seconds=1)
+    second = submit(store)
+    clock.advance(seconds=1)
+    last = submit(store)
+
+    with store.snapshot() as tx:
+        assert tx.positions.of([first, second, last]) == {first.id: 1, second.id: 2, last.id: POSITION_MAX}
+        assert tx.positions.of([last]) == {last.id: POSITION_MAX}

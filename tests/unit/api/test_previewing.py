@@ -1,0 +1,132 @@
+"""What reading an input for a dry run may cost: limits of its process, its bytes, its tenant."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.jobs.preview_child import Asked
+from api.jobs.previewing import PREVIEWS_PER_TENANT_MAX, Previews, parsed
+from nightshift.errors import TooManyRequests
+from nightshift.jobs import JobSpec
+from nightshift.objectstore import DirectoryStore, Locations
+from nightshift.objectstore.sources import Sources
+from nightshift.rows import previews
+from nightshift.rows.previews import PreviewedObjects, PreviewedRows, Previewer
+from nightshift.settings import DataSettings, LocationSettings
+
+
+def asked(folder: Path, tenant_id: str = "default") -> Asked:
+    return Asked(
+        data=DataSettings(data_dir=folder / "data"),
+        places=LocationSettings(file_roots=(str(folder),)),
+        spec=spec(folder),
+        tenant_id=tenant_id,
+        filename=None,
+        line_bytes_max=1000,
+    )
+
+
+def spec(folder: Path) -> JobSpec:
+    template = {"model": "m", "prompt": "{{text}}"}
+    return JobSpec(
+        endpoint="/v1/completions",
+        completion_window_s=60,
+        input=f"{folder.as_uri()}/",
+        template=template,
+    )
+
+
+def looked_at(folder: Path, **options: Any) -> list[Any]:
+    locations = Locations(file_roots=[folder])
+    sources = Sources(DirectoryStore(folder), locations)
+    previewer = Previewer(sources=sources, locations=locations, line_bytes_max=1000, **options)
+    return list(previewer.preview(spec(folder), "default", None))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "raise MemoryError",
+        "import sys; sys.stdout.write('{')",
+    ],
+)
+def test_a_process_that_is_ended_leaves_an_answer_that_says_so(tmp_path: Path, program: str) -> None:
+    found = asyncio.run(Previews((sys.executable, "-c", program)).look(asked(tmp_path)))
+
+    assert found.is_cut_off
+
+
+def test_the_parts_that_came_before_the_end_are_kept() -> None:
+    found = parsed(b'{"PreviewedObjects": {"objects": 2}}\n{"PreviewedRows": {"rows_ch')
+
+    assert (found.objects, found.is_cut_off) == ({"objects": 2}, True)
+
+
+def test_a_tenant_may_have_so_many_under_way(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        under_test = Previews((sys.executable, "-c", ""))
+        waiting = [
+            asyncio.create_task(under_test.look(asked(tmp_path, "slow")))
+            for _ in range(PREVIEWS_PER_TENANT_MAX)
+        ]
+        await asyncio.sleep(0)  # they have begun, and none can have ended
+        with pytest.raises(TooManyRequests):
+            await under_test.look(asked(tmp_path, "slow"))
+        await asyncio.gather(under_test.look(asked(tmp_path, "other")), *waiting)
+        await under_test.look(asked(tmp_path, "slow"))
+
+    asyncio.run(scenario())
+
+
+def test_objects_beyond_the_limit_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(previews, "OBJECTS_MAX", 3)
+    for number in range(4):
+        (tmp_path / f"{number}.jsonl").write_text('{"text": "a"}\n')
+    objects, rows = looked_at(tmp_path)
+
+    assert isinstance(objects, PreviewedObjects)
+    assert (objects.objects, objects.is_whole) == (3, False)
+    assert isinstance(rows, PreviewedRows)
+    assert rows.rows_checked == 3
+
+
+def test_listing_ends_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(previews, "LISTED_MAX", 2)
+    for number in range(4):
+        (tmp_path / f"{number}.jsonl").write_text("")
+    objects, _ = looked_at(tmp_path)
+
+    assert (objects.objects, objects.is_whole) == (2, False)
+
+
+def test_rows_are_tried_up_to_a_number_and_shown_up_to_another(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n' * 1000)
+    _, rows = looked_at(tmp_path)
+
+    assert (rows.rows_checked, len(rows.requests)) == (previews.ROWS_MAX, previews.SHOWN_MAX)
+
+
+def test_problems_are_counted_and_the_first_listed(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("{}\n" * 50)
+    _, rows = looked_at(tmp_path)
+
+    assert (rows.rows_with_problems, len(rows.problems)) == (50, previews.PROBLEMS_MAX)
+
+
+def test_blank_lines_are_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(previews, "ROWS_BYTES_MAX", 1024)
+    (tmp_path / "in.jsonl").write_bytes(b"\n" * (3 * 2**20) + b'{"text": "a"}\n')
+    _, rows = looked_at(tmp_path)
+
+    assert rows.rows_checked == 0
+
+
+def test_no_row_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n' * 10)
+    objects, rows = looked_at(tmp_path, may_continue=lambda: False)
+
+    assert (objects.is_whole, rows.rows_checked) == (False, 0)

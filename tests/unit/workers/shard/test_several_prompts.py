@@ -1,0 +1,67 @@
+"""A row with several prompts: one result, which a later lease goes on with."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nightshift.demo import demo_model_path
+from nightshift.jobs import JsonObject
+from nightshift.settings import WorkerSettings
+from nightshift.store import Store
+from tests.unit.workers.scripted import claim_bulk, plan_bulk
+from tests.unit.workers.serving.conftest import submit
+from tests.unit.workers.shard.helpers import INPUT, by_id, finished, results_of
+from workers.serving.carry_over import CarryOver
+from workers.serving.loading import load_models
+from workers.serving.models import Models
+
+ROUTE = "/v1/completions"
+BODY: JsonObject = {
+    "model": "demo_model",
+    "prompt": ["1 2", "7", "48213"],
+    "max_tokens": 8,
+    "ignore_eos": True,
+}
+
+
+@pytest.fixture(scope="module")
+def models() -> Iterator[Models]:
+    fatal: list[BaseException] = []
+    settings = WorkerSettings(models=(str(demo_model_path()),), device="cpu", dtype="float32")
+    (server,) = load_models(settings, fatal.append)
+    server.start()
+    yield Models([server])
+    server.stop()
+    assert fatal == []
+
+
+def test_a_row_with_several_prompts_has_a_choice_for_each(
+    store: Store, objects, write_input, run: Callable, models: Models
+) -> None:
+    bad = BODY | {"prompt": ["1", 2]}
+    bodies = {"good": BODY | {"temperature": 0}, "bad": bad}
+    rows = [{"custom_id": id, "method": "POST", "url": ROUTE, "body": body} for id, body in bodies.items()]
+    write_input([json.dumps(row) for row in rows])
+    job = plan_bulk(store, INPUT, model=models.ids[0], endpoint=ROUTE)
+
+    finished(run(claim_bulk(store, models=models.ids)))
+    results = by_id(results_of(store, objects, job))
+
+    assert [choice["index"] for choice in results["good"].body["choices"]] == [0, 1, 2]
+    assert results["good"].body["usage"]["completion_tokens"] == 3 * 8
+    assert results["bad"].body["error"]["param"] == "prompt[1]"
+
+
+def test_what_an_earlier_lease_left_of_each_prompt_is_continued(models: Models) -> None:
+    warm = BODY | {"temperature": 1.5}
+    whole = submit(models, ROUTE, warm, id="whole")
+    expected = whole.wait()
+    for choice, kept in enumerate((8, 3, 0)):
+        del whole.choices[choice].token_ids[kept:]
+    made_by = models.get(models.ids[0]).made_by
+    carry_over = CarryOver([whole.choices[choice] for choice in range(3)], made_by)
+
+    continued = submit(models, ROUTE, warm, id="again", carry_over=carry_over).wait()
+
+    assert continued.body == expected.body

@@ -1,0 +1,149 @@
+"""What lies in a checkpoint's directory, looked at before a library reads it.
+
+Of some files the libraries below would make another model without a word: a base model without the adapter
+beside it, weights without what scales them. Others they refuse with advice that does not help here. Those
+are refused first, naming the file and what to do. `kind.py` judges what the checkpoint is,
+`stored_tensors.py` its weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from transformers import CONFIG_MAPPING
+from transformers import __version__ as transformers_version
+
+from ..errors import ModelLoadFailed, UnsupportedModel
+
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+HUB_FILES_IGNORED = ["onnx/*", "openvino/*", "original/*", "consolidated*"]
+
+SERVED_DTYPES = ("float32", "float16", "bfloat16", "float64")
+"""Of stored weights. Integers and fp8 mean nothing without their scales."""
+
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+_POINTER = b"version https://git-lfs."
+_POINTER_BYTES_MAX = 1_024
+"""Git LFS: a pointer file is shorter than that (docs/spec.md of git-lfs)."""
+_MAYBE_POINTERS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+
+
+def local_directory(model: str, revision: str | None = None) -> Path:
+    """The directory of a path or hub id, fetched if it is not in the cache. Raises `ModelLoadFailed`."""
+    if (path := Path(model)).is_dir():
+        return path
+    # Imported here: a local directory needs no hub client.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        fetched = snapshot_download(
+            model, revision=revision, allow_patterns=HUB_FILES, ignore_patterns=HUB_FILES_IGNORED
+        )
+    except HFValidationError as error:
+        there = "is a file, not a directory" if path.exists() else "does not exist"
+        raise ModelLoadFailed(
+            f"cannot load model {model!r}: it {there}, and it is no hub id either"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ModelLoadFailed(
+            f"cannot load model {model!r}: it is no directory, and no hub id we can fetch: {error}"
+        ) from error
+    return Path(fetched)
+
+
+def check_files(directory: Path, name: str) -> None:
+    """Refuse what would be served as another model, or could not be read.
+
+    `name` is what the checkpoint is called in messages. Raises `UnsupportedModel` or `ModelLoadFailed`.
+    """
+    if adapter := next((file for file in _ADAPTER_FILES if (directory / file).exists()), None):
+        merge = "merge it into the model (merge_and_unload of peft) and serve what that saves"
+        raise UnsupportedModel(name, f"{adapter} says that it is, or has, an adapter; {merge}")
+    if pointer := next(_pointers(directory), None):
+        raise ModelLoadFailed(f"cannot load model {name!r}: {pointer_reason(pointer.name)}")
+    if not (directory / "config.json").is_file():
+        raise ModelLoadFailed(f"cannot load model {name!r}: there is no config.json in its directory")
+    config = read_object(directory / "config.json", name)
+    _check_code(config, name)
+    _check_config(config, name)
+    for part in (config, config.get("text_config") or {}):
+        if isinstance(part, dict):
+            _check_precision(part, name)
+
+
+def check_generation_config(directory: Path, name: str) -> None:
+    """Refuse one that cannot be read. transformers would go on without its end-of-sequence ids.
+
+    Raises `ModelLoadFailed`.
+    """
+    if (directory / "generation_config.json").exists():
+        read_object(directory / "generation_config.json", name)
+
+
+def read_object(path: Path, name: str) -> dict[str, Any]:
+    """A file that holds a JSON object. Raises `ModelLoadFailed` naming it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # ValueError: no JSON, or no UTF-8
+        raise ModelLoadFailed(f"cannot load model {name!r}: {path.name} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ModelLoadFailed(f"cannot load model {name!r}: {path.name} is no JSON object")
+    return found
+
+
+def is_pointer(content: bytes) -> bool:
+    """Whether a file that begins so stands for another one, which Git LFS has not fetched."""
+    return content.startswith(_POINTER)
+
+
+def pointer_reason(file: str) -> str:
+    return f"{file} is a Git LFS pointer, not the file itself; fetch it (git lfs pull), or download it again"
+
+
+def _pointers(directory: Path) -> Iterator[Path]:
+    for pattern in _MAYBE_POINTERS:
+        for path in sorted(directory.glob(pattern)):
+            if path.is_file() and path.stat().st_size < _POINTER_BYTES_MAX and is_pointer(path.read_bytes()):
+                yield path
+
+
+def _check_code(config: dict[str, Any], name: str) -> None:
+    """Refuse a kind of model that transformers has not, whether its repository has code for it or not."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type in CONFIG_MAPPING:
+        return
+    reason = f"transformers {transformers_version} has no model of type {model_type!r}"
+    if config.get("auto_map"):
+        reason += ", and the code in its repository (auto_map in config.json) is never run"
+    raise UnsupportedModel(name, reason)
+
+
+def _check_config(config: dict[str, Any], name: str) -> None:
+    architectures = config.get("architectures")
+    is_list = isinstance(architectures, list) and all(isinstance(each, str) for each in architectures)
+    if architectures is not None and not is_list:
+        wanted = "it must be a list of names, such as ['LlamaForCausalLM']"
+        raise ModelLoadFailed(
+            f"cannot load model {name!r}: config.json has architectures {architectures!r}; {wanted}"
+        )
+
+
+def _check_precision(config: dict[str, Any], name: str) -> None:
+    """Refuse quantised weights, of a whole configuration or that of its text model."""
+    for field in ("quantization_config", "compression_config"):
+        if found := config.get(field):
+            method = found.get("quant_method", "of no name") if isinstance(found, dict) else found
+            instead = f"serve the checkpoint it was made from, in {', '.join(SERVED_DTYPES)}"
+            also = "weight_dtype='int8' rounds such weights at load, on a CPU"
+            raise UnsupportedModel(
+                name,
+                f"it is quantised ({field} in config.json: {method}); {instead} ({also})",
+            )
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    if dtype is not None and dtype not in SERVED_DTYPES:
+        served = f"served are {', '.join(SERVED_DTYPES)}"
+        raise UnsupportedModel(name, f"config.json says that its weights are of dtype {dtype!r}; {served}")

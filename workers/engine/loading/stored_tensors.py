@@ -1,0 +1,141 @@
+"""The tensors in a checkpoint's safetensors files, by their headers: are they all there, and of what dtype?
+
+Transformers casts whatever is stored to the dtype of the computation. Of integers and fp8 that leaves out
+their scales, so such weights are refused by name. Integers that a model keeps as such (positions, masks,
+tables of experts) are not weights. Reading the headers takes one small read per file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from ..errors import ModelLoadFailed, UnsupportedModel
+from .files import SERVED_DTYPES, is_pointer, pointer_reason, read_object
+from .kind import OLD_BUFFERS
+
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+_SERVED = ("F32", "F16", "BF16", "F64")
+_DTYPES = {"BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"} | {
+    f"{sign}{bits}": f"{kind}{bits}"
+    for sign, kind in (("I", "int"), ("U", "uint"))
+    for bits in (8, 16, 32, 64)
+}
+"""Names in a header and torch's; https://github.com/huggingface/safetensors, `Dtype`."""
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_HEADER_BYTES_MAX = 100_000_000
+"""As in the safetensors library."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    name: str
+    dtype: str
+    """As torch calls it; as the header does where that is unknown."""
+    file: str
+    is_served: bool
+
+
+def check_stored_tensors(directory: Path, name: str, hf_config: Any, auto_class: Any) -> None:
+    """Refuse weight files that are incomplete, and weights of a dtype that would be cast without a scale.
+
+    `auto_class` is what will load them. Raises `ModelLoadFailed` or `UnsupportedModel`, naming the file or
+    the tensor.
+    """
+    odd = [tensor for tensor in stored_tensors(directory, name) if not tensor.is_served]
+    if not odd:
+        return
+    kept = _tensors_of(hf_config, auto_class)
+    if refused := [tensor for tensor in odd if not _is_constant(tensor.name, kept)]:
+        first, others = refused[0], f" and {len(refused) - 1} more" if refused[1:] else ""
+        reason = f"its tensor {first.name} in {first.file} is stored as {first.dtype}{others}"
+        served = f"served are {', '.join(SERVED_DTYPES)}"
+        raise UnsupportedModel(name, f"{reason}, which would be computed without a scale; {served}")
+
+
+def stored_tensors(directory: Path, name: str) -> Iterator[StoredTensor]:
+    """All tensors of the files that transformers would load. Raises `ModelLoadFailed` naming a broken one."""
+    for path in weight_files(directory, name):
+        for key, tensor in _read_header(path, name).items():
+            dtype = tensor["dtype"]
+            yield StoredTensor(key, _DTYPES.get(dtype, dtype), path.name, dtype in _SERVED)
+
+
+def weight_files(directory: Path, name: str) -> list[Path]:
+    """In transformers' order: one whole file, else those of the index. Raises `ModelLoadFailed`."""
+    if (directory / WHOLE).is_file():
+        return [directory / WHOLE]
+    if (directory / INDEX).is_file():
+        weight_map = read_object(directory / INDEX, name).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+            raise _failed(name, f"{INDEX} has no weight_map from weights to files")
+        paths = [directory / file for file in sorted(set(weight_map.values()))]
+        if absent := next((path.name for path in paths if not path.is_file()), None):
+            raise _failed(name, f"{absent} is missing, which {INDEX} names")
+        return paths
+    if pickled := next((path for each in _PICKLES for path in sorted(directory.glob(each))), None):
+        convert = "save it as safetensors (save_pretrained of transformers does)"
+        raise _failed(name, f"{pickled.name} is a pickle, which can run code when it is read; {convert}")
+    raise _failed(name, f"its directory has no weights in safetensors ({WHOLE} or {INDEX})")
+
+
+def _read_header(path: Path, name: str) -> dict[str, dict[str, Any]]:
+    """The tensors a file says it has. Its bytes must be as many as they take."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        content = file.read(length) if length <= min(size - 8, _HEADER_BYTES_MAX) else b""
+    again = "download it again"
+    if is_pointer(start + content) or start == b"version ":
+        raise _failed(name, pointer_reason(path.name))
+    if not content:
+        raise _failed(name, f"{path.name} is incomplete or no safetensors file ({size} bytes); {again}")
+    try:
+        header = json.loads(content)
+        tensors = {key: tensor for key, tensor in header.items() if key != "__metadata__"}
+        needed = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        dtypes = [tensor["dtype"] for tensor in tensors.values()]
+    except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
+        raise _failed(name, f"{path.name} has no safetensors header: {error}; {again}") from error
+    if size != needed or not all(isinstance(dtype, str) for dtype in dtypes):
+        raise _failed(name, f"{path.name} is incomplete: it has {size} bytes of {needed}; {again}")
+    return tensors
+
+
+def _tensors_of(hf_config: Any, auto_class: Any) -> dict[str, Tensor]:
+    """Parameters and buffers of the model that will be made, and of the one that config.json names."""
+    architecture = next(iter(hf_config.architectures or ()), "")
+    declared = getattr(transformers, architecture, None)
+    with torch.device("meta"):
+        models = [auto_class.from_config(hf_config), *([declared(hf_config)] if declared else [])]
+    return {
+        key: tensor for model in models for key, tensor in (*model.named_buffers(), *model.named_parameters())
+    }
+
+
+def _is_constant(stored: str, kept: dict[str, Tensor]) -> bool:
+    """Whether the model has the tensor for integers, or releases of old saved one of that name.
+
+    Names may differ in the prefix of a base model.
+    """
+    same = [
+        tensor
+        for key, tensor in kept.items()
+        if key == stored or key.endswith(f".{stored}") or stored.endswith(f".{key}")
+    ]
+    if not same:
+        return OLD_BUFFERS.search(stored) is not None
+    return not any(tensor.is_floating_point() for tensor in same)
+
+
+def _failed(name: str, reason: str) -> ModelLoadFailed:
+    return ModelLoadFailed(f"cannot load model {name!r}: {reason}")
