@@ -6,10 +6,10 @@
 #include "tiles.h"
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
-#define HAS_PAIRS
 
 namespace {
 
+constexpr bool HAS_PAIRS = true;
 constexpr int PAIRED = 2 * LANES;
 
 inline void store_bf16s(uint16_t* p, Vec low, Vec high) {
@@ -131,6 +131,21 @@ class PairProducts {
 
     Tiles tiles;
 #endif
+};
+
+}  // namespace
+#else
+
+namespace {
+
+constexpr bool HAS_PAIRS = false;
+
+// Never called: the products over fp32 are taken.
+inline void store_bf16s(uint16_t*, Vec, Vec) {}
+
+struct PairProducts {
+    template <bool ADD>
+    void multiply(const uint16_t*, int64_t, const uint16_t*, int64_t, float*, int64_t, int64_t, int, int) {}
 };
 
 }  // namespace

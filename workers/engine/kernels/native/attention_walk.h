@@ -118,10 +118,8 @@ class Walk {
     }
 
     template <ElementType T> void run_typed(const Item& item, float* workspace, std::vector<float>& scratch) {
-#ifdef HAS_PAIRS
-        if constexpr (T == BF16)
+        if constexpr (HAS_PAIRS && T == BF16)
             if (lies_in_pairs(c)) return run_with<T, true>(item, workspace, scratch);
-#endif
         run_with<T, false>(item, workspace, scratch);
     }
 
@@ -228,7 +226,6 @@ class Walk {
         }
     }
 
-#ifdef HAS_PAIRS
     static void fetch(const uint16_t* p, int dim) {
         for (int line = 0; line < KEY_TILE * dim * 2; line += 64) __builtin_prefetch((const char*)p + line, 0, 3);
     }
@@ -260,7 +257,6 @@ class Walk {
     }
 
     PairProducts products;
-#endif
 
     // Turn a row's scores into weights, and what it has seen to the new scale.
     template <bool SCALED, bool PAIRED> void weigh(const Seen& seen, int64_t row, int position, int tile) const {
@@ -296,10 +292,9 @@ class Walk {
             sums += weights[v];
             if constexpr (SCALED) weights[v] *= load(value_scales + v * LANES);
         }
-#ifdef HAS_PAIRS
-        if constexpr (PAIRED) store_bf16s(paired_weights + row * KEY_TILE, weights[0], weights[1]);
-#endif
-        if constexpr (!PAIRED)
+        if constexpr (PAIRED)
+            store_bf16s(paired_weights + row * KEY_TILE, weights[0], weights[1]);
+        else
             for (int v = 0; v < VECS; v++) store(score + v * LANES, weights[v]);
         if (top == before) {
             seen.total[row] += sum(sums);

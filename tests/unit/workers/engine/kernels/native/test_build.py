@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,9 @@ from workers.engine.kernels.native import build
 build.SOURCES = Path(sys.argv[1])
 print(build.load_kernels("twice") is not None)
 """
+
+
+KERNELS = sorted(build.SOURCES.glob("*.cpp"))
 
 
 @pytest.fixture(autouse=True)
@@ -166,3 +170,15 @@ def test_loading_a_kernel_leaves_denormals_alone() -> None:
     load()
 
     assert (torch.tensor(1e-40) * 1.0).item() != 0.0
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets of another processor")
+@pytest.mark.parametrize("instructions", ["x86-64-v3", "x86-64-v4", "sapphirerapids"])
+def test_every_kernel_compiles_for_processors_that_this_one_is_not(instructions: str) -> None:
+    """With AVX2 alone, with AVX-512 but no bfloat16, with AMX."""
+    flags = [flag for flag in build.FLAGS if not flag.startswith("-march")]
+    assert KERNELS
+    for kernel in KERNELS:
+        command = ["g++", *flags, f"-march={instructions}", "-fsyntax-only", str(kernel)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
