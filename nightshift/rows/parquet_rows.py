@@ -14,13 +14,22 @@ import pyarrow.parquet as pq
 
 from nightshift.jobs import JsonObject
 from nightshift.objectstore import MIB, ObjectReader
-from nightshift.rows.parquet_sizes import has_dictionaries, row_bytes, rows_within
+from nightshift.rows.parquet_pages import (
+    BATCH_BYTES,
+    BatchTooLarge,
+    Fetch,
+    RowGroupPages,
+    Texts,
+    UnsurveyedLists,
+)
+from nightshift.rows.parquet_sizes import leaves, row_bytes
 from nightshift.rows.records import BadRow, Row, RowGroup, UnreadableInput
 
 BATCH_ROWS: Final = 64  # decoded at a time; documents may be large
-BATCH_DECODED_BYTES_MAX: Final = 64 * MIB  # where values may be one large one, many times
 BATCH_BYTES_MAX: Final = 16 * MIB  # a larger batch becomes Python objects row by row
-BUFFER_BYTES: Final = 1 * MIB  # read ahead, per column
+GROUP_ROWS_MAX: Final = 2**31
+SURVEY_ROWS: Final = 512  # of one column, with its dictionary
+BUFFER_BYTES: Final = 16 * 1024  # of the decoder, per column: the first read of a page's header
 
 
 def parquet_rows(
@@ -41,12 +50,8 @@ def parquet_rows(
     """
     index = 0
     with _opened(store, key, size_bytes, etag) as file:
-        groups = range(first_group, file.num_row_groups if end_group is None else end_group)
-        if not groups:
-            return
-        for group in groups:
-            batch_rows = _batch_rows_of(file, group, store, key, etag)
-            for batch in file.iter_batches(batch_rows, row_groups=[group], use_threads=False):
+        for group in range(first_group, file.metadata.num_row_groups if end_group is None else end_group):
+            for batch in file.batches(group):
                 yield from _batch_rows(batch, index, row_bytes_max)
                 index += batch.num_rows
 
@@ -56,37 +61,118 @@ def parquet_row_groups(
 ) -> tuple[RowGroup, ...]:
     """Read from the footer. Raises `UnreadableInput`; with an `etag`, `ObjectChanged`."""
     with _opened(store, key, size_bytes, etag) as file:
-        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        groups = list(map(file.metadata.row_group, range(file.metadata.num_row_groups)))
+        for number, group in enumerate(groups):
+            if not 0 <= group.num_rows <= GROUP_ROWS_MAX:
+                raise UnreadableInput(f"{key}: row group {number} says that it has {group.num_rows} rows.")
         return tuple(RowGroup(group.num_rows, group.total_byte_size) for group in groups)
 
 
-def _batch_rows_of(file: pq.ParquetFile, group: int, store: ObjectReader, key: str, etag: str | None) -> int:
-    """How many rows of a row group to decode at a time. Raises `UnreadableInput` for one too large."""
-
-    def read(start: int, end: int) -> bytes:
+@contextmanager
+def _opened(store: ObjectReader, key: str, size_bytes: int, etag: str | None) -> Iterator["_ParquetObject"]:
+    def fetch(start: int, end: int) -> bytes:
         return b"".join(store.stream(key, start, end, if_match=etag))
 
-    metadata = file.metadata.row_group(group)
-    return min(BATCH_ROWS, rows_within(BATCH_DECODED_BYTES_MAX, metadata, file.schema, read))
-
-
-@contextmanager
-def _opened(store: ObjectReader, key: str, size_bytes: int, etag: str | None) -> Iterator[pq.ParquetFile]:
     try:
-        with pq.ParquetFile(_ObjectFile(store, key, size_bytes, etag), buffer_size=BUFFER_BYTES) as file:
-            yield file
+        yield _ParquetObject(fetch, size_bytes)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of a column's name
         raise UnreadableInput(f"{key} cannot be read as Parquet: {error}.") from error
 
 
-class _ObjectFile(io.RawIOBase):
-    """An object as a seekable file; every read is a range read."""
+class _ParquetObject:
+    """An object's footer, and the rows of its row groups."""
 
-    def __init__(self, store: ObjectReader, key: str, size_bytes: int, etag: str | None) -> None:
+    def __init__(self, fetch: Fetch, size_bytes: int) -> None:
+        self._fetch = fetch
+        self._size_bytes = size_bytes
+        with pq.ParquetFile(_RangeFile(fetch, size_bytes)) as file:
+            self.metadata = file.metadata
+            self._types = [leaf for field in file.schema_arrow for leaf in leaves(field.type)]
+
+    def batches(self, group: int) -> Iterator[pa.RecordBatch]:
+        """Raises `UnreadableInput` for a row that takes too much memory decoded."""
+        texts = self._texts()
+        batch_rows = BATCH_ROWS
+        listed_bytes = 1  # at most, in a row
+        done_rows = 0
+        while True:
+            try:
+                for batch in self._decoded(group, texts, batch_rows, done_rows):
+                    yield batch
+                    done_rows += batch.num_rows
+                return
+            except UnsurveyedLists as lists:
+                listed_bytes += self._largest_list_bytes(group, lists.column)
+                texts[lists.column] = Texts.SURVEYED
+                batch_rows = min(batch_rows, BATCH_BYTES // listed_bytes)
+                if batch_rows == 0:
+                    raise UnreadableInput(f"A row has a list of {listed_bytes} bytes.") from None
+            except BatchTooLarge as error:
+                if batch_rows == 1:
+                    raise UnreadableInput(f"A row cannot be decoded: {error}.") from error
+                batch_rows = max(1, batch_rows // 4)
+
+    def _texts(self) -> list[Texts]:
+        """How Arrow decodes each column, unless it is told otherwise."""
+        return [
+            Texts.AS_DICTIONARY if pa.types.is_dictionary(type) else Texts.EXPANDED for type in self._types
+        ]
+
+    def _largest_list_bytes(self, group: int, column: int) -> int:
+        """Of a row's texts in this column, as long as they come from its dictionary, which may be smaller.
+
+        Raises `UnreadableInput`.
+        """
+        path = self.metadata.schema.column(column).path
+        if pa.types.is_decimal(self._types[column]):  # of such a size they are none, and never a dictionary
+            raise UnreadableInput(f"The column {path!r} has decimals that are too large.")
+        texts = self._texts()
+        texts[column] = Texts.AS_DICTIONARY
+        pages = self._pages(group, texts, SURVEY_ROWS)
+        largest = 0
+        with self._reader(pages, [path]) as file:
+            try:
+                for batch in file.iter_batches(SURVEY_ROWS, [group], [path], use_threads=False):
+                    largest = max(largest, *row_bytes(batch).tolist())
+                    if pages.has_left_dictionary(column):
+                        break
+                    pages.begin_batch()
+            except BatchTooLarge as error:
+                raise UnreadableInput(f"A list cannot be decoded: {error}.") from error
+        return largest
+
+    def _decoded(
+        self, group: int, texts: list[Texts], batch_rows: int, first_row: int
+    ) -> Iterator[pa.RecordBatch]:
+        pages = self._pages(group, texts, batch_rows)
+        rows = 0
+        with self._reader(pages) as file:
+            for batch in file.iter_batches(batch_rows, [group], use_threads=False):
+                rows += batch.num_rows
+                if rows > first_row:
+                    yield batch.slice(max(0, batch.num_rows - (rows - first_row)))
+                pages.begin_batch()
+
+    def _pages(self, group: int, texts: list[Texts], batch_rows: int) -> RowGroupPages:
+        metadata = self.metadata.row_group(group)
+        return RowGroupPages(metadata, self.metadata.schema, texts, self._fetch, batch_rows)
+
+    def _reader(self, pages: RowGroupPages, as_dictionaries: list[str] | None = None) -> pq.ParquetFile:
+        return pq.ParquetFile(
+            _RangeFile(pages.read, self._size_bytes),
+            metadata=self.metadata,
+            read_dictionary=as_dictionaries,
+            buffer_size=BUFFER_BYTES,
+            pre_buffer=False,  # it would read all of a row group
+        )
+
+
+class _RangeFile(io.RawIOBase):
+    """What `fetch` reads, as a seekable file."""
+
+    def __init__(self, fetch: Fetch, size_bytes: int) -> None:
         super().__init__()
-        self._store = store
-        self._key = key
-        self._etag = etag
+        self._fetch = fetch
         self._size_bytes = size_bytes
         self._position = 0
 
@@ -108,15 +194,17 @@ class _ObjectFile(io.RawIOBase):
         end = self._size_bytes if size is None or size < 0 else min(self._position + size, self._size_bytes)
         if end <= self._position:
             return b""
-        data = b"".join(self._store.stream(self._key, self._position, end, if_match=self._etag))
+        data = self._fetch(self._position, end)
         self._position += len(data)
         return data
 
 
 def _batch_rows(batch: pa.RecordBatch, first_index: int, row_bytes_max: int) -> Iterator[Row | BadRow]:
     batch = _in_microseconds(batch)
-    is_small = batch.nbytes <= min(row_bytes_max, BATCH_BYTES_MAX)
-    if is_small and not any(map(has_dictionaries, batch.schema.types)):
+    leaf_types = (leaf for type in batch.schema.types for leaf in leaves(type))
+    has_dictionary = any(map(pa.types.is_dictionary, leaf_types))  # it may be much smaller than its values
+    decoded_bytes = int(row_bytes(batch).sum()) if has_dictionary else batch.nbytes
+    if decoded_bytes <= min(row_bytes_max, BATCH_BYTES_MAX):
         try:
             records: list[JsonObject] = batch.to_pylist()
         except (ValueError, OverflowError, pa.ArrowException):

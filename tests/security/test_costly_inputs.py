@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ import pytest
 
 from nightshift.jobs import NewShard
 from nightshift.objectstore import DirectoryStore
-from nightshift.rows.inputs import BadRow, Row, UnreadableInput, iter_rows
+from nightshift.rows.inputs import BadRow, Row, UnreadableInput, describe, iter_rows
 from tests.security.children import MIB, in_child
 
 LINE_BYTES_MAX = 4 * MIB
-MEMORY_BYTES = 400 * MIB
+MEMORY_BYTES = 600 * MIB
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
@@ -44,8 +45,67 @@ def one_large_text() -> bytes:
     return parquet(pa.table({"t": ["x" * 200_000_000]}), use_dictionary=False)
 
 
+def one_text_in_a_list() -> bytes:
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), ["x" * 1_000_000])
+    table = pa.table({"t": pa.ListArray.from_arrays(pa.array([0, 1000], pa.int32()), texts)})
+    return parquet(table, dictionary_pagesize_limit=2**30, store_schema=False)
+
+
+def large_values_of_a_fixed_size() -> bytes:
+    value = pa.array([b"x" * 12_000_000], pa.binary(12_000_000))
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), value)
+    return parquet(pa.table({"t": values}), dictionary_pagesize_limit=2**30)
+
+
+def many_pages_in_a_batch() -> bytes:
+    """Of a row each."""
+    texts = [random.Random(n).randbytes(10_000).hex() + "x" * 10_000_000 for n in range(40)]
+    return parquet(pa.table({"t": texts}), use_dictionary=False, write_batch_size=1)
+
+
+def a_text_larger_than_its_footer_says() -> bytes:
+    content = one_large_text()
+    size = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).column(0).total_uncompressed_size
+    return with_a_footer(content, {number(size): number(1000)})
+
+
+def a_list_longer_than_its_footer_says() -> bytes:
+    return with_a_footer(one_long_list(), {number(20_000_000): number(1)})
+
+
+def a_dictionary_that_the_footer_does_not_name() -> bytes:
+    """The offset of the data is the dictionary's, and a field that is not known is in place of the other."""
+    content = one_text_many_times()
+    column = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).column(0)
+    offsets = b"\x26" + number(column.data_page_offset) + b"\x26" + number(4)
+    return with_a_footer(content, {offsets: b"\x26" + number(4) + b"\x46" + number(4)})
+
+
+def an_encoding_that_the_footer_does_not_name() -> bytes:
+    """Two encodings: RLE and, for DELTA_BYTE_ARRAY, PLAIN."""
+    return with_a_footer(beginnings_in_common(), {b"\x25\x06\x0e": b"\x25\x06\x00"})
+
+
+def with_a_footer(content: bytes, changes: dict[bytes, bytes]) -> bytes:
+    """Bytes of the footer replaced."""
+    footer_start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = content[footer_start:-8]
+    for before, after in changes.items():
+        assert before in footer
+        footer = footer.replace(before, after)
+    return content[:footer_start] + footer + len(footer).to_bytes(4, "little") + content[-4:]
+
+
+def number(value: int) -> bytes:
+    """As Thrift's compact protocol writes an integer."""
+    rest, content = value << 1, b""
+    while rest > 0x7F:
+        content, rest = content + bytes([rest & 0x7F | 0x80]), rest >> 7
+    return content + bytes([rest])
+
+
 def outcomes(folder: str, name: str) -> list[str]:
-    """What each row becomes: its error's code, or `row`."""
+    """What each row becomes: its error's code, or `row`. Or why the file cannot be read."""
     shard = NewShard(shard_no=0, uri=name, format=name.partition(".")[2], start=0, end=None)
     rows: Iterator[Row | BadRow] = iter_rows(
         DirectoryStore(Path(folder)), name, shard, line_bytes_max=LINE_BYTES_MAX
@@ -53,22 +113,48 @@ def outcomes(folder: str, name: str) -> list[str]:
     try:
         return [row.code if isinstance(row, BadRow) else "row" for row in rows]
     except UnreadableInput as error:
-        return [str(error.code)]
+        return [f"{error.code}: {error}"]
+
+
+TOO_LARGE = "take too much memory decoded"
 
 
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
         (one_text_many_times, ["line_too_long"] * 64),
-        (beginnings_in_common, ["unreadable_input"]),
-        (one_long_list, ["unreadable_input"]),
-        (one_large_text, ["unreadable_input"]),
+        (one_text_in_a_list, ["A row has a list of 1000000009 bytes"]),
+        (large_values_of_a_fixed_size, ["values of 12000000 bytes each"]),
+        (beginnings_in_common, ["line_too_long"] * 64),
+        (many_pages_in_a_batch, ["line_too_long"] * 40),
+        (one_long_list, [TOO_LARGE]),
+        (one_large_text, ["more than 1000 times its size in the file"]),
+        (a_text_larger_than_its_footer_says, ["more than 1000 times its size in the file"]),
+        (a_list_longer_than_its_footer_says, [TOO_LARGE]),
+        (a_dictionary_that_the_footer_does_not_name, ["line_too_long"] * 64),
+        (an_encoding_that_the_footer_does_not_name, ["line_too_long"] * 64),
     ],
 )
 def test_parquet(tmp_path: Path, make: Callable[[], bytes], expected: list[str]) -> None:
     (tmp_path / "x.parquet").write_bytes(make())
 
-    assert in_child(outcomes, str(tmp_path), "x.parquet", memory_bytes=MEMORY_BYTES) == expected
+    found = in_child(outcomes, str(tmp_path), "x.parquet", memory_bytes=MEMORY_BYTES)
+
+    assert len(found) == len(expected)
+    assert all(why in outcome for why, outcome in zip(expected, found, strict=True)), found
+
+
+@pytest.mark.parametrize("rows", [2**62, 2**31 + 1])
+def test_a_row_group_that_says_it_has_more_rows_than_can_be_counted(tmp_path: Path, rows: int) -> None:
+    content = parquet(pa.table({"n": range(10)}))
+    size = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).total_byte_size
+    fields = b"\x16" + number(size) + b"\x16"
+    content = with_a_footer(content, {fields + number(10): fields + number(rows)})
+    store = DirectoryStore(tmp_path)
+    stored = store.put("x.parquet", content)
+
+    with pytest.raises(UnreadableInput, match=f"row group 0 says that it has {rows} rows"):
+        describe(store, stored, "file:///x.parquet")
 
 
 def test_a_csv_record_of_very_many_quoted_lines(tmp_path: Path) -> None:
@@ -97,4 +183,6 @@ EMPTY_MEMBER = gzip.compress(b"", mtime=0)
 def test_lines_without_rows(tmp_path: Path, name: str, content: bytes, expected: list[str]) -> None:
     (tmp_path / name).write_bytes(content)
 
-    assert in_child(outcomes, str(tmp_path), name, cpu_s=3, memory_bytes=100 * MIB) == expected
+    found = in_child(outcomes, str(tmp_path), name, cpu_s=3, memory_bytes=100 * MIB)
+
+    assert [outcome.partition(":")[0] for outcome in found] == expected

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -16,7 +17,7 @@ import pytest
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
 from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectStore
-from nightshift.rows import compression, parquet_rows
+from nightshift.rows import compression, parquet_pages, parquet_rows
 from nightshift.rows.compression import gunzipped
 from nightshift.rows.inputs import (
     BadRow,
@@ -34,9 +35,11 @@ def shard(format: str = "jsonl", start: int = 0, end: int | None = None) -> NewS
     return NewShard(shard_no=0, uri="k", format=format, start=start, end=end)
 
 
-def rows_of(store: ObjectStore, content: bytes, format: str = "jsonl", **place: int) -> list[Row | BadRow]:
+def rows_of(
+    store: ObjectStore, content: bytes, format: str = "jsonl", *, line_bytes_max: int = 200, **place: int
+) -> list[Row | BadRow]:
     store.put("k", content)
-    return list(iter_rows(store, "k", shard(format, **place), line_bytes_max=200))
+    return list(iter_rows(store, "k", shard(format, **place), line_bytes_max=line_bytes_max))
 
 
 def parquet_of(table: pa.Table, row_group_size: int = 1000, **options: Any) -> bytes:
@@ -255,6 +258,59 @@ def test_parquet_rows_are_numbered_through_all_batches(
     assert [(row.index, row.data) for row in rows if isinstance(row, Row)] == [
         (n, {"n": n}) for n in range(10)
     ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "snappy"},
+        {"compression": "zstd", "data_page_version": "2.0"},
+        {"compression": "gzip", "store_schema": False},
+        {"compression": "none", "data_page_size": 300, "dictionary_pagesize_limit": 500},
+        {"compression": "lz4", "use_dictionary": False, "write_batch_size": 1, "data_page_size": 1},
+        {
+            "use_dictionary": False,
+            "column_encoding": {"text": "DELTA_BYTE_ARRAY", "number": "DELTA_BINARY_PACKED"},
+        },
+        {"write_page_checksum": True, "write_page_index": True, "write_statistics": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("as_dictionaries", [False, True])
+def test_parquet_is_read_however_it_was_written(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], as_dictionaries: bool
+) -> None:
+    """Beside one batch that is too large and one list that takes very much of its dictionary."""
+    monkeypatch.setattr(parquet_pages, "BATCH_BYTES", 150_000)
+    monkeypatch.setattr(parquet_rows, "BATCH_BYTES", 150_000)
+    monkeypatch.setattr(parquet_pages, "BATCH_EXPANSION_MAX", 0)
+    monkeypatch.setattr(parquet_pages, "LISTED_BYTES", 1000)
+    seed = 7
+    print(f"seed={seed}")
+    random_numbers = random.Random(seed)
+
+    def text() -> str:
+        return random_numbers.choice(["yes", "no", "perhaps"]) * random_numbers.choice([1, 1, 1, 40])
+
+    records = [
+        {
+            "number": number,
+            "text": None if number % 7 == 0 else text() + str(number),
+            "kind": text(),
+            "tags": [text() for _ in range(number % 5)],
+            "messages": [{"role": text(), "content": f"{number} {text()}"} for _ in range(number % 3)],
+            "lists": [[text()], None] if number % 2 else None,
+        }
+        for number in range(500)
+    ]
+    table = pa.Table.from_pylist(records)
+    if as_dictionaries:
+        table = table.set_column(2, "kind", table["kind"].dictionary_encode())
+
+    rows = rows_of(store, parquet_of(table, row_group_size=201, **options), "parquet", line_bytes_max=5000)
+
+    assert data(rows) == records
+    assert [row.index for row in rows] == list(range(500))
 
 
 def test_a_parquet_value_that_cannot_be_said_spoils_only_its_row(store: ObjectStore) -> None:
