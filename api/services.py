@@ -125,7 +125,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
             vault=vault,
             catalogue=catalogue,
             submitter=submitter,
-            group_commit=GroupCommit(store, submitter, ring_sender),
+            group_commit=GroupCommit(store, submitter, ring_sender.send),
             sources=Sources(objects, locations),
             body_memory=BodyMemory(max(settings.api.bodies_bytes_max, 2 * settings.api.body_bytes_max)),
             rate_limits=rate_limits,

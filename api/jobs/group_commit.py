@@ -8,11 +8,10 @@ first, leaves the others to the first of them, and sends the rings.
 import json
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from api.rings import RingSender
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, QuotaExceeded, TooManyRequests
 from nightshift.jobs import JsonObject, NewJob
 from nightshift.lifecycle import transitions
@@ -20,6 +19,7 @@ from nightshift.lifecycle.submission import Submitter
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
+from nightshift.store.shards.outbox import Ring
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +45,12 @@ class _Entry:
 
 
 class GroupCommit:
-    """Accepts online requests. Thread-safe."""
+    """Accepts online requests and sends their rings with `ring`. Thread-safe."""
 
-    def __init__(self, store: Store, submitter: Submitter, ring_sender: RingSender) -> None:
+    def __init__(self, store: Store, submitter: Submitter, ring: Callable[[Sequence[Ring]], object]) -> None:
         self._store = store
         self._submitter = submitter
-        self._ring_sender = ring_sender
+        self._send_rings = ring
         self._lock = threading.Lock()
         self._waiting: list[_Entry] = []
         self._is_led = False
@@ -106,7 +106,7 @@ class GroupCommit:
 
     def _ring(self, group: Sequence[_Entry]) -> None:
         accepted = [entry.outcome for entry in group if isinstance(entry.outcome, Accepted)]
-        self._ring_sender.send([ring for each in accepted for ring in each.submitted.rings])
+        self._send_rings([ring for each in accepted for ring in each.submitted.rings])
 
     def _commit(self, group: Sequence[_Entry]) -> Sequence[Accepted | Exception]:
         """What becomes of each, in one transaction. Raises DatabaseUnavailable, QuotaExceeded."""

@@ -78,6 +78,10 @@ class ChatMessage(BaseModel):
             raise ValueError("'function_call' of a message is not supported by this service")
         if data.get("tool_calls") and data.get("role") != "assistant":
             raise ValueError("'tool_calls' belong to messages of the assistant")
+        if data.get("role") == "tool" and not data.get("tool_call_id"):
+            raise ValueError(
+                "a message of the role 'tool' needs 'tool_call_id', the id of the call it answers"
+            )
         has_none = data.get("tool_calls") and data.get("content") is None
         return data | {"content": ""} if has_none else data
 

@@ -156,7 +156,7 @@ def test_an_uploaded_file_is_looked_at(http: httpx.Client, allowed: Path, worker
         ({"input": "file:///etc/passwd"}, "input"),
         ({"output": "file:///etc/"}, "output"),
         ({"input": "file-unknown"}, "input"),
-        ({"template": {"model": "nobody's"}}, "model"),
+        ({"template": {"model": "no-such-model"}}, "model"),
     ],
 )
 def test_what_a_submission_refuses_is_refused_with_the_same_error(

@@ -149,6 +149,7 @@ def test_calls_and_their_results_go_to_the_template() -> None:
         ),
         ({"role": "assistant", "content": None}, "messages[0].content"),
         ({"role": "user", "content": "a", "tool_calls": [{}]}, "messages[0]"),
+        ({"role": "tool", "content": "3"}, "messages[0]"),
     ],
 )
 def test_wrong_calls_in_messages_are_refused(message: dict[str, Any], param: str) -> None:
