@@ -1,4 +1,4 @@
-"""Rows of CSV with commas, double quotes and a header; every value is a string."""
+"""Rows of CSV or TSV with double quotes and a header; every value is a string."""
 
 import csv
 import re
@@ -11,7 +11,7 @@ from nightshift.rows.records import BadRow, Row, UnreadableInput
 _BLANK: Final = re.compile(rb"(?:\r?\n)++")  # one with spaces is a record
 
 
-def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | BadRow]:
+def csv_rows(chunks: Iterable[bytes], *, delimiter: str, line_bytes_max: int) -> Iterator[Row | BadRow]:
     """The rows; an unreadable record is a `BadRow`. Raises `UnreadableInput` for a missing or ambiguous
     header.
 
@@ -19,7 +19,7 @@ def csv_rows(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Row | 
     """
     csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other limit
     lines = _TextLines(chunks, line_bytes_max)
-    records = csv.reader(lines, strict=True)
+    records = csv.reader(lines, delimiter=delimiter, strict=True)
     columns = _columns(records)
     index = 0
     while True:

@@ -10,10 +10,10 @@ from typing import Final
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
 from nightshift.objectstore import ObjectInfo, ObjectReader
-from nightshift.rows.compression import gunzipped
+from nightshift.rows.compression import unpacked
 from nightshift.rows.csv_rows import csv_rows
 from nightshift.rows.lines import BadLine, Line, lines_in_range, parse_object, split_lines
-from nightshift.rows.records import BadRow, InputFormat, InputObject, Row, UnreadableInput, format_of
+from nightshift.rows.records import BadRow, InputFormat, InputObject, Layout, Row, UnreadableInput, format_of
 
 __all__ = [
     "BadRow",
@@ -26,6 +26,7 @@ __all__ = [
     "iter_rows",
 ]
 
+_DELIMITERS: Final = {Layout.CSV: ",", Layout.TSV: "\t"}
 SAMPLE_BYTES: Final = 64 * 1024  # of an object's beginning, to guess how many rows it has
 
 
@@ -39,7 +40,7 @@ def iter_rows(
     """
     etag = shard.source_etag
     format = InputFormat(shard.format)
-    if format is InputFormat.PARQUET:
+    if format.layout is Layout.PARQUET:
         # pyarrow takes half a second to import.
         from nightshift.rows.parquet_rows import parquet_rows
 
@@ -47,16 +48,13 @@ def iter_rows(
         return parquet_rows(
             store, key, size_bytes, shard.start, shard.end, etag, row_bytes_max=line_bytes_max
         )
-    if format is InputFormat.CSV:
-        return csv_rows(store.stream(key, if_match=etag), line_bytes_max=line_bytes_max)
-    if format is InputFormat.JSONL_GZ:
-        return _json_rows(
-            split_lines(
-                gunzipped(store.stream(key, if_match=etag)), line_bytes_max=line_bytes_max, skip_blank=True
-            )
-        )
-    lines = lines_in_range(store, key, shard.start, shard.end, line_bytes_max=line_bytes_max, etag=etag)
-    return _json_rows(lines)
+    if format is InputFormat.JSONL:
+        lines = lines_in_range(store, key, shard.start, shard.end, line_bytes_max=line_bytes_max, etag=etag)
+        return _json_rows(lines)
+    pieces = unpacked(store.stream(key, if_match=etag), format.compression)
+    if format.layout is Layout.JSONL:
+        return _json_rows(split_lines(pieces, line_bytes_max=line_bytes_max, skip_blank=True))
+    return csv_rows(pieces, delimiter=_DELIMITERS[format.layout], line_bytes_max=line_bytes_max)
 
 
 def describe(
@@ -119,9 +117,12 @@ def _rows_estimated(
     chunks: Iterable[bytes] = ()
     if sampled_bytes:
         chunks = store.stream(info.key, 0, sampled_bytes, if_match=info.etag)
-    lines = 0
-    with suppress(UnreadableInput):  # a gzip sample is truncated
-        for piece in gunzipped(chunks) if format is InputFormat.JSONL_GZ else chunks:
+    lines, last = 0, b""
+    with suppress(UnreadableInput):  # a packed sample is cut short
+        for piece in unpacked(chunks, format.compression):
             lines += piece.count(b"\n")
-    rows = lines - (format is InputFormat.CSV)  # the header
+            last = piece[-1:]
+    if sampled_bytes == info.size_bytes and last not in (b"", b"\n"):
+        lines += 1  # the last line is whole, too
+    rows = lines - (format.layout in _DELIMITERS)  # the header
     return round(info.size_bytes * rows / sampled_bytes) if rows > 0 else None

@@ -8,22 +8,50 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 
 
-class InputFormat(StrEnum):
+class Layout(StrEnum):
+    """How rows lie in an object once it is unpacked."""
+
     JSONL = "jsonl"
-    JSONL_GZ = "jsonl.gz"
     CSV = "csv"
+    TSV = "tsv"
     PARQUET = "parquet"
 
 
-_SUFFIXES: Final = {  # longest suffix first
-    ".jsonl.gz": InputFormat.JSONL_GZ,
-    ".ndjson.gz": InputFormat.JSONL_GZ,
-    ".jsonl": InputFormat.JSONL,
-    ".ndjson": InputFormat.JSONL,
-    ".json": InputFormat.JSONL,
-    ".csv": InputFormat.CSV,
-    ".parquet": InputFormat.PARQUET,
-}
+class Compression(StrEnum):
+    NONE = ""
+    GZIP = "gz"
+    ZSTD = "zst"
+
+
+class InputFormat(StrEnum):
+    """A layout and, behind a dot, a compression."""
+
+    JSONL = "jsonl"
+    JSONL_GZ = "jsonl.gz"
+    JSONL_ZST = "jsonl.zst"
+    CSV = "csv"
+    CSV_GZ = "csv.gz"
+    CSV_ZST = "csv.zst"
+    TSV = "tsv"
+    TSV_GZ = "tsv.gz"
+    TSV_ZST = "tsv.zst"
+    PARQUET = "parquet"
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.partition(".")[0])
+
+    @property
+    def compression(self) -> Compression:
+        return Compression(self.partition(".")[2])
+
+
+_ENDINGS: Final = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "csv": "csv", "tsv": "tsv"}
+_SUFFIXES: Final = {
+    f".{ending}{packed}": InputFormat(f"{layout}{packed}")
+    for packed in (".gz", ".zst", "")
+    for ending, layout in _ENDINGS.items()
+} | {".parquet": InputFormat.PARQUET}
 
 
 class UnreadableInput(InvalidRequest):

@@ -4,7 +4,7 @@ import gzip
 import io
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -18,7 +18,7 @@ from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
 from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectStore
 from nightshift.rows import compression, parquet_pages, parquet_rows
-from nightshift.rows.compression import gunzipped
+from nightshift.rows.compression import unpacked
 from nightshift.rows.inputs import (
     BadRow,
     InputFormat,
@@ -29,6 +29,7 @@ from nightshift.rows.inputs import (
     format_of,
     iter_rows,
 )
+from nightshift.rows.records import Compression, Layout
 
 
 def shard(format: str = "jsonl", start: int = 0, end: int | None = None) -> NewShard:
@@ -96,55 +97,125 @@ def test_a_missing_object_is_an_error_when_reading_begins(store: ObjectStore) ->
             list(iter_rows(store, "none", shard(format), line_bytes_max=100))
 
 
-# --- gzip ---
+# --- compression ---
+
+
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.Codec("zstd").compress(content, asbytes=True))
+
+
+def packed(content: bytes, format: InputFormat) -> bytes:
+    pack = {Compression.GZIP: gzip.compress, Compression.ZSTD: zstd, Compression.NONE: bytes}
+    return pack[format.compression](content)
 
 
 def test_gzipped_lines_are_read_through_all_members(store: ObjectStore) -> None:
-    packed = (
+    content = (
         gzip.compress(b'{"a":1}\n{"a"') + gzip.compress(b":2}\n") + b"\0" * 100 + gzip.compress(b'{"a":3}')
     )
 
-    assert data(rows_of(store, packed, "jsonl.gz")) == [{"a": 1}, {"a": 2}, {"a": 3}]
+    assert data(rows_of(store, content, "jsonl.gz")) == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+SKIPPABLE_FRAME = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"abcd"
+
+
+def test_zstd_lines_are_read_through_all_frames(store: ObjectStore) -> None:
+    content = zstd(b'{"a":1}\n{"a"') + SKIPPABLE_FRAME + zstd(b":2}\n") + zstd(b"") + zstd(b'{"a":3}')
+
+    assert data(rows_of(store, content, "jsonl.zst")) == [{"a": 1}, {"a": 2}, {"a": 3}]
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 100, 10_000])
-def test_unpacking_does_not_depend_on_how_the_bytes_arrive(chunk_bytes: int) -> None:
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
+def test_unpacking_does_not_depend_on_how_the_bytes_arrive(
+    chunk_bytes: int, compression: Compression
+) -> None:
     content = b"".join(b"line %d\n" % number for number in range(2000))
-    packed = (
-        gzip.compress(content[:5000]) + b"\0\0" + gzip.compress(b"") + gzip.compress(content[5000:]) + b"\0"
-    )
+    pieces = {
+        Compression.GZIP: gzip.compress(content[:5000])
+        + b"\0\0"
+        + gzip.compress(b"")
+        + gzip.compress(content[5000:])
+        + b"\0",
+        Compression.ZSTD: zstd(content[:5000]) + SKIPPABLE_FRAME + zstd(content[5000:]),
+    }[compression]
 
-    chunks = (packed[at : at + chunk_bytes] for at in range(0, len(packed), chunk_bytes))
+    chunks = (pieces[at : at + chunk_bytes] for at in range(0, len(pieces), chunk_bytes))
 
-    assert b"".join(gunzipped(chunks)) == content
+    assert b"".join(unpacked(chunks, compression)) == content
+
+
+# Its header asks for a window of 2 GiB.
+LARGE_WINDOW = b'(\xb5/\xfd\x00\xa8\x85\x00\x00@{"a":1}\n\x01\x005\xbf\xbep\x01'
 
 
 @pytest.mark.parametrize(
-    "packed",
+    ("compression", "content"),
     [
-        gzip.compress(b"x" * 1000)[:-1],
-        gzip.compress(b"x" * 1000)[:20],
-        gzip.compress(b"a") + gzip.compress(b"b")[:5],
-        b"this is not gzip",
-        gzip.compress(b"a") + b"garbage",
+        (Compression.GZIP, gzip.compress(b"x" * 1000)[:-1]),
+        (Compression.GZIP, gzip.compress(b"x" * 1000)[:20]),
+        (Compression.GZIP, gzip.compress(b"a") + gzip.compress(b"b")[:5]),
+        (Compression.GZIP, b"this is not gzip"),
+        (Compression.GZIP, gzip.compress(b"a") + b"garbage"),
+        (Compression.ZSTD, zstd(b"x" * 1000)[:-1]),
+        (Compression.ZSTD, zstd(b"x" * 1000)[:3]),
+        (Compression.ZSTD, zstd(b"a") + zstd(b"b")[:5]),
+        (Compression.ZSTD, b"this is not zstd"),
+        (Compression.ZSTD, zstd(b"a") + b"garbage"),
+        (Compression.ZSTD, LARGE_WINDOW),
     ],
-    ids=["last byte", "half", "second member", "never packed", "more after it"],
+    ids=[
+        f"{kind}, {why}"
+        for kind in ("gzip", "zstd")
+        for why in ("last byte", "half", "second", "never", "more")
+    ]
+    + ["zstd, window"],
 )
-def test_gzip_that_is_cut_short_or_damaged_is_never_a_short_input(packed: bytes) -> None:
-    with pytest.raises(UnreadableInput):
-        list(gunzipped([packed]))
+def test_what_is_cut_short_or_damaged_is_never_a_short_input(
+    compression: Compression, content: bytes
+) -> None:
+    with pytest.raises(UnreadableInput, match=r"gzip|zstd"):
+        list(unpacked([content], compression))
 
 
-def test_a_bomb_is_refused_and_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pack", [gzip.compress, zstd])
+def test_a_bomb_is_refused_and_never_held(
+    monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
     monkeypatch.setattr(compression, "_RATIO_GRACE_BYTES", 1_000_000)
-    packed = gzip.compress(b"\n" * 20_000_000)
+    kind = Compression.ZSTD if pack is zstd else Compression.GZIP
 
     sizes: list[int] = []
     with pytest.raises(UnreadableInput, match="300 times"):
-        sizes.extend(map(len, gunzipped([packed])))
+        sizes.extend(map(len, unpacked([pack(b"\n" * 20_000_000)], kind)))
 
     assert sizes
     assert max(sizes) <= 1024 * 1024
+
+
+@pytest.mark.parametrize("kind", list(Compression))
+def test_what_the_object_store_raises_is_not_taken_for_damage(kind: Compression) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield gzip.compress(b"a") if kind is Compression.GZIP else zstd(b"a")
+        raise ObjectChanged("it is another one now")
+
+    with pytest.raises(ObjectChanged):
+        list(unpacked(chunks(), kind))
+
+
+@pytest.mark.parametrize("format", [each for each in InputFormat if each.layout is not Layout.PARQUET])
+def test_every_layout_is_read_with_every_compression(store: ObjectStore, format: InputFormat) -> None:
+    content = {
+        Layout.JSONL: b'{"id": "1", "text": "a, b"}\n{"id": "2", "text": "c\\td"}\n',
+        Layout.CSV: b'id,text\n1,"a, b"\n2,c\td\n',
+        Layout.TSV: b'id\ttext\n1\ta, b\n2\t"c\td"\n',
+    }[format.layout]
+
+    rows = rows_of(store, packed(content, format), format)
+
+    assert data(rows) == [{"id": "1", "text": "a, b"}, {"id": "2", "text": "c\td"}]
+    assert described(store, f"a.{format}", packed(content, format)).rows_estimated == 2
 
 
 # --- CSV ---
@@ -365,14 +436,19 @@ def test_a_parquet_object_is_described_by_its_footer(store: ObjectStore) -> None
     assert all(group.size_bytes > 0 for group in found.row_groups)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz", "a.csv.zst"])
 def test_rows_are_estimated_from_the_beginning(store: ObjectStore, name: str) -> None:
-    content = b'{"a": 1234}\n' * 10_000
+    numbers = random.Random(7)
+    content = b"".join(b'{"a": %04d}\n' % numbers.randrange(10_000) for _ in range(50_000))
 
-    found = described(store, name, gzip.compress(content) if name.endswith("gz") else content)
+    found = described(store, name, packed(content, format_of(name)))
 
     assert found.rows_estimated is not None
-    assert 9_000 < found.rows_estimated < 11_000
+    assert 40_000 < found.rows_estimated < 60_000
+
+
+def test_the_last_line_counts_without_its_end(store: ObjectStore) -> None:
+    assert described(store, "a.jsonl", b"{}\n{}").rows_estimated == 2
 
 
 def test_the_header_of_a_csv_is_no_row_of_the_estimate(store: ObjectStore) -> None:
@@ -394,6 +470,9 @@ def test_a_format_may_be_said_instead_of_guessed(store: ObjectStore) -> None:
         ("a/b.JSONL", InputFormat.JSONL),
         ("b.ndjson", InputFormat.JSONL),
         ("b.jsonl.gz", InputFormat.JSONL_GZ),
+        ("b.json.zst", InputFormat.JSONL_ZST),
+        ("b.CSV.gz", InputFormat.CSV_GZ),
+        ("b.tsv", InputFormat.TSV),
         ("dir.csv/b.parquet", InputFormat.PARQUET),
         ("files/t/file-abc", InputFormat.JSONL),
     ],
@@ -402,7 +481,7 @@ def test_the_name_says_the_format(key: str, format: InputFormat) -> None:
     assert format_of(key) is format
 
 
-@pytest.mark.parametrize("key", ["a.txt", "a.csv.gz", "a.gz", "archive.zip"])
+@pytest.mark.parametrize("key", ["a.txt", "a.csv.bz2", "a.gz", "a.parquet.gz", "archive.zip"])
 def test_a_name_that_says_something_else_is_refused(key: str) -> None:
     with pytest.raises(UnreadableInput, match="endings"):
         format_of(key)
@@ -416,11 +495,12 @@ def test_rows_of_another_object_than_the_one_planned_are_never_taken_for_its_own
     store: ObjectStore, format: InputFormat
 ) -> None:
     content = {
-        InputFormat.JSONL: b'{"a":1}\n{"a":2}\n',
-        InputFormat.JSONL_GZ: gzip.compress(b'{"a":1}\n{"a":2}\n'),
-        InputFormat.CSV: b"a\n1\n2\n",
-        InputFormat.PARQUET: parquet_of(pa.table({"a": [1, 2]})),
-    }[format]
+        Layout.JSONL: b'{"a":1}\n{"a":2}\n',
+        Layout.CSV: b"a\n1\n2\n",
+        Layout.TSV: b"a\n1\n2\n",
+        Layout.PARQUET: parquet_of(pa.table({"a": [1, 2]})),
+    }[format.layout]
+    content = packed(content, format)
     planned = describe(store, store.put("k", content), "k", format)
     pinned = replace(shard(format), source_etag=planned.etag)
     assert len(list(iter_rows(store, "k", pinned, line_bytes_max=200))) == 2
