@@ -12,7 +12,7 @@ from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore.objects import ObjectChanged
 from nightshift.objectstore.sources import Sources
 from nightshift.rows.inputs import iter_rows
-from nightshift.rows.requests import RowRequest, to_request
+from nightshift.rows.requests import RowRequest, columns_of, to_request
 from nightshift.store import Store
 
 
@@ -61,7 +61,9 @@ def _read(row: DeadLetter, job: Job, shard: Shard, sources: Sources, line_bytes_
     """From the job's input, which must be as it was planned."""
     try:
         source = sources.open(shard.uri, row.tenant_id)
-        rows = iter_rows(source.store, source.key, shard, line_bytes_max=line_bytes_max)
+        rows = iter_rows(
+            source.store, source.key, shard, columns=columns_of(job.spec), line_bytes_max=line_bytes_max
+        )
         found = next((one for one in rows if one.index == row.row), None)
     except (ObjectNotFound, ObjectChanged, LocationNotAllowed) as error:
         raise Conflict(f"The input of this row's job cannot be read any more: {error.message}") from error

@@ -3,7 +3,7 @@
 An unreadable row becomes a `BadRow`; an unreadable object raises `UnreadableInput`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -31,10 +31,16 @@ SAMPLE_BYTES: Final = 64 * 1024  # of an object's beginning, to guess how many r
 
 
 def iter_rows(
-    store: ObjectReader, key: str, shard: NewShard, *, line_bytes_max: int
+    store: ObjectReader,
+    key: str,
+    shard: NewShard,
+    *,
+    line_bytes_max: int,
+    columns: Collection[str] | None = None,
 ) -> Iterator[Row | BadRow]:
     """The rows of a shard in order, numbered from 0, the same every time.
 
+    Of Parquet only `columns` are read, if the object has them all; they may be parts, as in templates.
     Lines over `line_bytes_max` are skipped without being held in memory. Raises `UnreadableInput`,
     `ObjectNotFound`, `StorageUnavailable`, and `ObjectChanged` if the object was replaced since planning.
     """
@@ -46,7 +52,14 @@ def iter_rows(
 
         size_bytes = _size_bytes(store, key)
         return parquet_rows(
-            store, key, size_bytes, shard.start, shard.end, etag, row_bytes_max=line_bytes_max
+            store,
+            key,
+            size_bytes,
+            shard.start,
+            shard.end,
+            etag,
+            columns=columns,
+            row_bytes_max=line_bytes_max,
         )
     if format is InputFormat.JSONL:
         lines = lines_in_range(store, key, shard.start, shard.end, line_bytes_max=line_bytes_max, etag=etag)

@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -24,6 +24,7 @@ from nightshift.rows.parquet_pages import (
 )
 from nightshift.rows.parquet_sizes import leaves, row_bytes
 from nightshift.rows.records import BadRow, Row, RowGroup, UnreadableInput
+from nightshift.rows.templates import parent_column
 
 BATCH_ROWS: Final = 64  # decoded at a time; documents may be large
 BATCH_BYTES_MAX: Final = 16 * MIB  # a larger batch becomes Python objects row by row
@@ -40,9 +41,10 @@ def parquet_rows(
     end_group: int | None,
     etag: str | None = None,
     *,
+    columns: Collection[str] | None = None,
     row_bytes_max: int,
 ) -> Iterator[Row | BadRow]:
-    """The rows of the row groups [first_group, end_group), or to the last one for None.
+    """The rows of the row groups [first_group, end_group), or to the last one for None, with these columns.
 
     Values become JSON: times ISO 8601, decimals strings, bytes base64, NaN null; any other makes a `BadRow`,
     as do rows of more than `row_bytes_max` decoded bytes. Raises `UnreadableInput`, and with an `etag`
@@ -50,8 +52,9 @@ def parquet_rows(
     """
     index = 0
     with _opened(store, key, size_bytes, etag) as file:
+        names = file.names_of(columns)
         for group in range(first_group, file.metadata.num_row_groups if end_group is None else end_group):
-            for batch in file.batches(group):
+            for batch in file.batches(group, names):
                 yield from _batch_rows(batch, index, row_bytes_max)
                 index += batch.num_rows
 
@@ -87,9 +90,21 @@ class _ParquetObject:
         self._size_bytes = size_bytes
         with pq.ParquetFile(_RangeFile(fetch, size_bytes)) as file:
             self.metadata = file.metadata
+            self._names = frozenset(file.schema_arrow.names)
             self._types = [leaf for field in file.schema_arrow for leaf in leaves(field.type)]
 
-    def batches(self, group: int) -> Iterator[pa.RecordBatch]:
+    def names_of(self, columns: Collection[str] | None) -> list[str] | None:
+        """The columns to read for these columns and parts of columns. None: all, also if one is missing,
+        so that the error can name those there are.
+        """
+        if columns is None:
+            return None
+        names = {name if name in self._names else parent_column(name) or name for name in columns}
+        if not names <= self._names:
+            return None
+        return sorted(names) or self.metadata.schema.to_arrow_schema().names[:1]  # one counts the rows
+
+    def batches(self, group: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
         """Raises `UnreadableInput` for a row that takes too much memory decoded."""
         texts = self._texts()
         batch_rows = BATCH_ROWS
@@ -97,7 +112,7 @@ class _ParquetObject:
         done_rows = 0
         while True:
             try:
-                for batch in self._decoded(group, texts, batch_rows, done_rows):
+                for batch in self._decoded(group, names, texts, batch_rows, done_rows):
                     yield batch
                     done_rows += batch.num_rows
                 return
@@ -142,12 +157,12 @@ class _ParquetObject:
         return largest
 
     def _decoded(
-        self, group: int, texts: list[Texts], batch_rows: int, first_row: int
+        self, group: int, names: list[str] | None, texts: list[Texts], batch_rows: int, first_row: int
     ) -> Iterator[pa.RecordBatch]:
         pages = self._pages(group, texts, batch_rows)
         rows = 0
         with self._reader(pages) as file:
-            for batch in file.iter_batches(batch_rows, [group], use_threads=False):
+            for batch in file.iter_batches(batch_rows, [group], names, use_threads=False):
                 rows += batch.num_rows
                 if rows > first_row:
                     yield batch.slice(max(0, batch.num_rows - (rows - first_row)))

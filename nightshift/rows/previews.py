@@ -15,7 +15,7 @@ from nightshift.objectstore import MIB, Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.rows.inputs import iter_rows
 from nightshift.rows.records import BadRow, InputObject, Row
-from nightshift.rows.requests import RowRequest, to_request
+from nightshift.rows.requests import RowRequest, columns_of, to_request
 from nightshift.rows.surveys import (
     FoundObject,
     first_objects_at,
@@ -139,6 +139,7 @@ class Previewer:
 
     def _rows(self, spec: JobSpec, objects: list[FoundObject]) -> PreviewedRows:
         checked = _Checked(spec)
+        columns = columns_of(spec)
         reading = _Reading(self.may_continue)
         for number, found in enumerate(objects):
             shard = NewShard(
@@ -147,7 +148,10 @@ class Previewer:
             )  # fmt: skip
             reader = WatchedReader(found.reader, reading.add)
             try:
-                for row in iter_rows(reader, found.info.key, shard, line_bytes_max=self.line_bytes_max):
+                rows = iter_rows(
+                    reader, found.info.key, shard, columns=columns, line_bytes_max=self.line_bytes_max
+                )
+                for row in rows:
                     checked.add(row, shard)
                     if checked.rows == ROWS_MAX or not self.may_continue():
                         return checked.report()

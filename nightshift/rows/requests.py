@@ -10,7 +10,7 @@ from typing import Any, Final, TypeGuard
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JobSpec, JsonObject, NewShard
 from nightshift.rows.inputs import BadRow, Row
-from nightshift.rows.templates import render
+from nightshift.rows.templates import columns, render, value_of
 
 CUSTOM_ID_CHARS_MAX: Final = 512  # OpenAI's
 RECORD_ID_CHARS_MAX: Final = 512  # ids may be URLs and paths
@@ -32,6 +32,13 @@ class RowProblem:
     code: str
     message: str
     param: str | None = None
+
+
+def columns_of(spec: JobSpec) -> frozenset[str] | None:
+    """The columns, and parts of columns, that a job's rows are made of. None: all."""
+    if spec.template is None:
+        return None
+    return frozenset(columns(spec.template)) | ({spec.id_column} if spec.id_column else set())
 
 
 def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest | RowProblem:
@@ -58,8 +65,7 @@ def custom_id_of(row: Row | BadRow, spec: JobSpec, number: str) -> str:
     if spec.template is None:
         custom_id = row.data.get("custom_id")
         return custom_id if is_custom_id(custom_id) else number
-    record_id = _as_id(row.data.get(spec.id_column)) if spec.id_column else None
-    return record_id or number
+    return _as_id(_found(row.data, spec.id_column)) or number
 
 
 def is_custom_id(value: Any) -> TypeGuard[str]:
@@ -76,7 +82,7 @@ def row_number(row: Row | BadRow, shard: NewShard) -> str:
 def _id_of_record(record: JsonObject, id_column: str | None, number: str) -> str:
     if id_column is None:
         return number
-    record_id = _as_id(record.get(id_column))
+    record_id = _as_id(_found(record, id_column))
     if record_id is None:
         raise InvalidRequest(
             f"The row's id column '{id_column}' has no whole number and no text of 1 to "
@@ -85,6 +91,14 @@ def _id_of_record(record: JsonObject, id_column: str | None, number: str) -> str
             code="missing_id",
         )
     return record_id
+
+
+def _found(record: JsonObject, column: str | None) -> Any:
+    """A column's value, or a part's; None if there is none."""
+    try:
+        return None if column is None else value_of(record, column)
+    except KeyError:
+        return None
 
 
 def _as_id(value: Any) -> str | None:

@@ -1,7 +1,8 @@
 """Request bodies with `{{column}}` in their texts, filled from records. No code is run.
 
 A text that is one placeholder takes the value with its type; elsewhere the value is written as text.
-Placeholders in values are not expanded.
+Placeholders in values are not expanded. `{{a.b}}` and `{{a[0]}}` are a field and an element of column `a`; a
+column of that very name comes first.
 """
 
 import json
@@ -14,6 +15,8 @@ from nightshift.jobs import JsonObject
 
 # Blanks at its ends are stripped apart: a pattern that did it would take cubic time.
 PLACEHOLDER: Final = re.compile(r"\{\{([^{}]+)\}\}")
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[([0-9]{1,9})\]")
+_BEFORE_STEPS: Final = re.compile(r"[^.\[\]]+")
 FILLED_CHARS_MAX: Final = 16 * 1024 * 1024  # per body, where one long text may be used many times
 
 
@@ -34,6 +37,44 @@ def columns(template: Any) -> set[str]:
     return set()
 
 
+def parent_column(name: str) -> str | None:
+    """The column that `a.b` or `a[0]` is a part of; None for a name that is no such path."""
+    root = _BEFORE_STEPS.match(name)
+    if root is None or root.end() == len(name):
+        return None
+    return root[0] if _steps(name, root.end()) is not None else None
+
+
+def _steps(name: str, start: int) -> list[str | int] | None:
+    """The fields and elements of a path, from `start` on. None: it is no path."""
+    steps: list[str | int] = []
+    while start < len(name):
+        step = _STEP.match(name, start)
+        if step is None:
+            return None
+        steps.append(step[1] if step[2] is None else int(step[2]))
+        start = step.end()
+    return steps
+
+
+def value_of(record: JsonObject, name: str) -> Any:
+    """A column's value, or a part's; a part of null is null. Raises KeyError for what is not there."""
+    if name in record:
+        return record[name]
+    parent = parent_column(name)
+    if parent is None:
+        raise KeyError(name)
+    value = record[parent]
+    for step in _steps(name, len(parent)) or ():
+        is_part = isinstance(value, dict) if isinstance(step, str) else isinstance(value, list)
+        if value is None:
+            return None
+        if not is_part or (isinstance(step, int) and step >= len(value)):
+            raise KeyError(name)
+        value = value[step]
+    return value
+
+
 @dataclass
 class _Filling:
     """The rendering of one body."""
@@ -52,14 +93,15 @@ class _Filling:
         return self._value(whole[1].strip()) if whole else PLACEHOLDER.sub(self._text, value)
 
     def _value(self, column: str) -> Any:
-        if column not in self.record:
+        try:
+            return value_of(self.record, column)
+        except KeyError:
             known = ", ".join(sorted(self.record)) or "none"
             raise InvalidRequest(
                 f"The template asks for a column '{column}' that the row does not have; it has: {known}.",
                 param=column,
                 code="missing_column",
-            )
-        return self.record[column]
+            ) from None
 
     def _text(self, placeholder: re.Match[str]) -> str:
         column = placeholder[1].strip()

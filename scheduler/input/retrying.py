@@ -17,7 +17,7 @@ from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.outputs import json_line, read_segment
-from nightshift.rows.requests import RowRequest, to_request
+from nightshift.rows.requests import RowRequest, columns_of, to_request
 from nightshift.rows.watched_reader import WatchedReader
 from nightshift.store import Store
 from scheduler.input.plan import Refused, input_error
@@ -103,7 +103,9 @@ class RetryInputs:
         try:
             source = self.sources.open(shard.uri, old.tenant_id)
             reader = WatchedReader(source.store, lambda size_bytes: check(may_continue))
-            yield from iter_rows(reader, source.key, shard, line_bytes_max=self.line_bytes_max)
+            yield from iter_rows(
+                reader, source.key, shard, columns=columns_of(old.spec), line_bytes_max=self.line_bytes_max
+            )
         except (InvalidRequest, StorageError) as error:
             if storage_verdict(error, in_our_store=is_file_id(shard.uri)) != "fail":
                 raise

@@ -12,7 +12,7 @@ from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.rows.inputs import BadRow, InputFormat, InputObject, Row, iter_rows
-from nightshift.rows.requests import RowProblem, RowRequest, to_request
+from nightshift.rows.requests import RowProblem, RowRequest, columns_of, to_request
 from nightshift.rows.surveys import FoundObject, objects_at, rows_estimated, uploaded_file, with_guesses
 from nightshift.rows.watched_reader import WatchedReader
 from nightshift.store import Store
@@ -117,7 +117,13 @@ class Surveyor:
         # A Parquet file has no blank lines: its first rows are in the first row group that has any.
         watch = reading.go_on if shard.format == InputFormat.PARQUET else reading.add
         store = WatchedReader(source.store, watch)
-        return iter_rows(store, source.key, shard, line_bytes_max=self.config.line_bytes_max)
+        return iter_rows(
+            store,
+            source.key,
+            shard,
+            columns=columns_of(job.spec),
+            line_bytes_max=self.config.line_bytes_max,
+        )
 
 
 class _ReadEnough(Exception):

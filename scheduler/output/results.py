@@ -24,7 +24,7 @@ from nightshift.rows.outputs import (
     json_line,
     read_segment,
 )
-from nightshift.rows.requests import custom_id_of, row_number
+from nightshift.rows.requests import columns_of, custom_id_of, row_number
 from nightshift.store import Store
 
 SPOOL_BYTES: Final = 16 * 1024 * 1024  # of one shard's results in memory; more go to a temporary file
@@ -130,7 +130,13 @@ class Results:
     def _rows(self, job: Job, shard: Shard) -> Iterator[Row | BadRow]:
         try:
             source = self.sources.open(shard.uri, job.tenant_id)
-            yield from iter_rows(source.store, source.key, shard, line_bytes_max=self.line_bytes_max)
+            yield from iter_rows(
+                source.store,
+                source.key,
+                shard,
+                columns=columns_of(job.spec),
+                line_bytes_max=self.line_bytes_max,
+            )
         except (InvalidRequest, StorageError) as error:
             raise InputTrouble(error) from error
 

@@ -13,7 +13,7 @@ from nightshift.jobs import Answer, BulkClaim
 from nightshift.objectstore.sources import Sources
 from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.outputs import RowResult
-from nightshift.rows.requests import RowRequest, to_request
+from nightshift.rows.requests import RowRequest, columns_of, to_request
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Identity, Progress, breakdown, refusal
 from workers.serving.model_server import Busy, Inference, ModelServer
@@ -131,10 +131,13 @@ class ShardRows:
     def _read(self, done: Collection[int]) -> Iterator[Row | BadRow]:
         """The rows that are not done. At the end, `total` is known."""
         shard = self._claim.shard
+        columns = columns_of(self._claim.job.spec)
         count = 0
         try:
             source = self._sources.open(shard.uri, self._claim.lease.tenant_id)
-            for row in iter_rows(source.store, source.key, shard, line_bytes_max=self._line_bytes_max):
+            for row in iter_rows(
+                source.store, source.key, shard, columns=columns, line_bytes_max=self._line_bytes_max
+            ):
                 count += 1
                 if row.index not in done:
                     yield row

@@ -384,6 +384,36 @@ def test_parquet_is_read_however_it_was_written(
     assert [row.index for row in rows] == list(range(500))
 
 
+@pytest.mark.parametrize(
+    ("columns", "read"),
+    [
+        (None, {"id", "text", "wide", "meta", "meta.lang"}),
+        (["text", "id"], {"id", "text"}),
+        (["meta.author"], {"meta"}),
+        (["meta.lang"], {"meta", "meta.lang"}),  # pyarrow takes both: the second has that very name
+        ([], {"id"}),  # for the number of rows
+        (["text", "gone"], {"id", "text", "wide", "meta", "meta.lang"}),  # an error names those there are
+    ],
+)
+def test_only_the_named_columns_of_parquet_are_read(
+    store: ObjectStore, columns: list[str] | None, read: set[str]
+) -> None:
+    table = pa.table(
+        {
+            "id": [1, 2],
+            "text": ["a", "b"],
+            "wide": ["x" * 5000] * 2,
+            "meta": [{"author": "c", "lang": "en"}] * 2,
+            "meta.lang": ["de", "de"],
+        }
+    )
+    store.put("k", parquet_of(table))
+
+    rows = data(list(iter_rows(store, "k", shard("parquet"), columns=columns, line_bytes_max=10_000)))
+
+    assert [set(row) for row in rows] == [read] * 2
+
+
 def test_a_parquet_value_that_cannot_be_said_spoils_only_its_row(store: ObjectStore) -> None:
     bad_text = pa.Array.from_buffers(
         pa.string(), 3, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffc")]

@@ -41,6 +41,60 @@ def test_a_placeholder_becomes_what_the_record_says(text: str, filled: Any) -> N
     assert render({"v": text}, record) == {"v": filled}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("user.name", "Ada"),
+        ("user.langs[1]", "de"),
+        ("turns[0].text", "hi"),
+        ("turns[0]", {"text": "hi"}),
+        ("grid[1][0]", 3),
+        ("user.nick name", "A"),
+        ("a.b", "of that very name"),
+        ("turns[1]", "of that very name, too"),
+        ("nothing.at.all", None),
+        ("user.none[3].x", None),
+    ],
+)
+def test_a_part_of_a_column_is_named_by_its_path(name: str, value: Any) -> None:
+    record = {
+        "user": {"name": "Ada", "langs": ["en", "de"], "nick name": "A", "none": None},
+        "turns": [{"text": "hi"}, {"text": "hidden"}],
+        "turns[1]": "of that very name, too",
+        "grid": [[1, 2], [3]],
+        "a": {"b": "hidden"},
+        "a.b": "of that very name",
+        "nothing": None,
+    }
+
+    assert render({"v": f"{{{{{name}}}}}"}, record) == {"v": value}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.c",
+        "a.b.c",
+        "a[0]",
+        "l[2]",
+        "l.x",
+        "l[-1]",
+        "l[x]",
+        "a..b",
+        "a.",
+        ".a",
+        "[0]",
+        "a]b",
+        "x.y",
+        "l[0]y",
+    ],
+)
+def test_a_part_that_is_not_there_is_named(name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        render({"v": f"{{{{{name}}}}}"}, {"a": {"b": 1}, "l": [1, 2]})
+    assert (caught.value.code, caught.value.param) == ("missing_column", name)
+
+
 def test_placeholders_are_found_at_any_depth_but_not_in_names() -> None:
     template = {"{{a}}": 1, "messages": [{"role": "user", "content": "{{a}}"}], "n": 3}
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ class Served:
     store: Store
     _numbers: Iterator[int] = field(default_factory=count)
 
-    def options(self, **fields: object) -> Options:
+    def options(self, **fields: Any) -> Options:
         key = insert_key(self.store, f"tenant-{next(self._numbers)}")
         waits = {
             "check_time_limit_s": 120.0,
@@ -55,7 +56,7 @@ class Served:
             "retries": 0,
         }
         waits |= {"settle_time_limit_s": 0.0}  # no scheduler is here to end a batch
-        return Options(self.url, key, **waits | fields)  # type: ignore[arg-type]
+        return Options(self.url, key, **waits | fields)
 
 
 @pytest.fixture(scope="module")
