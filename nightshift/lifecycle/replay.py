@@ -62,7 +62,11 @@ def _read(row: DeadLetter, job: Job, shard: Shard, sources: Sources, line_bytes_
     try:
         source = sources.open(shard.uri, row.tenant_id)
         rows = iter_rows(
-            source.store, source.key, shard, columns=columns_of(job.spec), line_bytes_max=line_bytes_max
+            source.store,
+            source.key,
+            shard,
+            columns=columns_of(job.spec, shard),
+            line_bytes_max=line_bytes_max,
         )
         found = next((one for one in rows if one.index == row.row), None)
     except (ObjectNotFound, ObjectChanged, LocationNotAllowed) as error:

@@ -139,7 +139,6 @@ class Previewer:
 
     def _rows(self, spec: JobSpec, objects: list[FoundObject]) -> PreviewedRows:
         checked = _Checked(spec)
-        columns = columns_of(spec)
         reading = _Reading(self.may_continue)
         for number, found in enumerate(objects):
             shard = NewShard(
@@ -149,7 +148,11 @@ class Previewer:
             reader = WatchedReader(found.reader, reading.add)
             try:
                 rows = iter_rows(
-                    reader, found.info.key, shard, columns=columns, line_bytes_max=self.line_bytes_max
+                    reader,
+                    found.info.key,
+                    shard,
+                    columns=columns_of(spec, shard),
+                    line_bytes_max=self.line_bytes_max,
                 )
                 for row in rows:
                     checked.add(row, shard)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeGuard
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JobSpec, JsonObject, NewShard
 from nightshift.rows.inputs import BadRow, Row
+from nightshift.rows.partitions import partition_columns
 from nightshift.rows.templates import columns, render, value_of
 
 CUSTOM_ID_CHARS_MAX: Final = 512  # OpenAI's
@@ -34,11 +35,12 @@ class RowProblem:
     param: str | None = None
 
 
-def columns_of(spec: JobSpec) -> frozenset[str] | None:
-    """The columns, and parts of columns, that a job's rows are made of. None: all."""
+def columns_of(spec: JobSpec, shard: NewShard) -> frozenset[str] | None:
+    """The columns, and parts of columns, that a shard's rows need of their object. None: all."""
     if spec.template is None:
         return None
-    return frozenset(columns(spec.template)) | ({spec.id_column} if spec.id_column else set())
+    named = columns(spec.template) | ({spec.id_column} if spec.id_column else set())
+    return frozenset(named) - partition_columns(shard.uri).keys()
 
 
 def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest | RowProblem:
@@ -48,24 +50,30 @@ def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest 
         return RowProblem(number, row.code, row.message)
     try:
         if spec.template is not None:
-            return RowRequest(
-                _id_of_record(row.data, spec.id_column, number), render(spec.template, row.data)
-            )
+            record = _record(row, shard)
+            return RowRequest(_id_of_record(record, spec.id_column, number), render(spec.template, record))
         return _batch_line(row.data, spec.endpoint, number)
     except InvalidRequest as error:
         return RowProblem(
-            custom_id_of(row, spec, number), error.code or "invalid_value", error.message, error.param
+            custom_id_of(row, spec, shard), error.code or "invalid_value", error.message, error.param
         )
 
 
-def custom_id_of(row: Row | BadRow, spec: JobSpec, number: str) -> str:
+def custom_id_of(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str:
     """A row's id, also if the rest is invalid."""
+    number = row_number(row, shard)
     if isinstance(row, BadRow):
         return number
     if spec.template is None:
         custom_id = row.data.get("custom_id")
         return custom_id if is_custom_id(custom_id) else number
-    return _as_id(_found(row.data, spec.id_column)) or number
+    return _as_id(_found(_record(row, shard), spec.id_column)) or number
+
+
+def _record(row: Row, shard: NewShard) -> JsonObject:
+    """With the columns that its object's folders name, which come first, as elsewhere."""
+    named = partition_columns(shard.uri)
+    return {**row.data, **named} if named else row.data
 
 
 def is_custom_id(value: Any) -> TypeGuard[str]:

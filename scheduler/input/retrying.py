@@ -104,7 +104,11 @@ class RetryInputs:
             source = self.sources.open(shard.uri, old.tenant_id)
             reader = WatchedReader(source.store, lambda size_bytes: check(may_continue))
             yield from iter_rows(
-                reader, source.key, shard, columns=columns_of(old.spec), line_bytes_max=self.line_bytes_max
+                reader,
+                source.key,
+                shard,
+                columns=columns_of(old.spec, shard),
+                line_bytes_max=self.line_bytes_max,
             )
         except (InvalidRequest, StorageError) as error:
             if storage_verdict(error, in_our_store=is_file_id(shard.uri)) != "fail":

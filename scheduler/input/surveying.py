@@ -121,7 +121,7 @@ class Surveyor:
             store,
             source.key,
             shard,
-            columns=columns_of(job.spec),
+            columns=columns_of(job.spec, shard),
             line_bytes_max=self.config.line_bytes_max,
         )
 

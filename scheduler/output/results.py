@@ -24,7 +24,7 @@ from nightshift.rows.outputs import (
     json_line,
     read_segment,
 )
-from nightshift.rows.requests import columns_of, custom_id_of, row_number
+from nightshift.rows.requests import columns_of, custom_id_of
 from nightshift.store import Store
 
 SPOOL_BYTES: Final = 16 * 1024 * 1024  # of one shard's results in memory; more go to a temporary file
@@ -117,7 +117,7 @@ class Results:
             found = spool.take(row.index)
             if found is None:
                 missing = NotExecuted(
-                    custom_id=custom_id_of(row, job.spec, row_number(row, shard)),
+                    custom_id=custom_id_of(row, job.spec, shard),
                     id=derived_id("batch_req_", f"{job.id}/{shard.shard_no}/{row.index}"),
                     reason=reason,
                     error=error,
@@ -134,7 +134,7 @@ class Results:
                 source.store,
                 source.key,
                 shard,
-                columns=columns_of(job.spec),
+                columns=columns_of(job.spec, shard),
                 line_bytes_max=self.line_bytes_max,
             )
         except (InvalidRequest, StorageError) as error:

@@ -131,7 +131,7 @@ class ShardRows:
     def _read(self, done: Collection[int]) -> Iterator[Row | BadRow]:
         """The rows that are not done. At the end, `total` is known."""
         shard = self._claim.shard
-        columns = columns_of(self._claim.job.spec)
+        columns = columns_of(self._claim.job.spec, shard)
         count = 0
         try:
             source = self._sources.open(shard.uri, self._claim.lease.tenant_id)

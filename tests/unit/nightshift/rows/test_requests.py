@@ -1,12 +1,20 @@
 """What a row asks for, what it is called, and why it asks for nothing."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nightshift.jobs import JobSpec, JsonObject, NewShard
 from nightshift.rows.inputs import BadRow, Row
-from nightshift.rows.requests import RECORD_ID_CHARS_MAX, RowProblem, RowRequest, custom_id_of, to_request
+from nightshift.rows.requests import (
+    RECORD_ID_CHARS_MAX,
+    RowProblem,
+    RowRequest,
+    columns_of,
+    custom_id_of,
+    to_request,
+)
 
 LINE: JsonObject = {
     "custom_id": "r1",
@@ -18,9 +26,9 @@ TEMPLATE: JsonObject = {"model": "m", "messages": [{"role": "user", "content": "
 
 
 def asked(
-    row: Row | BadRow | JsonObject, *, first_row: int | None = None, **spec: Any
+    row: Row | BadRow | JsonObject, *, first_row: int | None = None, uri: str = "file-1", **spec: Any
 ) -> RowRequest | RowProblem:
-    shard = NewShard(shard_no=3, uri="u", format="jsonl", start=0, end=None, first_row=first_row)
+    shard = NewShard(shard_no=3, uri=uri, format="jsonl", start=0, end=None, first_row=first_row)
     job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
     return to_request(Row(4, row) if isinstance(row, dict) else row, job, shard)
 
@@ -98,9 +106,26 @@ def test_a_bad_row_stays_what_it_is() -> None:
         {"custom_id": "a\0"},
     ],
 )
-def test_a_row_is_called_the_same_whether_it_was_run_or_not(spec: JsonObject, data: JsonObject) -> None:
+@pytest.mark.parametrize("uri", ["file-1", "s3://b/id=7/a.jsonl"])
+def test_a_row_is_called_the_same_whether_it_was_run_or_not(
+    spec: JsonObject, data: JsonObject, uri: str
+) -> None:
     """Assembly names rows that were never run; it must come to the names a worker would have given."""
-    shard = NewShard(shard_no=3, uri="u", format="jsonl", start=0, end=None)
+    shard = NewShard(shard_no=3, uri=uri, format="jsonl", start=0, end=None)
     job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
 
-    assert custom_id_of(Row(4, data), job, "shard-3-row-5") == to_request(Row(4, data), job, shard).custom_id
+    assert custom_id_of(Row(4, data), job, shard) == to_request(Row(4, data), job, shard).custom_id
+
+
+def test_folders_are_columns() -> None:
+    """They come before the object's own, which need not be read then."""
+    uri = "s3://b/in/date=2026-11-20/lang=en/part-0.parquet"
+    spec = {"template": {"text": "{{date}} {{lang}} {{n.m}}"}, "id_column": "date"}
+
+    request = asked({"n": {"m": 1}, "lang": "de"}, uri=uri, **spec)
+
+    assert request == RowRequest("2026-11-20", {"text": "2026-11-20 en 1"})
+    shard = NewShard(shard_no=0, uri=uri, format="parquet", start=0, end=None)
+    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
+    assert columns_of(job, shard) == {"n.m"}
+    assert columns_of(replace(job, template=None), shard) is None
