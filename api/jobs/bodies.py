@@ -25,6 +25,18 @@ from nightshift.outbound.webhook_events import EVENT_TYPES
 
 FIELDS_MAX: Final = 64  # of a body whose unknown fields are errors
 URI_CHARS_MAX: Final = 2048
+LIMIT_MAX: Final = 2**53 - 1  # JSON's numbers are exact so far
+BULK_FIELDS: Final = (
+    "output",
+    "template",
+    "id_column",
+    "name",
+    "date",
+    "max_error_rate",
+    "max_failed_rows",
+    "max_tokens_total",
+    "row_timeout",
+)
 
 Uri = Annotated[str, Field(min_length=1, max_length=URI_CHARS_MAX)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -66,6 +78,9 @@ class Options(OwnBody):
     priority: PriorityClass | None = None
     webhook: WebhookBody | None = None
     max_error_rate: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_failed_rows: Annotated[int, Field(ge=0, le=LIMIT_MAX, strict=True)] | None = None
+    max_tokens_total: Annotated[int, Field(ge=1, le=LIMIT_MAX, strict=True)] | None = None
+    row_timeout: str | None = None
     max_runtime: str | None = None
     retry_on_interrupt: Annotated[bool, null_means(True)] = True
     capacity: Annotated[Literal["spot", "on_demand", "any"], null_means("any")] = "any"
@@ -106,7 +121,7 @@ class JobCreate(Options):
         return _endpoint(self.endpoint)
 
     def _refuse_bulk_fields(self) -> None:
-        for field in ("output", "template", "id_column", "name", "date", "max_error_rate"):
+        for field in BULK_FIELDS:
             if getattr(self, field) is not None:
                 raise _wrong(field, f"'{field}' is for bulk jobs; this one has a 'body'.")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from api.jobs.bodies import BatchCreate, JobCreate, JobRetry, Options
-from api.responses.times import parse_window
+from api.responses.times import parse_timeout, parse_window
 from nightshift.endpoints import Endpoint
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, Webhook
@@ -14,6 +14,15 @@ from nightshift.lifecycle.submission import JobRequest
 
 JOBS_ROUTE: Final = "/v1/jobs"
 BATCHES_ROUTE: Final = "/v1/batches"
+ROW_TIMEOUT_MAX_S: Final = 86_400
+UNCONVERTED: Final = (  # options that a job records as they were sent
+    "retry_on_interrupt",
+    "capacity",
+    "max_error_rate",
+    "max_failed_rows",
+    "max_tokens_total",
+    "metadata",
+)
 
 
 def online_request(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max_s: int) -> JobRequest:
@@ -86,6 +95,8 @@ def retry_request(old: Job, asked: JobRetry, raw: JsonObject, window_max_s: int)
         spec = replace(spec, completion_window_s=window_s)
     if runtime is not None:
         spec = replace(spec, max_runtime_s=parse_window(runtime, "max_runtime", window_max_s))
+    if asked.row_timeout is not None:
+        spec = replace(spec, row_timeout_s=_row_timeout_s(asked))
     if webhook is not None:
         spec = replace(spec, webhook=Webhook(webhook.url, tuple(webhook.events)))
     return JobRequest(
@@ -101,15 +112,7 @@ def retry_request(old: Job, asked: JobRetry, raw: JsonObject, window_max_s: int)
 def _given(spec: JobSpec, asked: JobRetry) -> JobSpec:
     """With the fields that need no conversion, as far as they were given."""
     given = asked.model_fields_set
-    return replace(
-        spec,
-        retry_on_interrupt=asked.retry_on_interrupt
-        if "retry_on_interrupt" in given
-        else spec.retry_on_interrupt,
-        capacity=asked.capacity if "capacity" in given else spec.capacity,
-        max_error_rate=asked.max_error_rate if "max_error_rate" in given else spec.max_error_rate,
-        metadata=asked.metadata if "metadata" in given else spec.metadata,
-    )
+    return replace(spec, **{name: getattr(asked, name) for name in UNCONVERTED if name in given})
 
 
 def run_key(asked: JobCreate) -> str | None:
@@ -133,9 +136,17 @@ def _spec(
         retry_on_interrupt=options.retry_on_interrupt,
         capacity=options.capacity,
         max_error_rate=options.max_error_rate,
+        max_failed_rows=options.max_failed_rows,
+        max_tokens_total=options.max_tokens_total,
+        row_timeout_s=_row_timeout_s(options),
         webhook=None if webhook is None else Webhook(webhook.url, tuple(webhook.events)),
         metadata=metadata,
     )
+
+
+def _row_timeout_s(options: Options) -> int | None:
+    timeout = options.row_timeout
+    return None if timeout is None else parse_timeout(timeout, "row_timeout", ROW_TIMEOUT_MAX_S)
 
 
 def _webhook_secret(options: Options) -> str | None:

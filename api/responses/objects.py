@@ -88,6 +88,9 @@ class ListedJob(AcceptedJob):
     retry_on_interrupt: bool
     capacity: str
     max_error_rate: float | None
+    max_failed_rows: int | None
+    max_tokens_total: int | None
+    row_timeout: str | None
     webhook: JobWebhook | None
     metadata: dict[str, str] | None
     name: str | None

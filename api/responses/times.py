@@ -10,8 +10,8 @@ from nightshift.jobs import Job, JobState
 EPOCH_MAX_S: Final = 253_402_300_799  # the last second of the year 9999
 ETA_ROWS_MIN: Final = 8  # fewer rows give no useful rate
 
-_WINDOW: Final = re.compile(r"([1-9][0-9]{0,8})([mhd])")
-_UNIT_S: Final = {"m": 60, "h": 3600, "d": 86400}
+_DURATION: Final = re.compile(r"([1-9][0-9]{0,8})([smhd])")
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @overload
@@ -30,10 +30,19 @@ def from_seconds(since_epoch: int) -> datetime:
 
 def parse_window(text: str, param: str, max_s: int) -> int:
     """The seconds in `90m`, `8h` or `7d`. Raises InvalidRequest naming `param`."""
-    match = _WINDOW.fullmatch(text)
-    if match is None:
+    return _parsed(text, "mhd", "90m, 8h or 7d", param, max_s)
+
+
+def parse_timeout(text: str, param: str, max_s: int) -> int:
+    """The seconds in `30s`, `5m` or `1h`. Raises InvalidRequest naming `param`."""
+    return _parsed(text, "smh", "30s, 5m or 1h", param, max_s)
+
+
+def _parsed(text: str, units: str, examples: str, param: str, max_s: int) -> int:
+    match = _DURATION.fullmatch(text)
+    if match is None or match[2] not in units:
         raise InvalidRequest(
-            f"Invalid '{param}': {text!r} is not a duration such as 90m, 8h or 7d.", param=param
+            f"Invalid '{param}': {text!r} is not a duration such as {examples}.", param=param
         )
     window_s = int(match[1]) * _UNIT_S[match[2]]
     if window_s > max_s:
@@ -46,7 +55,9 @@ def parse_window(text: str, param: str, max_s: int) -> int:
 
 def window_text(window_s: int) -> str:
     """In hours where exact, as OpenAI writes it: a day is `24h`."""
-    return f"{window_s // 3600}h" if window_s % 3600 == 0 else f"{window_s // 60}m"
+    if window_s % 3600 == 0:
+        return f"{window_s // 3600}h"
+    return f"{window_s // 60}m" if window_s % 60 == 0 else f"{window_s}s"
 
 
 def eta_at(job: Job, now: datetime) -> datetime | None:

@@ -67,6 +67,19 @@ Format = Annotated[OutputFormat, typer.Option(help="Of the part files.")]
 Priority = Annotated[PriorityClass, typer.Option(help="Who goes first.")]
 Window = Annotated[str, typer.Option(metavar="TIME", help="How long it may take from now: 90m, 8h, 2d.")]
 Webhook = Annotated[str | None, typer.Option(metavar="URL", help="Told when the job has ended.")]
+MaxErrorRate = Annotated[
+    float | None, typer.Option(metavar="X", help="Stop and fail if more than this share of rows fails: 0.05.")
+]
+MaxFailedRows = Annotated[
+    int | None, typer.Option(metavar="N", help="Stop and fail if more rows than this fail.")
+]
+MaxTokensTotal = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Stop and fail once prompts and answers have more tokens than this."),
+]
+RowTimeout = Annotated[
+    str | None, typer.Option(metavar="TIME", help="How long a model may take for a row: 30s, 5m, 1h.")
+]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything, look at the first rows, and submit nothing.")
@@ -92,6 +105,10 @@ def run(
     priority: Priority = PriorityClass.STANDARD,
     window: Window = "24h",
     webhook: Webhook = None,
+    max_error_rate: MaxErrorRate = None,
+    max_failed_rows: MaxFailedRows = None,
+    max_tokens_total: MaxTokensTotal = None,
+    row_timeout: RowTimeout = None,
     wait: Wait = False,
     dry_run: DryRun = False,
     name: Name = None,
@@ -118,6 +135,10 @@ def run(
             "priority": priority.value,
             "completion_window": window_of(window),
             "webhook": {"url": webhook} if webhook else None,
+            "max_error_rate": max_error_rate,
+            "max_failed_rows": max_failed_rows,
+            "max_tokens_total": max_tokens_total,
+            "row_timeout": row_timeout,
             "name": name,
             "date": day,
         }

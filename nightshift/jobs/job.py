@@ -109,6 +109,9 @@ class JobSpec:
     retry_on_interrupt: bool = True
     capacity: str = "any"  # spot, on_demand or any
     max_error_rate: float | None = None  # failed rows / rows; above it the job fails
+    max_failed_rows: int | None = None  # likewise
+    max_tokens_total: int | None = None  # of prompts and completions; likewise
+    row_timeout_s: int | None = None  # in the engine; a row that takes longer fails
     output_expires_after_s: int | None = None  # OpenAI output files
     webhook: Webhook | None = None
     metadata: dict[str, str] | None = None
@@ -145,6 +148,10 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens read from the prefix cache
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(

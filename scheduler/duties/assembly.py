@@ -15,6 +15,7 @@ from typing import Final
 
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
+from nightshift.jobs.limits import failed_rows_passed, why_stopped
 from nightshift.lifecycle.transitions import counts_json, finish
 from nightshift.objectstore import Locations, ObjectStore, ObjectUri, fenced
 from nightshift.objectstore.sources import Sources, is_file_id
@@ -23,7 +24,6 @@ from nightshift.processes import failpoints
 from nightshift.rows.manifest import Part
 from nightshift.rows.outputs import NotExecuted, RowResult
 from nightshift.store import Store
-from scheduler.duties.deadlines import exceeds_error_rate
 from scheduler.input.plan import input_error
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.part_files import Destination, OutputTrouble, PartWriter, forget_notes
@@ -279,9 +279,10 @@ def verdict(
     """
     if job.stop_reason not in (None, StopReason.FAILED):
         return job.stop_reason.final_state, ()
-    if exceeds_error_rate(counts, job.spec.max_error_rate) or job.stop_reason is StopReason.FAILED:
-        message = f"{counts.failed} of {counts.total} rows have no good result; max_error_rate was exceeded."
-        return JobState.FAILED, (InputError("max_error_rate_exceeded", message, param="max_error_rate"),)
+    if job.stop_reason is StopReason.FAILED:
+        return JobState.FAILED, (why_stopped(job, counts),)
+    if (passed := failed_rows_passed(job.spec, counts)) is not None:
+        return JobState.FAILED, (passed,)
     if (
         shard_states.total()
         and shard_states[ShardState.FAILED] == shard_states.total()

@@ -1,10 +1,11 @@
-"""Tell jobs to stop that are past their deadline or their error rate."""
+"""Tell jobs to stop that are past their deadline or a limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from nightshift.jobs import Counts, Job, StopReason
+from nightshift.jobs import Job, StopReason
+from nightshift.jobs.limits import limit_passed
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.store import Store
 from scheduler.runtime.duty import Result
@@ -24,7 +25,7 @@ class DeadlinesConfig:
 @dataclass(frozen=True, kw_only=True)
 class StopsRequested(Result):
     expired: int = 0
-    failed: int = 0  # too many failed rows
+    failed: int = 0  # past a limit
 
 
 class Deadlines:
@@ -36,12 +37,12 @@ class Deadlines:
         self.interval_s = config.interval_s
 
     def run_once(self, now: datetime) -> StopsRequested:
-        """One pass over jobs past their window, their run time or their error rate."""
+        """One pass over jobs past their window, their run time or a limit."""
         limit = self._config.jobs_per_pass_max
         with self._store.snapshot() as tx:
             overdue = tx.jobs.overdue(now, limit)
-            suspects = tx.jobs.too_many_errors(limit)
-        failing = [job for job in suspects if must_abort(job, self._config.error_rate_rows_min)]
+            suspects = tx.jobs.past_limits(limit)
+        failing = [job for job in suspects if limit_passed(job, self._config.error_rate_rows_min)]
         return StopsRequested(
             expired=self._request_stops(overdue, StopReason.EXPIRED, now),
             failed=self._request_stops(failing, StopReason.FAILED, now),
@@ -53,17 +54,3 @@ class Deadlines:
             return 0
         with self._store.transaction() as tx:
             return sum(request_stop(tx, job, reason, now) for job in jobs)
-
-
-def must_abort(job: Job, rows_min: int) -> bool:
-    """Whether too many rows have failed: of at least `rows_min` finished, or of the whole job. Pure."""
-    counts, rate = job.counts, job.spec.max_error_rate
-    if rate is None:
-        return False
-    finished = counts.succeeded + counts.failed
-    return (finished >= rows_min and counts.failed > rate * finished) or exceeds_error_rate(counts, rate)
-
-
-def exceeds_error_rate(counts: Counts, rate: float | None) -> bool:
-    """Whether more rows have failed than may fail of the whole job; False while its size is unknown. Pure."""
-    return rate is not None and counts.total is not None and counts.failed > rate * counts.total

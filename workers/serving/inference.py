@@ -285,6 +285,14 @@ def refusal(error: InvalidRequest) -> Answer:
     return Answer(404 if error.code == "model_not_found" else 400, body, Usage())
 
 
+def timed_out(timeout_s: int) -> Answer:
+    """The answer to a row that took longer than its job allows."""
+    body = error_body(
+        f"The row took longer than row_timeout allows: {timeout_s} s.", "server_error", code="timed_out"
+    )
+    return Answer(408, body, Usage())
+
+
 def breakdown(reason: str) -> Answer:
     """The answer to a valid request that the engine failed on."""
     body: JsonObject = error_body(

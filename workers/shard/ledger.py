@@ -10,6 +10,7 @@ begin ──► in flight ──────── finish ──► result ─�
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from types import MappingProxyType
 
 from nightshift.rows.outputs import RowResult
@@ -132,6 +133,18 @@ class Ledger:
     def tokens_at_risk(self) -> int:
         """Tokens generated again if this process died now."""
         return self._generated - self._covered
+
+    @property
+    def oldest_age_s(self) -> float | None:
+        """Of the rows in flight."""
+        oldest = next(iter(self._in_flight.values()), None)  # they lie in the order in which they began
+        return None if oldest is None else self._clock_s() - oldest.since_s
+
+    def begun_before(self, age_s: float) -> list[AdmittedRow]:
+        """The rows in flight for at least so long."""
+        until_s = self._clock_s() - age_s
+        begun = takewhile(lambda flight: flight.since_s <= until_s, self._in_flight.values())
+        return [flight.admitted for flight in begun]
 
     def hopeless(self, left_s: float) -> list[AdmittedRow]:
         """The rows in flight that will not end within this time."""

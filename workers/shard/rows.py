@@ -15,7 +15,7 @@ from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.outputs import RowResult
 from nightshift.rows.requests import RowRequest, columns_of, to_request
 from workers.serving.carry_over import CarryOver
-from workers.serving.inference import Identity, Progress, breakdown, refusal
+from workers.serving.inference import Identity, Progress, breakdown, refusal, timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer
 from workers.serving.models import Models
 from workers.shard.in_flight import AdmittedRow
@@ -112,6 +112,12 @@ class ShardRows:
             self._again.append(admitted)
             return None
         return self._result(admitted.row, custom_id, breakdown(progress.failed))
+
+    def timed_out(self, admitted: AdmittedRow, timeout_s: int) -> RowResult:
+        """Take a row out of the engine that has been there for too long."""
+        self._watch.finished(admitted.row)
+        self.cancel(admitted)
+        return self._result(admitted.row, admitted.request.custom_id, timed_out(timeout_s))
 
     def cancel(self, admitted: AdmittedRow) -> None:
         self._cancelled_in = admitted.server  # a job has one model

@@ -52,6 +52,7 @@ class ShardRunner:
         self._config = config
         self._on_end = on_end
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
+        self._row_timeout_s = claim.job.spec.row_timeout_s
         self._inbox = Inbox()
         self._orders = Orders(config)
         self._ledger = Ledger(config)
@@ -161,6 +162,7 @@ class ShardRunner:
         self._rows.open(done)
         while self._rows.has_waiting or self._ledger.in_flight:
             self._admit_rows()
+            self._end_slow_rows()
             self._give_up_late_rows()
             if self._orders.must_leave(has_rows_in_flight=bool(self._ledger.in_flight)):
                 break
@@ -203,6 +205,13 @@ class ShardRunner:
             self._ledger.interrupt(message.row)
         else:
             self._ledger.finish(result)
+
+    def _end_slow_rows(self) -> None:
+        """The rows that have taken as long as their job allows."""
+        if self._row_timeout_s is None:
+            return
+        for admitted in self._ledger.begun_before(self._row_timeout_s):
+            self._ledger.finish(self._rows.timed_out(admitted, self._row_timeout_s))
 
     def _give_up_late_rows(self) -> None:
         """After an order to stop: the rows that will not end in time, which others need not wait for."""
@@ -264,6 +273,8 @@ class ShardRunner:
     def _wait(self) -> None:
         """Wait for a message, at most until the next thing is due; then take all there are."""
         wait_s = self._orders.stop_in_s
+        if self._row_timeout_s is not None and (oldest_s := self._ledger.oldest_age_s) is not None:
+            wait_s = min(wait_s, self._row_timeout_s - oldest_s)
         if self._may_admit and self._rows.has_waiting:
             wait_s = min(wait_s, BUSY_RETRY_S)
         if not self._uploads_are_full and (due_in_s := self._ledger.due_in_s) is not None:

@@ -333,16 +333,23 @@ class Jobs:
         )
         return [to_job(row) for row in rows]
 
-    def too_many_errors(self, limit: int) -> Sequence[Job]:
-        """Running jobs above their `max_error_rate`, most failed rows first."""
-        rate = job.c.spec["max_error_rate"].as_float()  # NULL, so never exceeded, if unset
+    def past_limits(self, limit: int) -> Sequence[Job]:
+        """Running jobs that have, perhaps, passed one of their limits, most failed rows first."""
+        # NULL, so never exceeded, if unset. Floats are exact up to 2**53.
+        rate = job.c.spec["max_error_rate"].as_float()
+        failed_max = job.c.spec["max_failed_rows"].as_float()
+        tokens_max = job.c.spec["max_tokens_total"].as_float()
         rows = self._connection.execute(
             select(job)
             .where(
                 job.c.kind == JobKind.BULK,
                 job.c.state == JobState.RUNNING,
                 job.c.stop_reason.is_(None),
-                job.c.rows_failed > rate * (job.c.rows_succeeded + job.c.rows_failed),
+                or_(
+                    job.c.rows_failed > rate * (job.c.rows_succeeded + job.c.rows_failed),
+                    job.c.rows_failed > failed_max,
+                    job.c.prompt_tokens + job.c.completion_tokens > tokens_max,
+                ),
             )
             .order_by(job.c.rows_failed.desc())
             .limit(limit)

@@ -2,13 +2,14 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from nightshift.endpoints.chat import Chat
 from nightshift.endpoints.embeddings import Embeddings
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.jobs import Counts, JobState, ShardState, StopReason
+from nightshift.jobs import Counts, JobState, ShardState, StopReason, Usage
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.rows.inputs import InputFormat, InputObject
 from nightshift.rows.surveys import with_guesses
@@ -50,6 +51,22 @@ def test_a_job_ends_as_its_rows_and_its_owner_say(
     job = a_job(stop_reason=reason, spec=a_spec(max_error_rate=0.1))
     ended, errors = verdict(job, counts, shards)
     assert (ended, [error.code for error in errors]) == (state, [code] if code else [])
+
+
+def test_a_job_with_more_failed_rows_than_it_allows_has_failed() -> None:
+    counts = Counts(10, 8, 2)
+
+    assert verdict(a_job(spec=a_spec(max_failed_rows=2)), counts, ALL_DONE) == (JobState.SUCCEEDED, ())
+    ended, [error] = verdict(a_job(spec=a_spec(max_failed_rows=1)), counts, ALL_DONE)
+    assert (ended, error.param) == (JobState.FAILED, "max_failed_rows")
+
+
+def test_a_job_that_used_its_tokens_with_its_last_row_has_succeeded() -> None:
+    job = a_job(spec=a_spec(max_tokens_total=5), usage=Usage(prompt_tokens=6))
+
+    assert verdict(job, Counts(10, 10, 0), ALL_DONE) == (JobState.SUCCEEDED, ())
+    stopped = replace(job, stop_reason=StopReason.FAILED)
+    assert verdict(stopped, Counts(10, 5, 5), ALL_DONE)[1][0].param == "max_tokens_total"
 
 
 def test_a_job_that_no_worker_could_run_at_all_has_failed() -> None:

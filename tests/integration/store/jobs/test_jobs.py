@@ -315,7 +315,26 @@ def test_too_many_failed_rows_are_more_than_the_job_allows(
     commit_rows(store, claimed(store).lease, rows=4, failed=failed)
 
     with store.snapshot() as tx:
-        assert ids(tx.jobs.too_many_errors(limit=10)) == ([job.id] if too_many else [])
+        assert ids(tx.jobs.past_limits(limit=10)) == ([job.id] if too_many else [])
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_past"),
+    [
+        ({"max_failed_rows": 2}, False),
+        ({"max_failed_rows": 1}, True),
+        ({"max_failed_rows": 0}, True),
+        ({"max_tokens_total": 2**53 - 1}, False),
+        ({"max_tokens_total": 1}, True),
+        ({"max_failed_rows": 5, "max_tokens_total": 1, "max_error_rate": 1.0}, True),
+    ],
+)
+def test_failed_rows_and_tokens_have_limits(store: Store, limits: dict[str, float], is_past: bool) -> None:
+    job = planned(store, spec=a_spec(**limits))
+    commit_rows(store, claimed(store).lease, rows=4, failed=2)
+
+    with store.snapshot() as tx:
+        assert ids(tx.jobs.past_limits(limit=10)) == ([job.id] if is_past else [])
 
 
 def test_jobs_without_a_limit_do_not_hide_one_that_has_passed_its_own(store: Store, clock: FakeClock) -> None:
@@ -327,7 +346,7 @@ def test_jobs_without_a_limit_do_not_hide_one_that_has_passed_its_own(store: Sto
     commit_rows(store, claimed(store).lease, rows=4, failed=1)
 
     with store.snapshot() as tx:
-        assert ids(tx.jobs.too_many_errors(limit=1)) == [job.id]
+        assert ids(tx.jobs.past_limits(limit=1)) == [job.id]
 
 
 def test_stopping_jobs_are_found_until_they_end(store: Store, clock: FakeClock) -> None:

@@ -39,6 +39,15 @@ def test_a_column_and_a_model_become_the_template_of_the_job(nightshift, server)
     ]
 
 
+def test_limits_are_the_jobs(nightshift, server):
+    limits = {"max_error_rate": 0.1, "max_failed_rows": 0, "max_tokens_total": 10**9, "row_timeout": "30s"}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in limits.items()]
+
+    assert nightshift("run", "s3://in/docs.parquet", *BASICS, *options).code == 0
+    [submitted] = server.submitted
+    assert {name: submitted[name] for name in limits} == limits
+
+
 def test_a_chat_column_becomes_a_user_message():
     assert template_of("chat", "m", None, "text") == {
         "model": "m",

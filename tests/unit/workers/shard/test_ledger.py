@@ -41,6 +41,22 @@ def test_a_row_is_in_flight_from_its_begin_until_it_has_a_result(ledger: Ledger)
     assert taken(ledger).results == [result(0)]
 
 
+def test_the_rows_that_began_first_are_the_oldest(ledger: Ledger, clock: ManualClock) -> None:
+    assert ledger.oldest_age_s is None
+    for row in (7, 3):
+        ledger.begin(admitted(row))
+        clock.advance(5)
+
+    assert ledger.oldest_age_s == 10
+    assert [each.row for each in ledger.begun_before(10)] == [7]
+    assert [each.row for each in ledger.begun_before(5)] == [7, 3]
+    assert ledger.begun_before(11) == []
+
+    ledger.interrupt(7)
+    ledger.begin(admitted(7, tries=2))
+    assert [each.row for each in ledger.begun_before(5)] == [3]
+
+
 def test_a_row_that_is_refused_has_its_result_without_ever_being_in_flight(ledger: Ledger) -> None:
     ledger.finish(result(0))
 

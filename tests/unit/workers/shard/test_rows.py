@@ -1,10 +1,11 @@
 """The rows of a shard: each gets one result, whatever it says and however it ends."""
 
 from dataclasses import replace
+from functools import partial
 
 from nightshift.jobs import ShardState
 from nightshift.rows.outputs import RowResult
-from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk
+from tests.unit.workers.scripted import ManualClock, chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
     CONFIG,
     INPUT,
@@ -15,6 +16,8 @@ from tests.unit.workers.shard.helpers import (
     shard_of,
     wait_until,
 )
+from workers.shard import runner
+from workers.shard.ledger import Ledger
 
 
 def test_every_row_is_answered_and_the_shard_is_done(store, objects, model, write_input, run) -> None:
@@ -79,6 +82,31 @@ def test_a_row_the_engine_fails_on_thrice_is_a_failed_row_and_nothing_more(
     results = by_id(results_of(store, objects, job))
     assert results["r0"].status_code == 500
     assert results["r1"].succeeded
+
+
+def test_a_row_that_takes_too_long_is_a_failed_row_and_leaves_the_engine(
+    store, objects, model, write_input, run, monkeypatch
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(runner, "Ledger", partial(Ledger, clock_s=clock))
+    write_input([batch_line(number) for number in range(2)])
+    job = plan_bulk(store, INPUT, row_timeout_s=30)
+    running = run(claim_bulk(store), replace(CONFIG, segment_rows=1))
+    slow, quick = model.wait_for(2)
+
+    clock.advance(29.5)
+    model.answer(quick.id)
+    wait_until(lambda: len(results_of(store, objects, job)) == 1)
+    assert model.cancelled == []
+    clock.advance(0.5)
+    finished(running)
+
+    assert model.cancelled == [slow.id]
+    results = by_id(results_of(store, objects, job))
+    assert results["r1"].status_code == 200
+    assert (results["r0"].status_code, results["r0"].body["error"]["code"]) == (408, "timed_out")
+    assert "30 s" in results["r0"].body["error"]["message"]
+    assert shard_of(store, job).state is ShardState.DONE
 
 
 def test_rows_tell_the_engine_their_job(store, model, write_input, run) -> None:
