@@ -55,6 +55,16 @@ class StorageThreads:
         while (piece := await self.run(lambda: next(pieces, None))) is not None:
             yield piece
 
+    async def begun(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+        """As `iterate`, with the first piece at hand: what is gone is raised before a status is sent."""
+        first = await self.run(lambda: next(pieces, b""))
+        return self._after(first, pieces)
+
+    async def _after(self, first: bytes, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+        yield first
+        async for piece in self.iterate(pieces):
+            yield piece
+
 
 @dataclass(frozen=True)
 class AppSettings:

@@ -7,11 +7,15 @@ Here the connection that has waited longest for its request is closed to admit a
 """
 
 import asyncio
+import json
 import resource
 import socket
 from typing import Final
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from nightshift.endpoints.answers import error_body
 
 HEAD_S: Final = 10.0  # from readiness for a request to its complete head
 
@@ -34,6 +38,21 @@ class BoundedHttp(H11Protocol):
     def on_response_complete(self) -> None:
         self._await_head()  # before uvicorn handles a request that has already arrived
         super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is not HTTP is answered like every other wrong request; nothing, once an answer has begun."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps(error_body(msg, "invalid_request_error", code="invalid_http")).encode()
+            headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
+            events = [
+                h11.Response(
+                    status_code=400, headers=[*headers, ("connection", "close")], reason=b"Bad Request"
+                ),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ]
+            self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._head_is_due is not None:

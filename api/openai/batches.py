@@ -1,5 +1,7 @@
 """The batches routes: create, list, describe, follow, cancel, delete."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated
 
@@ -8,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from api.authentication import Caller
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
-from api.jobs.bodies import parse_batch
+from api.jobs.bodies import BatchOptions, parse_batch
 from api.jobs.deletion import DeletedBatch, delete_ended
 from api.jobs.history import Place, follow_job
 from api.jobs.idempotency import create_once, repeatable
@@ -17,7 +19,7 @@ from api.jobs.views import queue_positions
 from api.openai.adapter import batch_json, batch_status
 from api.responses.objects import BatchObject, BatchPage
 from api.responses.sse import event_source
-from nightshift.errors import Conflict, NotFound
+from nightshift.errors import Conflict, InvalidRequest, NotFound
 from nightshift.jobs import Face, Job, JobKind, JsonObject
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.lifecycle import transitions
@@ -37,9 +39,10 @@ def create_batch(
 ) -> Response:
     asked = parse_batch(body)
     window_max_s = services.settings.submission.completion_window_max_s
-    new = services.submitter.check(
-        batch_request(caller.tenant_id, asked, body, window_max_s), caller.priority_ceiling
-    )
+    with _options_under_nightshift():
+        new = services.submitter.check(
+            batch_request(caller.tenant_id, asked, body, window_max_s), caller.priority_ceiling
+        )
     request = repeatable(caller.tenant_id, new.fingerprint, idempotency_key, x_stainless_retry_count)
     created = create_once(
         services.store,
@@ -115,3 +118,16 @@ def _get(tx: Transaction, caller: Caller, batch_id: str, param: str = "id") -> J
 
 def _render(tx: Transaction, job: Job, now: datetime) -> JsonObject:
     return batch_json(job, queue_positions(tx, [job]).get(job.id), now)
+
+
+@contextmanager
+def _options_under_nightshift() -> Iterator[None]:
+    """Errors name options as a batch has them: in its `nightshift`."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.param is None or error.param.partition(".")[0] not in BatchOptions.model_fields:
+            raise
+        name = f"nightshift.{error.param}"
+        message = error.message.replace(f"'{error.param}'", f"'{name}'", 1)
+        raise type(error)(message, param=name, code=error.code) from error

@@ -17,7 +17,7 @@ from api.openai.ranges import Unsatisfiable, parse_range, unsatisfiable
 from api.openai.uploads import keep_upload, read_form
 from api.responses.objects import DeletedFile, FilePage
 from api.services import Services
-from nightshift.errors import InvalidRequest, NotFound
+from nightshift.errors import InvalidRequest, NotFound, ObjectNotFound
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.lifecycle.admission import check_room
 from nightshift.processes import failpoints
@@ -101,9 +101,12 @@ async def get_file_content(
         part = parse_range(range, file.size_bytes)
     except Unsatisfiable:
         return unsatisfiable(file.size_bytes)
-    # Before the status is sent, while an error can still be reported.
-    if await storage.run(lambda: services.objects.head(file.key)) is None:
-        raise _no_such_file(file.id)
+    start, end = (0, None) if part is None else (part.start, part.end)
+    try:
+        # Before the status is sent: what is open stays readable when the file is deleted.
+        content = await storage.begun(services.objects.stream(file.key, start, end))
+    except ObjectNotFound as error:
+        raise _no_such_file(file.id) from error
     headers = {
         "accept-ranges": "bytes",
         "etag": f'"{file.sha256}"',
@@ -111,10 +114,8 @@ async def get_file_content(
     }
     if part is None:
         headers["content-length"] = str(file.size_bytes)
-        content = storage.iterate(services.objects.stream(file.key))
         return StreamingResponse(content, 200, headers, media_type=CONTENT_TYPE)
     headers |= {"content-length": str(part.end - part.start), "content-range": part.content_range}
-    content = storage.iterate(services.objects.stream(file.key, part.start, part.end))
     return StreamingResponse(content, 206, headers, media_type=CONTENT_TYPE)
 
 

@@ -18,9 +18,11 @@ from nightshift.lifecycle.admission import admit_bulk, admit_online, check_plann
 from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore import Locations, ObjectUri
+from nightshift.objectstore.objects import checked_key
 from nightshift.objectstore.sources import is_file_id
 from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
+from nightshift.rows.manifest import is_output_name, part_name
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
@@ -151,9 +153,13 @@ def _check_locations(asked: JobRequest, locations: Locations) -> None:
     output = None if spec.output is None else check(spec.output, "output")
     if output is not None and output.is_pattern:
         raise InvalidRequest("Invalid 'output': a pattern is no place to write to.", param="output")
+    if output is not None:
+        _check_key(f"{_prefix(output)}{part_name(99_999, spec.format)}", "output")
     if spec.input is None or is_file_id(spec.input):
         return
     source = check(spec.input, _input_param(asked.face))
+    if not (source.is_pattern or source.is_prefix):
+        _check_key(source.key, _input_param(asked.face))
     if output is not None:
         _check_apart(source, output)
 
@@ -167,11 +173,24 @@ def _check_location(text: str, param: str, locations: Locations, tenant_id: str)
     return uri
 
 
+def _check_key(key: str, param: str) -> None:
+    """Raises InvalidRequest for what no store can hold: not first once the rows have run."""
+    try:
+        checked_key(key)
+    except InvalidRequest as error:
+        raise error.about(param) from error
+
+
+def _prefix(output: ObjectUri) -> str:
+    return output.key if output.is_prefix else f"{output.key}/"
+
+
 def _check_apart(source: ObjectUri, output: ObjectUri) -> None:
     """Raises InvalidRequest if a job would overwrite its input, or read its own output when run again."""
     reads_many = source.is_pattern or source.is_prefix
-    prefix = output.key if output.is_prefix else f"{output.key}/"
+    prefix = _prefix(output)
     is_inside = output.key == source.key or (reads_many and prefix.startswith(source.folder))
+    is_inside |= is_output_name(source.key.removeprefix(prefix)) and source.key.startswith(prefix)
     if is_inside and (output.scheme, output.bucket) == (source.scheme, source.bucket):
         raise InvalidRequest(
             "Invalid 'output': it may not lie in the folder the input is read from.", param="output"

@@ -13,7 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from nightshift.errors import Conflict, InvalidRequest, NotFound, TooManyRequests
+from nightshift.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    ObjectNotFound,
+    StorageError,
+    TooManyRequests,
+)
 from nightshift.jobs.files import File, file_key
 from nightshift.jobs.uploads import (
     COMPOSING_MAX,
@@ -24,7 +31,7 @@ from nightshift.jobs.uploads import (
     UploadStatus,
     composed_file_id,
 )
-from nightshift.lifecycle.admission import admit_stored
+from nightshift.lifecycle.admission import admit_stored, check_room
 from nightshift.objectstore import ObjectDamaged, ObjectStore
 from nightshift.objectstore.objects import Measured
 from nightshift.processes import failpoints
@@ -110,13 +117,27 @@ def complete(
             return _completed_before(tx, upload, part_ids)
         check_pending(upload, tx.now(), "complete")
         parts = in_order(tx.uploads.parts(tenant_id, upload_id), part_ids)
+        check_size(upload, parts)
+        # Before the bytes are stored: each order of the parts is another object.
+        check_room(tx, tenant_id, quotas, upload.size_bytes - tx.uploads.held(upload_id).size_bytes)
         now = tx.now()
-    check_size(upload, parts)
-    file = _composed(objects, upload, parts, md5, now)
+    try:
+        file = _composed(objects, upload, parts, md5, now)
+    except (ObjectNotFound, StorageError):  # the upload may have ended meanwhile, and its bytes be gone
+        with store.snapshot() as tx:
+            upload = find(tx, tenant_id, upload_id)
+            if upload.status is UploadStatus.COMPLETED:
+                return _completed_before(tx, upload, part_ids)
+            check_pending(upload, tx.now(), "complete")
+        raise
     failpoints.hit("api.bytes_stored")
-    with store.transaction() as tx:
-        admit_stored(tx, tenant_id, quotas)
-        return _record(tx, upload, file, part_ids)
+    try:
+        with store.transaction() as tx:
+            admit_stored(tx, tenant_id, quotas)
+            return _record(tx, upload, file, part_ids)
+    except Conflict:  # the upload has ended, and never has this file
+        objects.delete(file.key)
+        raise
 
 
 def find(tx: Transaction, tenant_id: str, upload_id: str, *, to_change: bool = False) -> Upload:

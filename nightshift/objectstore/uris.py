@@ -54,7 +54,11 @@ class ObjectUri:
             raise InvalidRequest(f"{text!r} does not name a bucket: use s3://bucket/key")
         if scheme == "file" and (bucket not in ("", "localhost") or not slash):
             raise InvalidRequest(f"{text!r} is not an absolute path: use file:///path, with three slashes")
-        key = unquote(key) if scheme == "file" else key
+        if scheme == "file":
+            try:
+                key = unquote(key, errors="strict")
+            except UnicodeDecodeError as error:
+                raise InvalidRequest(f"{text!r} is not UTF-8 where it is quoted by %") from error
         checked_prefix(key)
         return cls(scheme, bucket if scheme == "s3" else "", key)
 

@@ -1,6 +1,7 @@
 """The manifest beside a job's part files."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -9,6 +10,7 @@ from nightshift.jobs import Counts, Usage
 
 MANIFEST_NAME: Final = "manifest.json"
 SUCCESS_NAME: Final = "_SUCCESS"  # written last
+_PART: Final = re.compile(r"part-[0-9]{5,}\.(jsonl|parquet)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,11 @@ class Manifest:
 
     def to_json(self) -> bytes:
         return (json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def is_output_name(name: str) -> bool:
+    """Whether an output may have an object of this name."""
+    return name in (MANIFEST_NAME, SUCCESS_NAME) or _PART.fullmatch(name) is not None
 
 
 def part_name(shard_no: int, format: str) -> str:

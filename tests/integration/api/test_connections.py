@@ -1,6 +1,7 @@
 """Connections that do not ask, or not to the end: they go, so that others can come."""
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -156,3 +157,25 @@ def test_requests_that_are_being_answered_are_not_given_up_for_another(
 @pytest.mark.parametrize(("files", "expected"), [(1024, 768), (100, 50), (1_000_000, 999_744)])
 def test_a_process_keeps_files_for_other_things_than_connections(files: int, expected: int) -> None:
     assert connections_max(files) == expected
+
+
+def test_what_is_not_http_gets_the_error_envelope() -> None:
+    with answering() as (_, port), ExitStack() as stack:
+        answer = connected(stack, port, b"GET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n").makefile("rb").read()
+
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["code"] == "invalid_http"
+
+
+def test_a_body_that_goes_wrong_after_the_answer_ends_the_connection_quietly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with answering() as (_, port), ExitStack() as stack:
+        connection = connected(stack, port, HEAD % b"now" + b"transfer-encoding: chunked\r\n\r\n")
+        assert is_answered(connection)
+        connection.sendall(b"ZZ\r\n")
+        rest = connection.makefile("rb").read()
+
+    assert b"400" not in rest
+    assert not [record for record in caplog.records if record.exc_info]

@@ -12,6 +12,7 @@ import pytest
 from api.app import create_app
 from api.services import AppSettings
 from nightshift.jobs import JobState, OnlineClaim, StopReason
+from nightshift.objectstore import DirectoryStore
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
 from nightshift.store import Store
 from tests.integration.api.conftest import TIMEOUT_S, KeyMaker, batch_lines
@@ -281,3 +282,21 @@ def test_a_file_whose_bytes_are_gone_is_not_found(
         path.unlink()
 
     assert http.get(f"/v1/files/{file.id}/content").status_code == 404
+
+
+@pytest.mark.parametrize("range", [None, "bytes=0-3"])
+def test_a_file_that_is_deleted_as_it_is_opened_is_not_found(
+    client: openai.OpenAI, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, range: str | None
+) -> None:
+    file = client.files.create(file=batch_lines(1), purpose="batch")
+    stream = DirectoryStore.stream
+
+    def deleted_first(self: DirectoryStore, key: str, *arguments: int) -> Iterator[bytes]:
+        self.delete(key)
+        return stream(self, key, *arguments)
+
+    monkeypatch.setattr(DirectoryStore, "stream", deleted_first)
+
+    assert (
+        http.get(f"/v1/files/{file.id}/content", headers={"range": range} if range else {}).status_code == 404
+    )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.errors import Conflict, InvalidRequest, NotFound, TooManyRequests
+from nightshift.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, TooManyRequests
 from nightshift.jobs.files import FilePurpose
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.uploads import COMPOSING_MAX, KEPT_FOR, LIFETIME, Upload, UploadPart, UploadStatus
@@ -18,6 +18,7 @@ from nightshift.lifecycle.uploads import Ended
 from nightshift.objectstore import MIB, DirectoryStore, ObjectDamaged, ObjectStore
 from nightshift.objectstore.s3 import S3Store
 from nightshift.store import Store
+from nightshift.tenants.quotas import Quotas
 from nightshift.testing import FakeClock
 from tests.integration.scheduler.scheduling import BusyStore
 from tests.integration.servers import S3Server
@@ -184,6 +185,57 @@ def test_of_two_completions_in_different_orders_one_counts(store: Store, objects
     assert files(store) == [won[0].upload.file_id]
     assert won[0].file is not None
     assert objects.read(won[0].file.key) == b"".join(PIECES[::-1])
+    assert stored(objects) == [won[0].file.key]
+
+
+def test_a_completion_overtaken_by_its_repeat_has_the_same_file(
+    store: Store, objects: DirectoryStore
+) -> None:
+    upload = an_upload(store)
+    part_ids = parts_of(store, objects, upload)
+    first: list[Ended] = []
+
+    def end_first() -> None:
+        first.append(complete(store, objects, upload, part_ids))
+        for part in first[0].parts:
+            objects.delete(part.key)
+
+    ended = complete(store, BusyStore(objects, "stream", end_first), upload, part_ids)
+
+    assert ended.file == first[0].file is not None
+
+
+@pytest.mark.parametrize("moment", ["stream", "put"])
+def test_a_completion_overtaken_by_a_cancel_is_refused_and_leaves_nothing(
+    store: Store, objects: DirectoryStore, moment: str
+) -> None:
+    upload = an_upload(store)
+    part_ids = parts_of(store, objects, upload)
+
+    def cancel() -> None:
+        with store.transaction() as tx:
+            ended = uploads.cancel(tx, TENANT, upload.id)
+        for part in ended.parts if moment == "stream" else ():
+            objects.delete(part.key)
+
+    with pytest.raises(Conflict):
+        complete(store, BusyStore(objects, moment, cancel), upload, part_ids)
+
+    assert (stored(objects), files(store)) == ([], [])
+
+
+def test_completions_above_a_quota_store_nothing(store: Store, objects: DirectoryStore) -> None:
+    done = an_upload(store)
+    complete(store, objects, done, parts_of(store, objects, done))
+    before = stored(objects)
+    upload = an_upload(store)
+    part_ids = parts_of(store, objects, upload)
+
+    for order in (part_ids, part_ids[::-1]):
+        with pytest.raises(QuotaExceeded):
+            uploads.complete(store, objects, TENANT, upload.id, order, None, Quotas(stored_files=1))
+
+    assert stored(objects) == before
 
 
 def test_parts_are_added_at_once(store: Store, objects: DirectoryStore) -> None:

@@ -136,6 +136,7 @@ def test_a_root_reached_through_a_link_is_the_root_itself(tmp_path: Path) -> Non
         "file://host/x",
         "file:///a/../b",
         "s3://b/%00\0",
+        "file:///srv/%ff.jsonl",
     ],
 )
 def test_what_is_not_a_location_is_refused(text: str) -> None:

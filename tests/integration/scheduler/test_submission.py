@@ -88,6 +88,34 @@ def test_a_job_that_may_not_ask_for_this_is_refused_by_its_field(
     assert refused.value.param == param
 
 
+@pytest.mark.parametrize(
+    ("source", "output", "param"),
+    [
+        ("in.jsonl", "a//b/", "output"),
+        ("in.jsonl", "a/" * 450 + "b" * 50, "output"),
+        ("a//in.jsonl", "out/", "input"),
+        ("out/part-00000.jsonl", "out/", "output"),
+        ("out/part-00017.parquet", "out", "output"),
+        ("out/manifest.json", "out/", "output"),
+    ],
+)
+def test_a_place_that_cannot_be_written_or_would_replace_the_input_is_refused(
+    place: Place, source: str, output: str, param: str
+) -> None:
+    asked = request(place, input=place.uri(source), output=place.uri(output))
+
+    with pytest.raises(InvalidRequest) as refused:
+        submitter(place).check(asked, PriorityClass.INTERACTIVE)
+
+    assert refused.value.param == param
+
+
+def test_an_input_beside_the_output_of_its_own_job_is_accepted(place: Place) -> None:
+    asked = request(place, input=place.uri("in.jsonl"), output=place.uri(""))
+
+    assert submitter(place).check(asked, PriorityClass.INTERACTIVE).spec.output == asked.spec.output
+
+
 def test_a_webhook_secret_is_checked_and_stored_encrypted(place: Place) -> None:
     new = submitter(place).check(request(place, webhook_secret=SECRET), PriorityClass.INTERACTIVE)
     with pytest.raises(InvalidRequest) as refused:

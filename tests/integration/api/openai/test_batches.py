@@ -158,7 +158,9 @@ def test_an_unknown_cursor_is_refused_rather_than_ignored(client: openai.OpenAI)
         ({"metadata": {"k": 1}}, "metadata"),
         ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after.seconds"),
         ({"extra_body": {"nightshift": {"priorty": "background"}}}, "nightshift.priorty"),
-        ({"extra_body": {"nightshift": {"webhook": {"url": "ftp://x"}}}}, "webhook.url"),
+        ({"extra_body": {"nightshift": {"max_runtime": "soon"}}}, "nightshift.max_runtime"),
+        ({"extra_body": {"nightshift": {"webhook": {"url": "http://127.0.0.1/"}}}}, "nightshift.webhook.url"),
+        ({"extra_body": {"nightshift": {"webhook": {"url": "ftp://x"}}}}, "nightshift.webhook.url"),
     ],
 )
 def test_a_batch_that_cannot_be_is_refused_at_once(
