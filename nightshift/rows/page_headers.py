@@ -97,9 +97,10 @@ class _Reader:
         seen: set[int] = set()
         number = 0
         while (head := self._byte()) != 0:
-            number = number + (head >> 4) if head >> 4 else _signed(self._varint(), 16)
+            number = number + (head >> 4) if head >> 4 else _signed(self._varint(), 32)
             self._fields_left -= 1
-            if number in seen or not self._fields_left or not depth:
+            # Thrift keeps 16 bits of a field's number: beyond, it would see another one.
+            if number in seen or not 0 < number < 2**15 or not self._fields_left or not depth:
                 raise UnreadableInput(UNREADABLE)
             seen.add(number)
             kind = head & 0x0F
@@ -121,7 +122,10 @@ class _Reader:
         elif kind == DOUBLE:
             self._advance(8)
         elif kind == BINARY:
-            self._advance(self._varint())
+            length = self._varint()
+            if length >= 2**31:  # Thrift keeps 32 bits
+                raise UnreadableInput(UNREADABLE)
+            self._advance(length)
         else:  # a page's header has no collections
             raise UnreadableInput(UNREADABLE)
 

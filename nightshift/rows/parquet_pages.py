@@ -144,6 +144,8 @@ class RowGroupPages:
             begin += header.size_bytes + header.compressed_bytes
         column.next_page += begin
         del column.unread[:begin]
+        if column.unread and column.position + len(data) >= column.end:  # Arrow may see a page there
+            raise UnreadableInput(f"The column {column.name!r} ends within the header of a page.")
 
     def _count(self, column: _Column, page: PageHeader) -> None:
         if page.is_dictionary:

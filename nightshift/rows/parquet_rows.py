@@ -4,7 +4,7 @@ import base64
 import io
 import math
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -30,6 +30,7 @@ BATCH_ROWS: Final = 64  # decoded at a time; documents may be large
 BATCH_BYTES_MAX: Final = 16 * MIB  # a larger batch becomes Python objects row by row
 GROUP_ROWS_MAX: Final = 2**31
 SURVEY_ROWS: Final = 512  # of one column, with its dictionary
+FOOTER_LIST_MAX: Final = 100_000  # row groups, columns: Thrift makes room for as many as a list says
 BUFFER_BYTES: Final = 16 * 1024  # of the decoder, per column: the first read of a page's header
 
 
@@ -88,7 +89,9 @@ class _ParquetObject:
     def __init__(self, fetch: Fetch, size_bytes: int) -> None:
         self._fetch = fetch
         self._size_bytes = size_bytes
-        with pq.ParquetFile(_RangeFile(fetch, size_bytes)) as file:
+        with pq.ParquetFile(
+            _RangeFile(fetch, size_bytes), thrift_container_size_limit=FOOTER_LIST_MAX
+        ) as file:
             self.metadata = file.metadata
             self._names = frozenset(file.schema_arrow.names)
             self._types = [leaf for field in file.schema_arrow for leaf in leaves(field.type)]
@@ -106,6 +109,9 @@ class _ParquetObject:
 
     def batches(self, group: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
         """Raises `UnreadableInput` for a row that takes too much memory decoded."""
+        if self.metadata.row_group(group).num_rows == 0:  # its columns may have no pages, nor an offset
+            return
+        self._check_columns(group)
         texts = self._texts()
         batch_rows = BATCH_ROWS
         listed_bytes = 1  # at most, in a row
@@ -126,6 +132,16 @@ class _ParquetObject:
                 if batch_rows == 1:
                     raise UnreadableInput(f"A row cannot be decoded: {error}.") from error
                 batch_rows = max(1, batch_rows // 4)
+
+    def _check_columns(self, group: int) -> None:
+        """Have Arrow look at a row group's columns first: where it finds them inconsistent, asking pyarrow for
+        one ends the process.
+        """
+        with pq.ParquetFile(
+            _RangeFile(_no_page, self._size_bytes), metadata=self.metadata, pre_buffer=False,
+            buffer_size=BUFFER_BYTES,
+        ) as file, suppress(_AtFirstPage):  # fmt: skip
+            next(file.iter_batches(1, [group], use_threads=False), None)
 
     def _texts(self) -> list[Texts]:
         """How Arrow decodes each column, unless it is told otherwise."""
@@ -163,6 +179,7 @@ class _ParquetObject:
         rows = 0
         with self._reader(pages) as file:
             for batch in file.iter_batches(batch_rows, [group], names, use_threads=False):
+                batch.validate()  # of parts that differ in length, the decoder's result is not checked
                 rows += batch.num_rows
                 if rows > first_row:
                     yield batch.slice(max(0, batch.num_rows - (rows - first_row)))
@@ -180,6 +197,14 @@ class _ParquetObject:
             buffer_size=BUFFER_BYTES,
             pre_buffer=False,  # it would read all of a row group
         )
+
+
+class _AtFirstPage(Exception):
+    """All columns of a row group are open."""
+
+
+def _no_page(start: int, end: int) -> bytes:
+    raise _AtFirstPage
 
 
 class _RangeFile(io.RawIOBase):
@@ -216,10 +241,8 @@ class _RangeFile(io.RawIOBase):
 
 def _batch_rows(batch: pa.RecordBatch, first_index: int, row_bytes_max: int) -> Iterator[Row | BadRow]:
     batch = _in_microseconds(batch)
-    leaf_types = (leaf for type in batch.schema.types for leaf in leaves(type))
-    has_dictionary = any(map(pa.types.is_dictionary, leaf_types))  # it may be much smaller than its values
-    decoded_bytes = int(row_bytes(batch).sum()) if has_dictionary else batch.nbytes
-    if decoded_bytes <= min(row_bytes_max, BATCH_BYTES_MAX):
+    sizes = row_bytes(batch)
+    if int(sizes.sum()) <= min(row_bytes_max, BATCH_BYTES_MAX):
         try:
             records: list[JsonObject] = batch.to_pylist()
         except (ValueError, OverflowError, pa.ArrowException):
@@ -228,7 +251,7 @@ def _batch_rows(batch: pa.RecordBatch, first_index: int, row_bytes_max: int) -> 
             for index, record in enumerate(records, start=first_index):
                 yield Row(index, {name: _jsonable(value) for name, value in record.items()})
             return
-    for position, size in enumerate(row_bytes(batch).tolist()):
+    for position, size in enumerate(sizes.tolist()):
         index = first_index + position
         if size > row_bytes_max:
             yield BadRow(index, "line_too_long", f"the row has {size} bytes, more than this service accepts")

@@ -24,7 +24,9 @@ def leaves(type: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def row_bytes(batch: pa.RecordBatch) -> Sizes:
-    """The decoded size of each row: texts by their length, anything else by 8 bytes a value."""
+    """The decoded size of each row: texts by their length, anything else by 8 bytes a value; with the names of
+    fields, which every object repeats.
+    """
     sizes = np.zeros(batch.num_rows, dtype=np.int64)
     for column in batch.columns:
         sizes += _value_bytes(column)
@@ -39,15 +41,32 @@ def _value_bytes(values: pa.Array) -> Sizes:
         used, places = np.unique(indices, return_inverse=True)
         of_each = _value_bytes(values.dictionary.take(pa.array(used))) if len(values.dictionary) else used
         return of_each[places]
-    if pa.types.is_string(type) or pa.types.is_binary(type) or pa.types.is_large_string(type):
+    if isinstance(type, pa.BaseExtensionType):
+        return _value_bytes(values.storage)
+    if pa.types.is_string_view(type) or pa.types.is_binary_view(type):
+        values = values.cast(pa.large_binary())
+    if _is_text(values.type):
         lengths: Sizes = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
         return lengths.astype(np.int64)
     if pa.types.is_struct(type):
         fields = (_value_bytes(values.field(index)) for index in range(type.num_fields))
-        return sum(fields, start=np.full(len(values), VALUE_BYTES, dtype=np.int64))
+        own = sum(VALUE_BYTES + len(type.field(index).name) for index in range(type.num_fields))
+        return sum(fields, start=np.full(len(values), VALUE_BYTES + own, dtype=np.int64))
+    if pa.types.is_list_view(type) or pa.types.is_large_list_view(type):
+        return _value_bytes(values.cast(pa.large_list(type.value_field)))
+    if pa.types.is_fixed_size_list(type):
+        return _value_bytes(values.cast(pa.large_list(type.value_field)))
     if pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_map(type):
         return _list_bytes(values)
-    return np.full(len(values), VALUE_BYTES, dtype=np.int64)
+    width = type.byte_width if pa.types.is_fixed_size_binary(type) else VALUE_BYTES
+    return np.full(len(values), width, dtype=np.int64)
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type) or pa.types.is_large_string(type)
+        or pa.types.is_binary(type) or pa.types.is_large_binary(type)
+    )  # fmt: skip
 
 
 def _list_bytes(values: pa.Array) -> Sizes:
@@ -55,6 +74,7 @@ def _list_bytes(values: pa.Array) -> Sizes:
     children = values.keys if pa.types.is_map(values.type) else values.values
     before: Sizes = np.concatenate([[0], _value_bytes(children).cumsum()])
     if pa.types.is_map(values.type):
-        before += np.concatenate([[0], _value_bytes(values.items).cumsum()])
+        items = values.items[: len(children)]  # there may be more: those have no key
+        before += np.concatenate([[0], _value_bytes(items).cumsum()])
     sizes: Sizes = before[offsets[1:]] - before[offsets[:-1]] + VALUE_BYTES
     return sizes

@@ -14,6 +14,7 @@ import pytest
 from nightshift.jobs import NewShard
 from nightshift.objectstore import DirectoryStore
 from nightshift.rows.inputs import BadRow, Row, UnreadableInput, describe, iter_rows
+from nightshift.rows.page_headers import read_page_header
 from tests.security.children import MIB, in_child
 
 LINE_BYTES_MAX = 4 * MIB
@@ -86,6 +87,43 @@ def an_encoding_that_the_footer_does_not_name() -> bytes:
     return with_a_footer(beginnings_in_common(), {b"\x25\x06\x0e": b"\x25\x06\x00"})
 
 
+def long_names_in_a_list() -> bytes:
+    objects = pa.StructArray.from_arrays([pa.array([False] * 4000)], ["x" * 200_000])
+    return parquet(pa.table({"t": pa.ListArray.from_arrays(pa.array([0, 4000], pa.int32()), objects)}))
+
+
+def one_bit_each() -> bytes:
+    return parquet(pa.table({"v": pa.array([[False] * 5_000_000])}), use_dictionary=False)
+
+
+def a_text_in(type: pa.DataType) -> Callable[[], bytes]:
+    text = random.Random(1).randbytes(2_500_000).hex()
+    return lambda: parquet(pa.table({"t": pa.array([text], type)}), use_dictionary=False)
+
+
+def texts_in_a_list_of_a_fixed_size() -> bytes:
+    texts = pa.array([random.Random(n).randbytes(500_000).hex() for n in range(5)])
+    return parquet(pa.table({"t": pa.FixedSizeListArray.from_arrays(texts, 5)}), use_dictionary=False)
+
+
+def a_page_header(change: Callable[[bytes], bytes]) -> bytes:
+    """Of a text of 900 MB in one page; `change` makes another header of the one there is."""
+    options = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
+    content = parquet(pa.table({"t": ["x" * 900_000_000]}), **options)
+    column = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).column(0)
+    header = read_page_header(content, 4)
+    assert header is not None
+    end, size = 4 + header.size_bytes, column.total_compressed_size
+    changed = change(content[4:end])
+    grown = size + len(changed) - header.size_bytes
+    return with_a_footer(content[:4] + changed + content[end:], {number(size): number(grown)})
+
+
+def a_header_of_a_length_that_thrift_cuts() -> bytes:
+    """After the page's description, a binary field of 2**32 + 4 bytes: Thrift reads 4."""
+    return a_page_header(lambda header: header[:-1] + b"\x48" + number(2**31 + 2) + b"abcd\x00")
+
+
 def with_a_footer(content: bytes, changes: dict[bytes, bytes]) -> bytes:
     """Bytes of the footer replaced."""
     footer_start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
@@ -133,6 +171,12 @@ TOO_LARGE = "take too much memory decoded"
         (a_list_longer_than_its_footer_says, [TOO_LARGE]),
         (a_dictionary_that_the_footer_does_not_name, ["line_too_long"] * 64),
         (an_encoding_that_the_footer_does_not_name, ["line_too_long"] * 64),
+        (a_header_of_a_length_that_thrift_cuts, ["header of a page is not readable"]),
+        (long_names_in_a_list, ["line_too_long"]),
+        (one_bit_each, ["line_too_long"]),
+        (a_text_in(pa.large_binary()), ["line_too_long"]),
+        (a_text_in(pa.string_view()), ["line_too_long"]),
+        (texts_in_a_list_of_a_fixed_size, ["line_too_long"]),
     ],
 )
 def test_parquet(tmp_path: Path, make: Callable[[], bytes], expected: list[str]) -> None:
@@ -155,6 +199,27 @@ def test_a_row_group_that_says_it_has_more_rows_than_can_be_counted(tmp_path: Pa
 
     with pytest.raises(UnreadableInput, match=f"row group 0 says that it has {rows} rows"):
         describe(store, stored, "file:///x.parquet")
+
+
+def test_a_parquet_footer_that_says_it_has_very_many_columns(tmp_path: Path) -> None:
+    schema = b"\x15\x02\x19\x2c\x48\x01r\x15\x02\x00\x15\x02\x25\x02\x18\x01l\x00"
+    footer = schema + b"\x16\x00\x19\x1c\x19\xfc" + b"\xbf\x84\x3d"
+    (tmp_path / "x.parquet").write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+    found = in_child(outcomes, str(tmp_path), "x.parquet", memory_bytes=200 * MIB)
+
+    assert "Exceeded size limit" in found[0]
+
+
+def test_a_parquet_footer_of_another_schema_than_its_statistics(tmp_path: Path) -> None:
+    """pyarrow ends the process when it is asked for such a column."""
+    content = parquet(pa.table({"a": [1, 2]}), store_schema=False)
+    changed = with_a_footer(content, {b"\x25\x02\x18\x01a": b"\x25\x00\x18\x01a"})  # required
+    (tmp_path / "x.parquet").write_bytes(changed)
+
+    found = in_child(outcomes, str(tmp_path), "x.parquet")
+
+    assert "size mismatch" in found[0]
 
 
 def test_a_csv_record_of_very_many_quoted_lines(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ from .params import SamplingParams
 TEMPERATURE_MIN = 1e-5
 """Colder than this is greedy, as in vLLM: the softmax has nothing left but the likeliest token."""
 
+TEMPERATURE_MAX = 1e30
+"""Hotter than this changes nothing: an infinite float32 would make NaN of a token that may not come."""
+
 TOP_K_SMALL = 1024
 """Rows that keep this many tokens or fewer are computed from these alone."""
 
@@ -190,7 +193,7 @@ def _top_k(params: SamplingParams, vocab_size: int) -> int:
 def _probabilities(logits: Tensor, columns: _Columns, params: list[SamplingParams]) -> Tensor:
     """Of `logits` `[rows, vocabulary]` at their temperatures, without those that min_p drops."""
     if any(each.temperature != 1.0 for each in params):
-        logits = logits / columns.temperature.float()
+        logits = logits / columns.temperature.float().clamp(max=TEMPERATURE_MAX)
     probs = torch.softmax(logits, dim=-1)
     if any(each.min_p > 0 for each in params):
         least = probs.amax(dim=-1, keepdim=True) * columns.min_p.float()

@@ -319,6 +319,12 @@ def test_a_parquet_shard_has_the_rows_of_its_row_groups(store: ObjectStore) -> N
     assert rows_of(store, content, "parquet", start=4) == []
 
 
+def test_a_parquet_row_group_may_have_no_rows(store: ObjectStore) -> None:
+    table = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.list_(pa.string()))})
+
+    assert rows_of(store, parquet_of(table), "parquet") == []
+
+
 def test_parquet_rows_are_numbered_through_all_batches(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

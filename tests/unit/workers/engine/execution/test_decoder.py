@@ -276,7 +276,18 @@ def test_int8_weights_leave_the_logits_layer_in_the_models_own_dtype(
     assert len(answer.token_ids) == 8
 
 
-@pytest.mark.parametrize("weight_dtype", ["auto", "int8"])
+@pytest.mark.parametrize(
+    "weight_dtype",
+    [
+        "auto",
+        pytest.param(
+            "int8",
+            marks=pytest.mark.skipif(
+                not NativeLinear.can_pack("int8", 4), reason="this processor has no AVX512_VNNI"
+            ),
+        ),
+    ],
+)
 @pytest.mark.parametrize("model_type", ["llama", "gpt2"])
 def test_float16_which_no_kernel_reads_runs_through_the_models_modules(
     model_type: str, weight_dtype: str, tmp_path: Path

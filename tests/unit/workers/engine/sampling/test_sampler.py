@@ -395,3 +395,18 @@ def test_counts_of_tokens_grow_with_the_sequence() -> None:
     assert dict(zip(counts.ids.tolist(), counts.counts.tolist(), strict=True)) == {
         token: expected[token] for token in {*prompt, *output}
     }
+
+
+@pytest.mark.parametrize("temperature", [1e39, 1e308])
+def test_heat_beyond_float32_draws_from_all_tokens_that_may_come(temperature: float) -> None:
+    """Infinite, it made NaN of a token that `min_tokens` forbids, and every draw the last token."""
+    requests = [
+        Request(str(seed), [1], SamplingParams(temperature=temperature, seed=seed, min_tokens=5))
+        for seed in range(50)
+    ]
+    sequences = [Sequence(request, arrival=0, num_tokens_max=9) for request in requests]
+
+    tokens = Sampler([0]).sample(torch.zeros(50, 258), sequences).tokens
+
+    assert len(set(tokens)) > 10
+    assert 0 not in tokens
