@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from nightshift.rows.containers import ENTRIES_MAX
 from nightshift.rows.lines import BadLine, split_lines
 from nightshift.rows.records import BadRow, Row, UnreadableInput
 
@@ -80,6 +81,8 @@ def _columns(records: Iterator[list[str]]) -> list[str]:
         "".join(columns).encode()
     except (BadLine, csv.Error, UnicodeEncodeError) as error:
         raise UnreadableInput(f"The CSV header, which names the columns, cannot be read: {error}.") from error
+    if len(columns) > ENTRIES_MAX:
+        raise UnreadableInput(f"The CSV header names more than {ENTRIES_MAX} columns.")
     if not all(columns):
         raise UnreadableInput("The CSV header must name every column.")
     if len(set(columns)) < len(columns):

@@ -1,6 +1,6 @@
 """What Parquet's pages take decoded, by their own headers: the footer may say anything of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -72,7 +72,7 @@ class RowGroupPages:
 
     Args:
         group: the row group's `pq.RowGroupMetaData`.
-        texts: of every column, how its texts are decoded.
+        texts: by their numbers, the columns that are decoded, and how their texts are.
         fetch: reads `[start, end)` of the file.
         batch_rows: how many rows the decoder makes at a time.
 
@@ -80,16 +80,17 @@ class RowGroupPages:
     """
 
     def __init__(
-        self, group: Any, schema: pq.ParquetSchema, texts: Sequence[Texts], fetch: Fetch, batch_rows: int
+        self, group: Any, schema: pq.ParquetSchema, texts: Mapping[int, Texts], fetch: Fetch, batch_rows: int
     ) -> None:
         self._fetch = fetch
         self._batch_rows = batch_rows
         self._batch_bytes = self._batch_compressed_bytes = 0
         self._kept_bytes = 0
-        found = (_column(n, group.column(n), schema.column(n), texts[n]) for n in range(len(schema)))
-        self._columns = list(found)
-        self._read_next = {column.start: column for column in self._columns if column.start < column.end}
-        self._in_file = sorted(self._columns, key=lambda column: column.start)
+        self._columns = {n: _column(n, group.column(n), schema.column(n), how) for n, how in texts.items()}
+        self._read_next = {
+            column.start: column for column in self._columns.values() if column.start < column.end
+        }
+        self._in_file = sorted(self._columns.values(), key=lambda column: column.start)
         for before, after in pairwise(self._in_file):
             if after.start < before.end:
                 raise UnreadableInput(f"The columns {before.name!r} and {after.name!r} overlap in the file.")

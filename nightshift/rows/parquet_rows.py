@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -22,7 +22,7 @@ from nightshift.rows.parquet_pages import (
     Texts,
     UnsurveyedLists,
 )
-from nightshift.rows.parquet_sizes import leaves, row_bytes
+from nightshift.rows.parquet_sizes import batch_bytes, leaves, microseconds, row_bytes
 from nightshift.rows.records import BadRow, Row, RowGroup, UnreadableInput
 from nightshift.rows.templates import parent_column
 
@@ -30,6 +30,8 @@ BATCH_ROWS: Final = 64  # decoded at a time; documents may be large
 BATCH_BYTES_MAX: Final = 16 * MIB  # a larger batch becomes Python objects row by row
 GROUP_ROWS_MAX: Final = 2**31
 SURVEY_ROWS: Final = 512  # of one column, with its dictionary
+SURVEYS_MAX: Final = 8  # of one column each
+FOOTER_BYTES_MAX: Final = 16 * MIB
 FOOTER_LIST_MAX: Final = 100_000  # row groups, columns: Thrift makes room for as many as a list says
 BUFFER_BYTES: Final = 16 * 1024  # of the decoder, per column: the first read of a page's header
 
@@ -90,11 +92,18 @@ class _ParquetObject:
         self._fetch = fetch
         self._size_bytes = size_bytes
         with pq.ParquetFile(
-            _RangeFile(fetch, size_bytes), thrift_container_size_limit=FOOTER_LIST_MAX
+            _RangeFile(self._footer, size_bytes), thrift_container_size_limit=FOOTER_LIST_MAX
         ) as file:
             self.metadata = file.metadata
             self._names = frozenset(file.schema_arrow.names)
+            if len(self._names) < len(file.schema_arrow.names):
+                raise UnreadableInput("It has two columns of the same name.")
             self._types = [leaf for field in file.schema_arrow for leaf in leaves(field.type)]
+
+    def _footer(self, start: int, end: int) -> bytes:
+        if end - start > FOOTER_BYTES_MAX:
+            raise UnreadableInput(f"Its footer has {end - start} bytes, more than this service accepts.")
+        return self._fetch(start, end)
 
     def names_of(self, columns: Collection[str] | None) -> list[str] | None:
         """The columns to read for these columns and parts of columns. None: all, also if one is missing,
@@ -109,13 +118,16 @@ class _ParquetObject:
 
     def batches(self, group: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
         """Raises `UnreadableInput` for a row that takes too much memory decoded."""
-        if self.metadata.row_group(group).num_rows == 0:  # its columns may have no pages, nor an offset
+        metadata = self.metadata.row_group(group)
+        if metadata.num_rows == 0:  # its columns may have no pages, nor an offset
             return
+        if metadata.num_columns != self.metadata.num_columns:
+            raise UnreadableInput(f"Row group {group} has {metadata.num_columns} columns of the schema's.")
         self._check_columns(group)
         texts = self._texts()
         batch_rows = BATCH_ROWS
         listed_bytes = 1  # at most, in a row
-        done_rows = 0
+        surveys = done_rows = 0
         while True:
             try:
                 for batch in self._decoded(group, names, texts, batch_rows, done_rows):
@@ -123,8 +135,10 @@ class _ParquetObject:
                     done_rows += batch.num_rows
                 return
             except UnsurveyedLists as lists:
-                listed_bytes += self._largest_list_bytes(group, lists.column)
-                texts[lists.column] = Texts.SURVEYED
+                surveys += 1  # each begins the row group anew
+                for column in [lists.column] if surveys < SURVEYS_MAX else self._unsurveyed(texts):
+                    listed_bytes += self._largest_list_bytes(group, column)
+                    texts[column] = Texts.SURVEYED
                 batch_rows = min(batch_rows, BATCH_BYTES // listed_bytes)
                 if batch_rows == 0:
                     raise UnreadableInput(f"A row has a list of {listed_bytes} bytes.") from None
@@ -134,19 +148,30 @@ class _ParquetObject:
                 batch_rows = max(1, batch_rows // 4)
 
     def _check_columns(self, group: int) -> None:
-        """Have Arrow look at a row group's columns first: where it finds them inconsistent, asking pyarrow for
-        one ends the process.
+        """Have Arrow look at a row group's columns first: asked for one that is inconsistent, pyarrow ends
+        the process.
         """
-        with pq.ParquetFile(
-            _RangeFile(_no_page, self._size_bytes), metadata=self.metadata, pre_buffer=False,
-            buffer_size=BUFFER_BYTES,
-        ) as file, suppress(_AtFirstPage):  # fmt: skip
+        source = _RangeFile(_no_page, self._size_bytes)
+        options = {"metadata": self.metadata, "pre_buffer": False, "buffer_size": BUFFER_BYTES}
+        with pq.ParquetFile(source, **options) as file, suppress(_AtFirstPage):
             next(file.iter_batches(1, [group], use_threads=False), None)
 
-    def _texts(self) -> list[Texts]:
+    def _texts(self) -> dict[int, Texts]:
         """How Arrow decodes each column, unless it is told otherwise."""
+        return {
+            number: Texts.AS_DICTIONARY if pa.types.is_dictionary(type) else Texts.EXPANDED
+            for number, type in enumerate(self._types)
+        }
+
+    def _unsurveyed(self, texts: Mapping[int, Texts]) -> list[int]:
+        """The columns that have texts in lists, but for those that were surveyed."""
+        columns = {number: self.metadata.schema.column(number) for number in texts}
         return [
-            Texts.AS_DICTIONARY if pa.types.is_dictionary(type) else Texts.EXPANDED for type in self._types
+            number
+            for number, how in texts.items()
+            if how is Texts.EXPANDED
+            and columns[number].max_repetition_level > 0
+            and columns[number].physical_type == "BYTE_ARRAY"
         ]
 
     def _largest_list_bytes(self, group: int, column: int) -> int:
@@ -157,9 +182,7 @@ class _ParquetObject:
         path = self.metadata.schema.column(column).path
         if pa.types.is_decimal(self._types[column]):  # of such a size they are none, and never a dictionary
             raise UnreadableInput(f"The column {path!r} has decimals that are too large.")
-        texts = self._texts()
-        texts[column] = Texts.AS_DICTIONARY
-        pages = self._pages(group, texts, SURVEY_ROWS)
+        pages = self._pages(group, {column: Texts.AS_DICTIONARY}, SURVEY_ROWS)
         largest = 0
         with self._reader(pages, [path]) as file:
             try:
@@ -173,7 +196,7 @@ class _ParquetObject:
         return largest
 
     def _decoded(
-        self, group: int, names: list[str] | None, texts: list[Texts], batch_rows: int, first_row: int
+        self, group: int, names: list[str] | None, texts: Mapping[int, Texts], batch_rows: int, first_row: int
     ) -> Iterator[pa.RecordBatch]:
         pages = self._pages(group, texts, batch_rows)
         rows = 0
@@ -185,7 +208,7 @@ class _ParquetObject:
                     yield batch.slice(max(0, batch.num_rows - (rows - first_row)))
                 pages.begin_batch()
 
-    def _pages(self, group: int, texts: list[Texts], batch_rows: int) -> RowGroupPages:
+    def _pages(self, group: int, texts: Mapping[int, Texts], batch_rows: int) -> RowGroupPages:
         metadata = self.metadata.row_group(group)
         return RowGroupPages(metadata, self.metadata.schema, texts, self._fetch, batch_rows)
 
@@ -241,8 +264,7 @@ class _RangeFile(io.RawIOBase):
 
 def _batch_rows(batch: pa.RecordBatch, first_index: int, row_bytes_max: int) -> Iterator[Row | BadRow]:
     batch = _in_microseconds(batch)
-    sizes = row_bytes(batch)
-    if int(sizes.sum()) <= min(row_bytes_max, BATCH_BYTES_MAX):
+    if batch_bytes(batch) <= min(row_bytes_max, BATCH_BYTES_MAX):
         try:
             records: list[JsonObject] = batch.to_pylist()
         except (ValueError, OverflowError, pa.ArrowException):
@@ -251,7 +273,7 @@ def _batch_rows(batch: pa.RecordBatch, first_index: int, row_bytes_max: int) -> 
             for index, record in enumerate(records, start=first_index):
                 yield Row(index, {name: _jsonable(value) for name, value in record.items()})
             return
-    for position, size in enumerate(sizes.tolist()):
+    for position, size in enumerate(row_bytes(batch).tolist()):
         index = first_index + position
         if size > row_bytes_max:
             yield BadRow(index, "line_too_long", f"the row has {size} bytes, more than this service accepts")
@@ -261,12 +283,10 @@ def _batch_rows(batch: pa.RecordBatch, first_index: int, row_bytes_max: int) -> 
 
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Python's times have microseconds; pandas writes nanoseconds."""
-    columns = [
-        column.cast(pa.timestamp("us", column.type.tz), safe=False)
-        if pa.types.is_timestamp(column.type) and column.type.unit == "ns"
-        else column
-        for column in batch.columns
-    ]
+    columns = []
+    for column in batch.columns:
+        type = microseconds(column.type)
+        columns.append(column if type is column.type else column.cast(type, safe=False))
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 

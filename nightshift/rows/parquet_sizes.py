@@ -23,9 +23,42 @@ def leaves(type: pa.DataType) -> Iterator[pa.DataType]:
         yield from leaves(type.field(index).type)
 
 
+def microseconds(type: pa.DataType) -> pa.DataType:
+    """The same type with microseconds where it has nanoseconds; itself if it has none."""
+    if not any(getattr(leaf, "unit", None) == "ns" for leaf in leaves(type)):
+        return type
+    if pa.types.is_timestamp(type):
+        return pa.timestamp("us", type.tz)
+    if pa.types.is_time64(type):
+        return pa.time64("us")
+    if pa.types.is_duration(type):
+        return pa.duration("us")
+    if pa.types.is_struct(type):
+        return pa.struct([_with_microseconds(type.field(index)) for index in range(type.num_fields)])
+    if pa.types.is_list(type):
+        return pa.list_(_with_microseconds(type.value_field))
+    if pa.types.is_large_list(type):
+        return pa.large_list(_with_microseconds(type.value_field))
+    if pa.types.is_map(type):
+        return pa.map_(_with_microseconds(type.key_field), _with_microseconds(type.item_field))
+    return type  # each of its values is tried alone
+
+
+def _with_microseconds(field: pa.Field) -> pa.Field:
+    return field.with_type(microseconds(field.type))
+
+
+def batch_bytes(batch: pa.RecordBatch) -> int:
+    """Of all its rows, decoded."""
+    types = batch.schema.types
+    if all(_is_text(type) or pa.types.is_integer(type) or pa.types.is_floating(type) for type in types):
+        return int(batch.nbytes)  # as many, and faster to tell
+    return int(row_bytes(batch).sum())
+
+
 def row_bytes(batch: pa.RecordBatch) -> Sizes:
-    """The decoded size of each row: texts by their length, anything else by 8 bytes a value; with the names of
-    fields, which every object repeats.
+    """The decoded size of each row: texts by their length, anything else by 8 bytes a value, with the names
+    of fields, which every object repeats.
     """
     sizes = np.zeros(batch.num_rows, dtype=np.int64)
     for column in batch.columns:
@@ -50,8 +83,8 @@ def _value_bytes(values: pa.Array) -> Sizes:
         return lengths.astype(np.int64)
     if pa.types.is_struct(type):
         fields = (_value_bytes(values.field(index)) for index in range(type.num_fields))
-        own = sum(VALUE_BYTES + len(type.field(index).name) for index in range(type.num_fields))
-        return sum(fields, start=np.full(len(values), VALUE_BYTES + own, dtype=np.int64))
+        names_bytes = sum(len(type.field(index).name) for index in range(type.num_fields))
+        return sum(fields, start=np.full(len(values), VALUE_BYTES + names_bytes, dtype=np.int64))
     if pa.types.is_list_view(type) or pa.types.is_large_list_view(type):
         return _value_bytes(values.cast(pa.large_list(type.value_field)))
     if pa.types.is_fixed_size_list(type):
@@ -63,10 +96,8 @@ def _value_bytes(values: pa.Array) -> Sizes:
 
 
 def _is_text(type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(type) or pa.types.is_large_string(type)
-        or pa.types.is_binary(type) or pa.types.is_large_binary(type)
-    )  # fmt: skip
+    is_text = bool(pa.types.is_string(type) or pa.types.is_large_string(type))
+    return is_text or bool(pa.types.is_binary(type) or pa.types.is_large_binary(type))
 
 
 def _list_bytes(values: pa.Array) -> Sizes:

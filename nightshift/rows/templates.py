@@ -17,6 +17,7 @@ from nightshift.jobs import JsonObject
 PLACEHOLDER: Final = re.compile(r"\{\{([^{}]+)\}\}")
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[([0-9]{1,9})\]")
 _BEFORE_STEPS: Final = re.compile(r"[^.\[\]]+")
+STEPS_MAX: Final = 64  # of a path
 FILLED_CHARS_MAX: Final = 16 * 1024 * 1024  # per body, where one long text may be used many times
 
 
@@ -50,7 +51,7 @@ def _steps(name: str, start: int) -> list[str | int] | None:
     steps: list[str | int] = []
     while start < len(name):
         step = _STEP.match(name, start)
-        if step is None:
+        if step is None or len(steps) == STEPS_MAX:
             return None
         steps.append(step[1] if step[2] is None else int(step[2]))
         start = step.end()

@@ -13,6 +13,7 @@ import pytest
 
 from nightshift.jobs import NewShard
 from nightshift.objectstore import DirectoryStore
+from nightshift.rows import parquet_rows
 from nightshift.rows.inputs import BadRow, Row, UnreadableInput, describe, iter_rows
 from nightshift.rows.page_headers import read_page_header
 from tests.security.children import MIB, in_child
@@ -107,9 +108,9 @@ def texts_in_a_list_of_a_fixed_size() -> bytes:
 
 
 def a_page_header(change: Callable[[bytes], bytes]) -> bytes:
-    """Of a text of 900 MB in one page; `change` makes another header of the one there is."""
+    """Of a text of 200 MB in one page; `change` makes another header of the one there is."""
     options = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
-    content = parquet(pa.table({"t": ["x" * 900_000_000]}), **options)
+    content = parquet(pa.table({"t": ["x" * 200_000_000]}), **options)
     column = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).column(0)
     header = read_page_header(content, 4)
     assert header is not None
@@ -199,6 +200,37 @@ def test_a_row_group_that_says_it_has_more_rows_than_can_be_counted(tmp_path: Pa
 
     with pytest.raises(UnreadableInput, match=f"row group 0 says that it has {rows} rows"):
         describe(store, stored, "file:///x.parquet")
+
+
+def test_very_many_lists_of_one_large_text(tmp_path: Path) -> None:
+    """Each column has to be surveyed; the row group is not begun anew for each."""
+    texts = pa.array(["x" * 500_000, "s"])
+    values = pa.DictionaryArray.from_arrays(pa.array([1] * 19 + [0], pa.int32()), texts)
+    lists = pa.ListArray.from_arrays(pa.array(range(21), pa.int32()), values)
+    options = {"store_schema": False, "dictionary_pagesize_limit": 2**30, "write_statistics": False}
+    table = pa.table({f"c{number}": lists for number in range(200)})
+    (tmp_path / "x.parquet").write_bytes(parquet(table, **options))
+
+    found = in_child(outcomes, str(tmp_path), "x.parquet", cpu_s=4, memory_bytes=MEMORY_BYTES)
+
+    assert found == ["row"] * 19 + ["line_too_long"]
+
+
+def test_a_parquet_footer_of_very_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_rows, "FOOTER_BYTES_MAX", 100_000)
+    store = DirectoryStore(tmp_path)
+    content = parquet(pa.table({f"column {number}": [1] for number in range(2000)}))
+
+    with pytest.raises(UnreadableInput, match=r"Its footer has [0-9]+ bytes"):
+        describe(store, store.put("x.parquet", content), "file:///x.parquet")
+
+
+def test_a_csv_header_of_very_many_columns(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b",".join(b"%x" % number for number in range(200_000)) + b"\n")
+
+    [found] = in_child(outcomes, str(tmp_path), "x.csv", memory_bytes=100 * MIB)
+
+    assert "names more than 150000 columns" in found
 
 
 def test_a_parquet_footer_that_says_it_has_very_many_columns(tmp_path: Path) -> None:

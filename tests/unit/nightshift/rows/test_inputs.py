@@ -319,6 +319,37 @@ def test_a_parquet_shard_has_the_rows_of_its_row_groups(store: ObjectStore) -> N
     assert rows_of(store, content, "parquet", start=4) == []
 
 
+def test_nanoseconds_are_cut_at_any_depth(store: ObjectStore) -> None:
+    at = pa.array([1_001], pa.timestamp("ns"))
+    table = pa.table(
+        {
+            "flat": at,
+            "struct": pa.StructArray.from_arrays([at], ["at"]),
+            "list": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), at),
+            "map": pa.array([[("k", 1_001)]], pa.map_(pa.string(), pa.duration("ns"))),
+            "time": pa.array([1_001], pa.time64("ns")),
+        }
+    )
+
+    [row] = data(rows_of(store, parquet_of(table), "parquet"))
+
+    text = "1970-01-01T00:00:00.000001"
+    assert row == {
+        "flat": text,
+        "struct": {"at": text},
+        "list": [text],
+        "map": {"k": 1e-06},
+        "time": "00:00:00.000001",
+    }
+
+
+def test_two_columns_of_a_name_are_refused(store: ObjectStore) -> None:
+    table = pa.table([[1], [2]], names=["a", "a"])
+
+    with pytest.raises(UnreadableInput, match="two columns of the same name"):
+        rows_of(store, parquet_of(table), "parquet")
+
+
 def test_a_parquet_row_group_may_have_no_rows(store: ObjectStore) -> None:
     table = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.list_(pa.string()))})
 

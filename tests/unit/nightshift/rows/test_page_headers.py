@@ -82,8 +82,13 @@ def test_a_number_written_with_more_bytes_than_it_needs_is_the_same_number() -> 
         b"\x11" * (FIELDS_MAX + 1),
         b"\x19\x05\x00",  # a list
         b"\x18\xff\xff\xff\x7f" + bytes(HEADER_BYTES_MAX),
+        b"\x18\x83\x80\x80\x80\x10abc" + DATA_PAGE,  # of 2**32 + 3 bytes: Thrift reads 3
+        b"\x05\x82\x80\x08" + DATA_PAGE[1:],  # field 65,537: for Thrift the first
     ],
-    ids=["negative", "64 bits", "twice", "dictionary", "endless", "deep", "fields", "list", "long"],
+    ids=[
+        *("negative", "64 bits", "twice", "dictionary", "endless", "deep", "fields", "list", "long"),
+        *("a length that Thrift cuts", "a number that Thrift cuts"),
+    ],
 )
 def test_what_no_writer_makes_is_refused(content: bytes) -> None:
     with pytest.raises(UnreadableInput, match="header of a page"):

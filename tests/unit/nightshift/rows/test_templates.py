@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nightshift.errors import InvalidRequest
 from nightshift.rows import templates
-from nightshift.rows.templates import columns, render
+from nightshift.rows.templates import STEPS_MAX, columns, render
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -93,6 +93,16 @@ def test_a_part_that_is_not_there_is_named(name: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         render({"v": f"{{{{{name}}}}}"}, {"a": {"b": 1}, "l": [1, 2]})
     assert (caught.value.code, caught.value.param) == ("missing_column", name)
+
+
+def test_a_path_has_an_end() -> None:
+    record: dict[str, Any] = {"a": []}
+    for _ in range(STEPS_MAX):
+        record = {"a": [record["a"]]}
+
+    assert render({"v": "{{a%s}}" % ("[0]" * STEPS_MAX)}, record) == {"v": []}
+    with pytest.raises(InvalidRequest, match="a column 'a"):
+        render({"v": "{{a%s}}" % ("[0]" * (STEPS_MAX + 1))}, record)
 
 
 def test_placeholders_are_found_at_any_depth_but_not_in_names() -> None:
