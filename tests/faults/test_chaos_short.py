@@ -23,7 +23,7 @@ from tests.integration.servers import RAM_DISK
 SEED = 20261121
 SMALL = Parts(workers=3, schedulers=2, proxies=frozenset({"redis"}))
 LARGE = Parts("postgresql", "moto", workers=3, schedulers=2, proxies=frozenset({"redis", "database", "s3"}))
-KILLS = [(SMALL, 35), (LARGE, 15)] if os.environ.get("LONG") else [(SMALL, 18), (LARGE, 8)]
+KILLS = [(SMALL, 35), (LARGE, 15)] if os.environ.get("LONG") else [(SMALL, 12), (LARGE, 5)]
 
 
 @pytest.mark.parametrize(("parts", "kills"), KILLS, ids=str)

@@ -44,7 +44,7 @@ def one_long_list() -> bytes:
 
 
 def one_large_text() -> bytes:
-    return parquet(pa.table({"t": ["x" * 200_000_000]}), use_dictionary=False)
+    return parquet(pa.table({"t": ["x" * 100_000_000]}), use_dictionary=False)
 
 
 def one_text_in_a_list() -> bytes:
@@ -108,9 +108,9 @@ def texts_in_a_list_of_a_fixed_size() -> bytes:
 
 
 def a_page_header(change: Callable[[bytes], bytes]) -> bytes:
-    """Of a text of 200 MB in one page; `change` makes another header of the one there is."""
+    """Of a text of 100 MB in one page; `change` makes another header of the one there is."""
     options = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
-    content = parquet(pa.table({"t": ["x" * 200_000_000]}), **options)
+    content = parquet(pa.table({"t": ["x" * 100_000_000]}), **options)
     column = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).column(0)
     header = read_page_header(content, 4)
     assert header is not None
@@ -143,11 +143,11 @@ def number(value: int) -> bytes:
     return content + bytes([rest])
 
 
-def outcomes(folder: str, name: str) -> list[str]:
+def outcomes(folder: str, name: str, line_bytes_max: int = LINE_BYTES_MAX) -> list[str]:
     """What each row becomes: its error's code, or `row`. Or why the file cannot be read."""
     shard = NewShard(shard_no=0, uri=name, format=name.partition(".")[2], start=0, end=None)
     rows: Iterator[Row | BadRow] = iter_rows(
-        DirectoryStore(Path(folder)), name, shard, line_bytes_max=LINE_BYTES_MAX
+        DirectoryStore(Path(folder)), name, shard, line_bytes_max=line_bytes_max
     )
     try:
         return [row.code if isinstance(row, BadRow) else "row" for row in rows]
@@ -255,10 +255,10 @@ def test_a_parquet_footer_of_another_schema_than_its_statistics(tmp_path: Path) 
 
 
 def test_a_csv_record_of_very_many_quoted_lines(tmp_path: Path) -> None:
-    """Beyond the limit of a line by half. As a list, these lines alone would take 300 MiB."""
-    (tmp_path / "x.csv").write_bytes(b'a\n"' + b"\n" * 6 * MIB)
+    """Beyond the limit of a line by half. As a list, these lines alone would take 75 MiB."""
+    (tmp_path / "x.csv").write_bytes(b'a\n"' + b"\n" * (3 * MIB // 2))
 
-    found = in_child(outcomes, str(tmp_path), "x.csv", cpu_s=18, memory_bytes=120 * MIB)
+    found = in_child(outcomes, str(tmp_path), "x.csv", MIB, cpu_s=6, memory_bytes=40 * MIB)
 
     assert set(found) == {"line_too_long"}
 
