@@ -17,7 +17,6 @@ from nightshift.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
-    ObjectNotFound,
     StorageError,
     TooManyRequests,
 )
@@ -123,7 +122,7 @@ def complete(
         now = tx.now()
     try:
         file = _composed(objects, upload, parts, md5, now)
-    except (ObjectNotFound, StorageError):  # the upload may have ended meanwhile, and its bytes be gone
+    except StorageError:  # the upload may have ended meanwhile, and its bytes be gone
         with store.snapshot() as tx:
             upload = find(tx, tenant_id, upload_id)
             if upload.status is UploadStatus.COMPLETED:

@@ -13,7 +13,7 @@ import pytest
 
 from nightshift.jobs import NewShard
 from nightshift.objectstore import DirectoryStore
-from nightshift.rows import parquet_rows
+from nightshift.rows import parquet_groups
 from nightshift.rows.inputs import BadRow, Row, UnreadableInput, describe, iter_rows
 from nightshift.rows.page_headers import read_page_header
 from tests.security.children import MIB, in_child
@@ -217,7 +217,7 @@ def test_very_many_lists_of_one_large_text(tmp_path: Path) -> None:
 
 
 def test_a_parquet_footer_of_very_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_rows, "FOOTER_BYTES_MAX", 100_000)
+    monkeypatch.setattr(parquet_groups, "FOOTER_BYTES_MAX", 100_000)
     store = DirectoryStore(tmp_path)
     content = parquet(pa.table({f"column {number}": [1] for number in range(2000)}))
 

@@ -17,7 +17,7 @@ import pytest
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
 from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectStore
-from nightshift.rows import compression, parquet_pages, parquet_rows
+from nightshift.rows import compression, parquet_groups, parquet_pages
 from nightshift.rows.compression import unpacked
 from nightshift.rows.inputs import (
     BadRow,
@@ -359,7 +359,7 @@ def test_a_parquet_row_group_may_have_no_rows(store: ObjectStore) -> None:
 def test_parquet_rows_are_numbered_through_all_batches(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_rows, "BATCH_ROWS", 4)
+    monkeypatch.setattr(parquet_groups, "BATCH_ROWS", 4)
 
     rows = rows_of(store, parquet_of(pa.table({"n": range(10)}), row_group_size=7), "parquet")
 
@@ -390,7 +390,7 @@ def test_parquet_is_read_however_it_was_written(
 ) -> None:
     """Beside one batch that is too large and one list that takes very much of its dictionary."""
     monkeypatch.setattr(parquet_pages, "BATCH_BYTES", 150_000)
-    monkeypatch.setattr(parquet_rows, "BATCH_BYTES", 150_000)
+    monkeypatch.setattr(parquet_groups, "BATCH_BYTES", 150_000)
     monkeypatch.setattr(parquet_pages, "BATCH_EXPANSION_MAX", 0)
     monkeypatch.setattr(parquet_pages, "LISTED_BYTES", 1000)
     seed = 7
