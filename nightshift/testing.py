@@ -14,6 +14,7 @@ from typing import Any, Final
 from nightshift import endpoints
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
 from nightshift.endpoints import Endpoint
+from nightshift.endpoints.results import Result
 from nightshift.errors import QueueUnavailable
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import (
@@ -43,6 +44,7 @@ from nightshift.lifecycle.transitions import Submitted
 from nightshift.outbound.webhook_endpoints import WebhookEndpoint
 from nightshift.outbound.webhook_events import event_body
 from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
+from nightshift.output.row_results import RowResult, ShardHead
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.keys import DEFAULT_TENANT, ApiKey, digest, key_id, new_key
@@ -191,6 +193,18 @@ def an_answer(status_code: int = 200, **overrides: Any) -> Answer:
     if status_code >= 400:
         body = {"error": {"code": "invalid_value", "message": "The prompt is too long."}}
     return replace(Answer(status_code, body, Usage(7, 3, 0)), **overrides)
+
+
+def a_shard_head(**overrides: Any) -> ShardHead:
+    """Of a chat job's first shard."""
+    head = ShardHead("job_1/0", "/v1/chat/completions", "demo", 1_700_000_000, PriorityClass.STANDARD)
+    return replace(head, **overrides)
+
+
+def a_row_result(row: int = 0, custom_id: str = "r1", status_code: int = 200, **overrides: Any) -> RowResult:
+    """A result whose body is an empty object."""
+    result = RowResult.of(a_shard_head(), row, custom_id, Result(status_code, Usage(3, 2, 1), body={}))
+    return replace(result, **overrides)
 
 
 def a_file(**overrides: Any) -> File:

@@ -14,7 +14,8 @@ from typing import Final
 from api.services import Services
 from nightshift.errors import NotFound
 from nightshift.jobs import Job
-from nightshift.rows.outputs import output_lines, read_segment
+from nightshift.output.row_results import output_lines
+from nightshift.output.segments import read_segment
 from nightshift.store.shards.shards import ListedSegment
 
 SEGMENTS_PAGE: Final = 256  # per listing

@@ -14,8 +14,9 @@ from typing import Final
 
 from api.services import Services
 from nightshift.errors import NotFound
-from nightshift.jobs import Job, JobKind, JsonObject, StopReason
-from nightshift.rows.outputs import NotExecuted, json_line, read_segment
+from nightshift.jobs import Job, JobKind, StopReason
+from nightshift.output.row_results import NotExecuted, json_line
+from nightshift.output.segments import read_segment
 from nightshift.store.shards.shards import ListedSegment
 
 PIECE_BYTES: Final = 256 * 1024  # of lines sent at a time
@@ -43,8 +44,8 @@ class RowPlace:
         return f"row_{self.segment}_{self.row}"
 
 
-def rows_of(services: Services, job: Job, after: str | None, limit: int | None) -> Iterator[JsonObject]:
-    """At most `limit` rows after this row; None: all there are. Blocks on the object store.
+def rows_of(services: Services, job: Job, after: str | None, limit: int | None) -> Iterator[bytes]:
+    """The lines of at most `limit` rows after this row; None: all there are. Blocks on the object store.
 
     Raises NotFound, also once the results are deleted; that of an unknown row when first advanced.
     """
@@ -57,13 +58,13 @@ def rows_of(services: Services, job: Job, after: str | None, limit: int | None) 
     return islice(rows, limit)
 
 
-def in_pieces(rows: Iterator[JsonObject]) -> Iterator[bytes]:
-    """The rows as lines of JSON, some at a time. Raises what taking a row does."""
+def in_pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines, some at a time. Raises what taking one does."""
     held: list[bytes] = []
     held_bytes = 0
-    for row in rows:
-        held.append(json_line(row))
-        held_bytes += len(held[-1])
+    for line in lines:
+        held.append(line)
+        held_bytes += len(line)
         if held_bytes >= PIECE_BYTES:
             yield b"".join(held)
             held, held_bytes = [], 0
@@ -71,12 +72,12 @@ def in_pieces(rows: Iterator[JsonObject]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def _bulk_rows(services: Services, job: Job, after: RowPlace | None) -> Iterator[JsonObject]:
+def _bulk_rows(services: Services, job: Job, after: RowPlace | None) -> Iterator[bytes]:
     for listed in _segments(services, job, after):
         first = after.row + 1 if after is not None and after.segment == listed.id else 0
         results = read_segment(services.objects, listed.segment)
         for row, result in enumerate(results[first:], start=first):
-            yield result.native_line() | {"id": str(RowPlace(listed.id, row))}
+            yield result.native_line(str(RowPlace(listed.id, row)))
 
 
 def _segments(services: Services, job: Job, after: RowPlace | None) -> Iterator[ListedSegment]:
@@ -94,7 +95,7 @@ def _listed(services: Services, job: Job, after_id: int) -> Sequence[ListedSegme
         return tx.shards.segments_of_job(job.tenant_id, job.id, after_id=after_id, limit=SEGMENTS_PAGE)
 
 
-def _online_row(services: Services, job: Job, after: RowPlace | None) -> Iterator[JsonObject]:
+def _online_row(services: Services, job: Job, after: RowPlace | None) -> Iterator[bytes]:
     """An online job's row, once the job has ended."""
     place = RowPlace(0, 0)
     if after is not None and after != place:
@@ -107,12 +108,11 @@ def _online_row(services: Services, job: Job, after: RowPlace | None) -> Iterato
         response = {"status_code": answer.status_code, "request_id": None, "body": answer.body}
         outcome = "succeeded" if answer.succeeded else "errored"
         line = {"custom_id": None, "response": response, "error": None, "outcome": outcome}
-        yield line | {"id": str(place)}
+        yield json_line(line | {"id": str(place)})
     elif job.state.is_terminal:
         reason = job.stop_reason or StopReason.FAILED
         error = job.errors[0] if job.errors else None
-        missing = NotExecuted(custom_id=job.id, id=str(place), reason=reason, error=error)
-        yield missing.native_line() | {"custom_id": None}
+        yield NotExecuted(custom_id=None, id=str(place), reason=reason, error=error).native_line()
 
 
 def _no_such_row(place: RowPlace | str) -> NotFound:

@@ -1,5 +1,6 @@
 """GET /v1/jobs/{id}/results: rows with a result, also while the job runs."""
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Final
 
@@ -46,7 +47,7 @@ async def list_results(
         pieces = await _begun(services, in_pieces(rows))
         return StreamingResponse(pieces, 200, headers, media_type=NDJSON)
     found = await services.storage_threads.run(
-        lambda: list(rows_of(services, job, page.after, page.limit + 1))
+        lambda: [json.loads(line) for line in rows_of(services, job, page.after, page.limit + 1)]
     )
     return JSONResponse(list_json(found, page.limit), headers=headers)
 

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from nightshift.endpoints.answers import answer_usage
 from nightshift.endpoints.calls import call_id
-from nightshift.endpoints.endpoint import Cells
 from nightshift.endpoints.generation import Choice, GenerationRequest, StreamOptions, TextEndpoint
 from nightshift.endpoints.guidance import GuidanceFields, read_format
 from nightshift.endpoints.requests import Count
+from nightshift.endpoints.results import Origin, Result, Values
 from nightshift.endpoints.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
@@ -103,11 +103,14 @@ class ChoicesEndpoint(TextEndpoint):
     def answer(
         self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage
     ) -> JsonObject:
+        return self._body(head, request.model, choices, usage)
+
+    def _body(self, head: AnswerHead, model: str, choices: Sequence[Choice], usage: Usage) -> JsonObject:
         return {
             "id": head.id,
             "object": self.object_name,
             "created": head.created_s,
-            "model": request.model,
+            "model": model,
             "choices": [
                 {
                     "index": index,
@@ -131,10 +134,24 @@ class ChoicesEndpoint(TextEndpoint):
         assert isinstance(request, ChoicesRequest), "parsed by this endpoint"
         return Chunks(self, request, head)
 
-    def cells(self, body: JsonObject) -> Cells:
-        """The first choice's text; the body has the rest."""
+    def result(
+        self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage
+    ) -> Result:
+        says_all = len(choices) == 1 and choices[0].logprobs is None
+        body = None if says_all else self.answer(request, head, choices=choices, usage=usage)
+        return Result(200, usage, self.values_of(choices[0]), body)
+
+    def values(self, body: JsonObject) -> Values:
         choices = body.get("choices")
-        return Cells({"text": self.choice_text(choices[0]) if choices else None}, is_complete=False)
+        if not choices:
+            return dict.fromkeys(self.columns)
+        first = choices[0]
+        calls = first.get("message", {}).get("tool_calls", ())
+        return self.values_of(Choice(self.choice_text(first), first.get("finish_reason", ""), None, calls))
+
+    def body(self, origin: Origin, values: Values, usage: Usage) -> JsonObject:
+        head = AnswerHead(origin.identity.id(self.id_prefix), origin.identity.created_s, origin.priority)
+        return self._body(head, origin.model, [self.choice_of(values)], usage)
 
 
 @dataclass(frozen=True)

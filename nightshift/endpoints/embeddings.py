@@ -1,7 +1,7 @@
 """POST /v1/embeddings."""
 
 import base64
-import struct
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -9,10 +9,11 @@ from pydantic import field_validator
 
 from nightshift.endpoints.answer_objects import EmbeddingList
 from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
-from nightshift.endpoints.endpoint import Cells, ColumnType
+from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.results import Origin, Result, Values
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import JsonObject
+from nightshift.jobs import JsonObject, Usage
 
 INPUTS_MAX: Final = 2048  # per request
 
@@ -60,27 +61,38 @@ class Embeddings(EncoderEndpoint):
 
     def answer(self, request: ModelRequest, embeddings: Sequence[bytes], prompt_tokens: int) -> JsonObject:
         assert isinstance(request, EmbeddingRequest), "parsed by this endpoint"
-        return {
-            "object": "list",
-            "model": request.model,
-            "data": [
-                {
-                    "object": "embedding",
-                    "index": index,
-                    "embedding": _encoded(vector, request.encoding_format),
-                }
-                for index, vector in enumerate(embeddings)
-            ],
-            "usage": {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens},
-        }
+        return _body(
+            request.model, [_encoded(each, request.encoding_format) for each in embeddings], prompt_tokens
+        )
 
-    def cells(self, body: JsonObject) -> Cells:
-        """The vector of a row with one input; other rows have the body."""
+    def result(self, request: ModelRequest, embeddings: Sequence[bytes], prompt_tokens: int) -> Result:
+        """A row with one input has its vector as a value; others have the body alone."""
+        assert isinstance(request, EmbeddingRequest), "parsed by this endpoint"
+        values = {"embedding": embeddings[0] if len(embeddings) == 1 else None}
+        says_all = len(embeddings) == 1 and request.encoding_format == "float"
+        body = None if says_all else self.answer(request, embeddings, prompt_tokens)
+        return Result(200, Usage(prompt_tokens), values, body)
+
+    def values(self, body: JsonObject) -> Values:
         data = body.get("data") or []
-        if len(data) != 1:
-            return Cells({"embedding": None}, is_complete=False)
-        vector = data[0]["embedding"]
-        return Cells({"embedding": _decoded(vector)}, is_complete=True)
+        return {"embedding": _decoded(data[0]["embedding"]) if len(data) == 1 else None}
+
+    def body(self, origin: Origin, values: Values, usage: Usage) -> JsonObject:
+        vector = values["embedding"]
+        assert isinstance(vector, bytes), "a row with one input has its vector"
+        return _body(origin.model, [_encoded(vector, "float")], usage.prompt_tokens)
+
+
+def _body(model: str, embeddings: Sequence[str | list[float]], prompt_tokens: int) -> JsonObject:
+    return {
+        "object": "list",
+        "model": model,
+        "data": [
+            {"object": "embedding", "index": index, "embedding": embedding}
+            for index, embedding in enumerate(embeddings)
+        ],
+        "usage": {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens},
+    }
 
 
 def _inputs(value: object) -> list[str | list[int]]:
@@ -110,8 +122,5 @@ def _encoded(vector: bytes, encoding_format: str) -> str | list[float]:
     return list(memoryview(vector).cast("f"))
 
 
-def _decoded(vector: str | list[float]) -> list[float]:
-    if not isinstance(vector, str):
-        return vector
-    raw = base64.b64decode(vector)
-    return list(struct.unpack(f"<{len(raw) // 4}f", raw))
+def _decoded(vector: str | list[float]) -> bytes:
+    return base64.b64decode(vector) if isinstance(vector, str) else array("f", vector).tobytes()

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from nightshift.endpoints.endpoint import Endpoint
 from nightshift.endpoints.requests import Count, ModelRequest
+from nightshift.endpoints.results import Result
 from nightshift.fleet.models import ModelKind
-from nightshift.jobs import JsonObject
+from nightshift.jobs import JsonObject, Usage
 
 
 class EncoderRequest(ModelRequest):
@@ -37,3 +38,8 @@ class EncoderEndpoint(Endpoint):
     @abstractmethod
     def answer(self, request: ModelRequest, embeddings: Sequence[bytes], prompt_tokens: int) -> JsonObject:
         """The body of an answer. Each embedding is little-endian float32 bytes."""
+
+    def result(self, request: ModelRequest, embeddings: Sequence[bytes], prompt_tokens: int) -> Result:
+        """The same as values."""
+        body = self.answer(request, embeddings, prompt_tokens)
+        return Result(200, Usage(prompt_tokens), self.values(body), body)

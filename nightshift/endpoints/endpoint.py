@@ -6,27 +6,19 @@ Workers run its requests by its model kind (`workers/serving`).
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import BaseModel, ValidationError
 
 from nightshift.endpoints.requests import ModelRequest, invalid_request
+from nightshift.endpoints.results import Origin, Result, Values
 from nightshift.fleet.models import ModelKind
-from nightshift.jobs import JsonObject
+from nightshift.jobs import JsonObject, Usage
 
 
 class ColumnType(StrEnum):
     TEXT = "text"
     FLOATS = "floats"  # float32
-
-
-@dataclass(frozen=True)
-class Cells:
-    """An answer as columns."""
-
-    values: Mapping[str, object]
-    is_complete: bool  # the body adds nothing
 
 
 class Endpoint(ABC):
@@ -73,8 +65,17 @@ class Endpoint(ABC):
         """The columns of its answers in a part file."""
 
     @abstractmethod
-    def cells(self, body: JsonObject) -> Cells:
-        """An answer's `columns`; None for missing values."""
+    def values(self, body: JsonObject) -> Values:
+        """An answer's `columns`, from its body; None for missing values."""
+
+    def body(self, origin: Origin, values: Values, usage: Usage) -> JsonObject:
+        """An answer's body, from its values. Endpoints whose values do not say it all leave bodies in their
+        results, and are never asked.
+        """
+        raise NotImplementedError(f"results of {self} have bodies")
+
+    def body_of(self, origin: Origin, result: Result) -> JsonObject:
+        return self.body(origin, result.values, result.usage) if result.body is None else result.body
 
     @abstractmethod
     def row_template(self, model: str, placeholder: str) -> JsonObject:

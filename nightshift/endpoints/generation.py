@@ -1,5 +1,6 @@
 """What the endpoints that generate text share."""
 
+import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from nightshift.endpoints.endpoint import ColumnType, Endpoint
 from nightshift.endpoints.guidance import Guidance, GuidanceFields, guidance_of
 from nightshift.endpoints.logprobs import Chosen
 from nightshift.endpoints.requests import ModelRequest, at_most, null_means, unsupported
+from nightshift.endpoints.results import Result, Values
 from nightshift.endpoints.streams import AnswerEvents, AnswerHead, Piece
 from nightshift.endpoints.tools import Tools, tools_of
 from nightshift.errors import InvalidRequest
@@ -251,7 +253,9 @@ class TextEndpoint(Endpoint):
     """An endpoint that a decoder serves."""
 
     model_kind = ModelKind.DECODER
-    columns: Mapping[str, ColumnType] = {"text": ColumnType.TEXT}
+    columns: Mapping[str, ColumnType] = dict.fromkeys(
+        ("text", "finish_reason", "tool_calls"), ColumnType.TEXT
+    )
 
     @property
     @abstractmethod
@@ -281,6 +285,24 @@ class TextEndpoint(Endpoint):
         usage: Usage,
     ) -> JsonObject:
         """An answer's body."""
+
+    def result(
+        self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage
+    ) -> Result:
+        """The same as values."""
+        body = self.answer(request, head, choices=choices, usage=usage)
+        return Result(200, usage, self.values_of(choices[0]), body)
+
+    def values_of(self, choice: Choice) -> Values:
+        calls = json.dumps(choice.calls, ensure_ascii=False, separators=(",", ":")) if choice.calls else None
+        return {"text": choice.text, "finish_reason": choice.finish_reason, "tool_calls": calls}
+
+    def choice_of(self, values: Values) -> Choice:
+        """The reverse of `values_of`."""
+        text, reason, calls = (values[name] for name in ("text", "finish_reason", "tool_calls"))
+        assert isinstance(text, str), "a choice has a text"
+        assert isinstance(reason, str), "and has ended"
+        return Choice(text, reason, None, json.loads(calls) if calls else ())
 
     @abstractmethod
     def pieces(self, answer: JsonObject) -> Sequence[Piece]:

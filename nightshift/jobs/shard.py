@@ -127,7 +127,7 @@ class OnlineClaim:
 
 def segment_key(lease: Lease, shard_no: int, seq: int) -> str:
     """A segment's object store key. The term and number keep two writers from sharing one."""
-    return f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}/t{lease.term}-{seq:06d}.jsonl"
+    return f"segments/{lease.tenant_id}/{lease.job_id}/{shard_no:06d}/t{lease.term}-{seq:06d}.arrow"
 
 
 def carry_over_key(lease: Lease, shard_no: int, seq: int, sha256: str) -> str:

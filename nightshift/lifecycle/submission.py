@@ -22,7 +22,7 @@ from nightshift.objectstore.objects import checked_key
 from nightshift.objectstore.sources import is_file_id
 from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
-from nightshift.rows.manifest import is_output_name, part_name
+from nightshift.output.manifest import is_output_name, part_name
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas

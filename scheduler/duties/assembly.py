@@ -20,9 +20,9 @@ from nightshift.lifecycle.transitions import counts_json, finish
 from nightshift.objectstore import Locations, ObjectStore, ObjectUri, fenced
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import storage_verdict
+from nightshift.output.manifest import Part
+from nightshift.output.row_results import NotExecuted, RowResult
 from nightshift.processes import failpoints
-from nightshift.rows.manifest import Part
-from nightshift.rows.outputs import NotExecuted, RowResult
 from nightshift.store import Store
 from scheduler.input.plan import input_error
 from scheduler.output.output_files import OutputFiles, write_files
@@ -315,5 +315,5 @@ def _failed_output(job: Job, error: InputError) -> _Output:
     )
 
 
-def _openai_line(result: RowResult | NotExecuted) -> dict[str, object]:
+def _openai_line(result: RowResult | NotExecuted) -> bytes:
     return result.openai_line()

@@ -15,8 +15,9 @@ from nightshift.jobs.files import File, FilePurpose, file_key
 from nightshift.objectstore import ObjectInfo, ObjectStore
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import storage_verdict
+from nightshift.output.row_results import json_line
+from nightshift.output.segments import read_segment
 from nightshift.rows.inputs import BadRow, Row, iter_rows
-from nightshift.rows.outputs import json_line, read_segment
 from nightshift.rows.requests import RowRequest, columns_of, to_request
 from nightshift.rows.watched_reader import WatchedReader
 from nightshift.store import Store

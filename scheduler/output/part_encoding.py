@@ -56,7 +56,9 @@ def record(line: ResultLine, endpoint: Endpoint) -> Record:
     response = row["response"] or {}
     body: JsonObject = response.get("body") or {}
     error = row["error"] or body.get("error") or {}
-    answer = endpoint.cells(body)
+    values = endpoint.values(body)
+    vectors = {name for name, type in endpoint.columns.items() if type is ColumnType.FLOATS}
+    says_all = any(values[name] is not None for name in vectors)
     return {
         "custom_id": row["custom_id"],
         "outcome": row["outcome"],
@@ -65,9 +67,13 @@ def record(line: ResultLine, endpoint: Endpoint) -> Record:
         "error_message": error.get("message"),
         "prompt_tokens": line.prompt_tokens,
         "completion_tokens": line.completion_tokens,
-        **answer.values,
-        "body": None if answer.is_complete or not body else _json_text(body),
+        **{name: _cell(value) for name, value in values.items()},
+        "body": None if says_all or not body else _json_text(body),
     }
+
+
+def _cell(value: str | bytes | None) -> object:
+    return memoryview(value).cast("f").tolist() if isinstance(value, bytes) else value
 
 
 def _json_text(body: JsonObject) -> str:

@@ -18,9 +18,9 @@ from nightshift import endpoints
 from nightshift.errors import StorageError
 from nightshift.jobs import Counts, Job, JobState, Shard
 from nightshift.objectstore import ObjectInfo, ObjectStore
+from nightshift.output.manifest import MANIFEST_NAME, SUCCESS_NAME, Manifest, Part, part_name
+from nightshift.output.row_results import NotExecuted, RowResult
 from nightshift.processes import failpoints
-from nightshift.rows.manifest import MANIFEST_NAME, SUCCESS_NAME, Manifest, Part, part_name
-from nightshift.rows.outputs import NotExecuted, RowResult
 from scheduler.output.part_encoding import encoded
 from scheduler.output.results import Results, Tally
 from scheduler.runtime.duty import MayContinue, check
@@ -159,5 +159,5 @@ def _notes_prefix(job: Job) -> str:
     return f"assembly/{job.tenant_id}/{job.id}/"
 
 
-def native_line(result: RowResult | NotExecuted) -> dict[str, object]:
+def native_line(result: RowResult | NotExecuted) -> bytes:
     return result.native_line()

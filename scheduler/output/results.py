@@ -11,25 +11,19 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
 from nightshift.errors import InvalidRequest, StorageError
-from nightshift.jobs import Counts, Job, JsonObject, Shard, ShardState, StopReason
+from nightshift.jobs import Counts, Job, Shard, ShardState, StopReason
 from nightshift.jobs.ids import derived_id
 from nightshift.objectstore import ObjectStore
 from nightshift.objectstore.sources import Sources
+from nightshift.output.row_results import INTERRUPTED, SHARD_GIVEN_UP, NotExecuted, RowResult
+from nightshift.output.segments import read_segment
 from nightshift.rows.inputs import BadRow, Row, iter_rows
-from nightshift.rows.outputs import (
-    INTERRUPTED,
-    SHARD_GIVEN_UP,
-    NotExecuted,
-    RowResult,
-    json_line,
-    read_segment,
-)
 from nightshift.rows.requests import columns_of, custom_id_of
 from nightshift.store import Store
 
 SPOOL_BYTES: Final = 16 * 1024 * 1024  # of one shard's results in memory; more go to a temporary file
 
-ToLine = Callable[[RowResult | NotExecuted], JsonObject]
+ToLine = Callable[[RowResult | NotExecuted], bytes]
 
 
 class Mismatch(Exception):
@@ -122,7 +116,7 @@ class Results:
                     reason=reason,
                     error=error,
                 )
-                found = ResultLine(False, json_line(to_line(missing)))
+                found = ResultLine(False, to_line(missing))
             yield found
         if spool.rows:
             raise Mismatch(f"shard {shard.shard_no} has results for rows that its {count} input rows lack")
@@ -171,7 +165,7 @@ class _LineSpool:
         """A row's second result is ignored."""
         if result.row in self._places:
             return
-        data = json_line(to_line(result))
+        data = to_line(result)
         self._file.write(data)
         usage = result.usage
         self._places[result.row] = _Place(

@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import Face
-from nightshift.rows.outputs import decode_segment
+from nightshift.output.segments import decode_segment
 from nightshift.settings import WorkerSettings
 from nightshift.store import tables
 from nightshift.tenants.keys import DEFAULT_TENANT
@@ -282,7 +282,7 @@ def rows_listed(service, job):
         f"{job.id}/{shard_no}/{result.row}"
         for shard_no, listed in segments.items()
         for segment in listed
-        for result in decode_segment(service.objects.read(segment.key))
+        for result in decode_segment(service.objects.read(segment.key), segment.key)
     ]
 
 

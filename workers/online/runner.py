@@ -12,6 +12,7 @@ from typing import Final
 
 from nightshift import endpoints
 from nightshift.broker.token_streams import StreamWriter
+from nightshift.endpoints.results import Identity, Origin, Result
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import Answer, OnlineClaim
 from nightshift.lifecycle import transitions
@@ -21,7 +22,7 @@ from workers.health.heartbeat import Heartbeat
 from workers.online.publisher import CallText, Publisher
 from workers.online.request import OnlineRequest
 from workers.online.suspect_queue import SuspectQueue
-from workers.serving.inference import Identity, Progress, body_chars, breakdown, refusal
+from workers.serving.inference import Progress, body_chars, breakdown, refusal
 from workers.serving.model_server import Busy, Inference
 from workers.serving.models import Models
 from workers.shard.isolation import Isolation
@@ -164,7 +165,7 @@ class OnlineRunner:
             id=request.inference_id,
             endpoint=endpoint,
             request=endpoint.parse(claim.body),
-            identity=Identity(claim.job.id, int(claim.job.created_at.timestamp())),
+            identity=_identity(claim),
             priority=claim.job.priority,
             listener=lambda progress: self._on_progress(request, progress),
         )
@@ -178,9 +179,9 @@ class OnlineRunner:
             self._publisher.put(request.next_text(progress))
         for part in progress.calls:
             self._publisher.put(CallText(request.claim.lease.shard_id, progress.choice, part))
-        answer = breakdown(progress.failed) if progress.failed is not None else progress.answer
-        if answer is not None:
-            self._answer(request, answer)
+        result = breakdown(progress.failed) if progress.failed is not None else progress.result
+        if result is not None:
+            self._answer(request, result)
 
     # -- the end
 
@@ -204,9 +205,9 @@ class OnlineRunner:
             request.server.cancel(request.inference_id)
         return was_open
 
-    def _answer(self, request: OnlineRequest, answer: Answer) -> None:
+    def _answer(self, request: OnlineRequest, result: Result) -> None:
         if self._close(request):
-            self._publish_end(request, answer)
+            self._publish_end(request, _answer(request.claim, result))
 
     def _stop(self, request: OnlineRequest) -> None:
         """Its job was told to stop."""
@@ -259,3 +260,14 @@ class OnlineRunner:
             request.is_inside = False
             self._isolation.leave(request)
         self._isolation.release(request)
+
+
+def _identity(claim: OnlineClaim) -> Identity:
+    return Identity(claim.job.id, int(claim.job.created_at.timestamp()))
+
+
+def _answer(claim: OnlineClaim, result: Result) -> Answer:
+    job = claim.job
+    assert job.model is not None, "an online request names its model"
+    origin = Origin(_identity(claim), job.model, job.priority)
+    return Answer(result.status_code, endpoints.get(job.spec.endpoint).body_of(origin, result), result.usage)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
-from nightshift.jobs import Answer, Usage
 from workers.engine import EncoderStats
 from workers.engine import InvalidRequest as EngineRefusal
 from workers.engine.encoders.engine import EncoderEngine
@@ -79,8 +78,8 @@ class EmbeddingServer(ModelServer):
             if running is None:
                 continue
             vectors = [vector.astype("<f4", copy=False).tobytes() for vector in output.embeddings]
-            body = running.endpoint.answer(running.request, vectors, output.num_prompt_tokens)
-            running.listener(Progress(answer=Answer(200, body, Usage(output.num_prompt_tokens, 0, 0))))
+            result = running.endpoint.result(running.request, vectors, output.num_prompt_tokens)
+            running.listener(Progress(result=result))
 
     def _read_stats(self) -> EncoderStats:
         return self._engine.stats()

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from nightshift.endpoints.answers import answer_id, error_body
+from nightshift.endpoints.answers import error_body
 from nightshift.endpoints.calls import AnswerReader, CallPart, New, Said, call_json, read_calls
 from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.logprobs import Chance, Chosen
+from nightshift.endpoints.results import Identity, Result
 from nightshift.endpoints.streams import AnswerHead
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import Answer, JsonObject, Usage
+from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
 from workers.engine import Completion, InvalidSamplingParams, Output, SamplingParams, TokenLogprobs
 
@@ -56,25 +57,8 @@ CHARS_PER_TOKEN_MAX = 128  # a generous bound on the average; English has about 
 
 
 @dataclass(frozen=True)
-class Identity:
-    """What ids and seeds of an answer derive from: a row that runs twice gives the same bytes."""
-
-    name: str  # unique for the row, the same at every attempt; an online request's is its job's id
-    created_s: int  # shown as `created`: when the job was
-
-    def id(self, prefix: str) -> str:
-        """An id for this answer, such as `chatcmpl-…`, the same at every attempt."""
-        return answer_id(prefix, self.name)
-
-    @property
-    def seed(self) -> int:
-        """The seed of a request that gives none."""
-        return int.from_bytes(hashlib.sha256(f"seed {self.name}".encode()).digest()[:8], "big") >> 1
-
-
-@dataclass(frozen=True)
 class Progress:
-    """New output of a request. The last one carries the answer."""
+    """New output of a request. The last one carries the result."""
 
     text: str = ""
     token_ids: Sequence[int] = ()
@@ -82,7 +66,7 @@ class Progress:
     token_logprobs: Sequence[TokenLogprobs] = ()  # one per token, if asked for
     logprobs: JsonObject | None = None  # the same as the answer will show them
     calls: Sequence[CallPart] = ()  # of tools; their text is in no `text`
-    answer: Answer | None = None
+    result: Result | None = None
     failed: str | None = None  # why the engine aborted the request
 
 
@@ -178,14 +162,14 @@ class TextAnswer:
         self._choices = [_Choice(endpoint, request, tokenizer) for _ in range(request.num_choices)]
 
     def take(self, choice: int, output: Output) -> Progress:
-        """The last choice to finish brings the answer."""
+        """The last choice to finish brings the result."""
         progress = self._choices[choice].take(choice, output)
         if output.is_refused:
-            return replace(progress, answer=refusal(self._misguided(output)))
+            return replace(progress, result=refusal(self._misguided(output)))
         if output.finish_reason == "abort":
             return replace(progress, failed=output.error or "aborted")
         if all(each.completion.is_finished for each in self._choices):
-            return replace(progress, answer=self._answer())
+            return replace(progress, result=self._result())
         return progress
 
     def _misguided(self, output: Output) -> InvalidRequest:
@@ -193,7 +177,7 @@ class TextAnswer:
         param = guidance.field if guidance is not None else None
         return InvalidRequest(f"Invalid '{param}': {output.error}.", param=param, code="invalid_value")
 
-    def _answer(self) -> Answer:
+    def _result(self) -> Result:
         completions = [choice.completion for choice in self._choices]
         firsts = completions[:: len(completions) // self._request.num_prompts]  # choices share their prompt
         usage = Usage(
@@ -202,13 +186,12 @@ class TextAnswer:
             sum(first.num_cached_tokens for first in firsts),
         )
         id = self._identity.id(self._endpoint.id_prefix)
-        body = self._endpoint.answer(
+        return self._endpoint.result(
             self._request,
             AnswerHead(id, self._identity.created_s, self._priority),
             choices=[choice.shown(id, index) for index, choice in enumerate(self._choices)],
             usage=usage,
         )
-        return Answer(200, body, usage)
 
 
 class _Choice:
@@ -279,23 +262,23 @@ def _continues_character(data: bytes) -> bool:
     return data[0] & 0b1100_0000 == 0b1000_0000
 
 
-def refusal(error: InvalidRequest) -> Answer:
+def refusal(error: InvalidRequest) -> Result:
     """The answer to an invalid request."""
     body = error_body(error.message, "invalid_request_error", param=error.param, code=error.code)
-    return Answer(404 if error.code == "model_not_found" else 400, body, Usage())
+    return Result(404 if error.code == "model_not_found" else 400, Usage(), body=body)
 
 
-def timed_out(timeout_s: int) -> Answer:
+def timed_out(timeout_s: int) -> Result:
     """The answer to a row that took longer than its job allows."""
     body = error_body(
         f"The row took longer than row_timeout allows: {timeout_s} s.", "server_error", code="timed_out"
     )
-    return Answer(408, body, Usage())
+    return Result(408, Usage(), body=body)
 
 
-def breakdown(reason: str) -> Answer:
+def breakdown(reason: str) -> Result:
     """The answer to a valid request that the engine failed on."""
     body: JsonObject = error_body(
         f"The model failed on this request: {reason}", "server_error", code="model_error"
     )
-    return Answer(500, body, Usage())
+    return Result(500, Usage(), body=body)

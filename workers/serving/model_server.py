@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.results import Identity
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
@@ -20,7 +21,7 @@ from nightshift.jobs.priorities import PriorityClass
 from workers.engine import EncoderStats, EngineStats, InvalidTokenIds, PromptTooLong
 from workers.engine.encoders.errors import EncodeInputTooLong
 from workers.serving.carry_over import CarryOver
-from workers.serving.inference import Identity, Listener
+from workers.serving.inference import Listener
 
 OnFatal = Callable[[BaseException], None]
 

@@ -111,7 +111,7 @@ class TextServer(ModelServer):
             if asked is None:
                 continue  # cancelled meanwhile
             progress = asked.answer.take(choice, output)
-            if progress.answer is not None or progress.failed is not None:
+            if progress.result is not None or progress.failed is not None:
                 self._forget(inference_id)
             if progress.failed is not None or output.is_refused:
                 self._abort(asked.sequence_ids)  # one failed choice fails the request

@@ -11,8 +11,8 @@ from nightshift.lifecycle import transitions
 from nightshift.objectstore import ObjectDamaged
 from nightshift.objectstore.sources import is_file_id
 from nightshift.objectstore.verdicts import storage_verdict
+from nightshift.output.segments import CorruptSegment
 from nightshift.processes import failpoints
-from nightshift.rows.outputs import CorruptSegment
 from nightshift.store import Store, Transaction
 
 BROKEN_MAX: Final = 5  # leases that end in an unforeseen exception; then the shard fails

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from nightshift.endpoints.answers import error_body
+from nightshift.endpoints.results import Result
 from nightshift.errors import DatabaseUnavailable
-from nightshift.jobs import Answer, BulkClaim, Usage
+from nightshift.jobs import BulkClaim, Usage
 from nightshift.jobs.dead_letters import ERROR_CODE
 from nightshift.store import Store
 from workers.shard.segments import LeaseLost
@@ -23,8 +24,8 @@ log = logging.getLogger(__name__)
 class Watch(Protocol):
     """What a shard's runner asks before, and tells after, each row."""
 
-    def refusal(self, row: int, custom_id: str) -> Answer | None:
-        """The error answer of a dead row; None: it may be run."""
+    def refusal(self, row: int, custom_id: str) -> Result | None:
+        """The error of a dead row; None: it may be run."""
 
     def admit(self, row: int) -> bool:
         """The row is about to be given to the engine. False: not now, since a row runs alone in this worker,
@@ -120,7 +121,7 @@ class Unwatched:
         self._isolation = isolation
         self._in_flight: set[int] = set()
 
-    def refusal(self, row: int, custom_id: str) -> Answer | None:
+    def refusal(self, row: int, custom_id: str) -> Result | None:
         return None
 
     def admit(self, row: int) -> bool:
@@ -169,7 +170,7 @@ class Watched(Unwatched):
         self._suspects = set(claim.crash_history.suspects)
         self._dead = claim.crash_history.dead
 
-    def refusal(self, row: int, custom_id: str) -> Answer | None:
+    def refusal(self, row: int, custom_id: str) -> Result | None:
         if row not in self._dead:
             return None
         try:
@@ -177,7 +178,7 @@ class Watched(Unwatched):
                 tx.dead_letters.set_custom_id(self._lease.shard_id, row, custom_id)
         except Exception:  # the name is for the operator: a fault in storing it must not stop the shard
             log.info("dead row not named", exc_info=True, extra={"action": "dead_row_not_named", "row": row})
-        return dead_row_answer()
+        return dead_row_result()
 
     def admit(self, row: int) -> bool:
         if row in self._suspects:
@@ -259,10 +260,9 @@ class Watched(Unwatched):
                 raise LeaseLost
 
 
-def dead_row_answer() -> Answer:
-    """What a dead row is answered."""
+def dead_row_result() -> Result:
     message = "This request is not run any more: the workers that ran it died."
-    return Answer(500, error_body(message, "server_error", code=ERROR_CODE), Usage())
+    return Result(500, Usage(), body=error_body(message, "server_error", code=ERROR_CODE))
 
 
 def watch(claim: BulkClaim, store: Store, isolation: Isolation, rows_at_risk: int) -> Watch:

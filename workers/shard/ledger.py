@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from itertools import takewhile
 from types import MappingProxyType
 
-from nightshift.rows.outputs import RowResult
+from nightshift.output.row_results import RowResult
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress
 from workers.shard.config import ShardConfig

@@ -8,14 +8,15 @@ from typing import Final
 from nightshift import endpoints
 from nightshift.endpoints.generation import GenerationRequest
 from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.results import Result
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError
-from nightshift.jobs import Answer, BulkClaim
+from nightshift.jobs import BulkClaim
 from nightshift.objectstore.sources import Sources
+from nightshift.output.row_results import RowResult, ShardHead
 from nightshift.rows.inputs import BadRow, Row, iter_rows
-from nightshift.rows.outputs import RowResult
 from nightshift.rows.requests import RowRequest, columns_of, to_request
 from workers.serving.carry_over import CarryOver
-from workers.serving.inference import Identity, Progress, breakdown, refusal, timed_out
+from workers.serving.inference import Progress, breakdown, refusal, timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer
 from workers.serving.models import Models
 from workers.shard.in_flight import AdmittedRow
@@ -57,7 +58,7 @@ class ShardRows:
         self._line_bytes_max = line_bytes_max
         self._earlier = earlier
         self._on_progress = on_progress
-        self._name = f"{claim.job.id}/{claim.shard.shard_no}"
+        self._head = ShardHead.of(claim.job, claim.shard.shard_no)
         self._unread: Iterator[Row | BadRow] = iter(())
         self._next: Row | BadRow | None = None  # read, and not admitted
         self._again: deque[AdmittedRow] = deque()  # broken off by the engine
@@ -105,8 +106,8 @@ class ShardRows:
         """The engine has ended a row. None: it broke the row off, which is admitted again."""
         self._watch.finished(admitted.row)
         custom_id = admitted.request.custom_id
-        if progress.answer is not None:
-            return self._result(admitted.row, custom_id, progress.answer)
+        if progress.result is not None:
+            return self._result(admitted.row, custom_id, progress.result)
         assert progress.failed is not None, "it has ended"
         if admitted.tries < ROW_TRIES_MAX:
             self._again.append(admitted)
@@ -178,7 +179,7 @@ class ShardRows:
                 param="model",
                 code="mismatched_model",
             )
-        identity = self._identity(row)
+        identity = self._head.identity(row)
         inference_id = f"{identity.name}@{self._claim.lease.term}" + (f".{tries}" if tries > 1 else "")
         inference = Inference(
             id=inference_id,
@@ -203,20 +204,8 @@ class ShardRows:
         tokens_max = _tokens_max(parsed, server.model.context_length)
         return AdmittedRow(inference_id, row, request, server, parsed.num_choices, tries, tokens_max)
 
-    def _result(self, row: int, custom_id: str, answer: Answer) -> RowResult:
-        identity = self._identity(row)
-        return RowResult(
-            row=row,
-            custom_id=custom_id,
-            id=identity.id("batch_req_"),
-            request_id=identity.id("req_"),
-            status_code=answer.status_code,
-            body=answer.body,
-            usage=answer.usage,
-        )
-
-    def _identity(self, row: int) -> Identity:
-        return Identity(f"{self._name}/{row}", int(self._claim.job.created_at.timestamp()))
+    def _result(self, row: int, custom_id: str, result: Result) -> RowResult:
+        return RowResult.of(self._head, row, custom_id, result)
 
 
 def _tokens_max(request: ModelRequest, context_length: int) -> int | None:

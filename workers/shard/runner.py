@@ -198,7 +198,7 @@ class ShardRunner:
         if flight is None or flight.admitted.inference_id != message.inference_id:
             return  # it was cancelled
         self._ledger.progress(message.row, message.progress)
-        if message.progress.answer is None and message.progress.failed is None:
+        if message.progress.result is None and message.progress.failed is None:
             return
         result = self._rows.ended(flight.admitted, message.progress)
         if result is None:

@@ -1,6 +1,6 @@
 """Checkpoints of one shard: results of finished rows, and the tokens of unfinished ones.
 
-    rows done ────────► segment t3-000007.jsonl ────┐
+    rows done ────────► segment t3-000007.arrow ────┐
                                                     ├──► listed in one transaction, under the term
     rows in flight ───► carry-over t3-c000002.jsonl ┘
                         stored, never read               exist
@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nightshift.errors import DatabaseUnavailable, ObjectNotFound, StorageError
-from nightshift.jobs import BulkClaim, Segment, Usage, carry_over_key, carry_over_sha256, segment_key
+from nightshift.jobs import BulkClaim, Face, Segment, Usage, carry_over_key, carry_over_sha256, segment_key
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import ObjectDamaged, ObjectStore, ObjectTooLarge, read_verified
+from nightshift.output.row_results import RowResult, ShardHead
+from nightshift.output.segments import encode_segment, read_rows_done
 from nightshift.processes import failpoints
-from nightshift.rows.outputs import RowResult, encode_segment, read_segment
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.shards import AlreadyListed
 from workers.engine import InvalidState
@@ -73,7 +74,7 @@ class Checkpoints:
             segments = tx.shards.segments(self._claim.shard.id)
         done: set[int] = set()
         for segment in segments:
-            done.update(result.row for result in read_segment(self._objects, segment))
+            done.update(read_rows_done(self._objects, segment))
         return done
 
     def carry_over(self) -> dict[int, CarryOver]:
@@ -134,8 +135,9 @@ class Checkpoints:
 
     def _store_segment(self, results: Sequence[RowResult]) -> Segment:
         lease = self._claim.lease
-        encoded = encode_segment(results)
-        key = segment_key(lease, self._claim.shard.shard_no, self._segments)
+        job, shard_no = self._claim.job, self._claim.shard.shard_no
+        encoded = encode_segment(ShardHead.of(job, shard_no), results, is_measured=job.face is Face.OPENAI)
+        key = segment_key(lease, shard_no, self._segments)
         self._objects.put(key, encoded.data)
         failpoints.hit("worker.segment_stored")
         return Segment(

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from nightshift.endpoints.endpoint import Cells
 from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.logprobs import Chosen, entries
 from nightshift.endpoints.requests import missing
 from nightshift.endpoints.responses.answers import ResponseObject, ended
 from nightshift.endpoints.responses.events import ResponseEvents
 from nightshift.endpoints.responses.request import ResponsesRequest
+from nightshift.endpoints.results import Values
 from nightshift.endpoints.streams import AnswerHead, Piece
 from nightshift.jobs import JsonObject, Usage
 
@@ -52,10 +52,14 @@ class Responses(TextEndpoint):
     def events(self, request: GenerationRequest, head: AnswerHead) -> ResponseEvents:
         return ResponseEvents(_own(request), head)
 
-    def cells(self, body: JsonObject) -> Cells:
-        """The text of its message; the body has the rest."""
-        text = self.pieces(body)[0].text if "output" in body else None
-        return Cells({"text": text}, is_complete=False)
+    def values(self, body: JsonObject) -> Values:
+        """The text of its message, and its calls."""
+        if "output" not in body:
+            return dict.fromkeys(self.columns)
+        (calls,) = self.calls(body)
+        ended = "tool_calls" if calls else "stop"
+        reason = "length" if body["status"] == "incomplete" else ended
+        return self.values_of(Choice(self.pieces(body)[0].text, reason, None, calls))
 
 
 def _own(request: GenerationRequest) -> ResponsesRequest:

@@ -11,13 +11,13 @@ from typing import Protocol
 
 from nightshift.demo import demo_model_path
 from nightshift.endpoints.chat import Chat, ChatRequest
-from nightshift.jobs import Answer
+from nightshift.endpoints.results import Identity, Result
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
 from tests.faults.kit.fake_engine import FakeTokenizer, answer_tokens
 from tests.faults.kit.processes import WAIT_MAX_S
 from workers.engine import Output
-from workers.serving.inference import Identity, Progress, TextAnswer
+from workers.serving.inference import Progress, TextAnswer
 from workers.serving.model_server import Inference
 
 Asked = tuple[ChatRequest, Identity, PriorityClass]
@@ -26,7 +26,7 @@ Asked = tuple[ChatRequest, Identity, PriorityClass]
 class KnownAnswers(Protocol):
     """An undisturbed run of the engine that a service has."""
 
-    def of(self, asked: Sequence[Asked]) -> list[Answer]:
+    def of(self, asked: Sequence[Asked]) -> list[Result]:
         """An answer to each, in order."""
         ...
 
@@ -34,10 +34,10 @@ class KnownAnswers(Protocol):
 class FakeAnswers:
     """The fake engine's, computed: its tokens are a hash."""
 
-    def of(self, asked: Sequence[Asked]) -> list[Answer]:
+    def of(self, asked: Sequence[Asked]) -> list[Result]:
         return [self._answer(*each) for each in asked]
 
-    def _answer(self, request: ChatRequest, identity: Identity, priority: PriorityClass) -> Answer:
+    def _answer(self, request: ChatRequest, identity: Identity, priority: PriorityClass) -> Result:
         tokenizer = FakeTokenizer()
         prompt = tokenizer.render_chat(request.prompts_given[0].messages)
         tokens = answer_tokens(prompt, identity.seed, request.output_tokens_max)
@@ -50,9 +50,9 @@ class FakeAnswers:
             num_output_tokens=len(tokens),
             num_cached_tokens=0,
         )
-        answer = TextAnswer(Chat(), request, identity, tokenizer, priority).take(0, whole).answer
-        assert answer is not None
-        return answer
+        result = TextAnswer(Chat(), request, identity, tokenizer, priority).take(0, whole).result
+        assert result is not None
+        return result
 
 
 class ModelAnswers:
@@ -61,15 +61,15 @@ class ModelAnswers:
     def __init__(self) -> None:
         from workers.serving.loading import load_models  # torch: only who asks for a model pays for it
 
-        self._heard: queue.SimpleQueue[tuple[int, Answer] | BaseException] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[tuple[int, Result] | BaseException] = queue.SimpleQueue()
         settings = WorkerSettings(models=(str(demo_model_path()),), deterministic=True)
         (self._server,) = load_models(settings, self._heard.put)
         self._server.start()
 
-    def of(self, asked: Sequence[Asked]) -> list[Answer]:
+    def of(self, asked: Sequence[Asked]) -> list[Result]:
         for number, each in enumerate(asked):
             self._submit(number, *each)
-        answers: dict[int, Answer] = {}
+        answers: dict[int, Result] = {}
         while len(answers) < len(asked):
             heard = self._heard.get(timeout=WAIT_MAX_S)
             if isinstance(heard, BaseException):
@@ -81,8 +81,8 @@ class ModelAnswers:
         def listen(progress: Progress) -> None:
             if progress.failed is not None:
                 self._heard.put(AssertionError(f"{identity.name}: {progress.failed}"))
-            if progress.answer is not None:
-                self._heard.put((number, progress.answer))
+            if progress.result is not None:
+                self._heard.put((number, progress.result))
 
         self._server.submit(Inference(identity.name, Chat(), request, identity, priority, listen))
 

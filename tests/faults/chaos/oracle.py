@@ -15,19 +15,19 @@ from sqlalchemy import select
 
 from nightshift import endpoints
 from nightshift.endpoints.chat import ChatRequest
+from nightshift.endpoints.results import Identity, Origin, Result
 from nightshift.errors import DatabaseUnavailable, NightshiftError
-from nightshift.jobs import Answer, Counts, Face, JobState, Shard, ShardState
+from nightshift.jobs import Counts, Face, JobState, Shard, ShardState
 from nightshift.jobs import Job as StoredJob
 from nightshift.jobs.dead_letters import UNEXPLAINED_CRASHES_MAX
 from nightshift.jobs.ids import batch_id
 from nightshift.outbound.webhooks import DeliveryState
-from nightshift.rows.outputs import RowResult, json_line
+from nightshift.output.row_results import RowResult, ShardHead
 from nightshift.store import tables
 from tests.faults.chaos.answers import Asked, answers_of
 from tests.faults.chaos.workload import BulkJob, Job, OnlineJob, Row
 from tests.faults.kit.processes import WAIT_MAX_S, wait_for
 from tests.faults.kit.service import Service
-from workers.serving.inference import Identity
 
 FAR_AHEAD: Final = timedelta(days=1000)
 SHARDS_PAGE: Final = 1000
@@ -108,25 +108,21 @@ def expected_lines(
     service: Service, job: BulkJob, stored: StoredJob, shards: Sequence[Shard]
 ) -> Iterator[RowResult]:
     """What every row that succeeds is to give, in order."""
-    created_s = int(stored.created_at.timestamp())
-    numbered = [(shard, index) for shard in shards for index in range(shard.rows_total or 0)]
-    identities = [Identity(f"{job.id}/{shard.shard_no}/{index}", created_s) for shard, index in numbered]
-    answers = expected_answers(service, stored, job.rows, identities)
-    for row, (_, index), identity, answer in zip(job.rows, numbered, identities, answers, strict=True):
-        yield RowResult(
-            row=index,
-            custom_id=row.custom_id,
-            id=identity.id("batch_req_"),
-            request_id=identity.id("req_"),
-            status_code=answer.status_code,
-            body=answer.body,
-            usage=answer.usage,
-        )
+    heads = [ShardHead.of(stored, shard.shard_no) for shard in shards]
+    numbered = [
+        (head, index)
+        for head, shard in zip(heads, shards, strict=True)
+        for index in range(shard.rows_total or 0)
+    ]
+    identities = [head.identity(index) for head, index in numbered]
+    results = expected_results(service, stored, job.rows, identities)
+    for row, (head, index), result in zip(job.rows, numbered, results, strict=True):
+        yield RowResult.of(head, index, row.custom_id, result)
 
 
-def expected_answers(
+def expected_results(
     service: Service, stored: StoredJob, rows: Sequence[Row], identities: Sequence[Identity]
-) -> list[Answer]:
+) -> list[Result]:
     """Of each row, with its identity, in order."""
     asked: list[Asked] = []
     for row, identity in zip(rows, identities, strict=True):
@@ -258,9 +254,9 @@ def _check_rows(
             if response["status_code"] < 400:
                 raise OracleFailure(f"{job.id} {row.custom_id}: it was to end as {row.ends_as}: {line!r}")
             continue
-        shape = result.native_line() if job.face is Face.NATIVE else result.openai_line()
-        if line != json_line(shape):
-            raise OracleFailure(f"{job.id} {row.custom_id}: {line!r} is not {json_line(shape)!r}")
+        wanted_line = result.native_line() if job.face is Face.NATIVE else result.openai_line()
+        if line != wanted_line:
+            raise OracleFailure(f"{job.id} {row.custom_id}: {line!r} is not {wanted_line!r}")
 
 
 def _output_order(job: BulkJob) -> list[int]:
@@ -311,7 +307,9 @@ def _check_online(service: Service, job: OnlineJob, stored: StoredJob) -> None:
     if stored.state is not JobState.SUCCEEDED:
         raise OracleFailure(f"{job.id} has ended as {stored.state}: {stored.errors}")
     identity = Identity(job.id, int(stored.created_at.timestamp()))
-    body = expected_answers(service, stored, [job.row], [identity])[0].body
+    result = expected_results(service, stored, [job.row], [identity])[0]
+    origin = Origin(identity, service.model, stored.priority)
+    body = endpoints.get(stored.spec.endpoint).body_of(origin, result)
     if line["response"]["body"] != body:
         raise OracleFailure(f"{job.id}: {line['response']['body']} is not {body}")
 

@@ -11,15 +11,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nightshift.endpoints.results import Result
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import BulkClaim, Face, Job, JsonObject, Segment, Shard, Usage, segment_key
 from nightshift.jobs.files import File, FilePurpose
-from nightshift.jobs.ids import derived_id, new_id
+from nightshift.jobs.ids import new_id
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import DirectoryStore, Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
+from nightshift.output.row_results import RowResult, ShardHead
+from nightshift.output.segments import encode_segment
 from nightshift.rows.inputs import iter_rows
-from nightshift.rows.outputs import RowResult, encode_segment
 from nightshift.rows.requests import RowRequest, to_request
 from nightshift.rows.validation import FileLimits
 from nightshift.store import Store
@@ -227,7 +229,8 @@ class Place:
     def commit(self, claim: BulkClaim, seq: int, results: Sequence[RowResult]) -> None:
         if not results:
             return
-        encoded = encode_segment(results)
+        head = ShardHead.of(claim.job, claim.shard.shard_no)
+        encoded = encode_segment(head, results, is_measured=claim.job.face is Face.OPENAI)
         key = segment_key(claim.lease, claim.shard.shard_no, seq)
         self.objects.put(key, encoded.data)
         segment = Segment(
@@ -250,16 +253,9 @@ def _result(claim: BulkClaim, row: int, request: Any, answer: Answer) -> RowResu
         status, body = answer(request)
     else:
         status, body = 400, {"error": {"code": request.code, "message": request.message}}
-    name = f"{claim.job.id}/{claim.shard.shard_no}/{row}"
-    return RowResult(
-        row=row,
-        custom_id=request.custom_id,
-        id=derived_id("batch_req_", name),
-        request_id=derived_id("req_", name),
-        status_code=status,
-        body=body,
-        usage=Usage(prompt_tokens=3, completion_tokens=2),
-    )
+    head = ShardHead.of(claim.job, claim.shard.shard_no)
+    usage = Usage(prompt_tokens=3, completion_tokens=2)
+    return RowResult.of(head, row, request.custom_id, Result(status, usage, body=body))
 
 
 def a_line(custom_id: str, text: str = "hello", *, model: str = MODEL, **overrides: Any) -> JsonObject:

@@ -15,10 +15,10 @@ from nightshift.jobs.leases import Lease
 from nightshift.jobs.uploads import COMPOSING_MAX, LIFETIME, Upload, UploadPart, UploadStatus
 from nightshift.objectstore import MIB, DirectoryStore, ObjectInfo, ObjectStore, s3_transfers
 from nightshift.objectstore.s3 import S3Store
-from nightshift.rows.outputs import encode_segment
+from nightshift.output.segments import encode_segment
 from nightshift.store import Store
 from nightshift.store.jobs.references import References
-from nightshift.testing import STARTS_AT, FakeClock, claimed
+from nightshift.testing import STARTS_AT, FakeClock, a_shard_head, claimed
 from scheduler.duties.retention import COLLECTED, Retention, RetentionConfig
 from tests.integration.scheduler.assembly.conftest import a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import BusyStore, FailingStore, Place
@@ -58,7 +58,7 @@ def keys(place: Place, prefix: str) -> list[str]:
 def orphan(place: Place, lease: Lease, seq: int = 7) -> str:
     """A worker dies between storing a segment and listing it."""
     key = segment_key(lease, 0, seq)
-    place.objects.put(key, encode_segment([]).data)
+    place.objects.put(key, encode_segment(a_shard_head(), []).data)
     return key
 
 

@@ -8,11 +8,10 @@ from typing import Any
 from nightshift.broker.token_streams import Delta, End
 from nightshift.endpoints.chat import Chat, ChatRequest
 from nightshift.endpoints.generation import Choice
-from nightshift.endpoints.streams import AnswerHead
+from nightshift.endpoints.results import Result
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import (
-    Answer,
     BulkClaim,
     Job,
     JobKind,
@@ -123,7 +122,7 @@ class ScriptedServer(ModelServer):
     def answer(self, inference_id: str, text: str | None = None) -> None:
         inference = self.running.pop(inference_id)
         text = prompt_of(inference).upper() if text is None else text
-        inference.listener(Progress(answer=answer_with(text)))
+        inference.listener(Progress(result=result_with(text)))
 
     def fail(self, inference_id: str, reason: str) -> None:
         self.running.pop(inference_id).listener(Progress(failed=reason))
@@ -141,13 +140,8 @@ def prompt_of(inference: Inference) -> str:
     return inference.request.prompts_given[0].messages[-1]["content"]
 
 
-def answer_with(text: str) -> Answer:
-    usage = Usage(3, 2)
-    request = Chat().parse(chat_body(""))
-    assert isinstance(request, ChatRequest)
-    head = AnswerHead("chatcmpl-1", 1, PriorityClass.STANDARD)
-    body = Chat().answer(request, head, choices=[Choice(text, "stop")], usage=usage)
-    return Answer(200, body, usage)
+def result_with(text: str) -> Result:
+    return Result(200, Usage(3, 2), Chat().values_of(Choice(text, "stop")))
 
 
 def chat_body(text: str, **fields: Any) -> dict[str, Any]:

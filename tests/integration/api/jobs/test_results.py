@@ -11,8 +11,10 @@ from nightshift.client import Client
 from nightshift.jobs import Counts, InputError, JobState, NewShard, Segment, Usage
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import open_store
-from nightshift.rows.outputs import RowResult, encode_segment
+from nightshift.output.row_results import RowResult
+from nightshift.output.segments import encode_segment
 from nightshift.store import Store
+from nightshift.testing import a_row_result, a_shard_head
 from tests.integration.api.asking import online
 from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
@@ -34,7 +36,8 @@ class TestResults:
             claim = tx.claims.bulk("worker_a", [CHAT_MODEL], now, 60)
             assert claim is not None
             for seq, names in enumerate((("a", "b", "bad"), ("c", "d"))):
-                content = encode_segment([result(row, name) for row, name in enumerate(names)]).data
+                results = [result(row, name) for row, name in enumerate(names)]
+                content = encode_segment(a_shard_head(), results).data
                 key = f"segments/{job_id}/{seq}"
                 stored = objects.put(key, content)
                 segment = Segment(
@@ -135,12 +138,4 @@ def test_the_row_of_a_request_that_was_given_up_says_why(
 
 
 def result(row: int, name: str) -> RowResult:
-    return RowResult(
-        row=row,
-        custom_id=name,
-        id=f"batch_req_{name}",
-        request_id=f"req_{name}",
-        status_code=400 if name == "bad" else 200,
-        body={},
-        usage=Usage(),
-    )
+    return a_row_result(row, name, 400 if name == "bad" else 200)

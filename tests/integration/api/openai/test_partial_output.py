@@ -14,8 +14,10 @@ from nightshift.jobs import BulkClaim, Counts, JobState, NewShard, Segment, Usag
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import open_store
-from nightshift.rows.outputs import RowResult, encode_segment
+from nightshift.output.row_results import RowResult
+from nightshift.output.segments import encode_segment
 from nightshift.store import Store
+from nightshift.testing import a_row_result, a_shard_head
 from tests.integration.api.conftest import ClientMaker, batch_lines
 from tests.integration.api.openai.test_batches import create, job_of
 
@@ -23,15 +25,8 @@ MODEL = "org/parrot"
 
 
 def result(row: int, custom_id: str) -> RowResult:
-    return RowResult(
-        row=row,
-        custom_id=custom_id,
-        id=f"batch_req_{custom_id}",
-        request_id=f"req_{custom_id}",
-        status_code=400 if custom_id.startswith("bad") else 200,
-        body={"text": "größer " * row},
-        usage=Usage(),
-    )
+    status_code = 400 if custom_id.startswith("bad") else 200
+    return a_row_result(row, custom_id, status_code, body_text=json.dumps({"text": "größer " * row}))
 
 
 class Running:
@@ -53,7 +48,7 @@ class Running:
     def answer(self, *custom_ids: str, measured: bool = True) -> None:
         """One segment. `measured`: by a worker of this release."""
         results = [result(self._rows + number, name) for number, name in enumerate(custom_ids)]
-        encoded = encode_segment(results)
+        encoded = encode_segment(a_shard_head(), results, is_measured=True)
         stored = self._objects.put(f"segments/x/{self._segments}", encoded.data)
         segment = Segment(
             key=stored.key,

@@ -8,7 +8,7 @@ import pytest
 from nightshift.errors import CredentialsRefused, ObjectNotFound, StorageDenied, StorageUnavailable
 from nightshift.jobs import JobState, ShardState, StopReason, Webhook
 from nightshift.objectstore import ObjectDamaged, ObjectUri
-from nightshift.rows.outputs import decode_segment, encode_segment
+from nightshift.output.segments import decode_segment, encode_segment
 from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import FakeClock, claimed
 from scheduler.duties.assembly import LATE, Assembly
@@ -187,10 +187,10 @@ def test_results_that_were_damaged_in_the_store_are_never_passed_on(place: Place
     job = a_batch(place, clock, ["a", "b"])
     place.work_off()
     segment = next(iter(place.objects.list("segments/")))
-    damaged = [
-        replace(result, body={"choices": []}) for result in decode_segment(place.objects.read(segment.key))
-    ]
-    place.objects.put(segment.key, encode_segment(damaged).data)  # a segment, and not the one that was listed
+    results = decode_segment(place.objects.read(segment.key), segment.key)
+    damaged = [replace(result, body_text='{"choices":[]}') for result in results]
+    # A segment, and not the one that was listed.
+    place.objects.put(segment.key, encode_segment(results[0].shard, damaged).data)
 
     ended = assembled(place, job, clock)
 

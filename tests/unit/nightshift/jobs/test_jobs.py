@@ -88,7 +88,7 @@ def test_an_answer_has_succeeded_below_400(status_code: int, succeeded: bool) ->
 def test_two_leases_of_a_shard_never_write_under_one_name() -> None:
     later = Lease("shard_1", "job_1", "acme", Term(4), "worker_2", STARTS_AT)
 
-    assert segment_key(LEASE, 7, 12) == "segments/acme/job_1/000007/t3-000012.jsonl"
+    assert segment_key(LEASE, 7, 12) == "segments/acme/job_1/000007/t3-000012.arrow"
     names = {segment_key(lease, 7, seq) for lease in (LEASE, later) for seq in range(3)}
     names |= {carry_over_key(lease, 7, seq, SHA256) for lease in (LEASE, later) for seq in range(3)}
     assert len(names) == 12

@@ -10,13 +10,15 @@ import pytest
 
 from nightshift import endpoints
 from nightshift.demo import demo_model_path
+from nightshift.endpoints import Endpoint
+from nightshift.endpoints.results import Identity, Origin
 from nightshift.jobs import Answer, JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
 from tests.unit.workers.engine.tiny_models import make_engine
 from tests.unit.workers.serving.hermes import models_over, models_saying, saved, stop
 from workers.serving.carry_over import ChoiceSoFar
-from workers.serving.inference import Identity, Progress
+from workers.serving.inference import Progress
 from workers.serving.loading import load_models
 from workers.serving.model_server import Inference
 from workers.serving.models import Models
@@ -27,7 +29,9 @@ SETTINGS = WorkerSettings(device="cpu", dtype="float32")
 class Listener:
     """Collects what is heard of one request."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: Endpoint, origin: Origin) -> None:
+        self._endpoint = endpoint
+        self._origin = origin
         self.text = ""
         self.token_ids: list[int] = []
         self.arguments: list[str] = []  # of each call
@@ -49,8 +53,10 @@ class Listener:
             progress.token_ids, progress.token_logprobs
         )
         self.failed = progress.failed
-        if progress.answer is not None or progress.failed is not None:
-            self.answer = progress.answer
+        if (result := progress.result) is not None:
+            body = self._endpoint.body_of(self._origin, result)
+            self.answer = Answer(result.status_code, body, result.usage)
+        if result is not None or progress.failed is not None:
             self.ended.set()
 
     def wait(self) -> Answer:
@@ -73,10 +79,11 @@ def models() -> Iterator[Models]:
 
 
 def submit(models: Models, endpoint: str, body: JsonObject, *, id: str = "one", **more: Any) -> Listener:
-    listener = Listener()
     asked = endpoints.get(endpoint)
-    identity = Identity("job_1/0/0", 1_700_000_000)
-    models.submit(Inference(id, asked, asked.parse(body), identity, PriorityClass.STANDARD, listener, **more))
+    origin = Origin(Identity("job_1/0/0", 1_700_000_000), body["model"], PriorityClass.STANDARD)
+    listener = Listener(asked, origin)
+    request = asked.parse(body)
+    models.submit(Inference(id, asked, request, origin.identity, origin.priority, listener, **more))
     return listener
 
 

@@ -115,13 +115,13 @@ class Letters:
 def test_outputs_add_up_to_one_answer() -> None:
     answer = TextAnswer(Chat(), chat(), Identity("n", 5), Letters(), PriorityClass.STANDARD)
 
-    assert answer.take(0, output("he", [1])).answer is None
+    assert answer.take(0, output("he", [1])).result is None
     final = answer.take(0, output("llo", [2, 3], "length"))
 
-    assert final.answer is not None
-    assert final.answer.body["choices"][0]["message"]["content"] == "hello"
-    assert final.answer.body["choices"][0]["finish_reason"] == "length"
-    assert (final.answer.usage.prompt_tokens, final.answer.usage.completion_tokens) == (3, 3)
+    assert final.result is not None
+    assert final.result.values == {"text": "hello", "finish_reason": "length", "tool_calls": None}
+    assert final.result.body is None  # the values say it all
+    assert (final.result.usage.prompt_tokens, final.result.usage.completion_tokens) == (3, 3)
 
 
 def test_logprobs_of_half_characters_are_escaped_and_an_ending_token_left_out() -> None:
@@ -136,8 +136,9 @@ def test_logprobs_of_half_characters_are_escaped_and_an_ending_token_left_out() 
         0, replace(output("", ids[2:], "stop"), logprobs=[TokenLogprobs(0.0)], end_token_id=256)
     )
 
-    assert last.answer is not None
-    content = last.answer.body["choices"][0]["logprobs"]["content"]
+    assert last.result is not None
+    assert last.result.body is not None
+    content = last.result.body["choices"][0]["logprobs"]["content"]
     assert [first.logprobs, second.logprobs, last.logprobs] == [
         {"content": content[:1], "refusal": None},
         {"content": content[1:], "refusal": None},
@@ -160,9 +161,10 @@ def test_a_completions_logprobs_count_characters() -> None:
     ids = [*"aéb".encode()]
     done = replace(output("aéb", ids, "length"), logprobs=[TokenLogprobs(-0.5, (97,), (-0.5,)) for _ in ids])
 
-    final = answer.take(0, done).answer
+    final = answer.take(0, done).result
 
     assert final is not None
+    assert final.body is not None
     assert final.body["choices"][0]["logprobs"] == {
         "tokens": ["a", "bytes:\\xc3", "bytes:\\xa9", "b"],
         "token_logprobs": [-0.5] * 4,
@@ -185,10 +187,11 @@ def test_choices_draw_from_seeds_of_their_own() -> None:
 def test_an_answer_waits_for_its_last_choice() -> None:
     answer = TextAnswer(Chat(), chat(n=2), Identity("n", 5), Letters(), PriorityClass.STANDARD)
 
-    assert answer.take(1, output("b", [2], "stop")).answer is None
-    final = answer.take(0, output("a", [1, 1], "length")).answer
+    assert answer.take(1, output("b", [2], "stop")).result is None
+    final = answer.take(0, output("a", [1, 1], "length")).result
 
     assert final is not None
+    assert final.body is not None
     assert [choice["message"]["content"] for choice in final.body["choices"]] == ["a", "b"]
     assert [choice["finish_reason"] for choice in final.body["choices"]] == ["length", "stop"]
     assert (final.usage.prompt_tokens, final.usage.completion_tokens) == (3, 3)
@@ -199,5 +202,5 @@ def test_a_sequence_the_engine_gave_up_is_a_failure_with_its_reason() -> None:
         0, output("", [], "abort", "not finite")
     )
 
-    assert progress.answer is None
+    assert progress.result is None
     assert progress.failed == "not finite"

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
-from nightshift.endpoints.endpoint import Cells, ColumnType
+from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.results import Values
 from nightshift.jobs import JsonObject
 from nightshift.testing import offered
 from tests.unit.workers.serving.conftest import submit
@@ -43,9 +44,9 @@ class Sizes(EncoderEndpoint):
     def answer(self, request: ModelRequest, embeddings: Sequence[bytes], prompt_tokens: int) -> JsonObject:
         return {"model": request.model, "sizes": [len(vector) // 4 for vector in embeddings]}
 
-    def cells(self, body: JsonObject) -> Cells:
+    def values(self, body: JsonObject) -> Values:
         sizes = body.get("sizes") or [None]
-        return Cells({"size": str(sizes[0])}, is_complete=len(sizes) == 1)
+        return {"size": str(sizes[0])}
 
 
 @pytest.fixture(autouse=True)

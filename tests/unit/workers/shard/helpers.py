@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from nightshift.jobs import Job, Shard
 from nightshift.objectstore import ObjectStore
-from nightshift.rows.outputs import RowResult, decode_segment
+from nightshift.output.row_results import RowResult
+from nightshift.output.segments import decode_segment
 from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, chat_body
 from workers.shard.config import ShardConfig
@@ -47,7 +48,8 @@ def shard_of(store: Store, job: Job) -> Shard:
 def results_of(store: Store, objects: ObjectStore, job: Job) -> list[RowResult]:
     with store.snapshot() as tx:
         listed = tx.shards.segments_of_job(TENANT, job.id, limit=100)
-    return [result for entry in listed for result in decode_segment(objects.read(entry.segment.key))]
+    keys = [entry.segment.key for entry in listed]
+    return [result for key in keys for result in decode_segment(objects.read(key), key)]
 
 
 def by_id(results: Sequence[RowResult]) -> dict[str, RowResult]:

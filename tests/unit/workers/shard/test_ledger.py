@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from nightshift.jobs import Usage
-from nightshift.rows.outputs import RowResult
+from nightshift.output.row_results import RowResult
 from nightshift.rows.requests import RowRequest
+from nightshift.testing import a_row_result
 from tests.unit.workers.scripted import ManualClock
 from tests.unit.workers.shard.helpers import CONFIG
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
@@ -163,15 +164,7 @@ def admitted(row: int, tries: int = 1) -> AdmittedRow:
 
 
 def result(row: int) -> RowResult:
-    return RowResult(
-        row=row,
-        custom_id=f"r{row}",
-        id=f"batch_req_{row}",
-        request_id=f"req_{row}",
-        status_code=200,
-        body={},
-        usage=Usage(),
-    )
+    return a_row_result(row, f"r{row}", usage=Usage())
 
 
 def tokens(*token_ids: int) -> Progress:

@@ -116,7 +116,7 @@ def test_rows_of_a_new_endpoint_are_run_and_written_in_its_columns(
     results = by_id(results_of(store, objects, job))
     assert results["r48213"].body["object"] == "spelling"
     assert results["r48213"].body["id"].startswith("spell-")
-    lines = [ResultLine(True, json.dumps(result.native_line()).encode()) for result in results.values()]
+    lines = [ResultLine(True, result.native_line()) for result in results.values()]
     part = tmp_path / "part.parquet"
     part.write_bytes(b"".join(encoded(iter(lines), "parquet", spellings)))
     assert sorted(pq.read_table(part)["text"].to_pylist()) == [number_in_words(48213), number_in_words(7)]

@@ -1,0 +1,52 @@
+"""What a model returned for a request, as values. Its JSON body is written where somebody reads JSON."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nightshift.endpoints.answers import answer_id
+from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.priorities import PriorityClass
+
+Values = Mapping[str, str | bytes | None]
+"""By column: a text, or a vector as little-endian float32 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What ids and seeds of an answer derive from: a row that runs twice gives the same bytes."""
+
+    name: str  # unique for the row, the same at every attempt; an online request's is its job's id
+    created_s: int  # shown as `created`: when the job was
+
+    def id(self, prefix: str) -> str:
+        """An id for this answer, such as `chatcmpl-…`, the same at every attempt."""
+        return answer_id(prefix, self.name)
+
+    @property
+    def seed(self) -> int:
+        """The seed of a request that gives none."""
+        return int.from_bytes(hashlib.sha256(f"seed {self.name}".encode()).digest()[:8], "big") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What an answer's body says beside its values."""
+
+    identity: Identity
+    model: str
+    priority: PriorityClass
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a model returned, or an error."""
+
+    status_code: int  # as over HTTP
+    usage: Usage
+    values: Values = field(default_factory=dict)
+    body: JsonObject | None = None  # None: the endpoint writes it from the values
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status_code < 400

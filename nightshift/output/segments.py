@@ -1,0 +1,205 @@
+"""Segments: the results of some of a shard's rows, in columns.
+
+    Arrow IPC stream (one batch; what its rows share is in the schema's metadata)
+    newline, trailer (row count, CRC-32 of the stream), newline
+
+The release before wrote lines of JSON before the same trailer; those are still read.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from nightshift import endpoints
+from nightshift.endpoints.endpoint import ColumnType
+from nightshift.errors import StorageError
+from nightshift.jobs import JsonObject, Segment, Usage
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.objectstore import ObjectStore, read_verified
+from nightshift.output.row_results import RowResult, ShardHead, json_line, output_lines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024  # a segment is read whole
+_HEAD: Final = b"nightshift"
+_USAGE: Final = ("prompt_tokens", "completion_tokens", "cached_tokens")
+
+
+class CorruptSegment(StorageError):
+    """A segment's trailer is missing or does not match."""
+
+    default_code = "corrupt_segment"
+
+
+@dataclass(frozen=True)
+class EncodedSegment:
+    """A segment's bytes, and how many its successes' lines have in an output file, if measured."""
+
+    data: bytes
+    output_bytes: int | None
+
+
+def encode_segment(
+    head: ShardHead, results: Sequence[RowResult], *, is_measured: bool = False
+) -> EncodedSegment:
+    """Results of the shard as a segment. A measured one has every body, since its lines will be read."""
+    import pyarrow as pa  # half a second, which the API need not spend
+
+    if is_measured:
+        results = [each.with_body() for each in results]
+    lines_bytes = sum(map(len, output_lines(results))) if is_measured else None
+    columns: dict[str, Any] = {
+        "row": pa.array([each.row for each in results], pa.int32()),
+        "custom_id": _texts(each.custom_id for each in results),
+        "status_code": pa.array([each.status_code for each in results], pa.int16()),
+    }
+    for name in _USAGE:
+        columns[name] = pa.array([getattr(each.usage, name) for each in results], pa.int64())
+    columns["body"] = _texts(each.body_text for each in results)
+    for name, type in endpoints.get(head.endpoint).columns.items():
+        values: Iterable[Any] = (each.values.get(name) for each in results)
+        columns[_value_column(name)] = (
+            _texts(values) if type is ColumnType.TEXT else pa.array([*values], pa.large_binary())
+        )
+    batch = pa.RecordBatch.from_pydict(columns)
+    schema = batch.schema.with_metadata({_HEAD: json.dumps(asdict(head))})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    stream = sink.getvalue().to_pybytes()
+    trailer = json_line({"rows": len(results), "crc32": zlib.crc32(stream)})
+    return EncodedSegment(b"".join((stream, b"\n", trailer)), lines_bytes)
+
+
+def read_segment(objects: ObjectStore, segment: Segment) -> list[RowResult]:
+    """A listed segment's results.
+
+    Raises `ObjectDamaged` if the bytes differ from the listed sha256, `CorruptSegment`, StorageError.
+    """
+    return decode_segment(_verified(objects, segment), segment.key)
+
+
+def read_rows_done(objects: ObjectStore, segment: Segment) -> list[int]:
+    """The rows that a listed segment has results of. Raises as `read_segment`."""
+    data = _verified(objects, segment)
+    if _is_json(data):
+        return [result.row for result in decode_segment(data, segment.key)]
+    rows: list[int] = _table(data).column("row").to_pylist()
+    return rows
+
+
+def decode_segment(data: bytes, key: str) -> list[RowResult]:
+    """A segment's results; `key` is where it lay. Raises CorruptSegment."""
+    return _decode_lines(data, key) if _is_json(data) else _decode_columns(_table(data))
+
+
+def _verified(objects: ObjectStore, segment: Segment) -> bytes:
+    return read_verified(objects, segment.key, segment.sha256, SEGMENT_BYTES_MAX)
+
+
+def _is_json(data: bytes) -> bool:
+    """Whether the release before wrote it. Arrow's streams begin with 0xFF."""
+    return data.startswith(b"{")
+
+
+def _parted(data: bytes) -> tuple[memoryview, JsonObject]:
+    """What comes before the trailer's line, with the newline, and the trailer. Raises CorruptSegment."""
+    end = data.rfind(b"\n", 0, len(data) - data.endswith(b"\n")) + 1
+    try:
+        trailer = json.loads(data[end:])
+        return memoryview(data)[:end], {"rows": int(trailer["rows"]), "crc32": int(trailer["crc32"])}
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptSegment("A segment has no trailer: it is truncated or is none.") from error
+
+
+def _check(trailer: JsonObject, content: memoryview | bytes, rows: int) -> None:
+    if trailer != {"rows": rows, "crc32": zlib.crc32(content)}:
+        raise CorruptSegment("A segment's checksum does not match: it is damaged.")
+
+
+def _table(data: bytes) -> "pa.Table":
+    import pyarrow as pa
+
+    stream, trailer = _parted(data)
+    stream = stream[:-1]
+    _check(trailer, stream, trailer["rows"])  # Arrow decodes only what is whole
+    try:
+        table = pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
+    except pa.ArrowException as error:
+        raise CorruptSegment(f"A segment is not in Arrow's format: {error}") from error
+    _check(trailer, stream, table.num_rows)
+    return table
+
+
+def _decode_columns(table: "pa.Table") -> list[RowResult]:
+    about: Mapping[str, Any] = json.loads(table.schema.metadata[_HEAD])
+    head = ShardHead(**{**about, "priority": PriorityClass(about["priority"])})
+    names = [*endpoints.get(head.endpoint).columns.items()]
+    values = [_cells(table, _value_column(name), type) for name, type in names]
+    usage = [table.column(name).to_pylist() for name in _USAGE]
+    return [
+        RowResult(
+            shard=head,
+            row=row,
+            custom_id=custom_id,
+            status_code=status_code,
+            usage=Usage(*counts),
+            values=dict(zip((name for name, _ in names), cells, strict=True)),
+            body_text=body,
+        )
+        for row, custom_id, status_code, counts, body, cells in zip(
+            table.column("row").to_pylist(),
+            _cells(table, "custom_id", ColumnType.TEXT),
+            table.column("status_code").to_pylist(),
+            zip(*usage, strict=True),
+            _cells(table, "body", ColumnType.TEXT),
+            zip(*values, strict=True),
+            strict=True,
+        )
+    ]
+
+
+def _cells(table: "pa.Table", name: str, type: ColumnType) -> list[Any]:
+    if name not in table.column_names:  # the endpoint got it in a later release
+        return [None] * table.num_rows
+    cells = table.column(name).to_pylist()
+    if type is not ColumnType.TEXT:
+        return list(cells)
+    return [None if cell is None else cell.decode("utf-8", "surrogatepass") for cell in cells]
+
+
+def _texts(texts: Iterable[str | None]) -> "pa.Array":
+    """JSON may have lone surrogates, which are no UTF-8."""
+    import pyarrow as pa
+
+    encoded = [None if text is None else text.encode("utf-8", "surrogatepass") for text in texts]
+    return pa.array(encoded, pa.large_binary())
+
+
+def _value_column(name: str) -> str:
+    return f"value.{name}"
+
+
+def _decode_lines(data: bytes, key: str) -> list[RowResult]:
+    """The segments of the release before."""
+    lines, trailer = _parted(data)
+    _check(trailer, lines, bytes(lines).count(b"\n"))
+    _, _, job_id, shard_no, _ = key.split("/")
+    head = ShardHead(f"{job_id}/{int(shard_no)}", "", "", 0, PriorityClass.STANDARD)
+    return [_from_line(head, json.loads(line)) for line in bytes(lines).splitlines()]
+
+
+def _from_line(head: ShardHead, data: JsonObject) -> RowResult:
+    line = data["line"]
+    body = line["response"]["body"]
+    return RowResult(
+        shard=head,
+        row=data["row"],
+        custom_id=line["custom_id"],
+        status_code=line["response"]["status_code"],
+        usage=Usage(*data["usage"]),
+        body_text=json.dumps(body, ensure_ascii=False, separators=(",", ":")),
+    )
