@@ -19,6 +19,7 @@ from nightshift import endpoints
 from nightshift.endpoints.requests import Metadata, at_most, invalid_request, null_means
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
+from nightshift.jobs.part_options import PART_BYTES_MAX, PART_BYTES_MIN, PartOptions
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.objectstore.sources import is_file_id
 from nightshift.outbound.webhook_events import EVENT_TYPES
@@ -36,6 +37,10 @@ BULK_FIELDS: Final = (
     "max_failed_rows",
     "max_tokens_total",
     "row_timeout",
+    "part_bytes",
+    "part_rows",
+    "keep_body",
+    "embedding_dtype",
 )
 
 Uri = Annotated[str, Field(min_length=1, max_length=URI_CHARS_MAX)]
@@ -86,7 +91,21 @@ class Options(OwnBody):
     capacity: Annotated[Literal["spot", "on_demand", "any"], null_means("any")] = "any"
 
 
-class JobCreate(Options):
+class PartFields(OwnBody):
+    """`PartOptions`. What is absent has the default there."""
+
+    part_bytes: Annotated[int, Field(ge=PART_BYTES_MIN, le=PART_BYTES_MAX, strict=True)] | None = None
+    part_rows: Annotated[int, Field(ge=1, le=LIMIT_MAX, strict=True)] | None = None
+    keep_body: bool | None = None
+    embedding_dtype: Literal["float32", "float16"] | None = None
+
+    @property
+    def parts(self) -> PartOptions:
+        asked = {name: getattr(self, name) for name in PartFields.model_fields}
+        return PartOptions(**{name: value for name, value in asked.items() if value is not None})
+
+
+class JobCreate(Options, PartFields):
     """POST /v1/jobs: one request (`body`) or many (`input`)."""
 
     endpoint: str

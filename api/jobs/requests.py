@@ -53,6 +53,7 @@ def bulk_request(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max_s
         template=asked.template,
         id_column=asked.id_column,
         format=asked.format,
+        parts=asked.parts,
         name=asked.name,
         run_date=asked.date,
     )

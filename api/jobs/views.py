@@ -1,6 +1,7 @@
 """A job as /v1/jobs shows it, without secrets."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Final
 
@@ -99,6 +100,7 @@ def _request_json(spec: JobSpec) -> JsonObject:
         "template": spec.template,
         "id_column": spec.id_column,
         "format": spec.format,
+        **asdict(spec.parts),
         "completion_window": window_text(spec.completion_window_s),
         "max_runtime": None if spec.max_runtime_s is None else window_text(spec.max_runtime_s),
         "retry_on_interrupt": spec.retry_on_interrupt,

@@ -61,7 +61,14 @@ class JobWebhook(BaseModel):
     events: list[str]
 
 
-class ListedJob(AcceptedJob):
+class JobParts(BaseModel):
+    part_bytes: int
+    part_rows: int | None
+    keep_body: bool
+    embedding_dtype: str
+
+
+class ListedJob(AcceptedJob, JobParts):
     """A job in a list: without its template."""
 
     kind: JobKind

@@ -13,6 +13,8 @@ _SCHEMES: Final = ("s3://", "file://")
 _FILE_ID: Final = "file-"
 _WILDCARDS: Final = "*?"
 _WINDOW: Final = re.compile(r"[1-9][0-9]{0,8}[mhd]")
+_SIZE: Final = re.compile(r"([1-9][0-9]{0,17})(KiB|MiB|GiB|)")
+_UNITS: Final = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 
 class InvalidOption(ValueError):
@@ -73,6 +75,16 @@ def window_of(text: str) -> str:
     if _WINDOW.fullmatch(text) is None:
         raise InvalidOption("--window", f"{text!r} is no time such as 90m, 8h or 7d")
     return text
+
+
+def size_of(text: str | None, option: str) -> int | None:
+    """Bytes, from a size such as `64MiB`. Raises InvalidOption."""
+    if text is None:
+        return None
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise InvalidOption(option, f"{text!r} is no size such as 64MiB, 1GiB or a number of bytes")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def date_of(name: str | None, date: str | None) -> str | None:

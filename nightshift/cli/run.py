@@ -32,6 +32,11 @@ class OutputFormat(StrEnum):
     PARQUET = "parquet"
 
 
+class VectorType(StrEnum):
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
+
 Input = Annotated[
     str,
     typer.Argument(
@@ -64,6 +69,15 @@ IdColumn = Annotated[
     str | None, typer.Option(metavar="C", help="The column that identifies a row in the output.")
 ]
 Format = Annotated[OutputFormat, typer.Option(help="Of the part files.")]
+PartBytes = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="End a part after so many bytes of results: 64MiB.  [default: 256MiB]"),
+]
+PartRows = Annotated[int | None, typer.Option(metavar="N", help="Likewise after so many rows.")]
+KeepBody = Annotated[
+    bool, typer.Option("--keep-body", help="In Parquet, put the whole answer beside its columns, as JSON.")
+]
+EmbeddingDtype = Annotated[VectorType, typer.Option(help="Of vectors in Parquet.")]
 Priority = Annotated[PriorityClass, typer.Option(help="Who goes first.")]
 Window = Annotated[str, typer.Option(metavar="TIME", help="How long it may take from now: 90m, 8h, 2d.")]
 Webhook = Annotated[str | None, typer.Option(metavar="URL", help="Told when the job has ended.")]
@@ -102,6 +116,10 @@ def run(
     input_column: InputColumn = None,
     id_column: IdColumn = None,
     format: Format = OutputFormat.JSONL,
+    part_bytes: PartBytes = None,
+    part_rows: PartRows = None,
+    keep_body: KeepBody = False,
+    embedding_dtype: EmbeddingDtype = VectorType.FLOAT32,
     priority: Priority = PriorityClass.STANDARD,
     window: Window = "24h",
     webhook: Webhook = None,
@@ -121,7 +139,14 @@ def run(
     5 it was cancelled, 6 its window ended first. Otherwise 0 means accepted. 1 is any other trouble, 2 a
     mistake in the options.
     """
-    from nightshift.cli.requests_of_rows import date_of, endpoint_of, location, template_of, window_of
+    from nightshift.cli.requests_of_rows import (
+        date_of,
+        endpoint_of,
+        location,
+        size_of,
+        template_of,
+        window_of,
+    )
 
     with _usage_errors():
         day = date_of(name, date)
@@ -132,6 +157,10 @@ def run(
             "template": template_of(endpoint, model, template, input_column),
             "id_column": id_column,
             "format": format.value,
+            "part_bytes": size_of(part_bytes, "--part-bytes"),
+            "part_rows": part_rows,
+            "keep_body": keep_body or None,
+            "embedding_dtype": embedding_dtype.value if embedding_dtype is not VectorType.FLOAT32 else None,
             "priority": priority.value,
             "completion_window": window_of(window),
             "webhook": {"url": webhook} if webhook else None,

@@ -11,11 +11,12 @@ leasing; an online job has one shard of one row.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from nightshift.jobs.part_options import PartOptions
 from nightshift.jobs.priorities import PriorityClass
 
 JsonObject = dict[str, Any]
@@ -105,6 +106,7 @@ class JobSpec:
     template: JsonObject | None = None  # with {{column}} placeholders; None: rows are requests
     id_column: str | None = None  # the column that becomes custom_id; None: the row's number
     format: str = "jsonl"  # jsonl or parquet
+    parts: PartOptions = field(default_factory=PartOptions)
     max_runtime_s: int | None = None  # from the first claim
     retry_on_interrupt: bool = True
     capacity: str = "any"  # spot, on_demand or any
@@ -122,13 +124,14 @@ class JobSpec:
     def to_json(self) -> JsonObject:
         """What is set. Templates and metadata are not copied."""
         known = {key: value for key, value in vars(self).items() if value is not None}
-        return known if self.webhook is None else known | {"webhook": asdict(self.webhook)}
+        nested = {key: asdict(known[key]) for key in ("webhook", "parts") if key in known}
+        return known | nested
 
     @classmethod
     def from_json(cls, data: JsonObject) -> "JobSpec":
         known = {key: value for key, value in data.items() if key in cls.__dataclass_fields__}
         webhook = known.pop("webhook", None)
-        spec = cls(**known)
+        spec = cls(**known | {"parts": PartOptions.from_json(known.get("parts", {}))})
         if webhook is None:
             return spec
         return replace(spec, webhook=Webhook(url=webhook["url"], events=tuple(webhook["events"])))

@@ -9,7 +9,7 @@ The release before wrote lines of JSON before the same trailer; those are still 
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from nightshift import endpoints
@@ -61,7 +61,7 @@ def encode_segment(
     columns["body"] = _texts(each.body_text for each in results)
     for name, type in endpoints.get(head.endpoint).columns.items():
         values: Iterable[Any] = (each.values.get(name) for each in results)
-        columns[_value_column(name)] = (
+        columns[value_column(name)] = (
             _texts(values) if type is ColumnType.TEXT else pa.array([*values], pa.large_binary())
         )
     batch = pa.RecordBatch.from_pydict(columns)
@@ -87,13 +87,32 @@ def read_rows_done(objects: ObjectStore, segment: Segment) -> list[int]:
     data = _verified(objects, segment)
     if _is_json(data):
         return [result.row for result in decode_segment(data, segment.key)]
-    rows: list[int] = _table(data).column("row").to_pylist()
+    rows: list[int] = _table(_stream(data)).column("row").to_pylist()
     return rows
+
+
+def read_stream(objects: ObjectStore, segment: Segment, head: ShardHead) -> memoryview:
+    """A listed segment as an Arrow stream; `head`: for one of the release before.
+
+    Raises as `read_segment`.
+    """
+    data = _verified(objects, segment)
+    if not _is_json(data):
+        return _stream(data)
+    endpoint = endpoints.get(head.endpoint)
+    results = [
+        replace(result, shard=head, values=endpoint.values(result.body) if result.succeeded else {})
+        for result in _decode_lines(data, segment.key)
+    ]
+    return _stream(encode_segment(head, results).data)
 
 
 def decode_segment(data: bytes, key: str) -> list[RowResult]:
     """A segment's results; `key` is where it lay. Raises CorruptSegment."""
-    return _decode_lines(data, key) if _is_json(data) else _decode_columns(_table(data))
+    if _is_json(data):
+        return _decode_lines(data, key)
+    table = _table(_stream(data))
+    return decode_table(table, [head_of(table.schema)] * table.num_rows)
 
 
 def _verified(objects: ObjectStore, segment: Segment) -> bytes:
@@ -120,25 +139,36 @@ def _check(trailer: JsonObject, content: memoryview | bytes, rows: int) -> None:
         raise CorruptSegment("A segment's checksum does not match: it is damaged.")
 
 
-def _table(data: bytes) -> "pa.Table":
+def _stream(data: bytes) -> memoryview:
+    """A segment without its trailer, which matches. Raises CorruptSegment."""
+    before, trailer = _parted(data)
+    stream = before[:-1]
+    _check(trailer, stream, trailer["rows"])  # Arrow decodes only what is whole
+    _check(trailer, stream, _table(stream).num_rows)
+    return stream
+
+
+def _table(stream: memoryview) -> "pa.Table":
+    """Without a copy of its buffers. Raises CorruptSegment."""
     import pyarrow as pa
 
-    stream, trailer = _parted(data)
-    stream = stream[:-1]
-    _check(trailer, stream, trailer["rows"])  # Arrow decodes only what is whole
     try:
-        table = pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
+        return pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
     except pa.ArrowException as error:
         raise CorruptSegment(f"A segment is not in Arrow's format: {error}") from error
-    _check(trailer, stream, table.num_rows)
-    return table
 
 
-def _decode_columns(table: "pa.Table") -> list[RowResult]:
-    about: Mapping[str, Any] = json.loads(table.schema.metadata[_HEAD])
-    head = ShardHead(**{**about, "priority": PriorityClass(about["priority"])})
-    names = [*endpoints.get(head.endpoint).columns.items()]
-    values = [_cells(table, _value_column(name), type) for name, type in names]
+def head_of(schema: "pa.Schema") -> ShardHead:
+    about: Mapping[str, Any] = json.loads(schema.metadata[_HEAD])
+    return ShardHead(**{**about, "priority": PriorityClass(about["priority"])})
+
+
+def decode_table(table: "pa.Table", heads: Sequence[ShardHead]) -> list[RowResult]:
+    """The results of a segment's columns; `heads`: of each row, all for one endpoint."""
+    if not heads:
+        return []
+    columns = endpoints.get(heads[0].endpoint).columns
+    values = [_cells(table, value_column(name), type) for name, type in columns.items()]
     usage = [table.column(name).to_pylist() for name in _USAGE]
     return [
         RowResult(
@@ -147,10 +177,11 @@ def _decode_columns(table: "pa.Table") -> list[RowResult]:
             custom_id=custom_id,
             status_code=status_code,
             usage=Usage(*counts),
-            values=dict(zip((name for name, _ in names), cells, strict=True)),
+            values=dict(zip(columns, cells, strict=True)),
             body_text=body,
         )
-        for row, custom_id, status_code, counts, body, cells in zip(
+        for head, row, custom_id, status_code, counts, body, cells in zip(
+            heads,
             table.column("row").to_pylist(),
             _cells(table, "custom_id", ColumnType.TEXT),
             table.column("status_code").to_pylist(),
@@ -179,7 +210,8 @@ def _texts(texts: Iterable[str | None]) -> "pa.Array":
     return pa.array(encoded, pa.large_binary())
 
 
-def _value_column(name: str) -> str:
+def value_column(name: str) -> str:
+    """What an endpoint's column is called in a segment."""
     return f"value.{name}"
 
 

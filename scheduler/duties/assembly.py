@@ -21,13 +21,13 @@ from nightshift.objectstore import Locations, ObjectStore, ObjectUri, fenced
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.output.manifest import Part
-from nightshift.output.row_results import NotExecuted, RowResult
+from nightshift.output.part_encoding import Tally
+from nightshift.output.shard_rows import Chunk, InputTrouble, Mismatch, ShardRows
 from nightshift.processes import failpoints
 from nightshift.store import Store
 from scheduler.input.plan import input_error
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.part_files import Destination, OutputTrouble, PartWriter, forget_notes
-from scheduler.output.results import InputTrouble, Mismatch, ResultLine, Results, Tally
 from scheduler.runtime.duty import MayContinue, Result, check
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 
@@ -92,7 +92,7 @@ class Assembly:
         self._locations = locations
         self._config = config
         self._may_continue = may_continue
-        self._results = Results(store, objects, sources, config.line_bytes_max)
+        self._rows = ShardRows(store, objects, sources, config.line_bytes_max)
         self._pool = JobPool(self.name, self._waiting, self._assemble, config.pool)
         self.interval_s = config.interval_s
         self.wait_until_idle = self._pool.wait_until_idle
@@ -173,11 +173,12 @@ class Assembly:
         tally = Tally()
         with self._store.snapshot() as tx:
             now = tx.now()
-        files = write_files(job, tally.counted(self._lines(job)), self._objects, now)
+        files = write_files(job, self._chunks(job, tally), self._objects, now)
         if job.counts.total not in (None, tally.rows):  # the number of rows that passed validation
             raise Mismatch(f"{tally.rows} lines for {job.counts.total} rows")
-        state, errors = self._verdict(job, tally.counts)
-        return _Output(tally.counts, state, errors, files)
+        counts = Counts(tally.rows, tally.succeeded, tally.failed)
+        state, errors = self._verdict(job, counts)
+        return _Output(counts, state, errors, files)
 
     def _parts(self, job: Job) -> _Output:
         """Native: a part file per shard, a manifest, `_SUCCESS`."""
@@ -196,18 +197,21 @@ class Assembly:
     def _part_writer(self, job: Job) -> PartWriter:
         return PartWriter(
             job,
-            self._results,
+            self._rows,
             self._destination(job),
             self._objects,
             self._config.parts_at_once,
             self._may_continue,
         )
 
-    def _lines(self, job: Job) -> Iterator[ResultLine]:
+    def _chunks(self, job: Job, tally: Tally) -> Iterator[Chunk]:
+        """Each counted as it is taken."""
         for shards in self._steps(job):
             for shard in shards:
                 check(self._may_continue)
-                yield from self._results.lines(job, shard, _openai_line)
+                for chunk in self._rows.chunks(job, shard):
+                    tally.count(chunk)
+                    yield chunk
 
     def _steps(self, job: Job) -> Iterator[Sequence[Shard]]:
         """The job's shards in input order, a page at a time."""
@@ -313,7 +317,3 @@ def _failed_output(job: Job, error: InputError) -> _Output:
     return _Output(
         Counts(total, job.counts.succeeded, total - job.counts.succeeded), JobState.FAILED, (error,)
     )
-
-
-def _openai_line(result: RowResult | NotExecuted) -> bytes:
-    return result.openai_line()

@@ -15,8 +15,9 @@ from nightshift.jobs import Job
 from nightshift.jobs.files import File, FilePurpose, file_key, output_file_id
 from nightshift.jobs.ids import batch_id
 from nightshift.objectstore import ObjectInfo, ObjectStore
+from nightshift.output.part_encoding import lines
+from nightshift.output.shard_rows import Chunk
 from nightshift.processes import failpoints
-from scheduler.output.results import ResultLine
 
 CHUNK_BYTES: Final = 1024 * 1024
 SPOOL_BYTES: Final = 16 * 1024 * 1024  # of error lines in memory; more go to a temporary file
@@ -43,22 +44,22 @@ class OutputFiles:
         return [file for file in (self.output, self.error) if file is not None]
 
 
-def write_files(job: Job, lines: Iterable[ResultLine], objects: ObjectStore, now: datetime) -> OutputFiles:
-    """Write both files. Raises whatever taking the lines does, and StorageError."""
+def write_files(job: Job, chunks: Iterable[Chunk], objects: ObjectStore, now: datetime) -> OutputFiles:
+    """Write both files. Raises whatever taking the chunks does, and StorageError."""
     with SpooledTemporaryFile(max_size=SPOOL_BYTES) as errors:
-        output = _write(job, "output", _successes(lines, errors), objects, now)
+        output = _write(job, "output", _successes(chunks, errors), objects, now)
         errors.seek(0)
         error = _write(job, "error", iter(lambda: errors.read(CHUNK_BYTES), b""), objects, now)
     return OutputFiles(output, error)
 
 
-def _successes(lines: Iterable[ResultLine], errors: IO[bytes]) -> Iterator[bytes]:
+def _successes(chunks: Iterable[Chunk], errors: IO[bytes]) -> Iterator[bytes]:
     """The lines of the output file; the others are written to `errors`."""
-    for line in lines:
-        if line.succeeded:
-            yield line.data
-        else:
-            errors.write(line.data)
+    for chunk in chunks:
+        errors.writelines(line for _, line in lines(chunk.failed(), native=False))
+        succeeded = b"".join(line for _, line in lines(Chunk(chunk.succeeded()), native=False))
+        if succeeded:
+            yield succeeded
 
 
 def _write(

@@ -19,10 +19,9 @@ from nightshift.errors import StorageError
 from nightshift.jobs import Counts, Job, JobState, Shard
 from nightshift.objectstore import ObjectInfo, ObjectStore
 from nightshift.output.manifest import MANIFEST_NAME, SUCCESS_NAME, Manifest, Part, part_name
-from nightshift.output.row_results import NotExecuted, RowResult
+from nightshift.output.part_encoding import PartFile, PartSchema, part_file
+from nightshift.output.shard_rows import ShardRows
 from nightshift.processes import failpoints
-from scheduler.output.part_encoding import encoded
-from scheduler.output.results import Results, Tally
 from scheduler.runtime.duty import MayContinue, check
 from scheduler.runtime.thread_pools import map_in_threads
 
@@ -48,7 +47,7 @@ class Destination:
 @dataclass(frozen=True)
 class PartWriter:
     job: Job
-    results: Results
+    rows: ShardRows
     destination: Destination
     notes: ObjectStore
     parts_at_once: int
@@ -112,28 +111,37 @@ class PartWriter:
     def _part(self, shard: Shard) -> tuple[Part, ObjectInfo] | None:
         """None: the shard has no rows."""
         check(self.may_continue)
-        tally = Tally()
-        lines = tally.counted(self.results.lines(self.job, shard, native_line))
-        first = next(lines, None)
+        schema = PartSchema(endpoints.get(self.job.spec.endpoint), keeps_body=self.job.spec.parts.keep_body)
+        file = part_file(self.job.spec.format, schema)
+        pieces = self._pieces(file, shard)
+        first = next(pieces, None)
         if first is None:
             return None
         name = part_name(shard.shard_no, self.job.spec.format)
-        pieces = encoded(chain((first,), lines), self.job.spec.format, endpoints.get(self.job.spec.endpoint))
+        tally = file.tally
         with _at_destination():
-            info = self.destination.store.put(self.destination.prefix + name, pieces)
+            info = self.destination.store.put(self.destination.prefix + name, chain((first,), pieces))
         failpoints.hit("scheduler.part_written")
         assert info.sha256 is not None, "`put` returns the sha256"
         part = Part(
             name=name,
             rows=tally.rows,
-            succeeded=tally.counts.succeeded,
-            failed=tally.counts.failed,
+            succeeded=tally.succeeded,
+            failed=tally.failed,
             size_bytes=info.size_bytes,
             sha256=info.sha256,
             prompt_tokens=tally.prompt_tokens,
             completion_tokens=tally.completion_tokens,
         )
         return part, info
+
+    def _pieces(self, file: PartFile, shard: Shard) -> Iterator[bytes]:
+        """None at all for a shard without rows."""
+        for chunk in self.rows.chunks(self.job, shard):
+            if piece := file.add(chunk):
+                yield piece
+        if file.tally.rows and (last := file.end()):
+            yield last
 
     def _put(self, name: str, data: bytes) -> None:
         with _at_destination():
@@ -157,7 +165,3 @@ def forget_notes(job: Job, notes: ObjectStore) -> None:
 
 def _notes_prefix(job: Job) -> str:
     return f"assembly/{job.tenant_id}/{job.id}/"
-
-
-def native_line(result: RowResult | NotExecuted) -> bytes:
-    return result.native_line()

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nightshift import endpoints
 from nightshift.endpoints.results import Result
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import BulkClaim, Face, Job, JsonObject, Segment, Shard, Usage, segment_key
@@ -255,7 +256,8 @@ def _result(claim: BulkClaim, row: int, request: Any, answer: Answer) -> RowResu
         status, body = 400, {"error": {"code": request.code, "message": request.message}}
     head = ShardHead.of(claim.job, claim.shard.shard_no)
     usage = Usage(prompt_tokens=3, completion_tokens=2)
-    return RowResult.of(head, row, request.custom_id, Result(status, usage, body=body))
+    values = endpoints.get(claim.job.spec.endpoint).values(body) if status < 400 else {}
+    return RowResult.of(head, row, request.custom_id, Result(status, usage, values, body))
 
 
 def a_line(custom_id: str, text: str = "hello", *, model: str = MODEL, **overrides: Any) -> JsonObject:

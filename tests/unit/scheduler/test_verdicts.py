@@ -1,13 +1,10 @@
 """What planning and assembly decide, without any input or output. Pure."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from nightshift.endpoints.chat import Chat
-from nightshift.endpoints.embeddings import Embeddings
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import Counts, JobState, ShardState, StopReason, Usage
 from nightshift.lifecycle.catalogue import Catalogue
@@ -15,8 +12,6 @@ from nightshift.rows.inputs import InputFormat, InputObject
 from nightshift.rows.surveys import with_guesses
 from nightshift.testing import a_job, a_spec
 from scheduler.duties.assembly import verdict
-from scheduler.output.part_encoding import record
-from scheduler.output.results import ResultLine
 
 DECODER = Model(id="chatty", kind=ModelKind.DECODER, context_length=512, revision="1")
 ENCODER = Model(id="terse", kind=ModelKind.ENCODER, context_length=512, revision="1")
@@ -108,33 +103,3 @@ def test_objects_not_sampled_are_taken_to_be_like_those_that_were() -> None:
 
 def test_without_a_sample_nothing_is_guessed() -> None:
     assert with_guesses([an_object(1000, None)]) == [an_object(1000, None)]
-
-
-def test_a_row_that_was_not_run_is_a_record_too() -> None:
-    line = {
-        "id": "batch_req_1",
-        "custom_id": "r1",
-        "response": None,
-        "error": {"code": "batch_expired", "message": "too late"},
-        "outcome": "expired",
-    }
-    row = record(ResultLine(False, json.dumps(line).encode()), Chat())
-    assert (row["status_code"], row["error_code"], row["text"], row["body"]) == (
-        None,
-        "batch_expired",
-        None,
-        None,
-    )
-
-
-def test_a_row_with_several_embeddings_keeps_its_whole_answer() -> None:
-    body = {"data": [{"embedding": [1.0]}, {"embedding": [2.0]}]}
-    line = {
-        "id": "batch_req_1",
-        "custom_id": "r1",
-        "response": {"status_code": 200, "request_id": "req_1", "body": body},
-        "error": None,
-        "outcome": "succeeded",
-    }
-    row = record(ResultLine(True, json.dumps(line).encode()), Embeddings())
-    assert (row["embedding"], json.loads(row["body"])) == (None, body)

@@ -14,15 +14,16 @@ from nightshift.endpoints.generation import Choice, Conversation
 from nightshift.endpoints.logprobs import Chosen
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
+from nightshift.output.part_encoding import PartSchema, part_file
+from nightshift.output.shard_results import ShardResults
+from nightshift.output.shard_rows import Chunk
 from nightshift.rows.lines import split_lines
 from nightshift.rows.validation import FileLimits, validate
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store
 from nightshift.testing import offered
-from scheduler.output.part_encoding import encoded
-from scheduler.output.results import ResultLine
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
-from tests.unit.workers.shard.helpers import INPUT, by_id, finished, results_of
+from tests.unit.workers.shard.helpers import INPUT, by_id, finished, results_of, shard_of
 from workers.serving.loading import load_models
 from workers.serving.models import Models
 
@@ -116,10 +117,14 @@ def test_rows_of_a_new_endpoint_are_run_and_written_in_its_columns(
     results = by_id(results_of(store, objects, job))
     assert results["r48213"].body["object"] == "spelling"
     assert results["r48213"].body["id"].startswith("spell-")
-    lines = [ResultLine(True, result.native_line()) for result in results.values()]
     part = tmp_path / "part.parquet"
-    part.write_bytes(b"".join(encoded(iter(lines), "parquet", spellings)))
-    assert sorted(pq.read_table(part)["text"].to_pylist()) == [number_in_words(48213), number_in_words(7)]
+    with store.snapshot() as tx:
+        segments = tx.shards.segments(shard_of(store, job).id)
+    with ShardResults(objects, segments, results["r7"].shard) as stored:
+        file = part_file("parquet", PartSchema(spellings))
+        pieces = [file.add(Chunk(window)) for window in stored.windows()]
+        part.write_bytes(b"".join([*pieces, file.end()]))
+    assert pq.read_table(part)["text"].to_pylist() == [number_in_words(7), number_in_words(48213)]
 
 
 def test_a_batch_file_of_a_new_endpoint_is_checked_by_its_own_rule(spellings: Spellings) -> None:

@@ -1,0 +1,306 @@
+"""The bytes of a part file: lines of JSON, or rows of a Parquet file.
+
+    custom_id  outcome  status_code  error_code  error_message  prompt_tokens  completion_tokens
+    + the endpoint's own columns, such as text or embedding
+    + body, the whole answer as JSON, if it is asked for
+
+Good and failed rows have the same schema. The same rows give the same bytes.
+"""
+
+import io
+import json
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import merge
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from nightshift.endpoints import Endpoint
+from nightshift.endpoints.endpoint import ColumnType
+from nightshift.jobs import JsonObject
+from nightshift.output.row_results import RowResult
+from nightshift.output.segments import value_column
+from nightshift.output.shard_results import Window
+from nightshift.output.shard_rows import Chunk, Missing
+
+PARQUET: Final = "parquet"
+ROW_GROUP_BYTES: Final = 32 * 1024 * 1024  # as Arrow holds them
+COMPRESSION: Final = "zstd"  # of all but vectors, which it does not make smaller
+FLOAT_BYTES: Final = 4
+
+
+@dataclass
+class Tally:
+    """Counts of rows. One that was never run counts as failed."""
+
+    rows: int = 0
+    succeeded: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def failed(self) -> int:
+        return self.rows - self.succeeded
+
+    def count(self, chunk: Chunk) -> None:
+        self.rows += len(chunk.missing)
+        if (window := chunk.window) is None:
+            return
+        self.rows += window.table.num_rows
+        self.succeeded += pc.sum(pc.less(window.table.column("status_code"), 400)).as_py() or 0
+        self.prompt_tokens += pc.sum(window.table.column("prompt_tokens")).as_py() or 0
+        self.completion_tokens += pc.sum(window.table.column("completion_tokens")).as_py() or 0
+
+
+class PartFile(ABC):
+    """Rows in, bytes out."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+
+    def add(self, chunk: Chunk) -> bytes:
+        """The bytes that are done."""
+        self.tally.count(chunk)
+        return self._add(chunk)
+
+    @abstractmethod
+    def end(self) -> bytes:
+        """The last bytes."""
+
+    @abstractmethod
+    def _add(self, chunk: Chunk) -> bytes: ...
+
+
+class JsonlFile(PartFile):
+    def _add(self, chunk: Chunk) -> bytes:
+        return b"".join(line for _, line in lines(chunk, native=True))
+
+    def end(self) -> bytes:
+        return b""
+
+
+class ParquetFile(PartFile):
+    def __init__(self, schema: "PartSchema") -> None:
+        super().__init__()
+        self._schema = schema
+        self._sink = _Sink()
+        vectors = {f"{name}.list.element" for name in schema.vectors}
+        paths = {path for name in schema.arrow.names for path in _leaves(schema, name)}
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema.arrow,
+            compression={path: "none" if path in vectors else COMPRESSION for path in paths},
+            use_dictionary=sorted(paths - vectors),
+            write_statistics=sorted(paths - vectors),
+        )
+        self._held: list[pa.Table] = []
+        self._held_bytes = 0
+
+    def _add(self, chunk: Chunk) -> bytes:
+        table = self._schema.table(chunk)
+        if table.num_rows:
+            self._held.append(table)
+            self._held_bytes += table.nbytes
+        if self._held_bytes >= ROW_GROUP_BYTES:
+            self._write()
+        return self._sink.taken()
+
+    def end(self) -> bytes:
+        self._write()
+        self._writer.close()
+        return self._sink.taken()
+
+    def _write(self) -> None:
+        if self._held:
+            table = pa.concat_tables(self._held)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._held, self._held_bytes = [], 0
+
+
+@dataclass(frozen=True)
+class PartSchema:
+    """Of every part of a job."""
+
+    endpoint: Endpoint
+    dimensions: int | None = None  # of vectors; None: not known
+    keeps_body: bool = False
+    vector_type: str = "float32"  # or float16
+
+    @property
+    def vectors(self) -> Sequence[str]:
+        """The columns of vectors that have one size."""
+        fixed = self.endpoint.columns if self.dimensions is not None else {}
+        return [name for name, type in fixed.items() if type is ColumnType.FLOATS]
+
+    @property
+    def arrow(self) -> pa.Schema:
+        return pa.schema(
+            [
+                ("custom_id", pa.string()),
+                ("outcome", pa.string()),
+                ("status_code", pa.int32()),
+                ("error_code", pa.string()),
+                ("error_message", pa.string()),
+                ("prompt_tokens", pa.int64()),
+                ("completion_tokens", pa.int64()),
+                *((name, self._type(type)) for name, type in self.endpoint.columns.items()),
+                *([("body", pa.string())] if self.keeps_body else []),
+            ]
+        )
+
+    def table(self, chunk: Chunk) -> pa.Table:
+        """The chunk's rows, by row."""
+        tables = [] if chunk.window is None else [self._results(chunk.window)]
+        if not chunk.missing:
+            return pa.concat_tables([*tables, self.arrow.empty_table()])
+        tables.append(self._missing(chunk.missing))
+        rows = [*(() if chunk.window is None else chunk.window.rows), *(each.row for each in chunk.missing)]
+        return pa.concat_tables(tables).take(pc.sort_indices(pa.array(rows, pa.int64())))
+
+    def _type(self, type: ColumnType) -> pa.DataType:
+        if type is ColumnType.TEXT:
+            return pa.string()
+        number = pa.float16() if self.vector_type == "float16" else pa.float32()
+        return pa.list_(number, -1 if self.dimensions is None else self.dimensions)
+
+    def _results(self, window: Window) -> pa.Table:
+        table = window.table
+        succeeded = pc.less(table.column("status_code"), 400)
+        columns: dict[str, Any] = {
+            "custom_id": _text(table.column("custom_id")),
+            "outcome": pc.if_else(succeeded, "succeeded", "errored"),
+            "status_code": table.column("status_code").cast(pa.int32()),
+        }
+        columns |= _errors(window, succeeded)
+        for name in ("prompt_tokens", "completion_tokens"):
+            columns[name] = table.column(name)
+        for name, type in self.endpoint.columns.items():
+            cells = table.column(value_column(name))
+            columns[name] = _text(cells) if type is ColumnType.TEXT else self._floats(cells)
+        if self.keeps_body:
+            bodies = [result.with_body().body_text for result in window.results()]
+            columns["body"] = pa.array(bodies, pa.string())
+        return pa.Table.from_pydict(columns, self.arrow)
+
+    def _missing(self, missing: Sequence[Missing]) -> pa.Table:
+        columns: dict[str, Any] = {name: pa.nulls(len(missing), type) for name, type in _fields(self.arrow)}
+        said = [each.said for each in missing]
+        columns["custom_id"] = pa.array([_valid(each.custom_id) for each in said], pa.string())
+        columns["outcome"] = pa.array([each.outcome for each in said], pa.string())
+        columns["error_code"] = pa.array([each.problem.code for each in said], pa.string())
+        columns["error_message"] = pa.array([each.problem.message for each in said], pa.string())
+        for name in ("prompt_tokens", "completion_tokens"):
+            columns[name] = pa.array([0] * len(said), pa.int64())
+        return pa.Table.from_pydict(columns, self.arrow)
+
+    def _floats(self, cells: pa.ChunkedArray) -> pa.Array:
+        """Vectors, from their bytes. Those of another size than the model's are left out."""
+        vectors = cells.combine_chunks()
+        type = self._type(ColumnType.FLOATS)
+        if self.dimensions is None:
+            return pa.array(map(_floats_of, vectors.to_pylist()), pa.list_(pa.float32())).cast(type)
+        size = self.dimensions * FLOAT_BYTES
+        fits = pc.fill_null(pc.equal(pc.binary_length(vectors), size), False)
+        filled = pc.if_else(fits, vectors, pa.scalar(bytes(size), pa.large_binary()))
+        filled = filled.combine_chunks() if isinstance(filled, pa.ChunkedArray) else filled
+        _, offsets, data = filled.buffers()
+        start = int.from_bytes(memoryview(offsets)[8 * filled.offset :][:8], "little")
+        count = len(filled) * self.dimensions
+        values = pa.Array.from_buffers(pa.float32(), count, [None, data.slice(start, count * FLOAT_BYTES)])
+        values = values.cast(type.value_type)
+        return pa.FixedSizeListArray.from_arrays(values, type=type, mask=pc.invert(fits))
+
+
+def part_file(format: str, schema: PartSchema) -> PartFile:
+    """`format`: jsonl or parquet."""
+    return ParquetFile(schema) if format == PARQUET else JsonlFile()
+
+
+def lines(chunk: Chunk, *, native: bool) -> Sequence[tuple[int, bytes]]:
+    """The line of each row, by row."""
+    results = [] if chunk.window is None else chunk.window.results()
+    done = ((each.row, each.native_line() if native else each.openai_line()) for each in results)
+    if not chunk.missing:
+        return [*done]
+    missing = (
+        (each.row, each.said.native_line() if native else each.said.openai_line()) for each in chunk.missing
+    )
+    return [*merge(done, missing)]
+
+
+def _errors(window: Window, succeeded: Any) -> dict[str, Any]:
+    """The code and the message of each row that failed."""
+    if pc.all(succeeded).as_py():
+        nulls = pa.nulls(window.table.num_rows, pa.string())
+        return {"error_code": nulls, "error_message": nulls}
+    errors = [_error(result) for result in window.results()]
+    return {
+        "error_code": pa.array([error.get("code") for error in errors], pa.string()),
+        "error_message": pa.array([_valid(error.get("message")) for error in errors], pa.string()),
+    }
+
+
+def _error(result: RowResult) -> JsonObject:
+    if result.succeeded or result.body_text is None:
+        return {}
+    body = json.loads(result.body_text)
+    error: JsonObject = body.get("error") or {}
+    return error
+
+
+def _text(cells: pa.ChunkedArray) -> Any:
+    """JSON may have lone surrogates, which no text of Parquet can have: they are escaped."""
+    try:
+        return cells.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array(map(_escaped, cells.to_pylist()), pa.string())
+
+
+def _escaped(cell: bytes | None) -> str | None:
+    return None if cell is None else _valid(cell.decode("utf-8", "surrogatepass"))
+
+
+def _valid(text: str | None) -> str | None:
+    return None if text is None else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _floats_of(vector: bytes | None) -> list[float] | None:
+    return None if vector is None else [*array("f", vector)]
+
+
+def _fields(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    return [(field.name, field.type) for field in schema]
+
+
+def _leaves(schema: PartSchema, name: str) -> list[str]:
+    is_list = schema.endpoint.columns.get(name) is ColumnType.FLOATS
+    return [f"{name}.list.element"] if is_list else [name]
+
+
+class _Sink(io.RawIOBase):
+    """A file whose bytes are taken as they are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[bytes] = []
+        self._end = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._pieces.append(bytes(data))
+        self._end += len(self._pieces[-1])
+        return len(self._pieces[-1])
+
+    def tell(self) -> int:
+        return self._end
+
+    def taken(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
