@@ -15,6 +15,8 @@ from nightshift.objectstore.objects import (
     ObjectReader,
     ObjectStore,
     ObjectTooLarge,
+    Staged,
+    StagedUpload,
     checked_key,
     read_verified,
 )
@@ -33,6 +35,8 @@ __all__ = [
     "ObjectStore",
     "ObjectTooLarge",
     "ObjectUri",
+    "Staged",
+    "StagedUpload",
     "checked_key",
     "fenced",
     "open_store",

@@ -4,23 +4,25 @@ A file gets its name once its bytes are on the disk; a crash leaves at most a te
 shows. A key never leads outside the allowed directories, also not through symbolic links.
 """
 
-import errno
 import os
 import time
-import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import BinaryIO, Final
 
-from nightshift.errors import (
-    LocationNotAllowed,
-    ObjectExists,
-    ObjectNotFound,
-    StorageDenied,
-    StorageError,
-    StorageUnavailable,
+from nightshift.errors import LocationNotAllowed, ObjectExists, ObjectNotFound
+from nightshift.objectstore import staged_files
+from nightshift.objectstore.directory_files import (
+    described,
+    etag_of,
+    is_older,
+    names_in,
+    pieces_between,
+    prune_empty,
+    reading,
+    write_whole,
+    writing,
 )
 from nightshift.objectstore.fences import check_fence
 from nightshift.objectstore.objects import (
@@ -30,16 +32,16 @@ from nightshift.objectstore.objects import (
     Measured,
     ObjectChanged,
     ObjectInfo,
+    Staged,
+    StagedUpload,
+    already_published,
     checked_key,
     checked_prefix,
     has_bytes,
     pieces_of,
     read_within,
 )
-from nightshift.objectstore.time_limits import check_time, within
-
-_OPEN_TRIES_MAX: Final = 5
-_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
+from nightshift.objectstore.time_limits import within
 
 
 class DirectoryStore:
@@ -65,8 +67,8 @@ class DirectoryStore:
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
         try:
-            with _reading(key):
-                return _described(key, path) if path.is_file() else None
+            with reading(key):
+                return described(key, path) if path.is_file() else None
         except ObjectNotFound:
             return None  # deleted in between
 
@@ -86,10 +88,10 @@ class DirectoryStore:
         if_match: str | None = None,
     ) -> Iterator[bytes]:
         path = self._path(key)
-        with _reading(key), path.open("rb", buffering=0) as file:
-            if if_match not in (None, _etag(os.fstat(file.fileno()))):
+        with reading(key), path.open("rb", buffering=0) as file:
+            if if_match not in (None, etag_of(os.fstat(file.fileno()))):
                 raise ObjectChanged(f"{key} is not the object it was when it was first looked at")
-            yield from _pieces_between(file, start, end, chunk_bytes)
+            yield from pieces_between(file, start, end, chunk_bytes)
 
     def put(
         self,
@@ -103,10 +105,10 @@ class DirectoryStore:
         del content_type  # not stored
         path = self._path(key)
         measured = Measured(pieces_of(data))
-        with _writing(key), within(deadline_s):
-            is_ours = _write_whole(path, measured, if_absent)
-            info = _described(key, path, sha256=measured.sha256)
-        if not is_ours and not has_bytes(self, info, measured):
+        with writing(key), within(deadline_s):
+            is_ours = write_whole(path, measured, if_absent)
+            info = described(key, path, sha256=measured.sha256)
+        if not is_ours and not has_bytes(self, info, measured.size_bytes, measured.sha256):
             raise ObjectExists(f"{key} exists already, with other bytes")
         return info
 
@@ -120,26 +122,71 @@ class DirectoryStore:
 
     def delete(self, key: str) -> None:
         path = self._path(key)
-        with suppress(ObjectNotFound), _reading(key):
+        with suppress(ObjectNotFound), reading(key):
             check_fence()
             path.unlink()
-            _prune_empty(path.parent, self._root)
+            prune_empty(path.parent, self._root)
 
-    def forget_unfinished(self, older_than: timedelta) -> int:
-        latest_s = time.time() - older_than.total_seconds()  # files are dated by this machine's clock, too
-        found = [
-            path
-            for folder, _, names in os.walk(self._root)
-            for path in (Path(folder, name) for name in names if name.startswith(TEMPORARY_PREFIX))
-            if _is_older(path, latest_s)
-        ]
+    def stage(self, key: str, *, content_type: str | None = None) -> str:
+        del content_type  # not stored
+        with writing(key):
+            return staged_files.begin(self._path(key))
+
+    def write_staged(
+        self, key: str, upload_id: str, pieces: Iterable[bytes], *, deadline_s: float | None = None
+    ) -> Staged:
+        path = self._path(key)
+        measured = Measured(pieces_of(pieces))
+        with writing(key), within(deadline_s):
+            staged_files.write(path, upload_id, measured)
+        return Staged(upload_id=upload_id, size_bytes=measured.size_bytes, sha256=measured.sha256)
+
+    def publish(self, key: str, staged: Staged) -> ObjectInfo:
+        path = self._path(key)
+        with writing(key):
+            if staged_files.publish(path, staged):
+                return described(key, path, sha256=staged.sha256)
+        return already_published(self, key, staged)
+
+    def discard(self, key: str, upload_id: str) -> None:
+        path = self._path(key)
+        with suppress(ObjectNotFound), reading(key):
+            check_fence()
+            staged_files.discard(path, upload_id)
+            prune_empty(path.parent, self._root)
+
+    def staged(self, prefix: str = "", older_than: timedelta | None = None) -> Iterator[StagedUpload]:
+        folder = checked_prefix(prefix).rpartition("/")[0]
+        base = self._contained(self._root / folder)
+        for path in self._temporaries_in(base, older_than):
+            name = staged_files.target_of(path.name)
+            parts = (folder, *path.parent.relative_to(base).parts, name)
+            key = "/".join(filter(None, parts))
+            if name is not None and key.startswith(prefix):
+                yield StagedUpload(key, path.name)
+
+    def forget_unfinished(self, older_than: timedelta, kept: Container[str] = ()) -> int:
+        found = [path for path in self._temporaries_in(self._root, older_than) if path.name not in kept]
         for path in found:
-            with _reading(path.name), suppress(FileNotFoundError):
+            with reading(path.name), suppress(FileNotFoundError):
                 path.unlink()
         return len(found)
 
     def close(self) -> None:
         """Nothing is held open between calls."""
+
+    def _temporaries_in(self, base: Path, older_than: timedelta | None) -> Iterator[Path]:
+        """Temporary files in a directory and below, in no order."""
+        # Files are dated by this machine's clock, too.
+        latest_s = None if older_than is None else time.time() - older_than.total_seconds()
+        for folder, folders, names in os.walk(base):
+            here = Path(folder)
+            folders[:] = [name for name in folders if is_inside(here / name, self._within, self._without)]
+            for name in names:
+                if name.startswith(TEMPORARY_PREFIX) and (
+                    latest_s is None or is_older(here / name, latest_s)
+                ):
+                    yield here / name
 
     def _keys_under(self, base: Path, base_key: str, prefix: str, start_after: str) -> Iterator[str]:
         """Keys of files under `base` that begin with `prefix` and follow `start_after`, in byte order.
@@ -150,7 +197,7 @@ class DirectoryStore:
         if not is_inside(base, self._within, self._without):
             return
         with suppress(ObjectNotFound):
-            for name in _names_in(base, base_key):
+            for name in names_in(base, base_key):
                 key = base_key + name
                 if not (key.startswith(prefix) or prefix.startswith(key)):
                     continue
@@ -187,146 +234,3 @@ def resolved(path: Path) -> Path:
         return path.resolve()
     except RuntimeError as error:
         raise LocationNotAllowed(f"{path}: its symbolic links lead in a circle") from error
-
-
-def _described(key: str, path: Path, sha256: str | None = None) -> ObjectInfo:
-    status = path.stat()
-    return ObjectInfo(
-        key=key,
-        size_bytes=status.st_size,
-        etag=_etag(status),
-        modified_at=datetime.fromtimestamp(status.st_mtime, UTC),
-        sha256=sha256,
-    )
-
-
-def _is_older(path: Path, latest_s: float) -> bool:
-    try:
-        return path.stat().st_mtime <= latest_s
-    except OSError:
-        return False  # finished in between
-
-
-def _etag(status: os.stat_result) -> str:
-    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
-
-
-def _pieces_between(file: BinaryIO, start: int, end: int | None, chunk_bytes: int) -> Iterator[bytes]:
-    """The bytes [start, end). A file that shrinks during the read is an error."""
-    size_bytes = os.fstat(file.fileno()).st_size
-    end = size_bytes if end is None else min(end, size_bytes)
-    file.seek(start)
-    while start < end:
-        piece = file.read(min(chunk_bytes, end - start))
-        if not piece:
-            raise StorageUnavailable(f"{file.name} became shorter while it was read")
-        start += len(piece)
-        yield piece
-
-
-def _write_whole(path: Path, pieces: Iterable[bytes], if_absent: bool) -> bool:
-    """Write a file whole or not at all. False if it had to be new and the name was taken."""
-    with _temporary_beside(path) as file:
-        for piece in pieces:
-            check_time()
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-        check_fence()
-        is_ours = _publish(Path(file.name), path, if_absent)
-    _sync_directory(path.parent)
-    return is_ours
-
-
-@contextmanager
-def _temporary_beside(path: Path) -> Iterator[BinaryIO]:
-    """A new file on the same file system, deleted afterwards unless renamed."""
-    file = _opened_beside(path)
-    try:
-        with file:
-            yield file
-    finally:
-        Path(file.name).unlink(missing_ok=True)
-
-
-def _opened_beside(path: Path) -> BinaryIO:
-    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-    for _ in range(_OPEN_TRIES_MAX):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # a delete pruned the new directory
-            return temporary.open("xb")
-    raise StorageUnavailable(f"{path.parent} disappears as often as it is made")
-
-
-def _publish(temporary: Path, path: Path, if_absent: bool) -> bool:
-    """Give the finished file its name. False if it had to be new and the name was taken."""
-    if not if_absent:
-        temporary.replace(path)
-        return True
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make the new name survive a power failure."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _prune_empty(directory: Path, root: Path) -> None:
-    """Remove directories emptied by a delete."""
-    while directory != root and directory.is_relative_to(root):
-        try:
-            directory.rmdir()
-        except OSError:
-            return  # not empty, or another's: it stays
-        directory = directory.parent
-
-
-def _names_in(directory: Path, key: str) -> list[str]:
-    """Names of files, and of directories with a slash, in byte order."""
-    with _reading(key), os.scandir(directory) as entries:
-        names = [_entry_name(entry) for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]
-    return sorted(filter(None, names), key=os.fsencode)
-
-
-def _entry_name(entry: os.DirEntry[str]) -> str | None:
-    """A file's name, or a directory's with a slash; None for anything else."""
-    if entry.is_dir(follow_symlinks=False):
-        return f"{entry.name}/"
-    try:
-        return entry.name if entry.is_file() else None
-    except OSError:
-        return None  # a circle of links
-
-
-@contextmanager
-def _reading(key: str) -> Iterator[None]:
-    """Translate the operating system's errors."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
-            raise ObjectNotFound(f"no such object: {key}") from error
-        raise _translated(key, error) from error
-
-
-@contextmanager
-def _writing(key: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
-            raise StorageError(f"{key} cannot be stored in a directory: {error.strerror}") from error
-        raise _translated(key, error) from error
-
-
-def _translated(key: str, error: OSError) -> StorageError:
-    kind = StorageDenied if error.errno in _DENIED else StorageUnavailable
-    return kind(f"{key}: {error.strerror or error}")

@@ -4,12 +4,12 @@ Objects are immutable by convention: a key names what made the bytes, so a secon
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from nightshift.errors import LocationNotAllowed, StorageError
+from nightshift.errors import LocationNotAllowed, ObjectNotFound, StorageError
 
 MIB: Final = 1024 * 1024
 
@@ -28,6 +28,31 @@ class ObjectInfo:
     etag: str  # changes with the bytes; not comparable between stores
     modified_at: datetime  # aware, by the store's clock
     sha256: str | None = None  # hex; known after a put
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Staged:
+    """The bytes of an object that has not appeared yet. Any process that has this may publish it."""
+
+    upload_id: str
+    size_bytes: int
+    sha256: str  # hex
+    part_etags: tuple[str, ...] = ()  # S3's, in order
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"part_etags": list(self.part_etags)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Staged":
+        return cls(**{**data, "part_etags": tuple(data["part_etags"])})
+
+
+@dataclass(frozen=True, slots=True)
+class StagedUpload:
+    """An upload that was begun and neither published nor discarded."""
+
+    key: str
+    upload_id: str
 
 
 class ObjectTooLarge(StorageError):
@@ -117,10 +142,45 @@ class ObjectStore(ObjectReader, Protocol):
     def delete(self, key: str) -> None:
         """Remove an object, if there is one."""
 
-    def forget_unfinished(self, older_than: timedelta) -> int:
+    def stage(self, key: str, *, content_type: str | None = None) -> str:
+        """Begin an object in steps: `stage`, `write_staged`, `publish`. Returns the upload's id.
+
+        Nothing appears before `publish`, and no listing shows it. Each step may be another process's.
+        """
+
+    def write_staged(
+        self, key: str, upload_id: str, pieces: Iterable[bytes], *, deadline_s: float | None = None
+    ) -> Staged:
+        """Send all bytes of a staged object, streamed, once: after an error, discard it and stage it anew.
+
+        Raises `ObjectNotFound` if it was discarded, and `StorageUnavailable` past `deadline_s`.
+        """
+
+    def publish(self, key: str, staged: Staged) -> ObjectInfo:
+        """Let a staged object appear whole, in the place of what is there.
+
+        A second call finds the object with these bytes and changes nothing. Raises `ObjectNotFound`, and
+        changes nothing, if it was discarded and another object or none is there.
+        """
+
+    def discard(self, key: str, upload_id: str) -> None:
+        """Forget a staged object, if there is one: once this has returned, nobody publishes it any more.
+
+        One that was published stays.
+        """
+
+    def staged(self, prefix: str = "", older_than: timedelta | None = None) -> Iterator[StagedUpload]:
+        """What was staged under a prefix and neither published nor discarded, in no order.
+
+        With `older_than`, what was begun (in a directory: last written) that long ago by the store's clock.
+        S3 also shows puts in parts that are under way. A server that cannot list them shows none.
+        """
+
+    def forget_unfinished(self, older_than: timedelta, kept: Container[str] = ()) -> int:
         """Remove unfinished objects that dead writers left. Returns how many.
 
         Only those begun more than `older_than` ago by the store's clock; younger ones may be in progress.
+        `kept`: ids of uploads that stay.
         """
 
     def close(self) -> None:
@@ -216,11 +276,19 @@ def read_verified(store: ObjectReader, key: str, sha256: str, size_bytes_max: in
     raise ObjectDamaged(f"{key} does not have the bytes that were written, read {DAMAGED_TRIES_MAX} times")
 
 
-def has_bytes(store: ObjectReader, info: ObjectInfo, measured: Measured) -> bool:
-    """Whether the object has exactly the measured bytes."""
-    if info.size_bytes != measured.size_bytes:
+def has_bytes(store: ObjectReader, info: ObjectInfo, size_bytes: int, sha256: str) -> bool:
+    """Whether the object has exactly these bytes, by reading it."""
+    if info.size_bytes != size_bytes:
         return False
     stored = Measured(store.stream(info.key))
     for _ in stored:
         continue
-    return stored.sha256 == measured.sha256
+    return stored.sha256 == sha256
+
+
+def already_published(store: ObjectReader, key: str, staged: Staged) -> ObjectInfo:
+    """The object under the key, if it has the staged bytes. Raises `ObjectNotFound`."""
+    info = store.head(key)
+    if info is None or not has_bytes(store, info, staged.size_bytes, staged.sha256):
+        raise ObjectNotFound(f"what was staged as {key} has been discarded: stage it anew")
+    return replace(info, sha256=staged.sha256)

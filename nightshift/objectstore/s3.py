@@ -7,11 +7,10 @@ broken body is resumed at the byte where it broke, while the object is the same.
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
@@ -19,21 +18,31 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from nightshift.errors import ObjectExists, ObjectNotFound, StorageError, StorageUnavailable
-from nightshift.objectstore.fences import guard
+from nightshift.objectstore.fences import check_fence, guard
 from nightshift.objectstore.objects import (
     READ_BYTES_MAX,
     STREAM_CHUNK_BYTES,
     TEMPORARY_PREFIX,
     Measured,
     ObjectInfo,
+    Staged,
+    StagedUpload,
+    already_published,
     checked_key,
     checked_prefix,
     has_bytes,
     pieces_of,
     read_within,
 )
-from nightshift.objectstore.s3_errors import code_of, status_of, storage_errors
+from nightshift.objectstore.s3_errors import (
+    UNKNOWN_TO_SERVER,
+    code_of,
+    server_time,
+    status_of,
+    storage_errors,
+)
 from nightshift.objectstore.s3_transfers import REQUEST_S, Reader, Writer
+from nightshift.objectstore.staged_s3 import StagedUploads, etag_of
 from nightshift.objectstore.time_limits import watch, within
 
 if TYPE_CHECKING:
@@ -46,7 +55,6 @@ REQUEST_TRIES_MAX: Final = 5  # of one request, with growing pauses: botocore's 
 CONNECTIONS_MAX: Final = 32  # kept open between requests
 
 _REFUSED: Final = (400, 401, 403)
-_UNKNOWN_TO_SERVER: Final = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest"})
 
 
 def s3_client() -> "S3Client":
@@ -78,6 +86,7 @@ class S3Store:
         self._client = client
         self._bucket = bucket
         self._prefix = f"{checked_key(prefix)}/" if prefix else ""
+        self._uploads = StagedUploads(client, bucket)
         self._probe_lock = threading.Lock()
         self._probed: bool | None = None
 
@@ -163,7 +172,7 @@ class S3Store:
             key=key,
             size_bytes=measured.size_bytes,
             etag=answer["ETag"].strip('"'),
-            modified_at=_server_time(answer),
+            modified_at=server_time(answer),
             sha256=measured.sha256,
         )
 
@@ -188,26 +197,42 @@ class S3Store:
         with suppress(ObjectNotFound), storage_errors(self._named(key)), within(REQUEST_S):
             self._client.delete_object(Bucket=self._bucket, Key=self._full(key))
 
-    def forget_unfinished(self, older_than: timedelta) -> int:
-        try:
-            with storage_errors(self._named("")), within(REQUEST_S):
-                answer = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=self._prefix)
-        except StorageError as error:
-            if code_of(error.__cause__) in _UNKNOWN_TO_SERVER | {"NoSuchUpload"}:
-                return 0  # this server removes them itself, or never
-            raise
-        latest = _server_time(answer) - older_than
-        found = [upload for upload in answer.get("Uploads", []) if upload["Initiated"] <= latest]
-        for upload in found:
-            with (
-                suppress(ObjectNotFound, StorageUnavailable),
-                storage_errors(upload["Key"]),
-                within(REQUEST_S),
-            ):
-                self._client.abort_multipart_upload(
-                    Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
-                )
-        return len(found)
+    def stage(self, key: str, *, content_type: str | None = None) -> str:
+        return self._uploads.begin(self._full(key), content_type)
+
+    def write_staged(
+        self, key: str, upload_id: str, pieces: Iterable[bytes], *, deadline_s: float | None = None
+    ) -> Staged:
+        with within(deadline_s):
+            return self._uploads.write(self._full(key), upload_id, pieces)
+
+    def publish(self, key: str, staged: Staged) -> ObjectInfo:
+        is_ours = self._uploads.publish(self._full(key), staged)
+        # Some servers give the object another etag than they answer with.
+        info = self.head(key)
+        has_size = info is not None and info.size_bytes == staged.size_bytes
+        if info is not None and has_size and (is_ours or info.etag == etag_of(staged)):
+            return replace(info, sha256=staged.sha256)
+        if is_ours:
+            raise StorageUnavailable(f"{self._named(key)} was replaced as it was published")
+        return already_published(self, key, staged)
+
+    def discard(self, key: str, upload_id: str) -> None:
+        check_fence()
+        self._uploads.discard(self._full(key), upload_id)
+
+    def staged(self, prefix: str = "", older_than: timedelta | None = None) -> Iterator[StagedUpload]:
+        for upload in self._uploads.list(self._prefix + checked_prefix(prefix), older_than):
+            yield StagedUpload(upload.key.removeprefix(self._prefix), upload.upload_id)
+
+    def forget_unfinished(self, older_than: timedelta, kept: Container[str] = ()) -> int:
+        count = 0
+        for upload in self._uploads.list(self._prefix, older_than):
+            if upload.upload_id not in kept:
+                with suppress(ObjectNotFound, StorageUnavailable):
+                    self._uploads.discard(upload.key, upload.upload_id)
+                count += 1
+        return count
 
     def close(self) -> None:
         self._client.close()
@@ -226,7 +251,7 @@ class S3Store:
         info = self.head(key)
         if info is None:
             raise StorageUnavailable(f"{self._named(key)} was there a moment ago, and is not now")
-        if not has_bytes(self, info, measured):
+        if not has_bytes(self, info, measured.size_bytes, measured.sha256):
             raise ObjectExists(f"{self._named(key)} exists already, with other bytes")
         return replace(info, sha256=measured.sha256)
 
@@ -241,7 +266,7 @@ class S3Store:
         except ObjectExists:
             return True
         except StorageError as error:
-            if code_of(error.__cause__) in _UNKNOWN_TO_SERVER:
+            if code_of(error.__cause__) in UNKNOWN_TO_SERVER:
                 return False
             raise
         finally:
@@ -262,9 +287,3 @@ def _entries(pages: Iterator[Any]) -> Iterator[Any]:
 def _is_marker(key: str) -> bool:
     """Whether a key is a console's folder marker or our own probe."""
     return not key or key.endswith("/") or key.rpartition("/")[2].startswith(TEMPORARY_PREFIX)
-
-
-def _server_time(answer: Mapping[str, Any]) -> datetime:
-    """When the server answered, by its clock."""
-    header = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    return parsedate_to_datetime(header).astimezone(UTC) if header else datetime.now(UTC)

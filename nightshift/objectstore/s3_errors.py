@@ -1,8 +1,10 @@
-"""Translates S3's errors."""
+"""Translates S3's errors, and says what answers have in common."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -21,6 +23,8 @@ from nightshift.errors import (
     StorageUnavailable,
 )
 from nightshift.objectstore.time_limits import OutOfTime
+
+UNKNOWN_TO_SERVER: Final = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest"})
 
 _DENIED: Final = frozenset({"NoSuchBucket", "AccessDenied"})
 _ABOUT_CREDENTIALS: Final = frozenset(
@@ -78,3 +82,9 @@ def status_of(error: ClientError) -> int:
 
 def code_of(error: BaseException | None) -> str:
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def server_time(answer: Mapping[str, Any]) -> datetime:
+    """When the server answered, by its clock."""
+    header = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    return parsedate_to_datetime(header).astimezone(UTC) if header else datetime.now(UTC)

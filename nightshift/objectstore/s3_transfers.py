@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,7 @@ from nightshift.backoff import Backoff
 from nightshift.errors import StorageError, StorageUnavailable
 from nightshift.objectstore.objects import MIB, ObjectChanged, ObjectTooLarge
 from nightshift.objectstore.s3_errors import code_of, status_of
-from nightshift.objectstore.time_limits import TimedBody, within
+from nightshift.objectstore.time_limits import OutOfTime, TimedBody, within
 
 if TYPE_CHECKING:
     from botocore.response import StreamingBody
@@ -132,8 +132,9 @@ class Writer:
         self, client: "S3Client", bucket: str, key: str, content_type: str | None, must_be_new: bool
     ) -> None:
         self._client = client
+        self._multipart = Multipart(client, bucket, key)
         self._target: dict[str, Any] = {"Bucket": bucket, "Key": key}
-        self._kind: dict[str, Any] = {"ContentType": content_type} if content_type else {}
+        self._content_type = content_type
         self._condition: dict[str, Any] = {"IfNoneMatch": "*"} if must_be_new else {}
 
     def write(self, pieces: Iterable[bytes]) -> Mapping[str, Any]:
@@ -145,11 +146,12 @@ class Writer:
         return self._write_parts(itertools.chain((first, second), parts))
 
     def _write_small(self, body: bytes) -> Mapping[str, Any]:
+        kind: dict[str, Any] = {"ContentType": self._content_type} if self._content_type else {}
         for tried in range(1, CONFLICT_TRIES_MAX + 1):
             try:
                 with _time_for(body):
                     return self._client.put_object(
-                        **self._target, **self._kind, **self._condition, Body=TimedBody(body)
+                        **self._target, **kind, **self._condition, Body=TimedBody(body)
                     )
             except ClientError as error:
                 if code_of(error) != "ConditionalRequestConflict":
@@ -158,34 +160,66 @@ class Writer:
         raise StorageUnavailable(f"{self._target['Key']}: another writer keeps changing it")
 
     def _write_parts(self, parts: Iterable[bytes]) -> Mapping[str, Any]:
-        with within(REQUEST_S):
-            upload_id = self._client.create_multipart_upload(**self._target, **self._kind)["UploadId"]
+        upload_id = self._multipart.begin(self._content_type)
         try:
-            done = [self._write_part(upload_id, number, part) for number, part in enumerate(parts, start=1)]
-            with within(REQUEST_S):
-                return self._client.complete_multipart_upload(
-                    **self._target, **self._condition, UploadId=upload_id, MultipartUpload={"Parts": done}
-                )
+            etags = self._multipart.write(upload_id, parts)
+            return self._multipart.complete(upload_id, etags, **self._condition)
         except BaseException:
-            with suppress(ClientError, BotoCoreError):  # the first error is raised
-                self._client.abort_multipart_upload(**self._target, UploadId=upload_id)
+            with suppress(ClientError, BotoCoreError, OutOfTime):  # the first error is raised
+                self._multipart.abort(upload_id)
             raise
 
-    def _write_part(self, upload_id: str, number: int, body: bytes) -> "CompletedPartTypeDef":
+
+class Multipart:
+    """Multipart uploads of one object."""
+
+    def __init__(self, client: "S3Client", bucket: str, key: str) -> None:
+        self._client = client
+        self._target: dict[str, Any] = {"Bucket": bucket, "Key": key}
+
+    def begin(self, content_type: str | None) -> str:
+        kind: dict[str, Any] = {"ContentType": content_type} if content_type else {}
+        with within(REQUEST_S):
+            return self._client.create_multipart_upload(**self._target, **kind)["UploadId"]
+
+    def write(self, upload_id: str, parts: Iterable[bytes]) -> list[str]:
+        """Returns the parts' etags."""
+        return [self._write_part(upload_id, number, part) for number, part in enumerate(parts, start=1)]
+
+    def complete(self, upload_id: str, etags: Sequence[str], **condition: Any) -> Mapping[str, Any]:
+        parts: list[CompletedPartTypeDef] = [
+            {"ETag": etag, "PartNumber": number} for number, etag in enumerate(etags, start=1)
+        ]
+        with within(REQUEST_S):
+            return self._client.complete_multipart_upload(
+                **self._target, **condition, UploadId=upload_id, MultipartUpload={"Parts": parts}
+            )
+
+    def abort(self, upload_id: str) -> None:
+        with within(REQUEST_S):
+            self._client.abort_multipart_upload(**self._target, UploadId=upload_id)
+
+    def _write_part(self, upload_id: str, number: int, body: bytes) -> str:
         if number > PARTS_MAX:
             raise ObjectTooLarge(
                 f"{self._target['Key']} exceeds the {PARTS_MAX * PART_BYTES} bytes an object may have"
             )
         with _time_for(body):
-            answer = self._client.upload_part(
+            return self._client.upload_part(
                 **self._target, UploadId=upload_id, PartNumber=number, Body=TimedBody(body)
-            )
-        return {"ETag": answer["ETag"], "PartNumber": number}
+            )["ETag"]
 
 
 def _time_for(body: bytes) -> AbstractContextManager[None]:
     """A request's time limit for this body."""
     return within(REQUEST_S + len(body) / SLOW_BYTES_PER_S)
+
+
+def parts_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """A body as parts of an upload: at least one, which may be empty."""
+    parts = _filled(pieces, PART_BYTES)
+    yield next(parts, b"")
+    yield from parts
 
 
 def _filled(pieces: Iterable[bytes], size_bytes: int) -> Iterator[bytes]:

@@ -5,24 +5,13 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from nightshift.errors import LocationNotAllowed, ObjectExists, ObjectNotFound
-from nightshift.objectstore import DirectoryStore, ObjectStore, ObjectTooLarge, fenced, open_store
-from nightshift.objectstore.s3 import S3Store
+from nightshift.objectstore import ObjectStore, ObjectTooLarge, fenced, open_store
 from nightshift.objectstore.s3_transfers import PART_BYTES
 from tests.integration.servers import S3Server
-
-
-@pytest.fixture(params=["directory", "moto", "rclone"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    """An empty object store of each kind in turn."""
-    if request.param == "directory":
-        return DirectoryStore(tmp_path / "objects")
-    server: S3Server = request.getfixturevalue(f"{request.param}_server")
-    return S3Store(server.client, server.new_bucket(), "under/a/prefix")
 
 
 def keys(store: ObjectStore, prefix: str = "", start_after: str | None = None) -> list[str]:

@@ -1,0 +1,163 @@
+"""Files of a directory store: written whole or not at all, described, and their errors translated."""
+
+import errno
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from nightshift.errors import ObjectNotFound, StorageDenied, StorageError, StorageUnavailable
+from nightshift.objectstore.fences import check_fence
+from nightshift.objectstore.objects import TEMPORARY_PREFIX, ObjectInfo
+from nightshift.objectstore.time_limits import check_time
+
+_OPEN_TRIES_MAX: Final = 5
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
+
+
+def described(key: str, path: Path, sha256: str | None = None) -> ObjectInfo:
+    status = path.stat()
+    return ObjectInfo(
+        key=key,
+        size_bytes=status.st_size,
+        etag=etag_of(status),
+        modified_at=datetime.fromtimestamp(status.st_mtime, UTC),
+        sha256=sha256,
+    )
+
+
+def is_older(path: Path, latest_s: float) -> bool:
+    try:
+        return path.stat().st_mtime <= latest_s
+    except OSError:
+        return False  # finished in between
+
+
+def etag_of(status: os.stat_result) -> str:
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def pieces_between(file: BinaryIO, start: int, end: int | None, chunk_bytes: int) -> Iterator[bytes]:
+    """The bytes [start, end). A file that shrinks during the read is an error."""
+    size_bytes = os.fstat(file.fileno()).st_size
+    end = size_bytes if end is None else min(end, size_bytes)
+    file.seek(start)
+    while start < end:
+        piece = file.read(min(chunk_bytes, end - start))
+        if not piece:
+            raise StorageUnavailable(f"{file.name} became shorter while it was read")
+        start += len(piece)
+        yield piece
+
+
+def write_whole(path: Path, pieces: Iterable[bytes], if_absent: bool) -> bool:
+    """Write a file whole or not at all. False if it had to be new and the name was taken."""
+    with _temporary_beside(path) as file:
+        for piece in pieces:
+            check_time()
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+        check_fence()
+        is_ours = _publish(Path(file.name), path, if_absent)
+    sync_directory(path.parent)
+    return is_ours
+
+
+@contextmanager
+def _temporary_beside(path: Path) -> Iterator[BinaryIO]:
+    """A new file on the same file system, deleted afterwards unless renamed."""
+    file = opened_beside(path)
+    try:
+        with file:
+            yield file
+    finally:
+        Path(file.name).unlink(missing_ok=True)
+
+
+def opened_beside(path: Path, suffix: str = "") -> BinaryIO:
+    """A new file that no listing shows. Its name ends with `suffix`."""
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{suffix}"
+    for _ in range(_OPEN_TRIES_MAX):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # a delete pruned the new directory
+            return temporary.open("xb")
+    raise StorageUnavailable(f"{path.parent} disappears as often as it is made")
+
+
+def _publish(temporary: Path, path: Path, if_absent: bool) -> bool:
+    """Give the finished file its name. False if it had to be new and the name was taken."""
+    if not if_absent:
+        temporary.replace(path)
+        return True
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    return True
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the new name survive a power failure."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def prune_empty(directory: Path, root: Path) -> None:
+    """Remove directories emptied by a delete."""
+    while directory != root and directory.is_relative_to(root):
+        try:
+            directory.rmdir()
+        except OSError:
+            return  # not empty, or another's: it stays
+        directory = directory.parent
+
+
+def names_in(directory: Path, key: str) -> list[str]:
+    """Names of files, and of directories with a slash, in byte order."""
+    with reading(key), os.scandir(directory) as entries:
+        names = [_entry_name(entry) for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]
+    return sorted(filter(None, names), key=os.fsencode)
+
+
+def _entry_name(entry: os.DirEntry[str]) -> str | None:
+    """A file's name, or a directory's with a slash; None for anything else."""
+    if entry.is_dir(follow_symlinks=False):
+        return f"{entry.name}/"
+    try:
+        return entry.name if entry.is_file() else None
+    except OSError:
+        return None  # a circle of links
+
+
+@contextmanager
+def reading(key: str) -> Iterator[None]:
+    """Translate the operating system's errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
+            raise ObjectNotFound(f"no such object: {key}") from error
+        raise _translated(key, error) from error
+
+
+@contextmanager
+def writing(key: str) -> Iterator[None]:
+    """As `reading`. A missing file is one that somebody removed: writing it again helps."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
+            raise StorageError(f"{key} cannot be stored in a directory: {error.strerror}") from error
+        raise _translated(key, error) from error
+
+
+def _translated(key: str, error: OSError) -> StorageError:
+    kind = StorageDenied if error.errno in _DENIED else StorageUnavailable
+    return kind(f"{key}: {error.strerror or error}")

@@ -1,0 +1,32 @@
+"""An empty object store of each kind in turn."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from nightshift.objectstore import DirectoryStore, ObjectStore
+from nightshift.objectstore.s3 import S3Store
+from tests.integration.servers import S3Server
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store, and what another process needs to reach it by its URL."""
+
+    store: ObjectStore
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@pytest.fixture(params=["directory", "moto", "rclone"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "directory":
+        return Place(DirectoryStore(tmp_path / "objects"))
+    server: S3Server = request.getfixturevalue(f"{request.param}_server")
+    return Place(S3Store(server.client, server.new_bucket(), "under/a/prefix"), server.environment())
+
+
+@pytest.fixture
+def store(place: Place) -> ObjectStore:
+    return place.store
