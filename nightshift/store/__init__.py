@@ -37,9 +37,11 @@ from nightshift.store.jobs.positions import Positions
 from nightshift.store.jobs.references import References
 from nightshift.store.leadership import Leadership
 from nightshift.store.shards.claims import Claims
+from nightshift.store.shards.cuts import Cuts
 from nightshift.store.shards.dead_letters import DeadLetters
 from nightshift.store.shards.leases import Leases
 from nightshift.store.shards.outbox import Outbox
+from nightshift.store.shards.parts import Parts
 from nightshift.store.shards.shards import Shards
 from nightshift.store.tenants.audit import Audit
 from nightshift.store.tenants.holdings import Holdings
@@ -97,6 +99,14 @@ class Transaction:
     @cached_property
     def leases(self) -> Leases:
         return Leases(self._connection)
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        return Cuts(self._connection)
+
+    @cached_property
+    def parts(self) -> Parts:
+        return Parts(self._connection)
 
     @cached_property
     def events(self) -> Events:

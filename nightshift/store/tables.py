@@ -308,6 +308,9 @@ deletion = Table(
     Index("ix_deletion_of_tenant", "tenant_id", "id"),
 )
 
+# Shards that may become parts of an output.
+TO_CUT: Final = "kind = 'bulk' AND part_first_shard IS NULL AND state IN ('done', 'stopped', 'failed')"
+
 shard = Table(
     "shard",
     metadata,
@@ -343,10 +346,54 @@ shard = Table(
     Column("faults", Integer, nullable=False, server_default=text("0")),  # external, since the last segment
     Column("suspects", _Rows),  # rows in flight in this term, journalled before they began
     Column("is_isolating", Boolean, nullable=False, server_default=false()),  # its rows run alone, one by one
+    Column("part_first_shard", Integer),  # of the part of the output that it is in; None: of none yet
+    Column("result_bytes", BigInteger, nullable=False, server_default=text("0")),  # of its listed segments
     UniqueConstraint("job_id", "shard_no"),
     Index("ix_shard_claim", "job_id", "state", "shard_no"),
     Index("ix_shard_state", "state", "kind", "tenant_id"),
     Index("ix_shard_worker", "worker_id", "state"),
+    Index("ix_shard_to_cut", "job_id", "shard_no", sqlite_where=text(TO_CUT), postgresql_where=text(TO_CUT)),
+)
+
+PART_LEASED: Final = "state = 'leased'"
+PART_WITH_UPLOADS: Final = "uploads IS NOT NULL"
+
+# Runs of a native job's shards, and the files written of them.
+output_part = Table(
+    "output_part",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("job_id", _Id, ForeignKey("job.id"), nullable=False),
+    Column("tenant_id", _Id, nullable=False),
+    Column("first_shard", Integer, nullable=False),
+    Column("last_shard", Integer, nullable=False),  # inclusive
+    Column("state", String(8), nullable=False),
+    Column("term", Integer, nullable=False, default=0),
+    Column("owner", _Id),
+    Column("lease_expires_at", UtcTimestamp),
+    Column("not_before", UtcTimestamp),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("uploads", JSON(none_as_null=True)),  # begun by the last owner; None once written
+    Column("files", JSON(none_as_null=True)),  # None until written
+    Column("rows", BigInteger, nullable=False, default=0),
+    Column("succeeded", BigInteger, nullable=False, default=0),
+    Column("failed", BigInteger, nullable=False, default=0),
+    Column("created_at", UtcTimestamp, nullable=False),
+    UniqueConstraint("job_id", "first_shard"),
+    Index("ix_output_part_of_job", "job_id", "state", "first_shard"),
+    Index(
+        "ix_output_part_leased",
+        "lease_expires_at",
+        "tenant_id",
+        sqlite_where=text(PART_LEASED),
+        postgresql_where=text(PART_LEASED),
+    ),
+    Index(
+        "ix_output_part_uploads",
+        "job_id",
+        sqlite_where=text(PART_WITH_UPLOADS),
+        postgresql_where=text(PART_WITH_UPLOADS),
+    ),
 )
 
 segment = Table(

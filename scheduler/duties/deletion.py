@@ -37,7 +37,7 @@ class DeletionConfig:
 class Deleted(Result):
     jobs: int = 0
     parts: int = 0  # results or events of jobs that stay
-    rows: int = 0  # segments, events, shards and deliveries
+    rows: int = 0  # segments, events, parts of the output, shards and deliveries
     objects: int = 0
     failed: int = 0  # to be tried again in the next round
 
@@ -158,6 +158,7 @@ class Deleting:
                 yield from self._batches(lambda tx: tx.deletions.delete_segments(deletion, rows))
                 yield from self._batches(lambda tx: tx.deletions.delete_events(deletion, rows))
                 yield from self._batches(lambda tx: tx.deletions.delete_deliveries([deletion.job_id], rows))
+                yield from self._batches(lambda tx: tx.deletions.delete_output_parts(deletion, rows))
                 yield from self._batches(lambda tx: tx.deletions.delete_shards(deletion, shards))
 
     def _batches(self, delete: Callable[[Transaction], int]) -> Iterator[_Step]:

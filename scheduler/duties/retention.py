@@ -12,7 +12,8 @@ alone, by the store's own clock; whether an older one is an orphan, the database
                                                  unfinished job reads it
     uploads/{tenant}/{upload}/{part}             not on record, and too old to be recorded yet; or of
                                                  an upload that has expired
-    half-written objects                         a day old; a writer that comes back begins again
+    half-written objects                         a day old, and of no part that may still be published; a
+                                                 writer that comes back begins again
 """
 
 import re
@@ -106,9 +107,10 @@ class Retention:
             return Collected(collected=collected, has_more=True)
         self._began_at = None
         collected += self._delete_expired(now) + self._delete_parts(now)
-        swept = self._objects.forget_unfinished(
-            timedelta(seconds=max(self._config.orphan_age_s, UNRECORDED_S))
-        )
+        with self._store.snapshot() as tx:
+            kept = tx.parts.open_uploads()  # recorded before their bytes were sent: the old ones are known
+        age = timedelta(seconds=max(self._config.orphan_age_s, UNRECORDED_S))
+        swept = self._objects.forget_unfinished(age, kept)
         return Collected(collected=collected, unfinished=swept)
 
     def _delete_expired(self, now: datetime) -> int:

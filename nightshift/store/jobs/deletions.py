@@ -28,7 +28,7 @@ ENDED_STATES = tuple(state for state in JobState if state.is_terminal)
 LATE_MAX: Final = 1000  # deliveries that were recorded after a job's were deleted
 
 _OF_SHARD = (tables.request, tables.result, tables.row_crash, tables.dead_row)
-_OF_JOB = (tables.dead_row, tables.idempotency, tables.event)
+_OF_JOB = (tables.dead_row, tables.idempotency, tables.event, tables.output_part)
 DELETED_AT: Final[Mapping[JobPart, Column[Any]]] = {
     JobPart.RESULTS: job.c.results_deleted_at,
     JobPart.EVENTS: job.c.events_deleted_at,
@@ -116,6 +116,11 @@ class Deletions:
         for table in _OF_SHARD if ids else ():
             self._connection.execute(delete(table).where(table.c.shard_id.in_(ids)))
         return self._connection.execute(delete(shard).where(shard.c.id.in_(ids))).rowcount if ids else 0
+
+    def delete_output_parts(self, of: Deletion, limit: int) -> int:
+        """Returns how many."""
+        found = _of_job(tables.output_part, of)
+        return self._delete_some(tables.output_part, tables.output_part.c.first_shard, found, limit)
 
     def delete_deliveries(self, job_ids: Collection[str], limit: int) -> int:
         """Deliveries and their attempts. Returns how many deliveries."""

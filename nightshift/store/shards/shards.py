@@ -69,6 +69,7 @@ _CHECKPOINT = (  # of a held shard; a total and a carry-over that are None stay 
 
 _PROGRESS = _CHECKPOINT.values(
     rows_done=shard.c.rows_done + bindparam("rows"),
+    result_bytes=shard.c.result_bytes + bindparam("bytes"),
     # Crashes stay: a finished row is cleared by itself, and the others may still be the cause.
     faults=0,
     attempts_before=shard.c.attempts - 1,  # progress restarts the count of attempts
@@ -146,7 +147,12 @@ class Shards:
         }
         if new is None:
             return self._connection.execute(_CHECKPOINT, values).rowcount == 1
-        holds = self._connection.execute(_PROGRESS, {**values, "rows": new.rows}).rowcount == 1
+        holds = (
+            self._connection.execute(
+                _PROGRESS, {**values, "rows": new.rows, "bytes": new.size_bytes}
+            ).rowcount
+            == 1
+        )
         if holds:
             self._insert_segment(lease, new)
         return holds

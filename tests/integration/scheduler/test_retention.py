@@ -12,8 +12,17 @@ from nightshift.errors import StorageUnavailable
 from nightshift.jobs import BulkClaim, Job, JobState, carry_over_key, segment_key
 from nightshift.jobs.files import UNRECORDED_S, FilePurpose
 from nightshift.jobs.leases import Lease
+from nightshift.jobs.part import CutLimits, PartUpload
 from nightshift.jobs.uploads import COMPOSING_MAX, LIFETIME, Upload, UploadPart, UploadStatus
-from nightshift.objectstore import MIB, DirectoryStore, ObjectInfo, ObjectStore, s3_transfers
+from nightshift.lifecycle import output_parts, transitions
+from nightshift.objectstore import (
+    MIB,
+    DirectoryStore,
+    ObjectInfo,
+    ObjectStore,
+    StagedUpload,
+    s3_transfers,
+)
 from nightshift.objectstore.s3 import S3Store
 from nightshift.output.segments import encode_segment
 from nightshift.store import Store
@@ -393,6 +402,29 @@ def test_a_writer_whose_unfinished_file_is_deleted_is_told_to_begin_again(
         objects.put("a/half", slowly(), if_absent=if_absent)
 
     assert objects.head("a/half") is None
+
+
+def test_what_was_staged_of_a_part_is_kept_while_it_may_be_published(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, ["a"])
+    place.work_off()
+    with place.store.transaction() as tx:
+        output_parts.cut(tx, job, CutLimits(1, 1), tx.now(), is_complete=True)
+        claim = tx.parts.claim("scheduler_1", tx.now(), 30.0)
+        assert claim is not None
+        key = f"results/{job.tenant_id}/{job.id}/part-00000.jsonl"
+        upload = PartUpload(name="part-00000.jsonl", key=key, upload_id=place.objects.stage(key))
+        assert tx.parts.record_uploads(claim.lease, [upload])
+    unknown = place.objects.stage(f"{key}.unknown")
+    age(place)
+
+    collect(place)
+    assert list(place.objects.staged()) == [StagedUpload(key, upload.upload_id)]
+    assert unknown != upload.upload_id
+
+    with place.store.transaction() as tx:
+        assert transitions.finish(tx, job, JobState.FAILED, tx.now())
+    collect(place)
+    assert list(place.objects.staged()) == []
 
 
 def test_an_upload_in_parts_that_was_never_finished_is_aborted(s3_server: S3Server, bucket: str) -> None:

@@ -21,7 +21,7 @@ from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import change_schema, downgrade, is_current, serves, upgrade
 from nightshift.tenants.keys import Scope, digest, key_id, new_key
 from nightshift.tenants.tenant import TenantState
-from nightshift.testing import a_worker, claimed, planned
+from nightshift.testing import a_worker, claimed, commit_rows, completed, planned
 from tests.integration.store.racing import WAIT_MAX_S, at_once
 
 
@@ -235,6 +235,26 @@ def test_keys_that_exist_go_on_working_and_their_tenants_become_rows(empty_datab
     assert set(tenants) == {"acme", "keyless"}
     assert tenants["acme"].state is TenantState.ACTIVE
     assert tables.to_ms(tenants["acme"].created_at) == 1000
+
+
+def test_what_running_jobs_have_stored_is_counted_for_the_parts_of_their_output(
+    empty_database: Database,
+) -> None:
+    upgrade(empty_database)
+    store = Store(empty_database)
+    job = planned(store, shards=2)
+    lease = claimed(store).lease
+    for seq in range(2):
+        assert commit_rows(store, lease, seq, rows=3)
+    assert completed(store, lease, rows_total=6)
+    downgrade(empty_database, "0023")
+
+    upgrade(empty_database)
+
+    with store.snapshot() as tx:
+        page = tx.cuts.page(job.id, limit=10)
+    [counted] = [shard for shard in page.shards if shard.is_free]
+    assert (counted.rows, counted.size_bytes) == (6, 600)
 
 
 def test_processes_of_the_release_before_go_on_inserting(empty_database: Database) -> None:

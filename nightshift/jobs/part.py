@@ -1,0 +1,221 @@
+"""Parts: contiguous runs of a native bulk job's ended shards, and the output files written of them. No I/O.
+
+part   ready ──► leased ──► written
+         ▲          │
+         └──────────┘                its lease has expired, or its owner gave it back
+
+A part is leased under a term as a shard is: every claim raises the term, and every write names it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from nightshift.jobs.job import Job, JsonObject
+from nightshift.jobs.leases import Term
+
+
+class PartState(StrEnum):
+    READY = "ready"
+    LEASED = "leased"  # held by a process under `term`
+    WRITTEN = "written"  # its files lie at their place
+
+    @property
+    def is_terminal(self) -> bool:
+        return not PART_TRANSITIONS[self]
+
+
+PART_TRANSITIONS: Final[Mapping[PartState, frozenset[PartState]]] = {
+    PartState.READY: frozenset({PartState.LEASED}),
+    PartState.LEASED: frozenset({PartState.READY, PartState.WRITTEN}),
+    PartState.WRITTEN: frozenset(),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartUpload:
+    """A file that was begun for a part. Recorded before any of its bytes are sent."""
+
+    name: str  # of the file in the output
+    key: str  # in the store of the output
+    upload_id: str
+    staged: JsonObject | None = None  # the store's record once all bytes are there; None: not yet
+
+    def to_json(self) -> JsonObject:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "PartUpload":
+        return cls(**data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartFile:
+    """A file that was written of a part."""
+
+    name: str
+    rows: int
+    succeeded: int
+    failed: int
+    size_bytes: int
+    sha256: str
+    etag: str
+    prompt_tokens: int
+    completion_tokens: int
+
+    def to_json(self) -> JsonObject:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "PartFile":
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class PartLease:
+    """One process's claim to one part. The database checks only `(part_id, term)`."""
+
+    part_id: str
+    job_id: str
+    term: Term
+    owner: str
+    expires_at: datetime  # by the database's clock
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputPart:
+    id: str
+    job_id: str
+    first_shard: int
+    last_shard: int  # inclusive
+    state: PartState
+    term: Term
+    owner: str | None  # while it is leased
+    lease_expires_at: datetime | None
+    attempts: int  # claims so far, without those that were given back
+    uploads: tuple[PartUpload, ...]  # of the last owner that recorded any: the next one discards them
+    files: tuple[PartFile, ...]  # once written; none of a part without rows
+    rows: int  # of its files
+    succeeded: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class PartClaim:
+    """A leased part and what its owner needs to write it."""
+
+    lease: PartLease
+    part: OutputPart
+    job: Job
+
+    @property
+    def term(self) -> Term:
+        return self.lease.term
+
+
+# -- cutting ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CutLimits:
+    """When a run of shards is long enough for a part: as soon as it reaches any of these."""
+
+    part_bytes: int  # of results, as stored
+    part_rows: int
+    part_shards: int = 1000  # what a pass of cutting looks at again while a run waits
+
+    def __post_init__(self) -> None:
+        if min(self.part_bytes, self.part_rows, self.part_shards) < 1:
+            raise ValueError(f"every limit of a part must be at least 1, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class CutShard:
+    """What cutting knows of a shard."""
+
+    shard_no: int
+    is_ended: bool
+    is_assigned: bool  # to a part
+    rows: int = 0  # at least 1 if nobody has counted them
+    size_bytes: int = 0  # of its stored results
+
+    @property
+    def is_free(self) -> bool:
+        return self.is_ended and not self.is_assigned
+
+
+@dataclass(frozen=True, slots=True)
+class NewPart:
+    first_shard: int
+    last_shard: int  # inclusive
+    rows: int
+    size_bytes: int
+
+    @property
+    def shards(self) -> int:
+        return self.last_shard - self.first_shard + 1
+
+
+def cut_parts(shards: Sequence[CutShard], limits: CutLimits, *, is_complete: bool) -> list[NewPart]:
+    """Which runs of ended shards become parts now.
+
+    `shards`: in order; of each ended and unassigned shard, both neighbours too, where they exist.
+    `is_complete`: no shards will be added to the job.
+
+    A run is cut from its start whenever it reaches a limit. What is left is cut when it cannot grow any more:
+    on both sides is a shard of another part, or the job's end. A shard without rows joins a part like any
+    other.
+
+        assigned | ended ended ended ended ended | queued …
+                   [---- a part ----] [- waits -]
+    """
+    end = shards[-1].shard_no + 1 if shards else 0
+    settled = {shard.shard_no for shard in shards if shard.is_assigned} | {-1}
+    if is_complete:
+        settled.add(end)
+    parts: list[NewPart] = []
+    for run in _free_runs(shards):
+        part: NewPart | None = None  # the one that is being filled
+        for shard in run:
+            part = _with(part, shard)
+            if _is_full(part, limits):
+                parts.append(part)
+                settled.add(part.last_shard)
+                part = None
+        if part is not None and {part.first_shard - 1, part.last_shard + 1} <= settled:
+            parts.append(part)
+    return parts
+
+
+def _free_runs(shards: Sequence[CutShard]) -> Iterator[list[CutShard]]:
+    """Unbroken runs of shards that have ended and are in no part."""
+    run: list[CutShard] = []
+    for shard in shards:
+        if run and not (shard.is_free and shard.shard_no == run[-1].shard_no + 1):
+            yield run
+            run = []
+        if shard.is_free:
+            run.append(shard)
+    if run:
+        yield run
+
+
+def _with(part: NewPart | None, shard: CutShard) -> NewPart:
+    if part is None:
+        return NewPart(shard.shard_no, shard.shard_no, shard.rows, shard.size_bytes)
+    return replace(
+        part,
+        last_shard=shard.shard_no,
+        rows=part.rows + shard.rows,
+        size_bytes=part.size_bytes + shard.size_bytes,
+    )
+
+
+def _is_full(part: NewPart, limits: CutLimits) -> bool:
+    return (
+        part.size_bytes >= limits.part_bytes
+        or part.rows >= limits.part_rows
+        or part.shards >= limits.part_shards
+    )

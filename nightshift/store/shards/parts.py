@@ -1,0 +1,254 @@
+"""Statements about parts of outputs: who writes one, and what was written.
+
+The UPDATE that takes a part raises its term. Every write of its owner is guarded by the term; `False` means
+that the lease is lost and the write is void.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
+
+from nightshift.jobs import Job, JobKind, JobState
+from nightshift.jobs.leases import Term
+from nightshift.jobs.part import OutputPart, PartClaim, PartFile, PartLease, PartState, PartUpload
+from nightshift.store import tables
+from nightshift.store.jobs.jobs import ACTIVE_STATES, to_job
+
+job = tables.job
+part = tables.output_part
+
+JOBS_LOOKED_AT_MAX = 8  # another claimer may have just taken the first ones' last part
+WRITING_STATES = (JobState.RUNNING, JobState.FINALIZING)  # of jobs with parts to write
+
+_LEASED = text(tables.PART_LEASED)  # the indexes' own words: with parameters SQLite does not use them
+_WITH_UPLOADS = text(tables.PART_WITH_UPLOADS)
+
+
+class Parts:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    # -- claiming --------------------------------------------------------------------------------------
+
+    def claim(self, owner: str, now: datetime, ttl_s: float) -> PartClaim | None:
+        """Lease a part of the tenant with the fewest leased; among its jobs, those that wait for nothing but
+        their output first, the longest waiting first.
+        """
+        for candidate in self._best_jobs(now):
+            taken = self._connection.execute(
+                _TAKE_NEXT,
+                {
+                    "of": candidate.id,
+                    "moment": now,
+                    "taker": owner,
+                    "until": now + timedelta(seconds=ttl_s),
+                },
+            ).one_or_none()
+            if taken is not None:
+                return PartClaim(_to_lease(taken), to_part(taken), candidate)
+        return None
+
+    # -- writes under a lease --------------------------------------------------------------------------
+
+    def renew(self, held: Sequence[PartLease], now: datetime, ttl_s: float) -> Sequence[PartLease]:
+        """Extend these leases. Returns those that were held, with their new end; the others are lost."""
+        if not held:
+            return []
+        rows = self._connection.execute(
+            update(part)
+            .where(
+                tuple_(part.c.id, part.c.term).in_([(lease.part_id, lease.term) for lease in held]),
+                part.c.state == PartState.LEASED,
+            )
+            .values(lease_expires_at=now + timedelta(seconds=ttl_s))
+            .returning(part.c.id, part.c.job_id, part.c.term, part.c.owner, part.c.lease_expires_at)
+        )
+        return [_to_lease(row) for row in rows]
+
+    def record_uploads(self, lease: PartLease, uploads: Sequence[PartUpload]) -> bool:
+        """Replace what is recorded of the files begun for a part: before any of their bytes are sent, and
+        again once they are staged. Uploads left out were discarded. False: the lease is lost.
+        """
+        return self._update_held(lease, uploads=[upload.to_json() for upload in uploads] or None)
+
+    def record_written(self, lease: PartLease, files: Sequence[PartFile]) -> bool:
+        """The part's files lie at their place. False: the lease is lost."""
+        return self._release(
+            lease,
+            state=PartState.WRITTEN,
+            uploads=None,
+            files=[file.to_json() for file in files],
+            rows=sum(file.rows for file in files),
+            succeeded=sum(file.succeeded for file in files),
+            failed=sum(file.failed for file in files),
+        )
+
+    def hand_back(self, lease: PartLease, not_before: datetime | None = None) -> bool:
+        """Let another process claim the part, from `not_before` on, without charging an attempt. What is
+        recorded of its uploads stays. False: the lease is lost.
+        """
+        return self._release(
+            lease, state=PartState.READY, attempts=part.c.attempts - 1, not_before=not_before
+        )
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def of_job(self, job_id: str, *, after: int = -1, limit: int) -> Sequence[OutputPart]:
+        """A page of a job's parts in the order of the input. `after`: the first shard of the last one."""
+        rows = self._connection.execute(
+            select(part)
+            .where(part.c.job_id == job_id, part.c.first_shard > after)
+            .order_by(part.c.first_shard)
+            .limit(limit)
+        )
+        return [to_part(row) for row in rows]
+
+    def states(self, job_id: str) -> Counter[PartState]:
+        """A job's parts per state."""
+        rows = self._connection.execute(
+            select(part.c.state, func.count()).where(part.c.job_id == job_id).group_by(part.c.state)
+        )
+        return Counter({PartState(state): count for state, count in rows})
+
+    def has_open(self, job_id: str) -> bool:
+        """Whether a part of the job is still to be written."""
+        found = select(part.c.id).where(part.c.job_id == job_id, part.c.state.in_(_OPEN)).limit(1)
+        return self._connection.execute(found).one_or_none() is not None
+
+    # -- the service's own duties, over all tenants ----------------------------------------------------
+
+    def expire(self, now: datetime) -> int:
+        """Let parts be claimed again whose lease has expired. Returns how many."""
+        return self._connection.execute(
+            update(part)
+            .where(_LEASED, part.c.lease_expires_at <= now)
+            .values(state=PartState.READY, owner=None, lease_expires_at=None)
+        ).rowcount
+
+    def open_uploads(self) -> set[str]:
+        """Ids of all uploads that unfinished jobs may still publish."""
+        rows = self._connection.execute(
+            select(part.c.uploads)
+            .join(job, job.c.id == part.c.job_id)
+            .where(_WITH_UPLOADS, job.c.state.in_(ACTIVE_STATES))
+        )
+        return {upload["upload_id"] for uploads in rows.scalars() for upload in uploads}
+
+    # --------------------------------------------------------------------------------------------------
+
+    def _best_jobs(self, now: datetime) -> Sequence[Job]:
+        in_flight = (
+            select(part.c.tenant_id, func.count().label("parts"))
+            .where(_LEASED)
+            .group_by(part.c.tenant_id)
+            .subquery()
+        )
+        rows = self._connection.execute(
+            select(job)
+            .outerjoin(in_flight, in_flight.c.tenant_id == job.c.tenant_id)
+            .where(
+                job.c.kind == JobKind.BULK,
+                job.c.state.in_(WRITING_STATES),
+                select(part.c.id).where(part.c.job_id == job.c.id, *_claimable(now)).exists(),
+            )
+            .order_by(
+                func.coalesce(in_flight.c.parts, 0),
+                case((job.c.state == JobState.FINALIZING, 0), else_=1),
+                func.coalesce(job.c.finalizing_at, job.c.created_at),
+                job.c.id,
+            )
+            .limit(JOBS_LOOKED_AT_MAX)
+        )
+        return [to_job(row) for row in rows]
+
+    def _release(self, lease: PartLease, **values: Any) -> bool:
+        return self._update_held(lease, owner=None, lease_expires_at=None, **values)
+
+    def _update_held(self, lease: PartLease, **values: Any) -> bool:
+        """An UPDATE guarded by the lease's term."""
+        return (
+            self._connection.execute(
+                update(part)
+                .where(
+                    part.c.id == lease.part_id,
+                    part.c.term == lease.term,
+                    part.c.state == PartState.LEASED,
+                )
+                .values(**values)
+            ).rowcount
+            == 1
+        )
+
+
+_OPEN = tuple(state for state in PartState if not state.is_terminal)
+
+
+def _claimable(now: Any) -> tuple[ColumnElement[bool], ...]:
+    return (part.c.state == PartState.READY, or_(part.c.not_before.is_(None), part.c.not_before <= now))
+
+
+_TAKE_NEXT = (
+    update(part)
+    .where(
+        part.c.id
+        == select(part.c.id)
+        .where(part.c.job_id == bindparam("of"), *_claimable(bindparam("moment")))
+        .order_by(part.c.first_shard)
+        .limit(1)
+        .with_for_update(skip_locked=True)  # SQLite, with one writer at a time, omits it
+        .scalar_subquery(),
+        part.c.state == PartState.READY,
+    )
+    .values(
+        state=PartState.LEASED,
+        term=part.c.term + 1,
+        attempts=part.c.attempts + 1,
+        owner=bindparam("taker"),
+        lease_expires_at=bindparam("until"),
+    )
+    .returning(part)
+)
+
+
+def to_part(row: Row[Any]) -> OutputPart:
+    return OutputPart(
+        id=row.id,
+        job_id=row.job_id,
+        first_shard=row.first_shard,
+        last_shard=row.last_shard,
+        state=PartState(row.state),
+        term=Term(row.term),
+        owner=row.owner,
+        lease_expires_at=row.lease_expires_at,
+        attempts=row.attempts,
+        uploads=tuple(PartUpload.from_json(upload) for upload in row.uploads or ()),
+        files=tuple(PartFile.from_json(file) for file in row.files or ()),
+        rows=row.rows,
+        succeeded=row.succeeded,
+        failed=row.failed,
+    )
+
+
+def _to_lease(row: Row[Any]) -> PartLease:
+    return PartLease(
+        part_id=row.id,
+        job_id=row.job_id,
+        term=Term(row.term),
+        owner=row.owner,
+        expires_at=row.lease_expires_at,
+    )

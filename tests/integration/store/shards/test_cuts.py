@@ -1,0 +1,245 @@
+"""Cutting ended shards into parts: each once, also by two at once, and without a look at those cut before."""
+
+import pytest
+from sqlalchemy import select
+
+from nightshift.errors import Conflicted
+from nightshift.jobs import Job, StopReason
+from nightshift.jobs.part import CutLimits, NewPart, PartState
+from nightshift.lifecycle import output_parts, transitions
+from nightshift.store import Store, Transaction, tables
+from nightshift.store.databases.database import Database
+from nightshift.testing import FakeClock, claimed, planned
+from tests.integration.store.databases.recording import recorded
+from tests.integration.store.racing import at_once, in_background, wait_until_blocked
+from tests.integration.store.shards.parts_ground import (
+    SMALL,
+    cut,
+    end,
+    parts,
+    ranges,
+    with_ended,
+)
+
+WHOLE = CutLimits(part_bytes=10**12, part_rows=10**9)
+MANY = 100_000
+
+
+def assigned(store: Store, job: Job) -> list[int | None]:
+    """The first shard of the part that each of a job's shards is in."""
+    shard = tables.shard
+    with store.database.read() as connection:
+        wanted = select(shard.c.part_first_shard).where(shard.c.job_id == job.id).order_by(shard.c.shard_no)
+        return list(connection.execute(wanted).scalars())
+
+
+def test_ended_shards_become_parts_and_the_others_wait(store: Store) -> None:
+    job = with_ended(store, 7, ended=[0, 1, 2, 4, 5])
+
+    assert cut(store, job) == output_parts.CutPass(2, after_no=None)
+
+    assert ranges(store, job) == [(0, 1), (4, 5)]
+    assert assigned(store, job) == [0, 0, None, None, 4, 4, None]
+    assert cut(store, job).parts == 0
+    end(store, [3, 6])
+    assert cut(store, job).parts == 2
+    assert ranges(store, job) == [(0, 1), (2, 3), (4, 5), (6, 6)]
+
+
+def test_parts_are_as_large_as_what_is_stored_of_their_shards(store: Store) -> None:
+    job = with_ended(store, 5, ended=range(5))
+
+    with store.snapshot() as tx:
+        page = tx.cuts.page(job.id, limit=10)
+
+    assert [(shard.rows, shard.size_bytes) for shard in page.shards] == [(4, 400)] * 5
+    cut(store, job, CutLimits(part_bytes=1201, part_rows=1000))
+    assert ranges(store, job) == [(0, 3), (4, 4)]
+
+
+def test_a_run_waits_for_its_neighbours_in_other_pages(store: Store) -> None:
+    job = with_ended(store, 4, ended=[0, 1])
+
+    with store.snapshot() as tx:
+        [one, other] = tx.cuts.page(job.id, limit=1).shards
+    assert (one.is_free, other.is_ended, other.is_assigned) == (True, False, False)
+    assert cut(store, job, WHOLE).parts == 0
+    assert cut(store, job, WHOLE, after_no=0).parts == 0
+
+
+def test_pages_go_on_at_the_run_that_was_not_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_parts, "SHARDS_PER_CUT", 3)
+    job = with_ended(store, 9, ended=[0, 2, 3, 4, 6, 7])
+    limits = CutLimits(part_bytes=800, part_rows=1000, part_shards=2)
+
+    first = cut(store, job, limits)
+    assert first == output_parts.CutPass(1, after_no=3)
+    assert first.after_no is not None
+    second = cut(store, job, limits, after_no=first.after_no)
+
+    assert second == output_parts.CutPass(1, after_no=7)
+    assert cut(store, job, limits, after_no=7) == output_parts.CutPass(0, after_no=None)
+    assert ranges(store, job) == [(2, 3), (6, 7)]
+
+
+def test_shards_of_a_stopped_job_are_cut_although_they_never_ran(store: Store) -> None:
+    job = with_ended(store, 3, ended=[0])
+    with store.transaction() as tx:
+        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+
+    cut(store, job, WHOLE)
+
+    [part] = parts(store, job)
+    assert (part.first_shard, part.last_shard, part.state) == (0, 2, PartState.READY)
+
+
+def test_a_part_without_rows_has_nothing_to_be_written(store: Store) -> None:
+    job = planned(store, shards=2)
+    with store.transaction() as tx:
+        for _ in range(2):
+            lease = tx.claims.bulk("w", ["demo"], tx.now(), 30.0)
+            assert lease is not None
+            assert tx.shards.complete(lease.lease, rows_total=0)
+
+    assert cut(store, job).parts == 1
+
+    [part] = parts(store, job)
+    assert (part.state, part.files, part.rows) == (PartState.WRITTEN, (), 0)
+    with store.snapshot() as tx:
+        assert output_parts.is_written(tx, job)
+
+
+def test_a_stopped_shard_whose_rows_nobody_counted_may_have_some(store: Store) -> None:
+    job = planned(store, shards=1)
+    with store.transaction() as tx:
+        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+
+    cut(store, job)
+
+    assert [part.state for part in parts(store, job)] == [PartState.READY]
+
+
+def test_an_output_is_written_once_all_ended_shards_are_in_written_parts(store: Store) -> None:
+    job = with_ended(store, 2, ended=[0, 1])
+
+    def is_written() -> bool:
+        with store.snapshot() as tx:
+            return output_parts.is_written(tx, job)
+
+    assert not is_written()
+    cut(store, job)
+    assert not is_written()
+    with store.transaction() as tx:
+        claim = tx.parts.claim("s", tx.now(), 30.0)
+        assert claim is not None
+        assert tx.parts.record_written(claim.lease, [])
+    assert is_written()
+
+
+def test_jobs_are_cut_each_by_itself(store: Store) -> None:
+    first = with_ended(store, 2, ended=[0, 1])
+    second = with_ended(store, 2, ended=[0, 1])
+
+    cut(store, first)
+
+    assert (ranges(store, first), ranges(store, second)) == ([(0, 1)], [])
+
+
+# -- two at once -----------------------------------------------------------------------------------------
+
+
+def test_two_that_cut_at_once_put_each_shard_in_one_part(store: Store) -> None:
+    job = with_ended(store, 9, ended=range(9))
+
+    made = at_once(*[lambda: cut(store, job).parts] * 4)
+
+    assert sum(made) == 5
+    assert ranges(store, job) == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 8)]
+    assert assigned(store, job) == [0, 0, 2, 2, 4, 4, 6, 6, 8]
+
+
+def test_a_cut_that_comes_second_takes_nothing(postgresql_database: Database, clock: FakeClock) -> None:
+    store = Store(postgresql_database, clock=clock)
+    job = with_ended(store, 2, ended=range(2))
+
+    with store.transaction() as tx:
+        output_parts.cut(tx, job, WHOLE, tx.now(), is_complete=True)
+        with in_background(lambda: cut(store, job)) as second:
+            wait_until_blocked(postgresql_database)
+            tx._connection.commit()
+
+    assert second.result().parts == 0
+    assert ranges(store, job) == [(0, 1)]
+
+
+@pytest.mark.parametrize("part", [NewPart(0, 2, 1, 1), NewPart(1, 1, 1, 1)], ids=["not ended", "taken"])
+def test_shards_that_are_not_free_are_not_cut(store: Store, part: NewPart) -> None:
+    job = with_ended(store, 3, ended=[0, 1])
+    if part.first_shard:
+        cut(store, job)
+    before = assigned(store, job)
+
+    def assign(tx: Transaction) -> None:
+        if not tx.cuts.assign(job.id, part):
+            raise Conflicted
+
+    with pytest.raises(Conflicted):
+        store.run(assign)
+
+    assert assigned(store, job) == before
+
+
+# -- a large job -----------------------------------------------------------------------------------------
+
+
+def make_large(store: Store) -> Job:
+    """All its shards have ended and are in parts, but for the last five: three ended, one leased, one not."""
+    job = planned(store, shards=1)
+    columns = [column.name for column in tables.shard.columns]
+    copied = [
+        {"id": "'s' || number", "shard_no": "number", "state": "'done'", "part_first_shard": "0"}.get(
+            name, f'"{name}"'
+        )
+        for name in columns
+    ]
+    names = ", ".join(f'"{name}"' for name in columns)
+    with store.database.write() as connection:
+        for change in (
+            f"INSERT INTO shard ({names}) WITH RECURSIVE numbers(number) AS "
+            f"(SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < {MANY - 1}) "
+            f"SELECT {', '.join(copied)} FROM numbers, shard WHERE shard_no = 0",
+            "UPDATE shard SET state = 'done', part_first_shard = 0 WHERE shard_no = 0",
+            "UPDATE shard SET part_first_shard = NULL, rows_total = 4, result_bytes = 400 "
+            f"WHERE shard_no >= {MANY - 5}",
+            f"UPDATE shard SET state = 'queued' WHERE shard_no >= {MANY - 2}",
+            "ANALYZE shard" if not store.database.is_sqlite else "SELECT 1",  # autovacuum does, in a minute
+        ):
+            connection.exec_driver_sql(change)
+    claimed(store)
+    return job
+
+
+def test_what_was_cut_before_is_not_looked_at_again(store: Store) -> None:
+    job = make_large(store)
+    explain = "EXPLAIN QUERY PLAN" if store.database.is_sqlite else "EXPLAIN"
+
+    with store.transaction() as tx, recorded(store.database) as statements:
+        assert cut_in(tx, job).parts == 1
+        assert tx.cuts.has_uncut(job.id)
+        asked = [found for found in statements if "INSERT" not in found[0]]
+        plans = [
+            "\n".join(str(row) for row in tx._connection.exec_driver_sql(f"{explain} {said}", values))
+            for said, values in asked
+        ]
+
+    assert ranges(store, job) == [(MANY - 5, MANY - 4)]
+    of_page, of_neighbours, of_part, of_rest = plans
+    assert "ix_shard_to_cut" in of_page
+    assert "ix_shard_to_cut" in of_rest
+    assert "shard_no" in of_neighbours
+    assert "shard_no" in of_part
+    assert not [plan for plan in plans if "Seq Scan" in plan or "SCAN shard" in plan], plans
+
+
+def cut_in(tx: Transaction, job: Job) -> output_parts.CutPass:
+    return output_parts.cut(tx, job, SMALL, tx.now(), is_complete=True)
