@@ -12,7 +12,8 @@ from nightshift.jobs import Job
 from nightshift.jobs.part import CutLimits, CutShard, NewPart, cut_parts
 from nightshift.store import Transaction
 
-SHARDS_PER_CUT: Final = 2000  # of one transaction: writers wait for it
+SHARDS_PER_CUT: Final = 2000  # looked at in one transaction …
+PARTS_PER_CUT: Final = 200  # … and cut: writers wait for it
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,14 @@ def cut(
     shards: nothing is changed, and `Store.run` tries again.
     """
     page = tx.cuts.page(job.id, after_no=after_no, limit=max(SHARDS_PER_CUT, limits.part_shards + 1))
-    parts = cut_parts(page.shards, limits, is_complete=is_complete)
+    found = cut_parts(page.shards, limits, is_complete=is_complete)
+    parts = found[:PARTS_PER_CUT]
     for part in parts:
         if not tx.cuts.assign(job.id, part):
             raise Conflicted
     tx.cuts.insert(job, parts, now)
+    if len(parts) < len(found):
+        return CutPass(len(parts), parts[-1].last_shard)
     last_no = _before_last_run([shard for shard in page.shards if shard.is_free], parts)
     return CutPass(len(parts), last_no if page.is_full else None)
 

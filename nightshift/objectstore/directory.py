@@ -152,8 +152,7 @@ class DirectoryStore:
         path = self._path(key)
         with suppress(ObjectNotFound), reading(key):
             check_fence()
-            staged_files.discard(path, upload_id)
-            prune_empty(path.parent, self._root)
+            staged_files.discard(path, upload_id)  # the folder stays: it may be empty, and a user's
 
     def staged(self, prefix: str = "", older_than: timedelta | None = None) -> Iterator[StagedUpload]:
         folder = checked_prefix(prefix).rpartition("/")[0]

@@ -21,12 +21,25 @@ class Place:
 
 @pytest.fixture(params=["directory", "moto", "rclone"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "directory":
-        return Place(DirectoryStore(tmp_path / "objects"))
-    server: S3Server = request.getfixturevalue(f"{request.param}_server")
-    return Place(S3Store(server.client, server.new_bucket(), "under/a/prefix"), server.environment())
+    return _place(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=["directory", "moto"])
+def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    """A store in which an upload in parts is completed or aborted, never both.
+
+    rclone's server may do both: of a completion and an abort that meet, it may report one and do the other.
+    """
+    return _place(request.param, request, tmp_path).store
 
 
 @pytest.fixture
 def store(place: Place) -> ObjectStore:
     return place.store
+
+
+def _place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if kind == "directory":
+        return Place(DirectoryStore(tmp_path / "objects"))
+    server: S3Server = request.getfixturevalue(f"{kind}_server")
+    return Place(S3Store(server.client, server.new_bucket(), "under/a/prefix"), server.environment())

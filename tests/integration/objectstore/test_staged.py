@@ -23,6 +23,7 @@ from nightshift.objectstore import (
     open_store,
     staged_s3,
 )
+from nightshift.objectstore.objects import TEMPORARY_PREFIX
 from nightshift.objectstore.s3 import S3Store
 from nightshift.objectstore.s3_transfers import PART_BYTES
 from tests.integration.objectstore.conftest import Place
@@ -31,6 +32,7 @@ from tests.integration.objectstore.test_faults import Site, site
 from tests.integration.objectstore.test_objectstore import NoLongerMine, allowed_by, keys
 from tests.integration.objectstore.test_s3 import port_of, through_proxy
 from tests.integration.servers import S3Server, cutting_proxy
+from tests.integration.store.racing import at_once
 
 __all__ = ["site"]  # a fixture
 
@@ -199,6 +201,38 @@ def test_one_upload_of_a_key_is_discarded_and_not_the_other(store: ObjectStore) 
     assert store.read(KEY) == b"ours"
 
 
+def test_of_a_publish_and_a_discard_at_once_one_wins_whole(atomic_store: ObjectStore) -> None:
+    for number in range(20):
+        key = f"out/{number}"
+        staged = staged_as(atomic_store, key)
+
+        is_published, _ = at_once(
+            lambda key=key, staged=staged: publishes(atomic_store, key, staged),
+            lambda key=key, staged=staged: atomic_store.discard(key, staged.upload_id),
+        )
+
+        assert (atomic_store.head(key) is not None) is bool(is_published)
+        assert publishes(atomic_store, key, staged) is is_published
+        assert (atomic_store.head(key) is not None) is bool(is_published)
+
+
+def publishes(store: ObjectStore, key: str, staged: Staged) -> bool:
+    try:
+        store.publish(key, staged)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def test_several_that_publish_at_once_all_find_the_object_published(atomic_store: ObjectStore) -> None:
+    staged = staged_as(atomic_store)
+
+    infos = at_once(*[lambda: atomic_store.publish(KEY, staged)] * 4)
+
+    assert {info.etag for info in infos} == {infos[0].etag}
+    assert atomic_store.read(KEY) == b"whole"
+
+
 def test_a_body_that_fails_half_way_leaves_no_object_and_can_be_discarded(store: ObjectStore) -> None:
     upload_id = store.stage(KEY)
 
@@ -304,13 +338,31 @@ def test_an_id_of_another_target_names_no_file_of_a_directory(tmp_path: Path) ->
     assert uploads(store) == [StagedUpload("a/other", other)]
 
 
-def test_discarding_the_last_of_a_folder_removes_the_folder(tmp_path: Path) -> None:
+def test_a_folder_that_a_user_made_for_an_output_outlives_what_is_discarded_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir(mode=0o750)
     store = DirectoryStore(tmp_path)
-    upload_id = store.stage("a/b/c")
 
-    store.discard("a/b/c", upload_id)
+    store.discard("out/k", store.stage("out/k"))
 
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
+    assert folder.stat().st_mode & 0o777 == 0o750
+
+
+def test_uploads_at_a_users_location_are_listed_by_the_keys_they_were_staged_as(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "ours").mkdir()
+    ours = tmp_path / "real" / "ours"
+    store = DirectoryStore(Path("/"), within=(tmp_path / "real",), without=(ours,))
+    key = f"{tmp_path}/link/out/k".lstrip("/")
+    upload_id = store.stage(key)
+    (ours / f"{TEMPORARY_PREFIX}{'0' * 32}.secret").write_bytes(b"")
+
+    assert uploads(store, key.removesuffix("k")) == [StagedUpload(key, upload_id)]
+    assert uploads(store, f"{tmp_path}/link/".lstrip("/")) == [StagedUpload(key, upload_id)]
+    with pytest.raises(LocationNotAllowed):
+        uploads(store, f"{tmp_path}/".lstrip("/"))
 
 
 def test_stores_with_different_prefixes_do_not_see_each_others_uploads(

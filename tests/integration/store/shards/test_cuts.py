@@ -82,6 +82,18 @@ def test_pages_go_on_at_the_run_that_was_not_cut(store: Store, monkeypatch: pyte
     assert ranges(store, job) == [(2, 3), (6, 7)]
 
 
+def test_many_parts_are_cut_in_several_transactions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_parts, "PARTS_PER_CUT", 2)
+    job = with_ended(store, 5, ended=range(5))
+    limits = CutLimits(part_bytes=1, part_rows=1)
+
+    assert cut(store, job, limits) == output_parts.CutPass(2, after_no=1)
+    assert cut(store, job, limits, after_no=1) == output_parts.CutPass(2, after_no=3)
+    assert cut(store, job, limits, after_no=3) == output_parts.CutPass(1, after_no=None)
+
+    assert ranges(store, job) == [(number, number) for number in range(5)]
+
+
 def test_shards_of_a_stopped_job_are_cut_although_they_never_ran(store: Store) -> None:
     job = with_ended(store, 3, ended=[0])
     with store.transaction() as tx:
