@@ -134,9 +134,13 @@ class Parts:
 
     def expire(self, now: datetime) -> int:
         """Let parts be claimed again whose lease has expired. Returns how many."""
+        # An owner that renews at this moment keeps its part. SQLite's writers take turns anyway.
+        expired = (
+            select(part.c.id).where(_LEASED, part.c.lease_expires_at <= now).with_for_update(skip_locked=True)
+        )
         return self._connection.execute(
             update(part)
-            .where(_LEASED, part.c.lease_expires_at <= now)
+            .where(part.c.id.in_(expired), part.c.state == PartState.LEASED)
             .values(state=PartState.READY, owner=None, lease_expires_at=None)
         ).rowcount
 

@@ -229,6 +229,21 @@ def test_a_renewed_lease_does_not_expire(store: Store, clock: FakeClock) -> None
         ]
 
 
+def test_an_owner_that_renews_at_the_moment_of_expiry_keeps_its_part(
+    postgresql_database: Database, clock: FakeClock
+) -> None:
+    store = Store(postgresql_database, clock=clock)
+    cut(store, with_ended(store, 4, ended=range(4)))
+    kept, _ = claimed_part(store), claimed_part(store)
+    clock.advance(seconds=TTL_S)
+
+    with store.transaction() as tx:
+        assert tx.parts.renew([kept.lease], tx.now(), TTL_S)
+        assert expire(store) == 1, "it waits for nobody"
+
+    assert only_part(store, kept.part).state is PartState.LEASED
+
+
 def test_a_part_that_is_handed_back_is_claimed_when_it_is_time(store: Store, clock: FakeClock) -> None:
     cut(store, with_ended(store, 2, ended=range(2)))
     claim = claimed_part(store)
