@@ -8,7 +8,8 @@ NightshiftError
 │   └── RequestTimedOut
 ├── NotFound                       also another tenant's object
 ├── Conflict                       well-formed, but not in this state
-│   └── IdempotencyKeyReused
+│   ├── IdempotencyKeyReused
+│   └── OutputInUse
 ├── NotAuthenticated
 ├── PermissionDenied               the key is valid, and may not do this
 │   ├── MissingScope
@@ -113,6 +114,12 @@ class IdempotencyKeyReused(Conflict):
     """This Idempotency-Key was used before with another payload. Use a new key for a new request."""
 
     default_code = "idempotency_key_reused"
+
+
+class OutputInUse(Conflict):
+    """Another job writes to this output. Wait for its end, cancel it, or name another folder."""
+
+    default_code = "output_in_use"
 
 
 class NotAuthenticated(NightshiftError):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any, Final
 
 from nightshift import endpoints
@@ -112,13 +113,16 @@ def offered(endpoint: Endpoint) -> Iterator[None]:
 # -- values --------------------------------------------------------------------------------------------
 
 
+_outputs = count()
+
+
 def a_spec(**overrides: Any) -> JobSpec:
-    """A bulk job over one file, within a day."""
+    """A bulk job over one file, within a day, with an output of its own."""
     defaults = {
         "endpoint": "/v1/chat/completions",
         "completion_window_s": 86_400,
         "input": "s3://bucket/in.jsonl",
-        "output": "s3://bucket/out/",
+        "output": f"s3://bucket/out/{next(_outputs)}/",
     }
     return JobSpec(**{**defaults, **overrides})
 

@@ -24,6 +24,7 @@ from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.objectstore.sources import Sources
 from nightshift.observability import set_up_logging
 from nightshift.outbound.safe_http import Egress, EgressConfig
+from nightshift.output.part_writer import PartDependencies
 from nightshift.processes.starting import starting
 from nightshift.rows.validation import FileLimits
 from nightshift.settings import (
@@ -42,6 +43,7 @@ from scheduler.duties.ageing import Ageing, AgeingConfig
 from scheduler.duties.assembly import Assembly, AssemblyConfig
 from scheduler.duties.deadlines import Deadlines
 from scheduler.duties.deletion import Deleting
+from scheduler.duties.output_parts import OutputParts
 from scheduler.duties.planning import Planning, PlanningConfig
 from scheduler.duties.progress import Progress
 from scheduler.duties.recounting import Recounting
@@ -126,7 +128,9 @@ class Service:
         self._config = _loop_config(WorkerSettings())
         self._tickers = [
             Ticker(duty, parts.store, lambda: elector.is_leading, self._config, self.metrics.observe)
-            for duty in duties(parts, settings, elector, lambda: elector.is_leading and not stop.is_set())
+            for duty in duties(
+                parts, settings, elector, self._leader_id, lambda: elector.is_leading and not stop.is_set()
+            )
         ]
 
     def run(self) -> None:
@@ -157,7 +161,7 @@ def _leadership(settings: SchedulerSettings) -> LeadershipConfig:
 
 
 def duties(
-    parts: Parts, settings: SchedulerSettings, elector: Elector, may_continue: MayContinue
+    parts: Parts, settings: SchedulerSettings, elector: Elector, leader_id: str, may_continue: MayContinue
 ) -> Sequence[Duty]:
     """Every duty there is, with its limits."""
     submission, worker = SubmissionSettings(), WorkerSettings()
@@ -203,7 +207,21 @@ def duties(
         Recovery(store, recovery),
         Deadlines(store),
         Stopping(store, stopping),
-        Assembly(store, parts.objects, parts.sources, parts.locations, assembly, may_continue),
+        OutputParts(
+            PartDependencies(store, parts.objects, parts.sources, parts.locations, settings.line_bytes_max),
+            leader_id,
+            lambda: elector.lead,
+            may_continue=may_continue,
+        ),
+        Assembly(
+            store,
+            parts.objects,
+            parts.sources,
+            parts.locations,
+            assembly,
+            lambda: elector.lead,
+            may_continue,
+        ),
         Retention(store, parts.objects, retention, may_continue),
         Ageing(store, ageing, may_continue),
         Deleting(store, parts.objects, may_continue=may_continue),

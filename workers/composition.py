@@ -45,6 +45,7 @@ def compose(load: LoadModels = load_models) -> Runtime:
         store=Store(open_database(data)),
         objects=objects,
         sources=Sources(objects, locations),
+        locations=locations,
         streams=StreamWriter(queue),
         queue=queue,
     )

@@ -3,6 +3,7 @@
 threads   celery main ──► intake ──► shard-N (one per bulk shard held) ──┐
                                └───► online (publishes answers)          ├──► engine-MODEL (one per model)
           heartbeat (keeps the leases of both) ◄── hints                 ┘
+          output-parts (writes parts of outputs)
           watchdog (is any of them stuck?)    spot (is this machine about to go?)
 """
 
@@ -19,9 +20,10 @@ from nightshift.broker.token_streams import StreamWriter
 from nightshift.fleet.checkpoints import check_distinct
 from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
-from nightshift.objectstore import ObjectStore
+from nightshift.objectstore import Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.cloud_metadata import Provider
+from nightshift.output.part_writer import PartDependencies
 from nightshift.settings import QueueSettings, WorkerSettings
 from nightshift.store import Store
 from workers.health.heartbeat import Heartbeat
@@ -39,6 +41,7 @@ from workers.health.watchdog import (
 )
 from workers.intake.claiming import Intake
 from workers.online.runner import OnlineRunner
+from workers.output_parts import OutputParts
 from workers.serving.models import LoadModels, Models
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.isolation import Isolation
@@ -57,6 +60,7 @@ class Connections:
     store: Store
     objects: ObjectStore
     sources: Sources
+    locations: Locations
     streams: StreamWriter
     queue: QueueSettings
 
@@ -114,6 +118,7 @@ class Runtime:
         self._drainer.start()  # a signal's handler, which may interrupt anything, could not do that safely
         self._shutdown.work_begins()
         self.intake.start()
+        self._output_parts.start()
         self._watchdog.start()
         self._report_ready()
 
@@ -139,6 +144,7 @@ class Runtime:
             heartbeat=self._heartbeat,
             capacity=Capacity(self._settings.capacity),
         )
+        self._output_parts = OutputParts(self._part_dependencies(), self._worker_id)
         self._watchdog = self._make_watchdog()
         self._metrics = WorkerMetrics(
             lambda: self._models, self._count_leases, lambda: self._shutdown.is_draining
@@ -173,6 +179,7 @@ class Runtime:
         self._heartbeat.state = WorkerState.DRAINING
         self._heartbeat.beat_now()
         self._watchdog.stop()
+        self._output_parts.stop()
         if self._shutdown.is_in_order:
             self._stop_celery(self.exit_code)
         stopping = threading.Thread(target=self.intake.stop, name="intake-stop", daemon=True)
@@ -182,6 +189,7 @@ class Runtime:
         self._shards.drain(max(began_s + self._settings.bulk_drain_s, time.monotonic() + LATE_SHARD_S))
         bulk_s = time.monotonic() - began_s
         self._online.drain(max(0.0, ONLINE_DRAIN_S - bulk_s))
+        self._output_parts.join(LATE_SHARD_S)
         for server in self._models:
             server.stop()
         self._hints.stop()
@@ -215,6 +223,7 @@ class Runtime:
             "heartbeat": lambda: self._heartbeat.is_alive,
             "online": lambda: self._online.is_alive,
             "shard": lambda: self._shards.are_alive,
+            "output_parts": lambda: self._output_parts.is_alive,
         }
         silent = SilentConsumer(
             self._queue,
@@ -263,6 +272,12 @@ class Runtime:
             models=self._models,
             heartbeat=self._heartbeat,
             isolation=self._isolation,
+        )
+
+    def _part_dependencies(self) -> PartDependencies:
+        found = self._connections
+        return PartDependencies(
+            found.store, found.objects, found.sources, found.locations, self._settings.line_bytes_max
         )
 
     def _shard_config(self) -> ShardConfig:

@@ -11,6 +11,7 @@ branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 
 _TO_CUT = sa.text("kind = 'bulk' AND part_first_shard IS NULL AND state IN ('done', 'stopped', 'failed')")
+_WRITES = sa.text("output_place IS NOT NULL AND state IN ('queued', 'running', 'finalizing')")
 _LEASED = sa.text("state = 'leased'")
 _WITH_UPLOADS = sa.text("uploads IS NOT NULL")
 
@@ -31,6 +32,7 @@ def upgrade() -> None:
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("uploads", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("files", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("problem", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("rows", sa.BigInteger(), nullable=False),
         sa.Column("succeeded", sa.BigInteger(), nullable=False),
         sa.Column("failed", sa.BigInteger(), nullable=False),
@@ -54,6 +56,16 @@ def upgrade() -> None:
         sqlite_where=_WITH_UPLOADS,
         postgresql_where=_WITH_UPLOADS,
     )
+    op.add_column("job", sa.Column("output_place", sa.String(length=64), nullable=True))
+    op.create_index(
+        "ix_job_output_place",
+        "job",
+        ["output_place"],
+        unique=True,
+        sqlite_where=_WRITES,
+        postgresql_where=_WRITES,
+    )
+    op.add_column("job", sa.Column("output_upload", sa.JSON(none_as_null=True), nullable=True))
     op.add_column("shard", sa.Column("part_first_shard", sa.Integer(), nullable=True))
     op.add_column(
         "shard",
@@ -79,3 +91,6 @@ def downgrade() -> None:
     op.drop_column("shard", "result_bytes")
     op.drop_column("shard", "part_first_shard")
     op.drop_table("output_part")
+    op.drop_column("job", "output_upload")
+    op.drop_index("ix_job_output_place", "job")
+    op.drop_column("job", "output_place")

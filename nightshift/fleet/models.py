@@ -28,5 +28,7 @@ class Model:
     kind: ModelKind
     context_length: int  # tokens: prompt and output together
     revision: str  # a hub revision, or a digest of the weights
+    dtype: str | None = None  # of its computation, such as bfloat16; None: not known
+    dimensions: int | None = None  # of its vectors; None: it makes none
     created_at: datetime | None = None  # first registered
     position: int = 0  # in the worker's list; GET /v1/models keeps this order

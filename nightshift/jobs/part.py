@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from nightshift.jobs.job import Job, JsonObject
+from nightshift.jobs.job import InputError, Job, JsonObject
 from nightshift.jobs.leases import Term
 
 
@@ -42,6 +42,7 @@ class PartUpload:
     key: str  # in the store of the output
     upload_id: str
     staged: JsonObject | None = None  # the store's record once all bytes are there; None: not yet
+    counted: JsonObject | None = None  # what is in it, likewise: the counts of a `PartFile`
 
     def to_json(self) -> JsonObject:
         return asdict(self)
@@ -73,6 +74,21 @@ class PartFile:
         return cls(**data)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartProblem:
+    """Why a part could not be written the last time."""
+
+    error: InputError
+    is_permanent: bool  # trying again would not help
+
+    def to_json(self) -> JsonObject:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "PartProblem":
+        return cls(error=InputError(**data["error"]), is_permanent=data["is_permanent"])
+
+
 @dataclass(frozen=True)
 class PartLease:
     """One process's claim to one part. The database checks only `(part_id, term)`."""
@@ -100,6 +116,7 @@ class OutputPart:
     rows: int  # of its files
     succeeded: int
     failed: int
+    problem: PartProblem | None = None
 
 
 @dataclass(frozen=True)

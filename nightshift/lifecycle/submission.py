@@ -7,11 +7,12 @@ the checks that read the database.
 import json
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, JobKind, JobSpec, JsonObject, NewJob
 from nightshift.jobs.files import File, FilePurpose
-from nightshift.jobs.ids import new_id
+from nightshift.jobs.ids import SUFFIX_LENGTH, new_id
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.admission import admit_bulk, admit_online, check_planned
@@ -22,11 +23,13 @@ from nightshift.objectstore.objects import checked_key
 from nightshift.objectstore.sources import is_file_id
 from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
-from nightshift.output.manifest import is_output_name, part_name
+from nightshift.output.places import errors_name, is_output_name
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from nightshift.tenants.vault import Vault
+
+NO_ID: Final = f"job_{'0' * SUFFIX_LENGTH}"  # of the length that they have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +157,7 @@ def _check_locations(asked: JobRequest, locations: Locations) -> None:
     if output is not None and output.is_pattern:
         raise InvalidRequest("Invalid 'output': a pattern is no place to write to.", param="output")
     if output is not None:
-        _check_key(f"{_prefix(output)}{part_name(99_999, spec.format)}", "output")
+        _check_key(f"{_prefix(output)}{errors_name(9_999_999, NO_ID, spec.format)}", "output")
     if spec.input is None or is_file_id(spec.input):
         return
     source = check(spec.input, _input_param(asked.face))

@@ -27,6 +27,7 @@ from nightshift.jobs import (
 from nightshift.jobs.leases import Lease
 from nightshift.lifecycle.webhooks.fan_out import owe
 from nightshift.outbound.webhook_events import PROGRESS, RUNNING, event_type
+from nightshift.output.places import place_of
 from nightshift.store import Transaction
 from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.holdings import Holding, held_by
@@ -48,8 +49,8 @@ class Submitted:
 
 
 def submit_bulk(tx: Transaction, new: NewJob, now: datetime) -> Submitted:
-    """Accept a bulk job; the scheduler reads its input next."""
-    job = tx.jobs.insert(new, now)
+    """Accept a bulk job; the scheduler reads its input next. Raises OutputInUse."""
+    job = tx.jobs.insert(new, now, output_place=place_of(new.spec))
     tx.events.begin(job.id, *_accepted_event(job), now)
     tx.holdings.add(job.tenant_id, held_by(job))
     return Submitted(job, None, ())

@@ -3,6 +3,8 @@
 from typing import Literal
 
 from nightshift.errors import CredentialsRefused, NightshiftError, StorageDenied, StorageUnavailable
+from nightshift.jobs import InputError
+from nightshift.objectstore.objects import ObjectChanged
 
 StorageReaction = Literal["retry", "pause", "fail"]
 
@@ -21,3 +23,10 @@ def storage_verdict(error: NightshiftError, *, in_our_store: bool) -> StorageRea
     if in_our_store and isinstance(error, StorageDenied):
         return "pause"
     return "fail"
+
+
+def as_input_error(error: NightshiftError, param: str) -> InputError:
+    """An error about an input or an output, as the job's owner sees it."""
+    if isinstance(error, ObjectChanged):
+        return InputError("input_changed", f"The input was replaced: {error.message}.", param="input")
+    return InputError(error.code or "unreadable_input", error.message, param=error.param or param)

@@ -1,51 +1,60 @@
-"""The manifest beside a job's part files."""
+"""The manifest beside a job's part files: replaced as they come, complete once the job has ended."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
 
-from nightshift.jobs import Counts, Usage
-
-MANIFEST_NAME: Final = "manifest.json"
-SUCCESS_NAME: Final = "_SUCCESS"  # written last
-_PART: Final = re.compile(r"part-[0-9]{5,}\.(jsonl|parquet)")
+from nightshift.jobs import Counts, JsonObject, Usage
+from nightshift.jobs.part import PartFile
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    name: str
-    rows: int
-    succeeded: int
-    failed: int
-    size_bytes: int
-    sha256: str
-    prompt_tokens: int
-    completion_tokens: int
+@dataclass(frozen=True)
+class ManifestModel:
+    id: str | None
+    revision: str | None = None  # None: not known
+    dtype: str | None = None
+    dimensions: int | None = None  # of vectors
+
+
+@dataclass(frozen=True)
+class ManifestInputs:
+    """The objects that were read. Many are listed in an object of their own."""
+
+    objects: Sequence[JsonObject] | None = None  # `uri` and `etag`
+    listed_in: str | None = None  # the name of that object, which has one on each line
+    count: int | None = None  # None: not all of them are known yet
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The parts of a job's output."""
+    """What lies in a job's output."""
 
     job_id: str
     status: str
+    is_complete: bool  # no part will follow
     format: str
-    model: str | None
+    model: ManifestModel
     created_at: str  # ISO 8601, of the job
     counts: Counts
     usage: Usage
-    parts: Sequence[Part]
+    settings: JsonObject
+    inputs: ManifestInputs
+    parts: Sequence[PartFile]  # of good rows
+    errors: Sequence[PartFile]  # of rows without a good result
 
     def to_json(self) -> bytes:
-        return (json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def is_output_name(name: str) -> bool:
-    """Whether an output may have an object of this name."""
-    return name in (MANIFEST_NAME, SUCCESS_NAME) or _PART.fullmatch(name) is not None
-
-
-def part_name(shard_no: int, format: str) -> str:
-    return f"part-{shard_no:05d}.{format}"
+        said = {
+            "job_id": self.job_id,
+            "status": self.status,
+            "complete": self.is_complete,
+            "format": self.format,
+            "model": asdict(self.model),
+            "created_at": self.created_at,
+            "counts": asdict(self.counts),
+            "usage": asdict(self.usage),
+            "settings": self.settings,
+            "inputs": asdict(self.inputs),
+            "parts": [file.to_json() for file in self.parts],
+            "errors": [file.to_json() for file in self.errors],
+        }
+        return (json.dumps(said, indent=2, ensure_ascii=False) + "\n").encode()

@@ -39,8 +39,13 @@ NAMES: Final = (
     "worker.handed_back",  # a drained shard is back in the queue
     "scheduler.planning",  # an attempt to plan a job is counted, its input not read
     "scheduler.planned",  # a job's shards have committed and were not announced
-    "scheduler.before_output",  # every row has run; no output is written
-    "scheduler.part_written",  # one of the output's files is there
+    "part.claimed",  # a part of an output is leased
+    "part.begun",  # … one of its files is on record as begun; none of its bytes are sent
+    "part.staged",  # … all its files are staged, and none is in its place
+    "part.published",  # … all are in their places; the part is not recorded as written
+    "scheduler.before_output",  # every row has run; the output is not complete
+    "scheduler.output_begun",  # a manifest or _SUCCESS is on record as begun
+    "scheduler.part_written",  # one of a batch's two files is there
     "scheduler.output_written",  # all output is written, the job has not ended
     "scheduler.job_ended",  # the job has ended; its webhook is owed
     "scheduler.webhook_sent",  # the receiver has answered; no attempt is recorded

@@ -202,6 +202,8 @@ def _ended(name: str, *, without: str) -> Index:
 
 IN_QUEUE: Final = "state IN ('queued', 'running') AND paused_at IS NULL"  # jobs of which rows may start
 
+WRITES_OUTPUT: Final = "output_place IS NOT NULL AND state IN ('queued', 'running', 'finalizing')"
+
 job = Table(
     "job",
     metadata,
@@ -241,6 +243,8 @@ job = Table(
         "tokens_redone", BigInteger, nullable=False, server_default=text("0")
     ),  # generated, lost, and again
     Column("tokens_queued", BigInteger, nullable=False, server_default=text("0")),  # counted until it ends
+    Column("output_place", String(64)),  # a digest of the folder that it writes to
+    Column("output_upload", JSON(none_as_null=True)),  # of its manifest, as begun last by a leader
     Column("planning_attempts", Integer, nullable=False, server_default=text("0")),  # without a known end
     Column("name", String(100)),  # the spec's, to list by
     Column("paused_at", UtcTimestamp),
@@ -291,6 +295,13 @@ job = Table(
         postgresql_where=text(IN_QUEUE),
     ),
     Index("ix_job_repeat", "tenant_id", "fingerprint", "created_at"),
+    Index(
+        "ix_job_output_place",
+        "output_place",
+        unique=True,  # of jobs that write to one folder
+        sqlite_where=text(WRITES_OUTPUT),
+        postgresql_where=text(WRITES_OUTPUT),
+    ),
     _ended("ix_job_ended", without="deleted_at"),
     _ended("ix_job_with_results", without="results_deleted_at"),
     _ended("ix_job_with_events", without="events_deleted_at"),
@@ -375,6 +386,7 @@ output_part = Table(
     Column("attempts", Integer, nullable=False, default=0),
     Column("uploads", JSON(none_as_null=True)),  # begun by the last owner; None once written
     Column("files", JSON(none_as_null=True)),  # None until written
+    Column("problem", JSON(none_as_null=True)),  # of the last try
     Column("rows", BigInteger, nullable=False, default=0),
     Column("succeeded", BigInteger, nullable=False, default=0),
     Column("failed", BigInteger, nullable=False, default=0),
@@ -552,6 +564,8 @@ model = Table(
     Column("kind", String(8), nullable=False),
     Column("context_length", Integer, nullable=False),
     Column("revision", Text, nullable=False),
+    Column("dtype", String(16)),
+    Column("dimensions", Integer),
     Column("position", Integer, nullable=False, default=0),
     Column("created_at", UtcTimestamp, nullable=False),
 )

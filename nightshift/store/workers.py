@@ -123,6 +123,8 @@ class Workers:
             "kind": new.kind,
             "context_length": new.context_length,
             "revision": new.revision,
+            "dtype": new.dtype,
+            "dimensions": new.dimensions,
             "position": new.position,
         }
         if self._update_model(new.id, **values):
@@ -177,6 +179,8 @@ def _to_model(row: Row[Any]) -> Model:
         kind=ModelKind(row.kind),
         context_length=row.context_length,
         revision=row.revision,
+        dtype=row.dtype,
+        dimensions=row.dimensions,
         created_at=row.created_at,
         position=row.position,
     )

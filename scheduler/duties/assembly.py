@@ -1,38 +1,42 @@
 """Put a job's output together once none of its rows will run any more, and end the job.
 
-The lines are counted against the input before the job ends: every row has exactly one. An attempt that dies
-is repeated from the start or the last note, and writes the same bytes to the same places. One that finds the
-job ended, or another scheduler leading, changes nothing.
+Of a native job the parts are written by then, or soon will be (`output_parts.py`). Rows are counted before
+the job ends: every one has exactly one line. An attempt that dies is repeated, and writes the same bytes to
+the same places. One that finds the job ended, or another scheduler leading, changes nothing.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from nightshift.errors import InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
+from nightshift.jobs.leases import Lead
 from nightshift.jobs.limits import failed_rows_passed, why_stopped
+from nightshift.jobs.part import PartProblem
+from nightshift.lifecycle import output_parts
 from nightshift.lifecycle.transitions import counts_json, finish
-from nightshift.objectstore import Locations, ObjectStore, ObjectUri, fenced
-from nightshift.objectstore.sources import Sources, is_file_id
-from nightshift.objectstore.verdicts import storage_verdict
-from nightshift.output.manifest import Part
+from nightshift.objectstore import Locations, ObjectStore, fenced
+from nightshift.objectstore.sources import Sources
 from nightshift.output.part_encoding import Tally
+from nightshift.output.part_writer import TROUBLES, ResultsTrouble, problem_of
+from nightshift.output.places import OutputTrouble, destination_of
 from nightshift.output.shard_rows import Chunk, InputTrouble, Mismatch, ShardRows
 from nightshift.processes import failpoints
 from nightshift.store import Store
-from scheduler.input.plan import input_error
+from scheduler.duties.output_parts import cut_job
+from scheduler.output.manifests import Manifests
 from scheduler.output.output_files import OutputFiles, write_files
-from scheduler.output.part_files import Destination, OutputTrouble, PartWriter, forget_notes
+from scheduler.output.publication import Publication
 from scheduler.runtime.duty import MayContinue, Result, check
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 
 log = logging.getLogger(__name__)
 
+SHARDS_PAGE: Final = 64
 LATE: Final = timedelta(days=1)  # after a job's deadline, for an output place that it named
 
 
@@ -40,13 +44,7 @@ LATE: Final = timedelta(days=1)  # after a job's deadline, for an output place t
 class AssemblyConfig:
     line_bytes_max: int  # one input row, read again where it was not run
     interval_s: float = 0.25  # between passes: what a small job waits for its output
-    shards_per_step: int = 64  # between notes: what an interrupted attempt does again
-    parts_at_once: int = 4  # of one job; most of the time, each waits for storage
     pool: JobPoolConfig = field(default_factory=JobPoolConfig)  # jobs assembled at once
-
-    def __post_init__(self) -> None:
-        if self.shards_per_step < 1 or self.parts_at_once < 1:
-            raise ValueError("assembly needs at least one shard a step and one part at once")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +54,7 @@ class Assembled(Result):
     ended: int = 0
     postponed: int = 0  # storage was away
     too_late: int = 0  # jobs that had ended meanwhile
+    waiting: int = 0  # for their last parts
 
 
 class AlreadyEnded(Exception):
@@ -65,6 +64,7 @@ class AlreadyEnded(Exception):
 class _Outcome(StrEnum):
     ENDED = "ended"
     TOO_LATE = "too_late"
+    WAITING = "waiting"
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,13 @@ class Assembly:
         sources: Sources,
         locations: Locations,
         config: AssemblyConfig,
+        lead: Callable[[], Lead | None],
         may_continue: MayContinue = lambda: True,
     ) -> None:
         self._store = store
         self._objects = objects
         self._locations = locations
+        self._manifests = Manifests(store, Publication(store, lead))
         self._config = config
         self._may_continue = may_continue
         self._rows = ShardRows(store, objects, sources, config.line_bytes_max)
@@ -111,6 +113,7 @@ class Assembly:
             ended=pass_.ended[_Outcome.ENDED],
             postponed=pass_.ended[POSTPONED],
             too_late=pass_.ended[_Outcome.TOO_LATE],
+            waiting=pass_.ended[_Outcome.WAITING],
         )
 
     def _waiting(self, limit: int, after: Job | None) -> Sequence[Job]:
@@ -135,12 +138,12 @@ class Assembly:
         try:
             with fenced(lambda: self._check_may_write(job)):
                 output = self._output(job)
+            if output is None:
+                return _Outcome.WAITING
             failpoints.hit("scheduler.output_written")
-            outcome = self._end(job, output)
+            return self._end(job, output)
         except AlreadyEnded:
-            outcome = _Outcome.TOO_LATE
-        self._forget_notes(job)
-        return outcome
+            return _Outcome.TOO_LATE
 
     def _check_may_write(self, job: Job) -> None:
         """Asked before each change at the output's place. Raises AlreadyEnded, Interrupted,
@@ -152,21 +155,26 @@ class Assembly:
             raise AlreadyEnded
         check(self._may_continue)  # last: the query took a while
 
-    def _output(self, job: Job) -> _Output:
+    def _output(self, job: Job) -> _Output | None:
+        """None: some of it is still to be written."""
         try:
             return self._files(job) if job.face is Face.OPENAI else self._parts(job)
-        except Mismatch as mismatch:
-            log.error("rows do not add up: %s", mismatch, extra={"action": "rows_mismatch", "job": job.id})
-            message = f"The output does not add up: {mismatch}."
-            return _failed_output(job, InputError("row_count_mismatch", message))
-        except InputTrouble as trouble:
-            is_ours = is_file_id(job.spec.input or "")
-            return _output_failure(job, trouble.error, "input", self._store.now(), in_our_store=is_ours)
-        except OutputTrouble as trouble:
-            is_ours = job.spec.output is None
-            return _output_failure(job, trouble.error, "output", self._store.now(), in_our_store=is_ours)
-        except (InvalidRequest, StorageError) as error:
-            return _output_failure(job, error, "output", self._store.now(), in_our_store=True)
+        except TROUBLES as error:
+            problem = problem_of(job, error)
+            if not self._is_over(job, problem):
+                raise _postponed(error) from error
+            return _failed_output(job, problem.error)
+
+    def _is_over(self, job: Job, problem: PartProblem) -> bool:
+        """Whether a job fails whose output cannot be written. Waiting may help: always for our own store,
+        and until the job is `LATE` for a place it named.
+        """
+        is_late = job.spec.output is not None and self._store.now() >= job.deadline_at + LATE
+        if not problem.is_permanent and not is_late:
+            return False
+        message = problem.error.message
+        log.error("no output: %s", message, extra={"action": "output_impossible", "job": job.id})
+        return True
 
     def _files(self, job: Job) -> _Output:
         """OpenAI: one output file, one error file."""
@@ -180,29 +188,23 @@ class Assembly:
         state, errors = self._verdict(job, counts)
         return _Output(counts, state, errors, files)
 
-    def _parts(self, job: Job) -> _Output:
-        """Native: a part file per shard, a manifest, `_SUCCESS`."""
-        if job.planned_at is None:  # told to stop before its input was read: nothing is to be written
-            return _Output(Counts(0, 0, 0), *self._verdict(job, Counts(0, 0, 0)))
-        writer = self._part_writer(job)
-        parts: list[Part] = []
-        for shards in self._steps(job):
-            parts += writer.write(shards)
+    def _parts(self, job: Job) -> _Output | None:
+        """Native: parts, a manifest, `_SUCCESS`."""
+        cut_job(self._store, job)
+        with self._store.snapshot() as tx:
+            is_written, problem = output_parts.is_written(tx, job), tx.parts.problem(job.id)
+            has_parts = bool(tx.parts.states(job.id))
+        if not is_written:
+            is_over = problem is not None and self._is_over(job, problem)
+            return _failed_output(job, problem.error) if problem is not None and is_over else None
+        parts = self._manifests.parts(job)
         total, succeeded = sum(part.rows for part in parts), sum(part.succeeded for part in parts)
         counts = Counts(total, succeeded, total - succeeded)
         state, errors = self._verdict(job, counts)
-        writer.finish(parts, counts, state)
+        if has_parts or job.planned_at is not None:  # else it was told to stop before its input was read
+            destination = destination_of(job, self._objects, self._locations)
+            self._manifests.finish(job, destination, state, counts, parts)
         return _Output(counts, state, errors)
-
-    def _part_writer(self, job: Job) -> PartWriter:
-        return PartWriter(
-            job,
-            self._rows,
-            self._destination(job),
-            self._objects,
-            self._config.parts_at_once,
-            self._may_continue,
-        )
 
     def _chunks(self, job: Job, tally: Tally) -> Iterator[Chunk]:
         """Each counted as it is taken."""
@@ -219,18 +221,11 @@ class Assembly:
         while True:
             check(self._may_continue)
             with self._store.snapshot() as tx:
-                shards = tx.shards.of_job(job.id, after_no=last_no, limit=self._config.shards_per_step)
+                shards = tx.shards.of_job(job.id, after_no=last_no, limit=SHARDS_PAGE)
             if not shards:
                 return
             yield shards
             last_no = shards[-1].shard_no
-
-    def _destination(self, job: Job) -> Destination:
-        if job.spec.output is None:
-            return Destination(self._objects, f"results/{job.tenant_id}/{job.id}/")
-        location = ObjectUri.parse(job.spec.output)
-        prefix = location.key if location.is_prefix else f"{location.key}/"
-        return Destination(self._locations.open(location, job.tenant_id), prefix)
 
     def _verdict(self, job: Job, counts: Counts) -> tuple[JobState, tuple[InputError, ...]]:
         with self._store.snapshot() as tx:
@@ -266,12 +261,6 @@ class Assembly:
         )
         return _Outcome.ENDED if ended else _Outcome.TOO_LATE
 
-    def _forget_notes(self, job: Job) -> None:
-        try:
-            forget_notes(job, self._objects)
-        except StorageError as error:  # the job has ended all the same
-            log.warning("notes left behind: %s", error, extra={"action": "notes_left", "job": job.id})
-
 
 def verdict(
     job: Job, counts: Counts, shard_states: "Counter[ShardState]"
@@ -297,17 +286,9 @@ def verdict(
     return JobState.SUCCEEDED, ()
 
 
-def _output_failure(
-    job: Job, error: NightshiftError, param: str, now: datetime, *, in_our_store: bool
-) -> _Output:
-    """Fail a job whose output cannot be written. Raises the error again where waiting may help: always for
-    our own store, and until the job is `LATE` for a place it named.
-    """
-    is_late = not in_our_store and now >= job.deadline_at + LATE
-    if storage_verdict(error, in_our_store=in_our_store) != "fail" and not is_late:
-        raise error
-    log.error("no output: %s", error, extra={"action": "output_impossible", "job": job.id})
-    return _failed_output(job, input_error(error, param))
+def _postponed(error: Exception) -> Exception:
+    """What the pool of jobs takes for a reason to try later."""
+    return error.error if isinstance(error, InputTrouble | OutputTrouble | ResultsTrouble) else error
 
 
 def _failed_output(job: Job, error: InputError) -> _Output:

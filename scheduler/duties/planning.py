@@ -29,7 +29,7 @@ from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.lifecycle.transitions import finish, plan
 from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
-from nightshift.objectstore.verdicts import storage_verdict
+from nightshift.objectstore.verdicts import as_input_error, storage_verdict
 from nightshift.processes import failpoints
 from nightshift.rows.validation import FileLimits
 from nightshift.store import Store
@@ -37,7 +37,7 @@ from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.fairness import may_take
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from scheduler.duties.ringing import RingSender
-from scheduler.input.plan import Plan, Refused, input_error
+from scheduler.input.plan import Plan, Refused
 from scheduler.input.retrying import RetryInputs
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
@@ -176,7 +176,7 @@ class Planning:
         except (InvalidRequest, StorageError) as error:
             if storage_verdict(error, in_our_store=is_file_id(job.spec.input)) != "fail":
                 raise
-            return self._refuse(job, (input_error(error, _param(job)),))
+            return self._refuse(job, (as_input_error(error, _param(job)),))
         return self._commit(job, found)
 
     def _read(self, job: Job) -> Plan:
@@ -208,7 +208,7 @@ class Planning:
         try:
             rings = self._record(job, found)
         except QuotaExceeded as error:
-            return self._refuse(job, (input_error(error, _param(job)),))
+            return self._refuse(job, (as_input_error(error, _param(job)),))
         if not rings:
             return _Outcome.TOO_LATE
         failpoints.hit("scheduler.planned")

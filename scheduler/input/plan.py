@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nightshift.errors import NightshiftError
 from nightshift.jobs import InputError, NewShard
-from nightshift.objectstore import ObjectChanged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +23,3 @@ class Refused(Exception):
     def __init__(self, *errors: InputError) -> None:
         super().__init__("; ".join(error.message for error in errors))
         self.errors = errors
-
-
-def input_error(error: NightshiftError, param: str) -> InputError:
-    """An error about an input or an output, as the job's owner sees it."""
-    if isinstance(error, ObjectChanged):
-        return InputError("input_changed", f"The input was replaced: {error.message}.", param="input")
-    return InputError(error.code or "unreadable_input", error.message, param=error.param or param)

@@ -14,14 +14,14 @@ from nightshift.jobs import InputError, Job, Segment, Shard, ShardState
 from nightshift.jobs.files import File, FilePurpose, file_key
 from nightshift.objectstore import ObjectInfo, ObjectStore
 from nightshift.objectstore.sources import Sources, is_file_id
-from nightshift.objectstore.verdicts import storage_verdict
+from nightshift.objectstore.verdicts import as_input_error, storage_verdict
 from nightshift.output.row_results import json_line
 from nightshift.output.segments import read_segment
 from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.requests import RowRequest, columns_of, to_request
 from nightshift.rows.watched_reader import WatchedReader
 from nightshift.store import Store
-from scheduler.input.plan import Refused, input_error
+from scheduler.input.plan import Refused
 from scheduler.runtime.duty import MayContinue, check
 
 KEPT_S: Final = 30 * 86400  # as an upload
@@ -114,7 +114,7 @@ class RetryInputs:
         except (InvalidRequest, StorageError) as error:
             if storage_verdict(error, in_our_store=is_file_id(shard.uri)) != "fail":
                 raise
-            raise Refused(input_error(error, "input")) from error
+            raise Refused(as_input_error(error, "input")) from error
 
 
 def _file(job: Job, old: Job, info: ObjectInfo, now: datetime) -> File:

@@ -156,6 +156,8 @@ def _load_encoder(path_or_id: str, directory: Path, position: int, settings: Wor
         kind=ModelKind.ENCODER,
         context_length=encoder.max_length,
         revision=_revision(path_or_id, directory),
+        dtype=encoder.dtype,
+        dimensions=encoder.dimensions,
         position=position,
     )
     return _Encoder(model, encoder)

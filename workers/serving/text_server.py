@@ -59,7 +59,7 @@ class TextServer(ModelServer):
     """Runs text requests on the engine, one sequence per choice."""
 
     def __init__(self, model: Model, engine: "Engine", on_fatal: OnFatal, defaults: SamplingDefaults) -> None:
-        super().__init__(model, on_fatal)
+        super().__init__(replace(model, dtype=engine.made_by.dtype), on_fatal)
         self._engine = engine
         self._defaults = defaults
         self._asked: dict[str, _Asked] = {}  # by inference id

@@ -19,7 +19,9 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.exc import IntegrityError
 
+from nightshift.errors import OutputInUse
 from nightshift.jobs import (
     Counts,
     Face,
@@ -34,6 +36,7 @@ from nightshift.jobs import (
     sources,
 )
 from nightshift.jobs.leases import Lead
+from nightshift.jobs.part import PartUpload
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
 from nightshift.store.databases.planner_hints import unindexed
@@ -128,10 +131,30 @@ class Jobs:
 
     # -- creation and look-up, on behalf of a tenant ---------------------------------------------------
 
-    def insert(self, new: NewJob, now: datetime) -> Job:
-        """Record an accepted bulk job, not planned yet."""
-        self._connection.execute(_INSERT, new_row(new, now))
+    def insert(self, new: NewJob, now: datetime, *, output_place: str | None = None) -> Job:
+        """Record an accepted bulk job, not planned yet. Raises OutputInUse while another writes there."""
+        try:
+            with self._connection.begin_nested():
+                self._connection.execute(_INSERT, new_row(new, now) | {"output_place": output_place})
+        except IntegrityError as error:
+            if output_place is None:
+                raise
+            raise self._output_in_use(new.tenant_id, output_place) from error
         return new.accepted(now)
+
+    def _output_in_use(self, tenant_id: str, output_place: str) -> OutputInUse:
+        """Names the other job only to its own tenant."""
+        other = self._connection.execute(
+            select(job.c.id).where(
+                job.c.output_place == output_place,
+                job.c.tenant_id == tenant_id,
+                job.c.state.in_(ACTIVE_STATES),
+            )
+        ).scalar_one_or_none()
+        if other is None:
+            return OutputInUse(param="output")
+        message = f"{other} writes to this output. Wait for its end, cancel it, or name another folder."
+        return OutputInUse(message, param="output")
 
     def get(self, tenant_id: str, job_id: str) -> Job | None:
         row = self._connection.execute(
@@ -240,22 +263,31 @@ class Jobs:
         found = select(job.c.id).where(job.c.id.in_(job_ids), is_queued, *others)
         return set(self._connection.scalars(found))
 
+    def output_upload(self, job_id: str) -> PartUpload | None:
+        """What was begun last of a job's manifest, if it is still to appear."""
+        found = self._connection.execute(select(job.c.output_upload).where(job.c.id == job_id)).scalar_one()
+        return None if found is None else PartUpload.from_json(found)
+
+    def begin_output(self, job_id: str, upload: PartUpload, lead: Lead) -> bool:
+        """Record what the leader begins of a job's manifest. False: the job has ended, or another leads."""
+        return self._update(
+            job.c.id == job_id,
+            job.c.state.in_(ACTIVE_STATES),
+            _is_held(lead),
+            output_upload=upload.to_json(),
+        )
+
     def begin_planning(self, job_id: str, lead: Lead) -> int | None:
         """Count an attempt to plan, before it starts. Returns how many have no known end, this one included.
 
         None: the job was planned, stopped or over, or another scheduler leads.
         """
-        held = select(leadership.c.duty).where(
-            leadership.c.duty == lead.duty,
-            leadership.c.leader_id == lead.leader_id,
-            leadership.c.term == lead.term,
-        )
         attempts: int | None = self._connection.execute(
             update(job)
             .where(
                 job.c.id == job_id,
                 *_UNPLANNED,
-                held.exists(),
+                _is_held(lead),
             )
             .values(planning_attempts=job.c.planning_attempts + 1)
             .returning(job.c.planning_attempts)
@@ -471,6 +503,16 @@ class Jobs:
 
     def _update(self, *guards: ColumnElement[bool], **values: Any) -> bool:
         return self._connection.execute(update(job).where(*guards).values(**values)).rowcount == 1
+
+
+def _is_held(lead: Lead) -> ColumnElement[bool]:
+    """Whether no other scheduler leads by now."""
+    held = select(leadership.c.duty).where(
+        leadership.c.duty == lead.duty,
+        leadership.c.leader_id == lead.leader_id,
+        leadership.c.term == lead.term,
+    )
+    return held.exists()
 
 
 def to_job(row: Row[Any]) -> Job:

@@ -3,22 +3,24 @@
 What was cut before is not looked at again: the shards that may be cut have an index of their own.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, insert, select, text, update
+from sqlalchemy import Connection, func, insert, or_, select, text, update
 
-from nightshift.jobs import Job, ShardState
+from nightshift.jobs import Face, Job, JobKind, JobState, ShardState
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.part import CutShard, NewPart, PartState
 from nightshift.store import tables
 
 shard = tables.shard
 output_part = tables.output_part
+job = tables.job
 
 NEIGHBOURS_PER_QUERY: Final = 500
+WITH_SHARDS: Final = (JobState.QUEUED, JobState.RUNNING, JobState.FINALIZING)
 
 _TO_CUT = text(tables.TO_CUT)  # the index's own words: with parameters SQLite does not use it
 
@@ -99,6 +101,21 @@ class Cuts:
         ]
         if rows:
             self._connection.execute(insert(output_part), rows)
+
+    def waiting(self) -> Mapping[str, tuple[int, bool]]:
+        """Of each native job under way: how many of its ended shards are in no part, if any, and whether
+        there will be no more shards.
+        """
+        uncut = (
+            select(func.count()).where(shard.c.job_id == job.c.id, _TO_CUT).correlate(job).scalar_subquery()
+        )
+        is_complete = or_(job.c.planned_at.is_not(None), job.c.stop_reason.is_not(None))
+        rows = self._connection.execute(
+            select(job.c.id, uncut, is_complete).where(
+                job.c.kind == JobKind.BULK, job.c.face == Face.NATIVE, job.c.state.in_(WITH_SHARDS)
+            )
+        )
+        return {id: (count, bool(whole)) for id, count, whole in rows if count}
 
     def has_uncut(self, job_id: str) -> bool:
         """Whether an ended shard of the job is in no part."""

@@ -25,7 +25,15 @@ from sqlalchemy import (
 
 from nightshift.jobs import Job, JobKind, JobState
 from nightshift.jobs.leases import Term
-from nightshift.jobs.part import OutputPart, PartClaim, PartFile, PartLease, PartState, PartUpload
+from nightshift.jobs.part import (
+    OutputPart,
+    PartClaim,
+    PartFile,
+    PartLease,
+    PartProblem,
+    PartState,
+    PartUpload,
+)
 from nightshift.store import tables
 from nightshift.store.jobs.jobs import ACTIVE_STATES, to_job
 
@@ -92,18 +100,30 @@ class Parts:
             lease,
             state=PartState.WRITTEN,
             uploads=None,
+            problem=None,
             files=[file.to_json() for file in files],
             rows=sum(file.rows for file in files),
             succeeded=sum(file.succeeded for file in files),
             failed=sum(file.failed for file in files),
         )
 
-    def hand_back(self, lease: PartLease, not_before: datetime | None = None) -> bool:
-        """Let another process claim the part, from `not_before` on, without charging an attempt. What is
-        recorded of its uploads stays. False: the lease is lost.
+    def hand_back(
+        self,
+        lease: PartLease,
+        not_before: datetime | None = None,
+        problem: PartProblem | None = None,
+        *,
+        is_charged: bool = False,
+    ) -> bool:
+        """Let another process claim the part, from `not_before` on. What is recorded of its uploads stays.
+        Only a charged attempt counts. False: the lease is lost.
         """
         return self._release(
-            lease, state=PartState.READY, attempts=part.c.attempts - 1, not_before=not_before
+            lease,
+            state=PartState.READY,
+            attempts=part.c.attempts - int(not is_charged),
+            not_before=not_before,
+            problem=None if problem is None else problem.to_json(),
         )
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -125,6 +145,16 @@ class Parts:
         )
         return Counter({PartState(state): count for state, count in rows})
 
+    def problem(self, job_id: str) -> PartProblem | None:
+        """A problem of a part that is still to be written, a permanent one first."""
+        rows = self._connection.execute(
+            select(part.c.problem)
+            .where(part.c.job_id == job_id, part.c.state.in_(_OPEN), part.c.problem.is_not(None))
+            .order_by(part.c.first_shard)
+        )
+        found = [PartProblem.from_json(problem) for problem in rows.scalars()]
+        return min(found, key=lambda each: not each.is_permanent, default=None)
+
     def has_open(self, job_id: str) -> bool:
         """Whether a part of the job is still to be written."""
         found = select(part.c.id).where(part.c.job_id == job_id, part.c.state.in_(_OPEN)).limit(1)
@@ -143,6 +173,40 @@ class Parts:
             .where(part.c.id.in_(expired), part.c.state == PartState.LEASED)
             .values(state=PartState.READY, owner=None, lease_expires_at=None)
         ).rowcount
+
+    def has_claimable(self, now: datetime) -> bool:
+        """Whether `claim` may find a part."""
+        found = (
+            select(part.c.id)
+            .join(job, job.c.id == part.c.job_id)
+            .where(job.c.state.in_(WRITING_STATES), *_claimable(now))
+            .limit(1)
+        )
+        return self._connection.execute(found).one_or_none() is not None
+
+    def written_of_running(self) -> dict[str, int]:
+        """How many parts of each running job are written, if any."""
+        rows = self._connection.execute(
+            select(part.c.job_id, func.count())
+            .join(job, job.c.id == part.c.job_id)
+            .where(job.c.state == JobState.RUNNING, part.c.state == PartState.WRITTEN)
+            .group_by(part.c.job_id)
+        )
+        return {row.job_id: row[1] for row in rows}
+
+    def unwritable(self) -> set[str]:
+        """Ids of running jobs with a part that no trying again would write."""
+        rows = self._connection.execute(
+            select(part.c.job_id, part.c.problem)
+            .join(job, job.c.id == part.c.job_id)
+            .where(
+                job.c.state == JobState.RUNNING,
+                job.c.stop_reason.is_(None),
+                part.c.state == PartState.READY,
+                part.c.problem.is_not(None),
+            )
+        )
+        return {job_id for job_id, problem in rows if PartProblem.from_json(problem).is_permanent}
 
     def open_uploads(self) -> set[str]:
         """Ids of all uploads that unfinished jobs may still publish."""
@@ -245,6 +309,7 @@ def to_part(row: Row[Any]) -> OutputPart:
         rows=row.rows,
         succeeded=row.succeeded,
         failed=row.failed,
+        problem=None if row.problem is None else PartProblem.from_json(row.problem),
     )
 
 

@@ -260,10 +260,8 @@ def _check_rows(
 
 
 def _output_order(job: BulkJob) -> list[int]:
-    """Which row each line of the output is of: an OpenAI job's failed rows are in a file of their own."""
+    """Which row each line of the output is of: failed rows are in files of their own."""
     indices = range(len(job.rows))
-    if job.face is Face.NATIVE:
-        return list(indices)
     return sorted(indices, key=lambda index: job.rows[index].ends_as != "succeeded")
 
 
@@ -283,7 +281,7 @@ def _part_lines(service: Service, job: BulkJob, stored: StoredJob) -> list[bytes
     if stored.state is JobState.SUCCEEDED:
         service.read_file(f"{job.output}_SUCCESS")
     lines: list[bytes] = []
-    for part in manifest["parts"]:
+    for part in (*manifest["parts"], *manifest["errors"]):
         data = service.read_file(job.output + part["name"])
         if (hashlib.sha256(data).hexdigest(), len(data)) != (part["sha256"], part["size_bytes"]):
             raise OracleFailure(f"{job.id} {part['name']}: it is not what the manifest says")

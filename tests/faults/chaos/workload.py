@@ -84,6 +84,9 @@ def some_rows(
     ]
 
 
+PART_ROWS = 16  # outputs of several parts
+
+
 def submit_bulk(
     service: Service, rows: Sequence[Row], *, face: Face = Face.NATIVE, **options: Any
 ) -> BulkJob:
@@ -97,7 +100,10 @@ def submit_bulk(
                 "input": service.put_file(f"in/{name}.jsonl", data),
                 "output": service.location(f"out/{name}/"),
             }
-            answer = post("/v1/jobs", json={"endpoint": "chat", "webhook": webhook} | places | options)
+            answer = post(
+                "/v1/jobs",
+                json={"endpoint": "chat", "webhook": webhook, "part_rows": PART_ROWS} | places | options,
+            )
             return BulkJob(answer["id"], face, tuple(rows), f"out/{name}/", name)
         file = post("/v1/files", files={"file": (f"{name}.jsonl", data)}, data={"purpose": "batch"})
         asked = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from nightshift.jobs import Face
+from nightshift.output.places import part_name
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import OracleFailure
 from tests.faults.chaos.workload import some_rows, submit_bulk, submit_online
@@ -53,7 +54,7 @@ CHANGES = {
 
 def spoil(service, job, change):
     """Change the first part of an output, with a manifest that says the same. Returns what was there."""
-    names = (job.output + "manifest.json", f"{job.output}part-00000.jsonl")
+    names = (job.output + "manifest.json", job.output + part_name(0, job.id, "jsonl"))
     original = {name: service.read_file(name) for name in names}
     manifest = json.loads(original[names[0]])
     data = b"".join(change(original[names[1]].splitlines(keepends=True)))

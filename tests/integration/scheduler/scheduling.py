@@ -20,6 +20,7 @@ from nightshift.jobs.ids import new_id
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import DirectoryStore, Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
+from nightshift.output.part_writer import PartDependencies
 from nightshift.output.row_results import RowResult, ShardHead
 from nightshift.output.segments import encode_segment
 from nightshift.rows.inputs import iter_rows
@@ -28,6 +29,7 @@ from nightshift.rows.validation import FileLimits
 from nightshift.store import Store
 from nightshift.testing import MODEL, InMemoryQueue, a_spec, claimed, submit
 from scheduler.duties.assembly import Assembly, AssemblyConfig
+from scheduler.duties.output_parts import OutputParts, OutputPartsConfig
 from scheduler.duties.planning import Planning, PlanningConfig
 from scheduler.input.retrying import RetryInputs
 from scheduler.input.sharding import ShardLimits
@@ -137,7 +139,45 @@ class Place:
     ) -> Assembly:
         settings = AssemblyConfig(line_bytes_max=LINE_BYTES_MAX, **config)
         objects = objects or self.objects
-        return Assembly(self.store, objects, self.sources, self.locations, settings, may_continue)
+        assert self.elector.attempt()
+        return Assembly(
+            self.store,
+            objects,
+            self.sources,
+            self.locations,
+            settings,
+            lambda: self.elector.lead,
+            may_continue,
+        )
+
+    def output_parts(
+        self, objects: Any = None, *, may_continue: MayContinue = lambda: True, **config: Any
+    ) -> OutputParts:
+        assert self.elector.attempt()
+        return OutputParts(
+            self.part_dependencies(objects),
+            "scheduler_1",
+            lambda: self.elector.lead,
+            OutputPartsConfig(**config),
+            may_continue,
+        )
+
+    def part_dependencies(self, objects: Any = None) -> PartDependencies:
+        objects = objects or self.objects
+        return PartDependencies(self.store, objects, self.sources, self.locations, LINE_BYTES_MAX)
+
+    def write_parts(self, now: datetime, duty: OutputParts | None = None) -> None:
+        """One pass, and every part that can be written is."""
+        duty = duty or self.output_parts()
+        duty.run_once(now)
+        assert duty.wait_until_idle(IDLE_S)
+
+    def part_names(self, kind: str = "part") -> list[str]:
+        """Of what lies in the output, in order."""
+        return sorted(path.name for path in (self.bucket / "out").glob(f"{kind}-*"))
+
+    def part_lines(self, kind: str = "part") -> list[JsonObject]:
+        return [line for name in self.part_names(kind) for line in lines_of(self.out(name))]
 
     # -- inputs ----------------------------------------------------------------------------------------
 

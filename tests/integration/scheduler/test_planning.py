@@ -19,12 +19,12 @@ from nightshift.jobs import Face, Job, JobState, StopReason
 from nightshift.lifecycle.tenants import Administration
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, ObjectUri
+from nightshift.objectstore.verdicts import as_input_error
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.audit import Actor
 from nightshift.testing import MODEL, STARTS_AT, FakeClock, InMemoryQueue, a_job, a_spec, submit
 from scheduler.duties.planning import Planning, in_turn, may_plan_beside
-from scheduler.input.plan import input_error
 from scheduler.runtime.duty import Interrupted
 from scheduler.runtime.leadership import Elector
 from scheduler.runtime.thread_pools import JobPoolConfig
@@ -367,7 +367,7 @@ def test_a_refusal_of_our_own_store_is_waited_out_and_one_of_theirs_is_final(
     ours = place.planning(FailingStore(place.objects, "head", StorageDenied()))
     assert plan(place, job, clock, ours).state is JobState.QUEUED
 
-    denied = input_error(StorageDenied(), "input")
+    denied = as_input_error(StorageDenied(), "input")
     assert (denied.code, denied.param) == ("storage_denied", "input")
 
 

@@ -38,6 +38,7 @@ def test_rows_go_from_a_bucket_to_a_bucket(
     planning.run_once(clock.now)
     assert planning.wait_until_idle(IDLE_S)
     place.work_off()
+    place.write_parts(clock.now)
     assembly.run_once(clock.now)
     assert assembly.wait_until_idle(IDLE_S)
 

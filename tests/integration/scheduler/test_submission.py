@@ -62,6 +62,7 @@ def test_a_bulk_job_submitted_without_the_api_is_planned_run_and_assembled(
     assert planning.wait_until_idle(IDLE_S)
     assert place.work_off() == len(place.shards(job)) > 1
     assembly = place.assembly()
+    place.write_parts(clock.now)
     assembly.run_once(clock.now)
     assert assembly.wait_until_idle(IDLE_S)
 

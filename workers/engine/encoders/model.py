@@ -49,6 +49,7 @@ class EncoderModel:
     def __init__(self, model: Any, tokenizer: Tokenizer, pooling: Pooling, max_length: int) -> None:
         self.max_length = max_length
         self.dimensions = int(model.config.hidden_size)
+        self.dtype = str(model.dtype).removeprefix("torch.")
         budget = CPU_NUM_BATCHED_TOKENS if model.device.type == "cpu" else GPU_NUM_BATCHED_TOKENS
         self.max_num_batched_tokens = max(budget, max_length)
         self.vocab_size = int(model.get_input_embeddings().weight.shape[0])  # I-BERT's is no nn.Embedding

@@ -27,10 +27,15 @@ def duty(place: Place) -> Assembly:
 
 
 def assembled(place: Place, job: Job, clock: FakeClock, duty: Assembly | None = None) -> Job:
-    """One pass, and what it started is over."""
+    """Parts are written, then one pass, and what it started is over; once more where a part came with it."""
     duty = duty or place.assembly()
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
+    for _ in range(2):
+        place.write_parts(clock.now)
+        duty.run_once(clock.now)
+        assert duty.wait_until_idle(IDLE_S)
+        with place.store.snapshot() as tx:
+            if not tx.parts.has_claimable(clock.now):
+                break
     return place.job(job)
 
 

@@ -1,6 +1,5 @@
 """An assembly that is interrupted, postponed, or done by two: its job ends once, and with the same bytes."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -31,24 +30,6 @@ def test_a_second_attempt_writes_the_same_bytes_to_the_same_places(place: Place,
     assert ids(place.file_lines(ended, ended.error_file_id)) == ["r1"]
 
 
-def test_an_interrupted_native_assembly_goes_on_after_its_last_note(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, 4 * TEXTS)
-    place.work_off()
-    dying = place.assembly(
-        FailingStore(place.objects, "put", StorageUnavailable(), calls_before=1), shards_per_step=2
-    )
-    assert assembled(place, job, clock, dying).state is JobState.FINALIZING
-    written = {path.name: path.stat().st_mtime_ns for path in (place.bucket / "out").glob("part-*")}
-    assert len(written) == 4  # two steps, and the note of the first
-
-    ended = assembled(place, job, clock, place.assembly(shards_per_step=2))
-    assert ended.state is JobState.SUCCEEDED
-    again = {name: (place.bucket / "out" / name).stat().st_mtime_ns for name in written}
-    assert [again[name] == written[name] for name in sorted(written)] == [True, True, False, False]
-    assert json.loads(place.out("manifest.json"))["counts"]["total"] == 48
-    assert list(place.objects.list("assembly/")) == []
-
-
 def test_storage_that_is_away_postpones_a_job_and_delays_no_other(place: Place, clock: FakeClock) -> None:
     job = a_batch(place, clock, ["a"])
     place.work_off()
@@ -69,7 +50,7 @@ def test_a_place_that_a_job_named_is_waited_for_until_a_day_past_its_deadline(
     place.work_off()
     opened = place.locations.open
     monkeypatch.setattr(
-        place.locations, "open", lambda *which: FailingStore(opened(*which), "put", StorageUnavailable())
+        place.locations, "open", lambda *which: FailingStore(opened(*which), "stage", StorageUnavailable())
     )
     duty = place.assembly()
     clock.advance(seconds=(job.deadline_at + LATE - clock.now).total_seconds() - 1)
@@ -95,8 +76,11 @@ def test_results_that_are_refused_in_our_own_store_are_waited_for_wherever_the_o
     job = a_native_job(place, clock, ["a"])
     place.work_off()
     refusing = FailingStore(place.objects, "read", StorageDenied())
-    assert assembled(place, job, clock, place.assembly(refusing)).state is JobState.FINALIZING
+    place.write_parts(clock.now, place.output_parts(refusing))
+    place.assembly().run_once(clock.now)
+    assert place.job(job).state is JobState.FINALIZING
 
+    clock.advance(seconds=60)
     assert assembled(place, job, clock).state is JobState.SUCCEEDED
 
 
@@ -107,9 +91,10 @@ def test_a_place_that_refuses_the_output_fails_its_job_and_expired_credentials_d
     place.work_off()
     for error, state in ((CredentialsRefused(), JobState.FINALIZING), (StorageDenied(), JobState.FAILED)):
         refusing = FailingStore(
-            place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT), "put", error
+            place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT), "stage", error
         )
         monkeypatch.setattr(place.locations, "open", lambda *which, store=refusing: store)
+        clock.advance(seconds=60)
         ended = assembled(place, job, clock)
         assert ended.state is state
     assert (ended.errors[0].code, ended.errors[0].param) == ("storage_denied", "output")
@@ -207,5 +192,6 @@ def test_a_job_with_rows_still_running_is_not_touched(place: Place, clock: FakeC
         "ended": 0,
         "postponed": 0,
         "too_late": 0,
+        "waiting": 0,
     }
     assert {shard.state for shard in place.shards(job)} == {ShardState.LEASED, ShardState.QUEUED}

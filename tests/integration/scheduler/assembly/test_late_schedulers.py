@@ -5,7 +5,7 @@ It changes nothing any more: `_SUCCESS` lies where the parts and the manifest ar
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,29 +14,29 @@ import pytest
 
 from nightshift.errors import StorageUnavailable
 from nightshift.jobs import Job, JobState
-from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri
-from nightshift.objectstore.objects import pieces_of
+from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged
 from nightshift.store.jobs.jobs import Jobs
 from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled
-from tests.integration.scheduler.scheduling import IDLE_S, BusyStore, Place
+from tests.integration.scheduler.scheduling import IDLE_S, Place
 
 
 @dataclass
 class SleepyStore:
     """An object store whose caller falls asleep once: before it removes an object, or when all the bytes of
-    one have been read and it has not appeared yet.
+    one are there and it has not appeared yet.
     """
 
     inner: ObjectStore
-    change: str  # put or delete …
-    name: str  # … of this object
+    change: str  # publish or delete …
+    name: str  # … an object whose name begins with this
     meanwhile: Callable[[], object]
     naps: list[str] = field(default_factory=list)
 
-    def put(self, key: str, data: bytes | Iterable[bytes]) -> ObjectInfo:
-        return self.inner.put(key, self._read_slowly(key, data))
+    def publish(self, key: str, staged: Staged) -> ObjectInfo:
+        self._nap("publish", key)
+        return self.inner.publish(key, staged)
 
     def delete(self, key: str) -> None:
         self._nap("delete", key)
@@ -45,12 +45,9 @@ class SleepyStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def _read_slowly(self, key: str, data: bytes | Iterable[bytes]) -> Iterator[bytes]:
-        yield from pieces_of(data)
-        self._nap("put", key)
-
     def _nap(self, change: str, key: str) -> None:
-        if change == self.change and key.endswith(self.name) and not self.naps:
+        name = key.rpartition("/")[2]
+        if change == self.change and name.startswith(self.name) and not self.naps:
             self.naps.append(key)
             Context().run(self.meanwhile)  # others do it: what is in force here is not in force for them
 
@@ -62,41 +59,33 @@ def leads_afterwards(request: pytest.FixtureRequest) -> bool:
 
 
 def the_output_is_of(place: Place, job: Job) -> None:
-    """Every part is the one that this job's manifest describes, and `_SUCCESS` says so."""
+    """What lies there is what this job's manifest describes, no more and no less, and `_SUCCESS` says so."""
     manifest = json.loads(place.out("manifest.json"))
-    assert manifest["job_id"] == job.id
+    assert (manifest["job_id"], manifest["complete"]) == (job.id, True)
+    files = [*manifest["parts"], *manifest["errors"]]
     assert manifest["parts"]
-    for part in manifest["parts"]:
-        assert hashlib.sha256(place.out(part["name"])).hexdigest() == part["sha256"], part["name"]
-    assert place.out("_SUCCESS") == b""
+    for file in files:
+        assert hashlib.sha256(place.out(file["name"])).hexdigest() == file["sha256"], file["name"]
+    lying = {path.name for path in (place.bucket / "out").iterdir()}
+    assert lying == {"manifest.json", "_SUCCESS", *(file["name"] for file in files)}
 
 
-def test_success_of_a_job_that_another_has_ended_stays(
-    place: Place, clock: FakeClock, leads_afterwards: bool
-) -> None:
-    job = a_native_job(place, clock, TEXTS)
+def a_night(place: Place, clock: FakeClock, texts: list[str]) -> Job:
+    """A job that ends with its output."""
+    job = a_native_job(place, clock, texts)
     place.work_off()
-    leads = [True]
-
-    def another_ends_the_job() -> None:
-        assert assembled(place, job, clock).state is JobState.SUCCEEDED
-        leads[0] = leads_afterwards
-
-    sleepy = BusyStore(place.objects, "head", another_ends_the_job)  # as it looks for its first note
-    assembled(place, job, clock, place.assembly(sleepy, may_continue=lambda: leads[0]))
-
-    assert not leads[0] or leads_afterwards
-    the_output_is_of(place, job)
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    return job
 
 
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ("delete", "_SUCCESS"),
-        ("put", "part-00000.jsonl"),
-        ("put", "part-00001.jsonl"),
-        ("put", "manifest.json"),
-        ("put", "_SUCCESS"),
+        ("publish", "part-"),
+        ("publish", "errors-"),
+        ("publish", "manifest"),
+        ("publish", "_SUCCESS"),
+        ("delete", "part-"),
     ],
 )
 def test_the_next_job_to_write_to_a_place_keeps_it(
@@ -107,43 +96,40 @@ def test_the_next_job_to_write_to_a_place_keeps_it(
     name: str,
     leads_afterwards: bool,
 ) -> None:
-    (place.bucket / "out").mkdir()
-    (place.bucket / "out" / "_SUCCESS").touch()  # of the night before
-    tonight = a_native_job(place, clock, TEXTS)
+    a_night(place, clock, ["last night's"])
+    tonight = a_native_job(place, clock, [*TEXTS, "bad"])
     place.work_off()
     leads, nights = [True], [tonight]
+    destination = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
 
     def a_night_goes_by() -> None:
+        monkeypatch.setattr(place.locations, "open", lambda *which: destination)
+        clock.advance(seconds=3600)  # its leases are over
         assert assembled(place, tonight, clock).state is JobState.SUCCEEDED
-        nights.append(a_native_job(place, clock, [f"tomorrow's {text}" for text in TEXTS]))
-        place.work_off()
-        assert assembled(place, nights[1], clock).state is JobState.SUCCEEDED
+        nights.append(a_night(place, clock, [*(f"tomorrow's {text}" for text in TEXTS), "bad"]))
         leads[0] = leads_afterwards
 
-    destination = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
     sleepy = SleepyStore(destination, change, name, a_night_goes_by)
     monkeypatch.setattr(place.locations, "open", lambda *which: sleepy)
-    assembled(place, tonight, clock, place.assembly(may_continue=lambda: leads[0], parts_at_once=1))
+    place.write_parts(clock.now, place.output_parts(threads_max=1))
+    duty = place.assembly(may_continue=lambda: leads[0])
+    duty.run_once(clock.now)
+    assert duty.wait_until_idle(IDLE_S)
 
     assert len(nights) == 2, "it never fell asleep"
     the_output_is_of(place, nights[1])
 
 
-def test_a_job_that_goes_on_after_another_wrote_to_its_place_writes_its_parts_again(
+def test_what_a_job_could_not_publish_is_not_in_the_way_of_the_next(
     place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tonight = a_native_job(place, clock, TEXTS)
     place.work_off()
     destination = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
-    away = SleepyStore(destination, "put", "manifest.json", refuse)  # its parts are written, and noted
+    away = SleepyStore(destination, "publish", "manifest.json", refuse)
     with monkeypatch.context() as patch:
         patch.setattr(place.locations, "open", lambda *which: away)
         assert assembled(place, tonight, clock).state is JobState.FINALIZING
-    tomorrow = a_native_job(place, clock, [f"tomorrow's {text}" for text in TEXTS[:-1]])
-    place.work_off()
-    with monkeypatch.context() as patch:  # tonight's rests until tomorrow's is over
-        patch.setattr(Jobs, "to_assemble", lambda jobs, limit, after=None: [place.job(tomorrow)])
-        assert assembled(place, tomorrow, clock).state is JobState.SUCCEEDED
 
     assert assembled(place, tonight, clock).state is JobState.SUCCEEDED
 

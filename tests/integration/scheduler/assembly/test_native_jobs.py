@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JobState, JsonObject, StopReason
 from nightshift.jobs.part_options import PartOptions
+from nightshift.output.places import part_name
 from nightshift.rows.requests import RowRequest
 from nightshift.testing import MODEL, FakeClock
 from tests.integration.scheduler.assembly.conftest import (
@@ -19,28 +20,31 @@ from tests.integration.scheduler.assembly.conftest import (
     planned,
     stop,
 )
-from tests.integration.scheduler.scheduling import Place, jsonl, lines_of
+from tests.integration.scheduler.scheduling import Place, jsonl
 
 
-def test_a_native_job_ends_with_a_part_per_shard_a_manifest_and_success(
-    place: Place, clock: FakeClock
-) -> None:
+def test_a_native_job_ends_with_parts_a_manifest_and_success(place: Place, clock: FakeClock) -> None:
     job = a_native_job(place, clock, [*TEXTS, "bad"])
     place.work_off()
     ended = assembled(place, job, clock)
-    parts = sorted(path.name for path in (place.bucket / "out").glob("part-*"))
-    lines = [line for name in parts for line in lines_of(place.out(name))]
+    [part], [errors] = place.part_names(), place.part_names("errors")
     assert ended.state is JobState.SUCCEEDED
-    assert len(parts) == len(place.shards(job)) > 1
-    assert [line["outcome"] for line in lines] == ["succeeded"] * 12 + ["errored"]
+    assert [line["outcome"] for line in place.part_lines()] == ["succeeded"] * 12
+    assert [line["outcome"] for line in place.part_lines("errors")] == ["errored"]
     assert (ended.counts.total, ended.counts.succeeded, ended.counts.failed) == (13, 12, 1)
 
     manifest = json.loads(place.out("manifest.json"))
-    assert [part["name"] for part in manifest["parts"]] == parts
+    assert [file["name"] for file in manifest["parts"]] == [part]
+    assert [file["name"] for file in manifest["errors"]] == [errors]
+    assert (manifest["status"], manifest["complete"]) == ("succeeded", True)
     assert manifest["counts"] == {"total": 13, "succeeded": 12, "failed": 1}
-    assert sum(part["size_bytes"] for part in manifest["parts"]) == sum(
-        len(place.out(name)) for name in parts
-    )
+    assert [file["rows"] for file in (*manifest["parts"], *manifest["errors"])] == [12, 1]
+    assert manifest["parts"][0]["prompt_tokens"] == 12 * 3
+    assert manifest["parts"][0]["size_bytes"] == len(place.out(part))
+    assert manifest["model"] == {"id": MODEL, "revision": "1", "dtype": None, "dimensions": None}
+    assert [read["uri"] for read in manifest["inputs"]["objects"]] == [place.uri("in.jsonl")]
+    assert manifest["inputs"]["objects"][0]["etag"]
+    assert manifest["settings"]["template"] == TEMPLATE
     assert place.out("_SUCCESS") == b""
 
 
@@ -50,22 +54,21 @@ def test_a_cancelled_native_job_has_its_parts_and_no_success(place: Place, clock
     stop(place, job, StopReason.CANCELLED)
     ended = assembled(place, job, clock)
     manifest = json.loads(place.out("manifest.json"))
-    outcomes = [line["outcome"] for part in manifest["parts"] for line in lines_of(place.out(part["name"]))]
+    outcomes = [line["outcome"] for kind in ("part", "errors") for line in place.part_lines(kind)]
     assert (ended.state, manifest["status"]) == (JobState.CANCELLED, "cancelled")
     assert len(outcomes) == 12
     assert set(outcomes) == {"succeeded", "cancelled"}
     assert not (place.bucket / "out" / "_SUCCESS").exists()
 
 
-def test_a_success_left_by_another_job_is_taken_away_before_its_parts_are_replaced(
-    place: Place, clock: FakeClock
-) -> None:
+def test_a_success_that_nothing_belongs_to_is_taken_away(place: Place, clock: FakeClock) -> None:
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / "_SUCCESS").touch()
     job = a_native_job(place, clock, TEXTS)
     stop(place, job, StopReason.EXPIRED)
     assembled(place, job, clock)
     assert not (place.bucket / "out" / "_SUCCESS").exists()
+    assert json.loads(place.out("manifest.json"))["status"] == "expired"
 
 
 def test_a_native_job_without_a_place_of_its_own_has_its_parts_in_ours(
@@ -76,7 +79,7 @@ def test_a_native_job_without_a_place_of_its_own_has_its_parts_in_ours(
     place.work_off()
     assert assembled(place, job, clock).state is JobState.SUCCEEDED
     names = [info.key.rpartition("/")[2] for info in place.objects.list(f"results/default/{job.id}/")]
-    assert names == ["_SUCCESS", "manifest.json", "part-00000.jsonl"]
+    assert names == ["_SUCCESS", "manifest.json", part_name(0, job.id, "jsonl")]
 
 
 def test_rows_are_called_by_the_column_that_names_them(place: Place, clock: FakeClock) -> None:
@@ -84,14 +87,15 @@ def test_rows_are_called_by_the_column_that_names_them(place: Place, clock: Fake
     job = planned(place, place.native(model=MODEL, template=TEMPLATE, id_column="doc"), clock)
     stop(place, job, StopReason.EXPIRED)
     assembled(place, job, clock)
-    assert ids(lines_of(place.out("part-00000.jsonl"))) == ["7", "x"]
+    assert ids(place.part_lines("errors")) == ["7", "x"]
 
 
 def test_parts_may_be_parquet_with_the_answer_in_a_column(place: Place, clock: FakeClock) -> None:
     job = a_native_job(place, clock, ["hello", "bad"], format="parquet", parts=PartOptions(keep_body=True))
     place.work_off()
     assembled(place, job, clock)
-    rows = pq.read_table(io.BytesIO(place.out("part-00000.parquet"))).to_pylist()
+    files = [place.out(name) for kind in ("part", "errors") for name in place.part_names(kind)]
+    rows = [row for file in files for row in pq.read_table(io.BytesIO(file)).to_pylist()]
     assert [(row["outcome"], row["status_code"], row["text"]) for row in rows] == [
         ("succeeded", 200, "hello"),
         ("errored", 400, None),
@@ -116,7 +120,7 @@ def test_embeddings_are_a_column_of_float32(place: Place, clock: FakeClock) -> N
     assert claim is not None
     place.run_shard(claim, embedded)
     assembled(place, job, clock)
-    table = pq.read_table(io.BytesIO(place.out("part-00000.parquet")))
+    table = pq.read_table(io.BytesIO(place.out(part_name(0, job.id, "parquet"))))
     assert str(table.schema.field("embedding").type) == "list<element: float>"
     assert table["embedding"].to_pylist() == [[0.5, 0.25], [1.0, 2.0]]
     assert "body" not in table.column_names

@@ -46,7 +46,7 @@ def test_a_native_jobs_failed_rows_are_run_again_beside_its_output(place: Place,
     place.work_off()
     old = assembled(place, old, clock)
     before = part_lines(place, "")
-    failed = [line["custom_id"] for line in before if line["outcome"] == "errored"]
+    failed = [line["custom_id"] for line in place.part_lines("errors")]
 
     new = planned(place, retry_of(place, old), clock)
     place.work_off(lambda request: (200, {"again": request.body["messages"][0]["content"]}))

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from nightshift.endpoints.results import Result
-from nightshift.jobs import Counts, StopReason, Usage
-from nightshift.output.manifest import Manifest, Part, part_name
+from nightshift.jobs import StopReason, Usage
 from nightshift.output.row_results import INTERRUPTED, NotExecuted, RowResult, json_line
 from nightshift.testing import a_shard_head
 
@@ -105,42 +104,3 @@ def test_lines_are_one_line_of_utf8_each_whatever_is_in_them() -> None:
     assert line.count(b"\n") == 1
     assert json.loads(line.decode()) == {"text": "é\n\u2028", "half a pair": "\ud83d"}
     assert "é".encode() in json_line({"text": "é"})
-
-
-def test_a_manifest_says_what_lies_in_the_bucket() -> None:
-    part = Part(
-        name=part_name(7, "jsonl"),
-        rows=3,
-        succeeded=2,
-        failed=1,
-        size_bytes=99,
-        sha256="ab",
-        prompt_tokens=5,
-        completion_tokens=4,
-    )
-    manifest = Manifest(
-        job_id="job_1",
-        status="succeeded",
-        format="jsonl",
-        model="m",
-        created_at="2026-01-02T00:00:00+00:00",
-        counts=Counts(3, 2, 1),
-        usage=Usage(5, 4),
-        parts=[part],
-    )
-
-    said = json.loads(manifest.to_json())
-
-    assert said["counts"] == {"total": 3, "succeeded": 2, "failed": 1}
-    assert said["parts"] == [
-        {
-            "name": "part-00007.jsonl",
-            "rows": 3,
-            "succeeded": 2,
-            "failed": 1,
-            "size_bytes": 99,
-            "sha256": "ab",
-            "prompt_tokens": 5,
-            "completion_tokens": 4,
-        }
-    ]

@@ -1,0 +1,193 @@
+"""Writes the manifest of a native job's output: while it runs, and for good."""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from nightshift.errors import ObjectNotFound
+from nightshift.jobs import Counts, Job, JobState, JsonObject
+from nightshift.jobs.part import OutputPart
+from nightshift.output.manifest import Manifest, ManifestInputs, ManifestModel
+from nightshift.output.places import (
+    MANIFEST_NAME,
+    SUCCESS_NAME,
+    Destination,
+    at_destination,
+    inputs_name,
+    is_of_another_run,
+    run_manifest_name,
+    run_of,
+)
+from nightshift.store import Store
+from scheduler.output.publication import Publication
+
+PARTS_PAGE: Final = 1000
+SHARDS_PAGE: Final = 2000
+INPUTS_MAX: Final = 1000  # in the manifest itself; more are listed in an object of their own
+MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
+FOLDERS_OF_NAMES: Final = ("part-", "errors-", "manifest-", "inputs-")
+
+
+@dataclass(frozen=True)
+class Manifests:
+    store: Store
+    publication: Publication
+
+    def write(self, job: Job, destination: Destination) -> None:
+        """What there is so far. Raises as `Publication.put`."""
+        said = _manifest(job, job.state, job.counts, self.parts(job), self._model(job), ManifestInputs())
+        self.publication.put(job, destination, self._name(job, destination), said.to_json())
+
+    def finish(
+        self, job: Job, destination: Destination, state: JobState, counts: Counts, parts: Sequence[OutputPart]
+    ) -> None:
+        """The complete manifest; of a job that succeeded `_SUCCESS` too, and then what it replaces goes.
+
+        A reader of the manifest sees all of the earlier output or all of this one. Raises as
+        `Publication.put`.
+        """
+        succeeded = state is JobState.SUCCEEDED
+        inputs = self._inputs(job, destination)
+        said = _manifest(job, state, counts, parts, self._model(job), inputs, is_complete=True)
+        name = MANIFEST_NAME if succeeded else self._name(job, destination)
+        self.publication.put(job, destination, name, said.to_json())
+        if succeeded:
+            self.publication.put(job, destination, SUCCESS_NAME, b"")
+            _remove_replaced(job, destination)
+        _discard_staged(job, destination)
+
+    def parts(self, job: Job) -> list[OutputPart]:
+        found: list[OutputPart] = []
+        while True:
+            after = found[-1].first_shard if found else -1
+            with self.store.snapshot() as tx:
+                page = tx.parts.of_job(job.id, after=after, limit=PARTS_PAGE)
+            found += page
+            if len(page) < PARTS_PAGE:
+                return found
+
+    def _name(self, job: Job, destination: Destination) -> str:
+        """`manifest.json`, but where the complete output of another run lies."""
+        store, success = destination.store, destination.key(SUCCESS_NAME)
+        with at_destination():
+            if store.head(success) is None:
+                return MANIFEST_NAME
+            try:
+                owner = _job_id(store.read(destination.key(MANIFEST_NAME), MANIFEST_BYTES_MAX))
+            except ObjectNotFound:
+                owner = None
+            if owner is None:  # it says that nothing succeeded
+                store.delete(success)
+        return MANIFEST_NAME if owner in (None, job.id) else run_manifest_name(job.id)
+
+    def _model(self, job: Job) -> ManifestModel:
+        with self.store.snapshot() as tx:
+            found = None if job.model is None else tx.workers.model(job.model)
+        if found is None:
+            return ManifestModel(job.model)
+        return ManifestModel(found.id, found.revision, found.dtype, found.dimensions)
+
+    def _inputs(self, job: Job, destination: Destination) -> ManifestInputs:
+        first: list[JsonObject] = []
+        count = 0
+        for read in self._objects(job):
+            count += 1
+            if count <= INPUTS_MAX:
+                first.append(read)
+        if count <= INPUTS_MAX:
+            return ManifestInputs(first, None, count)
+        name = inputs_name(job.id)
+        lines = (json.dumps(read, ensure_ascii=False).encode() + b"\n" for read in self._objects(job))
+        with at_destination():
+            destination.store.put(destination.key(name), _joined(lines))
+        return ManifestInputs(None, name, count)
+
+    def _objects(self, job: Job) -> Iterator[JsonObject]:
+        """Each once: shards of one object follow one another, but for those of a list that names it twice."""
+        last_no, last = -1, None
+        while True:
+            with self.store.snapshot() as tx:
+                page = tx.shards.of_job(job.id, after_no=last_no, limit=SHARDS_PAGE)
+            for shard in page:
+                if shard.uri != last:
+                    last = shard.uri
+                    yield {"uri": shard.uri, "etag": shard.source_etag}
+            if not page:
+                return
+            last_no = page[-1].shard_no
+
+
+def _manifest(
+    job: Job,
+    state: JobState,
+    counts: Counts,
+    parts: Sequence[OutputPart],
+    model: ManifestModel,
+    inputs: ManifestInputs,
+    *,
+    is_complete: bool = False,
+) -> Manifest:
+    files = [file for part in parts for file in part.files]
+    return Manifest(
+        job_id=job.id,
+        status=state,
+        is_complete=is_complete,
+        format=job.spec.format,
+        model=model,
+        created_at=job.created_at.isoformat(),
+        counts=counts,
+        usage=job.usage,
+        settings=_settings(job),
+        inputs=inputs,
+        parts=[file for file in files if file.name.startswith("part-")],
+        errors=[file for file in files if file.name.startswith("errors-")],
+    )
+
+
+def _settings(job: Job) -> JsonObject:
+    """What decides about an answer and its form."""
+    spec = job.spec
+    named: OrderedDict[str, object] = OrderedDict(
+        endpoint=spec.endpoint, template=spec.template, id_column=spec.id_column, **asdict(spec.parts)
+    )
+    return dict(named)
+
+
+def _job_id(manifest: bytes) -> str | None:
+    try:
+        found = json.loads(manifest).get("job_id")
+    except (ValueError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _remove_replaced(job: Job, destination: Destination) -> None:
+    """The files of earlier runs. A user's own have other names."""
+    store = destination.store
+    with at_destination():
+        for prefix in FOLDERS_OF_NAMES:
+            for info in list(store.list(destination.key(prefix))):
+                if is_of_another_run(info.key.removeprefix(destination.prefix), job.id):
+                    store.delete(info.key)
+        store.delete(destination.key(run_manifest_name(job.id)))
+
+
+def _discard_staged(job: Job, destination: Destination) -> None:
+    """What writers that died, or come too late, have begun of this run's parts."""
+    with at_destination():
+        for prefix in FOLDERS_OF_NAMES[:2]:
+            for upload in list(destination.store.staged(destination.key(prefix))):
+                if f"-{run_of(job.id)}." in upload.key:
+                    destination.store.discard(upload.key, upload.upload_id)
+
+
+def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
+    held: list[bytes] = []
+    for line in lines:
+        held.append(line)
+        if len(held) == SHARDS_PAGE:
+            yield b"".join(held)
+            held = []
+    yield b"".join(held)

@@ -1,0 +1,354 @@
+"""Parts of a native job's output: written while it runs, by any process, each whole or not at all."""
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from nightshift.errors import OutputInUse, StorageDenied, StorageUnavailable
+from nightshift.jobs import Job, JobState, StopReason
+from nightshift.jobs.part import PartState
+from nightshift.jobs.part_options import PartOptions
+from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged, StagedUpload
+from nightshift.output.part_writer import ATTEMPTS_MAX, PartWriter
+from nightshift.tenants.keys import DEFAULT_TENANT
+from nightshift.testing import FakeClock
+from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, ids, stop
+from tests.integration.scheduler.scheduling import FailingStore, Place
+
+EVERY_SHARD = PartOptions(part_rows=1)
+
+
+@dataclass
+class WatchedStore:
+    """Counts what is staged and published."""
+
+    inner: ObjectStore
+    staged: list[str] = field(default_factory=list)
+    published: list[str] = field(default_factory=list)
+
+    def stage(self, key: str, **more: Any) -> str:
+        self.staged.append(key)
+        return self.inner.stage(key, **more)
+
+    def publish(self, key: str, staged: Staged) -> ObjectInfo:
+        self.published.append(key)
+        return self.inner.publish(key, staged)
+
+    def staged_uploads(self, folder: Path) -> list[StagedUpload]:
+        return list(self.inner.staged(f"{folder}/".removeprefix("/")))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@pytest.fixture
+def destination(place: Place, monkeypatch: pytest.MonkeyPatch) -> WatchedStore:
+    found = WatchedStore(place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT))
+    monkeypatch.setattr(place.locations, "open", lambda *which: found)
+    return found
+
+
+def manifest(place: Place, name: str = "manifest.json") -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(place.out(name))
+    return said
+
+
+def states(place: Place, job: Job) -> list[PartState]:
+    with place.store.snapshot() as tx:
+        return [part.state for part in tx.parts.of_job(job.id, limit=1000)]
+
+
+def a_writer(place: Place, owner: str = "worker_1") -> PartWriter:
+    return PartWriter(place.part_dependencies(), owner)
+
+
+def cut(place: Place, now: datetime) -> None:
+    """Without a thread that writes."""
+    place.output_parts(threads_max=0).run_once(now)
+
+
+def test_parts_and_their_manifest_lie_there_while_the_job_runs(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD)
+    duty = place.output_parts()
+    assert place.work_off(shards=2) == 2
+
+    place.write_parts(clock.now, duty)
+    place.write_parts(clock.now, duty)  # the manifest has what an earlier pass wrote
+
+    said = manifest(place)
+    assert place.job(job).state is JobState.RUNNING
+    assert [file["name"] for file in said["parts"]] == place.part_names()
+    assert (len(place.part_names()), said["complete"], said["status"]) == (2, False, "running")
+    assert not (place.bucket / "out" / "_SUCCESS").exists()
+    first = {name: place.out(name) for name in place.part_names()}
+
+    place.work_off()
+    ended = assembled(place, job, clock)
+
+    assert ended.counts.succeeded == 48
+    assert first.items() < {name: place.out(name) for name in place.part_names()}.items()
+    assert [line["custom_id"] for line in place.part_lines()] == [
+        f"shard-{shard.shard_no}-row-{row + 1}"
+        for shard in place.shards(job)
+        for row in range(shard.rows_total or 0)
+    ]
+
+
+def test_a_part_ends_with_the_shard_that_fills_it(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, 4 * TEXTS, parts=PartOptions(part_rows=15))
+    place.work_off()
+    assembled(place, job, clock)
+
+    rows = [file["rows"] for file in manifest(place)["parts"]]
+    shards = [shard.rows_total or 0 for shard in place.shards(job)]
+    assert sum(rows) == 48
+    assert all(15 <= count < 15 + max(shards) for count in rows[:-1])
+
+
+def test_a_manifest_is_not_replaced_at_every_part(place: Place, clock: FakeClock) -> None:
+    a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD)
+    duty = place.output_parts(manifest_interval_s=5.0)
+    written = []
+    for _ in range(4):
+        place.work_off(shards=1)
+        place.write_parts(clock.now, duty)
+        place.write_parts(clock.now, duty)
+        written.append(len(manifest(place)["parts"]))
+
+    assert written == [1, 1, 1, 1]
+    clock.advance(seconds=5)
+    duty.run_once(clock.now)
+    assert len(manifest(place)["parts"]) == 4
+
+
+def test_the_next_writer_publishes_what_was_staged_and_writes_nothing_again(
+    place: Place, clock: FakeClock, destination: WatchedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, [*TEXTS, "bad"])
+    place.work_off()
+    cut(place, clock.now)
+    with monkeypatch.context() as patch:
+        patch.setattr(destination, "publish", killed)
+        with pytest.raises(Killed):
+            a_writer(place, "dying").write_next()
+    clock.advance(seconds=60)
+    cut(place, clock.now)  # expires its lease
+    staged = [*destination.staged]
+    assert len(staged) == 2
+
+    assert a_writer(place).write_next()
+
+    assert destination.staged == staged
+    assert states(place, job) == [PartState.WRITTEN]
+    assert ids(place.part_lines("errors")) == [ids(place.part_lines("errors"))[0]]
+
+
+def test_what_was_staged_in_part_is_discarded_by_the_next_writer(
+    place: Place, clock: FakeClock, destination: WatchedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, [*TEXTS, "bad"])
+    place.work_off()
+    cut(place, clock.now)
+    with monkeypatch.context() as patch:
+        patch.setattr(destination, "write_staged", killed, raising=False)
+        with pytest.raises(Killed):
+            a_writer(place, "dying").write_next()
+    [begun] = list(destination.staged_uploads(place.bucket / "out"))
+    clock.advance(seconds=60)
+    cut(place, clock.now)
+
+    assert a_writer(place).write_next()
+
+    assert states(place, job) == [PartState.WRITTEN]
+    assert begun.upload_id not in {
+        upload.upload_id for upload in destination.staged_uploads(place.bucket / "out")
+    }
+    assert len(place.part_lines()) == 12
+
+
+def test_failed_rows_alone_make_no_part_of_good_ones(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, ["bad", "bad"])
+    place.work_off()
+
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+
+    assert (place.part_names(), len(place.part_lines("errors"))) == ([], 2)
+    assert manifest(place)["parts"] == []
+    assert not [path for path in (place.bucket / "out").iterdir() if path.name.startswith(".")]
+
+
+def test_a_part_whose_writers_die_fails_its_job(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, TEXTS)
+    place.work_off()
+    cut(place, clock.now)
+    for _ in range(ATTEMPTS_MAX):
+        with place.store.transaction() as tx:
+            assert tx.parts.claim("dying", clock.now, 30) is not None
+        clock.advance(seconds=60)
+        cut(place, clock.now)
+
+    assert a_writer(place).write_next()
+    ended = assembled(place, job, clock)
+
+    assert (ended.state, ended.errors[0].code) == (JobState.FAILED, "part_failed")
+    assert ended.counts.succeeded == 12
+
+
+def test_a_place_that_refuses_a_part_stops_the_job_early(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD)
+    place.work_off(shards=1)
+    refusing = FailingStore(
+        place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT), "stage", StorageDenied()
+    )
+    monkeypatch.setattr(place.locations, "open", lambda *which: refusing)
+    duty = place.output_parts()
+    place.write_parts(clock.now, duty)
+
+    assert duty.run_once(clock.now).stopped == 1
+
+    assert place.job(job).stop_reason is StopReason.FAILED
+    ended = assembled(place, job, clock)
+    assert (ended.state, ended.errors[0].code, ended.errors[0].param) == (
+        JobState.FAILED,
+        "storage_denied",
+        "output",
+    )
+
+
+def test_a_place_that_is_away_is_tried_again_later_and_later(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, TEXTS)
+    place.work_off()
+    inner = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
+    away = FailingStore(inner, "stage", StorageUnavailable())
+    monkeypatch.setattr(place.locations, "open", lambda *which: away)
+    cut(place, clock.now)
+
+    assert a_writer(place).write_next()
+    assert not a_writer(place).write_next()  # it rests
+    clock.advance(seconds=2)
+    assert a_writer(place).write_next()
+    clock.advance(seconds=2)
+    assert not a_writer(place).write_next()
+    away.is_broken = False
+    clock.advance(seconds=2)
+    assert a_writer(place).write_next()
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+
+
+def test_a_reader_of_the_manifest_sees_all_of_the_old_output_or_all_of_the_new(
+    place: Place, clock: FakeClock
+) -> None:
+    old = a_native_job(place, clock, ["old"])
+    place.work_off()
+    assembled(place, old, clock)
+    [old_name] = place.part_names()
+
+    new = a_native_job(place, clock, [*TEXTS, "new"], parts=EVERY_SHARD)
+    duty = place.output_parts()
+    place.work_off(shards=1)
+    place.write_parts(clock.now, duty)
+    place.write_parts(clock.now, duty)
+
+    assert (manifest(place)["job_id"], manifest(place)["complete"]) == (old.id, True)
+    assert old_name in place.part_names()
+    [own] = (path.name for path in (place.bucket / "out").glob("manifest-*"))
+    assert (manifest(place, own)["job_id"], manifest(place, own)["complete"]) == (new.id, False)
+
+    place.work_off()
+    assembled(place, new, clock)
+
+    lying = {path.name for path in (place.bucket / "out").iterdir()}
+    assert manifest(place)["job_id"] == new.id
+    assert lying == {"manifest.json", "_SUCCESS", *(file["name"] for file in manifest(place)["parts"])}
+
+
+def test_a_job_that_fails_leaves_the_earlier_output_as_it_is(place: Place, clock: FakeClock) -> None:
+    old = a_native_job(place, clock, ["old"])
+    place.work_off()
+    assembled(place, old, clock)
+    before = {name: place.out(name) for name in ("manifest.json", "_SUCCESS", *place.part_names())}
+
+    new = a_native_job(place, clock, TEXTS, parts=EVERY_SHARD)
+    place.work_off(shards=1)
+    stop(place, new, StopReason.CANCELLED)
+    assert assembled(place, new, clock).state is JobState.CANCELLED
+
+    assert {name: place.out(name) for name in before} == before
+    [own] = (path.name for path in (place.bucket / "out").glob("manifest-*"))
+    assert (manifest(place, own)["status"], manifest(place, own)["complete"]) == ("cancelled", True)
+
+
+def test_files_of_the_user_stay(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "out").mkdir()
+    for name in ("part-of-it.txt", "notes.json", "manifest-old.txt", "parts"):
+        (place.bucket / "out" / name).write_text("mine")
+    job = a_native_job(place, clock, ["a"])
+    place.work_off()
+    assembled(place, job, clock)
+
+    for name in ("part-of-it.txt", "notes.json", "manifest-old.txt", "parts"):
+        assert place.out(name) == b"mine"
+
+
+def test_what_an_earlier_release_wrote_is_replaced(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "out").mkdir()
+    (place.bucket / "out" / "part-00000.jsonl").write_text("{}\n")
+    (place.bucket / "out" / "manifest.json").write_text('{"job_id": "job_old", "parts": []}')
+    (place.bucket / "out" / "_SUCCESS").touch()
+    job = a_native_job(place, clock, ["a"])
+    place.work_off()
+    assembled(place, job, clock)
+
+    assert "part-00000.jsonl" not in place.part_names()
+    assert manifest(place)["job_id"] == job.id
+
+
+@pytest.mark.parametrize("spelling", ["out/", "out"])
+def test_two_jobs_never_write_to_one_folder_at_a_time(place: Place, clock: FakeClock, spelling: str) -> None:
+    first = a_native_job(place, clock, ["a"])
+
+    with pytest.raises(OutputInUse, match=first.id) as refused:
+        place.native(output=place.uri(spelling))
+    assert refused.value.param == "output"
+
+    place.work_off()
+    assembled(place, first, clock)
+    assert place.native(output=place.uri(spelling)).state is JobState.QUEUED
+
+
+def test_the_folder_is_a_dataset_at_every_moment(place: Place, clock: FakeClock) -> None:
+    texts = [*TEXTS, *(3 * ["bad"]), *TEXTS]
+    job = a_native_job(place, clock, texts, format="parquet", parts=EVERY_SHARD)
+    duty = place.output_parts()
+    seen = []
+    while place.work_off(shards=1):
+        place.write_parts(clock.now, duty)
+        seen.append(dataset(place).count_rows())
+    assembled(place, job, clock)
+
+    table = dataset(place).to_table()
+    assert seen == sorted(seen)
+    assert sorted(table["outcome"].to_pylist()) == ["errored"] * 3 + ["succeeded"] * 24
+    assert len(set(table["custom_id"].to_pylist())) == 27
+
+
+def dataset(place: Place) -> ds.Dataset:
+    """As a reader of the folder opens it: the manifest is no Parquet."""
+    return ds.dataset(place.bucket / "out", format="parquet", exclude_invalid_files=True)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed(*args: object, **more: object) -> None:
+    raise Killed
