@@ -17,7 +17,7 @@ from nightshift.rows.surveys import FoundObject, objects_at, rows_estimated, upl
 from nightshift.rows.watched_reader import WatchedReader
 from nightshift.store import Store
 from nightshift.tenants.rates import CHARS_PER_TOKEN
-from scheduler.input.plan import Plan, Refused
+from scheduler.input.plan import Page, Refused
 from scheduler.input.sharding import ShardLimits, TooManyShards, cut_objects
 from scheduler.runtime.duty import MayContinue, check, interruptible
 
@@ -52,7 +52,7 @@ class Surveyor:
     locations: Locations
     config: SurveyConfig
 
-    def plan(self, job: Job, catalogue: Catalogue, may_continue: MayContinue) -> Plan:
+    def pages(self, job: Job, catalogue: Catalogue, may_continue: MayContinue) -> Iterator[Page]:
         """Shards of about equal size. Raises Refused, InvalidRequest, StorageError and Interrupted."""
         objects = with_guesses(list(self._described(job, may_continue)))
         try:
@@ -63,7 +63,7 @@ class Surveyor:
         objection = catalogue.objection(model, job.spec.endpoint)
         if objection is not None:
             raise Refused(objection)
-        return Plan(
+        yield Page(
             model=model,
             shards=shards,
             rows_estimated=rows_estimated(objects),

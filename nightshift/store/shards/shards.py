@@ -265,14 +265,16 @@ class Shards:
 
     def has_open(self, job_id: str) -> bool:
         """Whether a shard of the job is queued or leased."""
-        return (
-            self._connection.execute(
-                select(shard.c.id)
-                .where(shard.c.job_id == job_id, shard.c.state.in_(OPEN_SHARD_STATES))
-                .limit(1)
-            ).one_or_none()
-            is not None
-        )
+        return self._count(job_id, OPEN_SHARD_STATES, limit=1) > 0
+
+    def queued_of(self, job_id: str, limit: int) -> int:
+        """How many shards of the job are queued, counted up to `limit`."""
+        return self._count(job_id, (ShardState.QUEUED,), limit)
+
+    def _count(self, job_id: str, states: Sequence[ShardState], limit: int) -> int:
+        found = select(shard.c.id).where(shard.c.job_id == job_id, shard.c.state.in_(states)).limit(limit)
+        counted: int = self._connection.scalar(select(func.count()).select_from(found.subquery())) or 0
+        return counted
 
     def unrung(
         self, now: datetime, ring_after: timedelta, *, kind: JobKind, limit: int
