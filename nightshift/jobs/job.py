@@ -206,6 +206,18 @@ class Job:
     plan_cursor: PlanCursor = FIRST_PAGE  # where the next page of shards begins
     results_deleted_at: datetime | None = None  # its rows' requests and results had their time
 
+    @property
+    def has_shards(self) -> bool:
+        """Whether any of a bulk job's input is cut."""
+        return self.planned_at is not None or self.plan_cursor.shards > 0
+
+    @property
+    def rows_expected(self) -> int | None:
+        """About how many rows there are, once all of the input is cut."""
+        if self.counts.total is not None:
+            return self.counts.total
+        return self.rows_estimated if self.planned_at is not None else None
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -214,7 +214,8 @@ def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: date
 
 
 def request_stop(tx: Transaction, job: Job, reason: StopReason, now: datetime) -> bool:
-    """Start no more rows, and stop unclaimed shards. False: too late.
+    """Start no more rows, and stop unclaimed shards: the first here, the others in the stopping duty. False:
+    too late.
 
     A bulk job is then assembled with what it has; an unclaimed online job ends here.
     """

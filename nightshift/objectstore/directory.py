@@ -5,6 +5,7 @@ shows. A key never leads outside the allowed directories, also not through symbo
 """
 
 import errno
+import heapq
 import os
 import time
 import uuid
@@ -38,6 +39,7 @@ from nightshift.objectstore.objects import (
 )
 from nightshift.objectstore.time_limits import check_time, within
 
+NAMES_MAX: Final = 50_000  # of one directory, held at a time by a listing: some 15 MiB
 _OPEN_TRIES_MAX: Final = 5
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
 
@@ -149,8 +151,10 @@ class DirectoryStore:
         """
         if not is_inside(base, self._within, self._without):
             return
+        first = start_after.removeprefix(base_key) if start_after.startswith(base_key) else ""
+        folder, slash, _ = first.partition("/")
         with suppress(ObjectNotFound):
-            for name in _names_in(base, base_key):
+            for name in _names_in(base, base_key, os.fsencode(folder + slash)):
                 key = base_key + name
                 if not (key.startswith(prefix) or prefix.startswith(key)):
                     continue
@@ -289,11 +293,20 @@ def _prune_empty(directory: Path, root: Path) -> None:
         directory = directory.parent
 
 
-def _names_in(directory: Path, key: str) -> list[str]:
-    """Names of files, and of directories with a slash, in byte order."""
-    with _reading(key), os.scandir(directory) as entries:
-        names = [_entry_name(entry) for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]
-    return sorted(filter(None, names), key=os.fsencode)
+def _names_in(directory: Path, key: str, first: bytes) -> Iterator[str]:
+    """Names of files, and of directories with a slash, in byte order from `first` on.
+
+    At most `NAMES_MAX` are held: a larger directory is read again for each further part.
+    """
+    while True:
+        with _reading(key), os.scandir(directory) as entries:
+            named = (_entry_name(entry) for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX))
+            later = (name for name in named if name is not None and os.fsencode(name) >= first)
+            part = heapq.nsmallest(NAMES_MAX, later, key=os.fsencode)
+        yield from part
+        if len(part) < NAMES_MAX:
+            return
+        first = os.fsencode(part[-1]) + b"\0"
 
 
 def _entry_name(entry: os.DirEntry[str]) -> str | None:

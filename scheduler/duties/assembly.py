@@ -181,7 +181,7 @@ class Assembly:
 
     def _parts(self, job: Job) -> _Output:
         """Native: a part file per shard, a manifest, `_SUCCESS`."""
-        if job.planned_at is None:  # told to stop before its input was read: nothing is to be written
+        if not job.has_shards:  # told to stop before its input was read: nothing is to be written
             return _Output(Counts(0, 0, 0), *self._verdict(job, Counts(0, 0, 0)))
         writer = self._part_writer(job)
         parts: list[Part] = []
@@ -280,7 +280,7 @@ def verdict(
     if job.stop_reason not in (None, StopReason.FAILED):
         return job.stop_reason.final_state, ()
     if job.stop_reason is StopReason.FAILED:
-        return JobState.FAILED, (why_stopped(job, counts),)
+        return JobState.FAILED, job.errors or (why_stopped(job, counts),)
     if (passed := failed_rows_passed(job.spec, counts)) is not None:
         return JobState.FAILED, (passed,)
     if (

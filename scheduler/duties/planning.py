@@ -3,17 +3,22 @@
 An OpenAI file is validated row by row first; a native input is only surveyed. A job whose input cannot be run
 fails with the reasons; one whose storage is away is tried again.
 
+A native input becomes pages of shards, each recorded in a transaction with the cursor from which the next one
+goes on. Rows of a page run while others are cut. Of two schedulers one writes a page.
+
 An attempt is counted in the database before it starts, and taken back once its end is known. What is left are
 attempts that killed their scheduler, or ended beside one that did. To tell these apart, of the jobs with such
-an attempt one at a time is planned; after `attempts_max` of them a job fails.
+an attempt one at a time is planned; after `attempts_max` of them at one page a job fails.
 
 Tenants share the threads. One gets no further thread once it holds as many as are free
-(`tenants/fairness.py`), and of those that wait, the one served longest ago is first.
+(`tenants/fairness.py`), and of those that wait, the one served longest ago is first. A job whose input has
+many pages gives its thread back after `turn_s`, and waits for its next turn.
 
 Each pass asks which of the jobs under way were stopped meanwhile: reading their inputs ends at the next step.
 """
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,7 +58,8 @@ class PlanningConfig:
     announced_models: tuple[str, ...] = ()  # known before a worker has registered them
     interval_s: float = 0.25  # between passes: what a small job waits before it may run
     pool: JobPoolConfig = field(default_factory=lambda: JobPoolConfig(threads_max=INPUTS_MAX))
-    attempts_max: int = 3  # of one job, whose schedulers died
+    attempts_max: int = 3  # at one page of a job, whose schedulers died
+    turn_s: float = 5.0  # then a job's next pages wait for others; each turn lists anew from the cursor
     default_quotas: Quotas = NO_QUOTAS
 
 
@@ -61,8 +67,9 @@ class PlanningConfig:
 class Planned(Result):
     started: int = 0
     planned: int = 0
+    yielded: int = 0  # turns of jobs that have further pages
     refused: int = 0  # jobs that failed because of their input
-    postponed: int = 0  # storage was away
+    postponed: int = 0  # storage was away, or a quota used up
     too_late: int = 0  # jobs cancelled, or planned by another scheduler, meanwhile
 
 
@@ -79,6 +86,7 @@ class Planning:
         lead: Callable[[], Lead | None],
         retries: RetryInputs,
         may_continue: MayContinue = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._retries = retries
@@ -87,6 +95,7 @@ class Planning:
         self._sources = sources
         self._config = config
         self._may_continue = may_continue
+        self._clock = clock
         self._surveyor = Surveyor(store, sources, locations, config.survey)
         self._pool = JobPool(self.name, self._waiting, self._plan, config.pool, self._may_start)
         self._stopped: frozenset[str] = frozenset()  # of the jobs under way
@@ -108,6 +117,7 @@ class Planning:
         return Planned(
             started=len(pass_.started),
             planned=pass_.ended[Outcome.PLANNED],
+            yielded=pass_.ended[Outcome.YIELDED],
             refused=pass_.ended[Outcome.REFUSED],
             postponed=pass_.ended[POSTPONED],
             too_late=pass_.ended[Outcome.TOO_LATE],
@@ -148,19 +158,25 @@ class Planning:
             return Outcome.TOO_LATE
         failpoints.hit("scheduler.planning")
         try:
-            return self._attempt(job, attempts)
+            outcome = self._attempt(job, attempts)
         except MemoryError:  # the next process may be killed for it
             raise
         except Exception:
-            with self._store.transaction() as tx:
-                tx.jobs.end_planning(job.id)
+            self._end_attempt(job)
             raise
+        if outcome not in (Outcome.PLANNED, Outcome.REFUSED):
+            self._end_attempt(job)
+        return outcome
+
+    def _end_attempt(self, job: Job) -> None:
+        with self._store.transaction() as tx:
+            tx.jobs.end_planning(job.id)
 
     def _attempt(self, job: Job, attempts: int) -> Outcome:
         if attempts > self._config.attempts_max:
             return self._writer.refuse(job, (_given_up(job, attempts - 1),))
         assert job.spec.input is not None, "a bulk job has an input"
-        pages = self._pages(job)
+        pages, ends_s = self._pages(job), self._clock() + self._config.turn_s
         while True:
             try:
                 page = next(pages)
@@ -171,8 +187,10 @@ class Planning:
                     raise
                 return self._writer.refuse(job, (input_error(error, param_of(job)),))
             outcome = self._writer.write(job, page)
-            if page.next is None or outcome is not Outcome.PLANNED:
+            if page.next is None or outcome is not Outcome.PAGE:
                 return outcome
+            if self._clock() >= ends_s:
+                return Outcome.YIELDED
             job = replace(job, plan_cursor=page.next)
 
     def _pages(self, job: Job) -> Iterator[Page]:

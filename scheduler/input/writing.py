@@ -14,14 +14,18 @@ from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.quotas import Quotas
 from scheduler.duties.ringing import RingSender
 from scheduler.input.plan import Page, input_error
+from scheduler.runtime.thread_pools import POSTPONED
 
 log = logging.getLogger(__name__)
 
 
 class Outcome(StrEnum):
-    PLANNED = "planned"
+    PLANNED = "planned"  # to its end
+    PAGE = "page"  # more pages follow
+    YIELDED = "yielded"  # … in this job's next turn
+    POSTPONED = POSTPONED  # … once rows of the tenant have ended: its quota is used up
     REFUSED = "refused"
-    TOO_LATE = "too_late"
+    TOO_LATE = "too_late"  # the page was written, or the job stopped or over
 
 
 @dataclass(frozen=True)
@@ -35,21 +39,17 @@ class PlanWriter:
         try:
             rings = self._record(job, page)
         except QuotaExceeded as error:
+            if self._has_open_shards(job):
+                return Outcome.POSTPONED
             return self.refuse(job, (input_error(error, param_of(job)),))
         if rings is None:
             return Outcome.TOO_LATE
-        failpoints.hit("scheduler.planned")
-        log.info(
-            "job planned",
-            extra={
-                "action": "job_planned",
-                "job": job.id,
-                "shards": len(page.shards),
-                "rows": page.rows_total or page.rows_estimated,
-            },
-        )
+        if page.next is None:
+            failpoints.hit("scheduler.planned")
+        else:
+            failpoints.hit("scheduler.page_planned")
         self._ring(rings)
-        return Outcome.PLANNED
+        return _logged(job, page)
 
     def refuse(self, job: Job, errors: tuple[InputError, ...]) -> Outcome:
         with self.store.transaction() as tx:
@@ -76,8 +76,14 @@ class PlanWriter:
                 next=page.next,
             )
 
+    def _has_open_shards(self, job: Job) -> bool:
+        with self.store.snapshot() as tx:
+            return tx.shards.has_open(job.id)
+
     def _ring(self, rings: tuple[Ring, ...]) -> None:
         """Ring at once. If that fails, the ringing duty does."""
+        if not rings:
+            return
         try:
             self.ring_sender.ring(rings)
         except QueueUnavailable:
@@ -85,6 +91,16 @@ class PlanWriter:
             return
         with self.store.transaction() as tx:
             tx.outbox.delete([ring.id for ring in rings])
+
+
+def _logged(job: Job, page: Page) -> Outcome:
+    rows = page.rows_total or page.rows_estimated
+    about = {"job": job.id, "page": job.plan_cursor.page, "shards": len(page.shards), "rows": rows}
+    if page.next is not None:
+        log.info("page of a job planned", extra={"action": "page_planned"} | about)
+        return Outcome.PAGE
+    log.info("job planned", extra={"action": "job_planned"} | about)
+    return Outcome.PLANNED
 
 
 def param_of(job: Job) -> str:

@@ -47,6 +47,7 @@ request = tables.request
 result = tables.result
 
 OPEN_SHARD_STATES = tuple(state for state in ShardState if not state.is_terminal)
+STOPPED_MAX = 1000  # shards in one transaction
 INSERT_ROWS_MAX = 500  # SQLite allows 32,766 bound values per statement
 
 # Built once: a worker waits while SQLAlchemy builds a statement.
@@ -256,11 +257,11 @@ class Shards:
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
     def stop_queued(self, job_id: str) -> int:
-        """Stop the queued shards of a stopping job. Returns how many."""
+        """Stop queued shards of a stopping job, at most `STOPPED_MAX`. Returns how many."""
+        is_queued = (shard.c.job_id == job_id, shard.c.state == ShardState.QUEUED)
+        some = select(shard.c.id).where(*is_queued).limit(STOPPED_MAX).scalar_subquery()
         return self._connection.execute(
-            update(shard)
-            .where(shard.c.job_id == job_id, shard.c.state == ShardState.QUEUED)
-            .values(state=ShardState.STOPPED)
+            update(shard).where(*is_queued, shard.c.id.in_(some)).values(state=ShardState.STOPPED)
         ).rowcount
 
     def has_open(self, job_id: str) -> bool:
