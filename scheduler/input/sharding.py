@@ -19,7 +19,7 @@ DOUBLINGS: Final = 16  # of the length of shards, until a job has all that it ma
 class ShardLimits:
     shard_bytes: int
     shards_max: int  # of a job, beside the first one of each of its objects
-    page_shards: int = 500  # recorded in one transaction
+    page_shards: int = 250  # recorded in one transaction
     first_page_shards: int = 64  # the first page is short, so that rows run soon
     page_listed: int = 50_000  # objects listed for one page: empty ones, and those beside a pattern
 

@@ -40,6 +40,7 @@ from nightshift.jobs import (
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.leases import Lease, Term
 from nightshift.store import tables
+from nightshift.store.databases.multi_insert import insert_rows
 
 shard = tables.shard
 segment = tables.segment
@@ -48,7 +49,7 @@ result = tables.result
 
 OPEN_SHARD_STATES = tuple(state for state in ShardState if not state.is_terminal)
 STOPPED_MAX = 1000  # shards in one transaction
-INSERT_ROWS_MAX = 500  # SQLite allows 32,766 bound values per statement
+INSERT_ROWS_MAX = 500  # in one statement
 
 # Built once: a worker waits while SQLAlchemy builds a statement.
 
@@ -119,7 +120,7 @@ class Shards:
             for new in planned
         ]
         for first in range(0, len(rows), INSERT_ROWS_MAX):
-            self._connection.execute(insert(shard), rows[first : first + INSERT_ROWS_MAX])
+            insert_rows(self._connection, shard, rows[first : first + INSERT_ROWS_MAX])
 
     # -- writes under a lease --------------------------------------------------------------------------
 
