@@ -37,7 +37,7 @@ from nightshift.jobs import (
     ShardState,
     Usage,
 )
-from nightshift.jobs.ids import new_id
+from nightshift.jobs.ids import new_ids
 from nightshift.jobs.leases import Lease, Term
 from nightshift.store import tables
 from nightshift.store.databases.multi_insert import insert_rows
@@ -134,7 +134,7 @@ class Shards:
         """Record a bulk job's claimable shards."""
         rows = [
             {
-                "id": new_id("shard"),
+                "id": shard_id,
                 "job_id": job.id,
                 "tenant_id": job.tenant_id,
                 "kind": JobKind.BULK,
@@ -151,7 +151,7 @@ class Shards:
                 "capacity": job.spec.capacity,
                 "source_etag": new.source_etag,
             }
-            for new in planned
+            for shard_id, new in zip(new_ids("shard", len(planned)), planned, strict=True)
         ]
         for first in range(0, len(rows), INSERT_ROWS_MAX):
             insert_rows(self._connection, shard, rows[first : first + INSERT_ROWS_MAX])
