@@ -34,6 +34,7 @@ class CutPage:
     rows_estimated: int | None  # of the objects that begin in it, as far as known
     size_bytes: int  # of these
     next: PlanCursor
+    is_last: bool = False
 
 
 class Cutter:
@@ -69,13 +70,13 @@ class Cutter:
         """The last page, which may be empty. Raises InvalidRequest if an object that was begun is gone."""
         if self._cursor.begun is not None:
             raise _changed(self._cursor.begun)
-        return self._end_page()
+        return replace(self._end_page(), is_last=True)
 
     def leave_out(self, page: CutPage, blank_bytes: int) -> CutPage:
         """The page that was just made without its shards: they have no rows. `blank_bytes`: read so far."""
         self._cursor = replace(self._cursor, shards=0, extra_shards=0, blank_bytes=blank_bytes)
         self._begin_page()
-        return CutPage(shards=(), rows_estimated=None, size_bytes=0, next=self._cursor)
+        return replace(page, shards=(), rows_estimated=None, size_bytes=0, next=self._cursor)
 
     @property
     def _is_full(self) -> bool:

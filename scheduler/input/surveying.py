@@ -5,7 +5,7 @@ be run gets its own error when it is run. Pages of the listing become pages of s
 grow with the objects.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -68,22 +68,19 @@ class Surveyor:
         model = job.model if job.plan_cursor.shards else None
         reading = _Reading(self.config.rows_bytes_max, may_continue, job.plan_cursor.blank_bytes)
 
-        def page(cut: CutPage, *, is_last: bool = False) -> Page:
-            nonlocal model
+        for cut in self._cut(job, cutter, may_continue):
             if model is None and cut.shards:
-                model = self._model(job, cut.shards, reading)
+                model = self._model(job, cut.shards, catalogue, reading)
                 if model is None:
                     cut = cutter.leave_out(cut, reading.bytes_read)
-                else:
-                    _check_model(model, job, catalogue)
-            if is_last and not cut.next.shards:
+            if cut.is_last and not cut.next.shards:
                 raise Refused(NO_ROWS)
-            return _page(cut, model, is_last)
+            yield _page(cut, model)
 
+    def _cut(self, job: Job, cutter: Cutter, may_continue: MayContinue) -> Iterator[CutPage]:
         for listed, found in self._described(job, may_continue):
-            for cut in cutter.add(listed.key, found):
-                yield page(cut)
-        yield page(cutter.rest(), is_last=True)
+            yield from cutter.add(listed.key, found)
+        yield cutter.rest()
 
     def _described(self, job: Job, may_continue: MayContinue) -> Iterator[tuple[Listed, InputObject | None]]:
         """What is listed, with the objects' descriptions: some are made side by side, and held until they are
@@ -125,7 +122,9 @@ class Surveyor:
         found = uploaded_file(self.sources, job.spec.input, job.tenant_id, name)
         yield Listed(job.spec.input, found)
 
-    def _model(self, job: Job, shards: Sequence[NewShard], reading: "_Reading") -> str | None:
+    def _model(
+        self, job: Job, shards: Sequence[NewShard], catalogue: Catalogue, reading: "_Reading"
+    ) -> str | None:
         """The template's model, or the first row's that names one. None: the shards have no rows. Raises
         Refused.
         """
@@ -135,12 +134,13 @@ class Surveyor:
             if reading.is_over:
                 raise Refused(_only_blank_lines(self.config.rows_bytes_max))
             return None
-        if job.model is not None:
-            return job.model
-        for request in (first, *rows):
-            if isinstance(request, RowRequest) and isinstance(request.body.get("model"), str):
-                return str(request.body["model"])
-        raise Refused(NO_MODEL)
+        model = job.model or _named_model((first, *rows))
+        if model is None:
+            raise Refused(NO_MODEL)
+        objection = catalogue.objection(model, job.spec.endpoint)
+        if objection is not None:
+            raise Refused(objection)
+        return model
 
     def _first_rows(
         self, job: Job, shards: Sequence[NewShard], reading: "_Reading"
@@ -171,19 +171,21 @@ class Surveyor:
         )
 
 
-def _check_model(model: str, job: Job, catalogue: Catalogue) -> None:
-    objection = catalogue.objection(model, job.spec.endpoint)
-    if objection is not None:
-        raise Refused(objection)
+def _named_model(rows: Iterable[RowRequest | RowProblem]) -> str | None:
+    """Of the first row that names one."""
+    for request in rows:
+        if isinstance(request, RowRequest) and isinstance(request.body.get("model"), str):
+            return str(request.body["model"])
+    return None
 
 
-def _page(cut: CutPage, model: str | None, is_last: bool) -> Page:
+def _page(cut: CutPage, model: str | None) -> Page:
     return Page(
         model=model,
         shards=cut.shards,
         rows_estimated=cut.rows_estimated,
         tokens_estimated=cut.size_bytes // CHARS_PER_TOKEN,
-        next=None if is_last else cut.next,
+        next=None if cut.is_last else cut.next,
     )
 
 
