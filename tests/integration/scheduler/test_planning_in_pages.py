@@ -1,5 +1,6 @@
 """An input of many objects is cut page by page: whatever happens between two, every row has one result."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +16,13 @@ from nightshift.jobs.planning import PlanCursor
 from nightshift.lifecycle import controls, retry
 from nightshift.lifecycle.tenants import Administration
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.objectstore import ObjectInfo, ObjectStore
+from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri
 from nightshift.store import Store
 from nightshift.tenants.audit import Actor
 from nightshift.testing import MODEL, FakeClock, a_spec, claimed, submit
 from scheduler.duties.planning import Planned, Planning
-from scheduler.input.surveying import LISTED_AHEAD, NO_ROWS
+from scheduler.input import surveying
+from scheduler.input.surveying import LISTED_AHEAD, NO_ROWS, SurveyConfig
 from scheduler.input.writing import Outcome
 from tests.integration.scheduler.scheduling import IDLE_S, Place, a_line, jsonl, lines_of
 
@@ -386,3 +388,73 @@ def test_what_a_job_has_cut_is_forgotten_once_it_is_planned(place: Place, clock:
     plan(place, clock, duty)
     assert place.job(job).plan_cursor == PlanCursor(page=3)
     assert claimed(place.store).job.id == job.id
+
+
+class MeetingStore:
+    """An object store whose objects' first reads wait for each other, so many at a time; it counts reads."""
+
+    def __init__(self, inner: ObjectStore, parties: int) -> None:
+        self.most_at_once = 0
+        self._inner = inner
+        self._barrier = threading.Barrier(parties, timeout=IDLE_S)
+        self._met: set[str] = set()
+        self._at_once = 0
+        self._lock = threading.Lock()
+
+    def stream(self, key: str, *where: Any, **options: Any) -> Iterator[bytes]:
+        with self._lock:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+            is_first = key not in self._met
+            self._met.add(key)
+        try:
+            if is_first:
+                self._barrier.wait()
+            yield from self._inner.stream(key, *where, **options)
+        finally:
+            with self._lock:
+                self._at_once -= 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def parquet_folder(place: Place, objects: int) -> Job:
+    (place.bucket / "in").mkdir()
+    for number in range(objects):
+        table = pa.table({"text": [f"text {number}", f"more {number}"]})
+        pq.write_table(table, place.bucket / "in" / f"{number:03}.parquet", row_group_size=1)
+    return place.native(name="in/", template=TEMPLATE, model=MODEL)
+
+
+def meeting(place: Place, monkeypatch: pytest.MonkeyPatch, job: Job, parties: int) -> MeetingStore:
+    assert job.spec.input is not None
+    store = MeetingStore(place.locations.open(ObjectUri.parse(job.spec.input), job.tenant_id), parties)
+    monkeypatch.setattr("nightshift.objectstore.Locations.open", lambda *arguments: store)
+    return store
+
+
+def test_footers_are_read_side_by_side_and_not_more_than_so_many(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, at_once = parquet_folder(place, 32), SurveyConfig.read_at_once
+    store = meeting(place, monkeypatch, job, parties=at_once)
+
+    turn(place, clock, place.planning(shard_bytes=100_000))
+
+    assert store.most_at_once == at_once
+    assert len(place.shards(job)) == 32
+    assert place.job(job).rows_estimated == 64
+
+
+def test_a_footer_too_long_to_be_held_beside_others_is_read_alone(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surveying, "AHEAD_BYTES_MAX", 100)
+    job = parquet_folder(place, 5)
+    store = meeting(place, monkeypatch, job, parties=1)
+
+    turn(place, clock, place.planning(shard_bytes=100_000))
+
+    assert store.most_at_once == 1
+    assert (len(place.shards(job)), place.job(job).rows_estimated) == (5, 10)
