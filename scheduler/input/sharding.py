@@ -85,20 +85,22 @@ class Cutter:
         return len(self._shards) >= (min(most, self._limits.first_page_shards) if is_first else most)
 
     def _count(self, found: InputObject | None) -> None:
-        cursor = replace(self._cursor, listed=self._cursor.listed + 1)
-        if found is not None:
-            size_bytes, rows = found.size_bytes, found.rows_estimated
-            cursor = replace(cursor, objects=cursor.objects + 1, size_bytes=cursor.size_bytes + size_bytes)
-            if rows is not None:
-                cursor = replace(
-                    cursor,
-                    sampled_rows=cursor.sampled_rows + rows,
-                    sampled_bytes=cursor.sampled_bytes + size_bytes,
-                )
-            guess = _guess(found, cursor)
-            if guess is not None:
-                self._rows_estimated = (self._rows_estimated or 0) + guess
-        self._cursor = cursor
+        before = self._cursor
+        if found is None:
+            self._cursor = replace(before, listed=before.listed + 1)
+            return
+        rows = found.rows_estimated
+        self._cursor = replace(
+            before,
+            listed=before.listed + 1,
+            objects=before.objects + 1,
+            size_bytes=before.size_bytes + found.size_bytes,
+            sampled_rows=before.sampled_rows + (rows or 0),
+            sampled_bytes=before.sampled_bytes + (0 if rows is None else found.size_bytes),
+        )
+        guess = _guess(found, self._cursor)
+        if guess is not None:
+            self._rows_estimated = (self._rows_estimated or 0) + guess
 
     def _cut(self, key: str, found: InputObject) -> Iterator[CutPage]:
         found = replace(found, rows_estimated=_guess(found, self._cursor))
