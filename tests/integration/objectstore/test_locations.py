@@ -80,6 +80,38 @@ def test_an_object_that_is_listed_twice_is_read_once(
     assert expanded(locations, uri, TENANT) == found
 
 
+def test_a_listing_goes_on_behind_any_key(place: tuple[str, Locations]) -> None:
+    url, locations = place
+    uri = ObjectUri.parse(f"{url}/in/*")
+    found = [each.info.key for each in locations.listed(uri, TENANT)]
+    assert len(found) > len(expanded(locations, uri, TENANT)) > 2
+
+    for place_in_list, key in enumerate(found):
+        rest = locations.listed(uri, TENANT, after=key, found=1)
+        assert [each.info.key for each in rest] == found[place_in_list + 1 :]
+
+
+def test_an_object_that_is_named_is_not_listed_again_behind_itself(place: tuple[str, Locations]) -> None:
+    url, locations = place
+    uri = ObjectUri.parse(f"{url}/in/a.jsonl")
+    (named,) = locations.listed(uri, TENANT)
+    assert list(locations.listed(uri, TENANT, after=named.info.key, found=1)) == []
+
+
+def test_a_store_that_lists_in_another_order_is_refused_and_nothing_left_out(
+    place: tuple[str, Locations], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, locations = place
+    uri = ObjectUri.parse(f"{url}/in/")
+    store = type(locations.open(uri, TENANT))
+    listed = store.list
+    monkeypatch.setattr(store, "list", lambda self, *where: reversed(list(listed(self, *where))))
+
+    with pytest.raises(InvalidRequest, match="behind a key that sorts after it") as error:
+        list(locations.listed(uri, TENANT))
+    assert error.value.code == "unordered_listing"
+
+
 def test_a_location_that_stands_for_too_many_objects_is_refused(
     place: tuple[str, Locations], monkeypatch: pytest.MonkeyPatch
 ) -> None:
