@@ -301,7 +301,8 @@ class ClientSettings(_Settings):
 
 class SchedulerSettings(RowSettings):
     shard_bytes: Count = 256 * 1024  # per shard
-    shards_per_job_max: Count = 100_000
+    shards_per_job_max: Count = 100_000  # beside the first of each of its objects
+    shards_per_page_max: Count = 250  # recorded in one transaction
     rows_per_file_max: Count = 50_000  # OpenAI routes
     embedding_inputs_per_file_max: Count = 50_000
     attempts_max: Count = 20  # leases of one shard in a row without progress

@@ -42,6 +42,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.submission import JobRequest, new_job
 from nightshift.lifecycle.transitions import Submitted
+from nightshift.objectstore import Locations, ObjectInfo, ObjectUri
 from nightshift.outbound.webhook_endpoints import WebhookEndpoint
 from nightshift.outbound.webhook_events import event_body
 from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
@@ -300,6 +301,11 @@ def a_worker(**overrides: Any) -> Worker:
         heartbeat_at=STARTS_AT,
     )
     return replace(worker, **overrides)
+
+
+def expanded(locations: Locations, uri: ObjectUri, tenant_id: str) -> list[ObjectInfo]:
+    """The objects that a location stands for."""
+    return [each.info for each in locations.listed(uri, tenant_id) if each.is_match]
 
 
 # -- steps ---------------------------------------------------------------------------------------------

@@ -167,7 +167,9 @@ def duties(
     submission, worker = SubmissionSettings(), WorkerSettings()
     store = parts.store
     survey = SurveyConfig(
-        limits=ShardLimits(settings.shard_bytes, settings.shards_per_job_max),
+        limits=ShardLimits(
+            settings.shard_bytes, settings.shards_per_job_max, page_shards=settings.shards_per_page_max
+        ),
         line_bytes_max=settings.line_bytes_max,
     )
     file = FileLimits(

@@ -70,7 +70,7 @@ def _job_json(job: Job, position: int | None, now: datetime, base_url: str) -> J
             "stop_reason": job.stop_reason,
             "retry_of": job.retry_of,
             "counts": counts_json(job.counts),
-            "rows_estimated": job.rows_estimated,
+            "rows_estimated": None if job.planned_at is None else job.rows_estimated,
             "usage": usage_json(job.usage),
             "tokens_redone": job.tokens_redone,
             "eta_at": seconds(eta_at(job, now)),

@@ -62,7 +62,7 @@ def window_text(window_s: int) -> str:
 
 def eta_at(job: Job, now: datetime) -> datetime | None:
     """The estimated end at the present rate, if known."""
-    total = job.counts.total or job.rows_estimated
+    total = job.rows_expected
     done = job.counts.succeeded + job.counts.failed
     if job.state is not JobState.RUNNING or job.started_at is None or job.paused_at is not None:
         return None

@@ -18,6 +18,7 @@ from benchmarks.reliability import (
     idle,
     ingest,
     listing,
+    planning,
     recovery,
     throughput,
     webhooks,
@@ -54,6 +55,10 @@ COMMANDS: dict[str, tuple[str, Measure]] = {
     "ingest": (
         "input to rows that may run",
         lambda chosen: ingest.measure(chosen.database, chosen.count or 200_000),
+    ),
+    "planning": (
+        "an input of very many objects, from its listing to shards",
+        lambda chosen: planning.measure(chosen.database, chosen.count or 20_000),
     ),
     "drain": (
         "SIGTERM at full load",

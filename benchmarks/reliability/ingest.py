@@ -46,7 +46,7 @@ def measure(database: Database, rows: int) -> Iterator[Figure]:
         with closing(objects), closing(locations):
             elector = Elector(store, "benchmark", clock=lambda: 0.0)
             elector.attempt()
-            sources, config = Sources(objects, locations), _config(rows)
+            sources, config = Sources(objects, locations), planning_config(rows)
             planning = Planning(
                 store,
                 InMemoryQueue(),
@@ -84,11 +84,12 @@ def _plan(store: Store, planning: Planning, source: str, face: Face) -> float:
     return took_s
 
 
-def _config(rows: int) -> PlanningConfig:
+def planning_config(rows_max: int) -> PlanningConfig:
+    """As the scheduler has it by default."""
     settings = SchedulerSettings()
     limits = ShardLimits(settings.shard_bytes, settings.shards_per_job_max)
     return PlanningConfig(
-        file=FileLimits(rows, rows, settings.shard_bytes, SHARD_ROWS_MAX),
+        file=FileLimits(rows_max, rows_max, settings.shard_bytes, SHARD_ROWS_MAX),
         survey=SurveyConfig(limits=limits, line_bytes_max=settings.line_bytes_max),
     )
 

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from nightshift.jobs.part_options import PartOptions
+from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.jobs.priorities import PriorityClass
 
 JsonObject = dict[str, Any]
@@ -190,14 +191,14 @@ class Job:
     usage: Usage
     created_at: datetime
     deadline_at: datetime  # created_at + completion window
-    planned_at: datetime | None = None  # cut into shards
+    planned_at: datetime | None = None  # all of the input is cut into shards
     started_at: datetime | None = None  # first claim
     finalizing_at: datetime | None = None
     finished_at: datetime | None = None
     stop_reason: StopReason | None = None
     stop_requested_at: datetime | None = None
     paused_at: datetime | None = None  # since when no shard of it is claimed
-    rows_estimated: int | None = None  # from a sample; for progress only
+    rows_estimated: int | None = None  # from a sample, of what is cut; for progress only
     errors: tuple[InputError, ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
@@ -205,7 +206,20 @@ class Job:
     retry_of: str | None = None  # the job whose rows without success it runs
     tokens_queued: int = 0  # what it counts for in its tenant's quota until it ends, as estimated
     planning_attempts: int = 0  # begun, and without a known end: each may have killed its scheduler
+    plan_cursor: PlanCursor = FIRST_PAGE  # where the next page of shards begins
     results_deleted_at: datetime | None = None  # its rows' requests and results had their time
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether any of a bulk job's input is cut."""
+        return self.planned_at is not None or self.plan_cursor.shards > 0
+
+    @property
+    def rows_expected(self) -> int | None:
+        """About how many rows there are, once all of the input is cut."""
+        if self.counts.total is not None:
+            return self.counts.total
+        return self.rows_estimated if self.planned_at is not None else None
 
 
 @dataclass(frozen=True)

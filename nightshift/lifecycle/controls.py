@@ -61,9 +61,9 @@ def resume(tx: Transaction, job: Job, now: datetime) -> tuple[Ring, ...]:
     """
     if tx.controls.resume(job.tenant_id, job.id):
         tx.events.append(job.id, "job.resumed", {}, now)
-        queued = tx.shards.states(job.id)[ShardState.QUEUED]
+        queued = tx.shards.queued_of(job.id, limit=BULK_RINGS_MAX)
         rank = tx.jobs.fetch(job.id).priority.rank
-        return tuple(tx.outbox.add(JobKind.BULK, rank, now) for _ in range(min(queued, BULK_RINGS_MAX)))
+        return tuple(tx.outbox.add(JobKind.BULK, rank, now) for _ in range(queued))
     job = tx.jobs.fetch(job.id)
     _in_time(job.state in RUNNABLE_STATES and job.stop_reason is None, job, "resume")
     return ()

@@ -41,7 +41,7 @@ def check(old: Job) -> None:
     if not old.state.is_terminal:
         raise Conflict(f"Cannot retry a job with status '{old.state}': it has not ended.")
     if old.planned_at is None:
-        raise Conflict("Cannot retry a job whose input was never read: submit it again.")
+        raise Conflict("Cannot retry a job whose input was not read to its end: submit it again.")
     if old.results_deleted_at is not None:
         raise Conflict("Cannot retry a job whose results are deleted: submit it again.")
     if old.counts.failed == 0:

@@ -25,6 +25,7 @@ from nightshift.jobs import (
     StopReason,
 )
 from nightshift.jobs.leases import Lease
+from nightshift.jobs.planning import PlanCursor
 from nightshift.lifecycle.webhooks.fan_out import owe
 from nightshift.outbound.webhook_events import PROGRESS, RUNNING, event_type
 from nightshift.output.places import place_of
@@ -81,30 +82,56 @@ def insert_online(
 def plan(
     tx: Transaction,
     job: Job,
-    model: str,
+    model: str | None,
     shards: Sequence[NewShard],
     now: datetime,
     *,
     rows_total: int | None = None,
     rows_estimated: int | None = None,
     tokens_estimated: int = 0,
-) -> tuple[Ring, ...]:
-    """Record a bulk job's shards, claimable from now on. Empty: too late."""
-    if not tx.jobs.mark_planned(
+    next: PlanCursor | None = None,
+) -> tuple[Ring, ...] | None:
+    """Record the page of a bulk job's shards that begins at the job's cursor, claimable from now on. None:
+    too late.
+
+    `next`: where the next page begins; None: the job is planned. `model`: None as long as there are no
+    shards. Rings where workers may have run out of the job's shards.
+    """
+    if not tx.jobs.record_page(
         job.id,
+        job.plan_cursor.page,
         model=model,
         rows_total=rows_total,
         rows_estimated=rows_estimated,
         tokens_queued=tokens_estimated,
+        next=next,
         now=now,
     ):
-        return ()
+        return None
     rows = rows_total if rows_total is not None else rows_estimated or 0
     tx.holdings.add(job.tenant_id, Holding(bulk_rows=rows, queued_tokens=tokens_estimated))
-    tx.shards.insert_bulk(job, model, shards, now)
-    tx.events.append(job.id, "job.planned", {"shards": len(shards), "rows_total": rows_total}, now)
-    count = min(len(shards), BULK_RINGS_MAX)
-    return tuple(tx.outbox.add(JobKind.BULK, job.priority.rank, now) for _ in range(count))
+    rings = 0
+    if shards:
+        assert model is not None, "the model is known before the first shard"
+        rings = 0 if tx.shards.queued_of(job.id, limit=1) else min(len(shards), BULK_RINGS_MAX)
+        tx.shards.insert_bulk(job, model, shards, now)
+    if next is None:
+        count = job.plan_cursor.shards + len(shards)
+        tx.events.append(job.id, "job.planned", {"shards": count, "rows_total": rows_total}, now)
+    return tuple(tx.outbox.add(JobKind.BULK, job.priority.rank, now) for _ in range(rings))
+
+
+def refuse_input(tx: Transaction, job: Job, errors: Sequence[InputError], now: datetime) -> bool:
+    """Fail a job whose input cannot be run, as the page at its cursor says. False: too late.
+
+    Nothing is left of it if no page of shards was cut. Else it is stopped, and keeps what has finished.
+    """
+    if not tx.jobs.waits_for_page(job.id, job.plan_cursor.page):
+        return False
+    if not job.plan_cursor.shards:
+        return finish(tx, job, JobState.FAILED, now, counts=Counts(0, 0, 0), errors=errors)
+    tx.jobs.record_errors(job.id, errors)
+    return request_stop(tx, job, StopReason.FAILED, now)
 
 
 def claim_bulk(
@@ -188,7 +215,8 @@ def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: date
 
 
 def request_stop(tx: Transaction, job: Job, reason: StopReason, now: datetime) -> bool:
-    """Start no more rows, and stop unclaimed shards. False: too late.
+    """Start no more rows, and stop unclaimed shards: the first here, the others in the stopping duty. False:
+    too late.
 
     A bulk job is then assembled with what it has; an unclaimed online job ends here.
     """

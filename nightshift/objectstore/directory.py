@@ -195,8 +195,10 @@ class DirectoryStore:
         """
         if not is_inside(base, self._within, self._without):
             return
+        first = start_after.removeprefix(base_key) if start_after.startswith(base_key) else ""
+        folder, slash, _ = first.partition("/")
         with suppress(ObjectNotFound):
-            for name in names_in(base, base_key):
+            for name in names_in(base, base_key, os.fsencode(folder + slash)):
                 key = base_key + name
                 if not (key.startswith(prefix) or prefix.startswith(key)):
                     continue

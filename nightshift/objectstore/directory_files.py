@@ -1,6 +1,7 @@
 """Files of a directory store: written whole or not at all, described, and their errors translated."""
 
 import errno
+import heapq
 import os
 import uuid
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from nightshift.objectstore.fences import check_fence
 from nightshift.objectstore.objects import TEMPORARY_PREFIX, ObjectInfo
 from nightshift.objectstore.time_limits import check_time
 
+NAMES_MAX: Final = 50_000  # of one directory, held at a time by a listing: some 15 MiB
 _OPEN_TRIES_MAX: Final = 5
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
 
@@ -119,11 +121,20 @@ def prune_empty(directory: Path, root: Path) -> None:
         directory = directory.parent
 
 
-def names_in(directory: Path, key: str) -> list[str]:
-    """Names of files, and of directories with a slash, in byte order."""
-    with reading(key), os.scandir(directory) as entries:
-        names = [_entry_name(entry) for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]
-    return sorted(filter(None, names), key=os.fsencode)
+def names_in(directory: Path, key: str, first: bytes) -> Iterator[str]:
+    """Names of files, and of directories with a slash, in byte order from `first` on.
+
+    At most `NAMES_MAX` are held: a larger directory is read again for each further part.
+    """
+    while True:
+        with reading(key), os.scandir(directory) as entries:
+            named = (_entry_name(entry) for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX))
+            later = (name for name in named if name is not None and os.fsencode(name) >= first)
+            part = heapq.nsmallest(NAMES_MAX, later, key=os.fsencode)
+        yield from part
+        if len(part) < NAMES_MAX:
+            return
+        first = os.fsencode(part[-1]) + b"\0"
 
 
 def _entry_name(entry: os.DirEntry[str]) -> str | None:

@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,8 +25,9 @@ from nightshift.settings import DataSettings, LocationSettings
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-OBJECTS_MAX: Final = 10_000  # that one URI may match
-LISTED_MAX: Final = 1_000_000  # that are listed to find them
+OBJECTS_MAX: Final = 10_000_000  # that one URI may match
+LISTED_MAX: Final = 100_000_000  # that are listed to find them
+REPEATED_MAX: Final = 2_000  # of the last keys, which a store may list again: two pages of S3
 
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _WILDCARDS: Final = re.compile(r"[*?]")
@@ -88,6 +90,14 @@ class ObjectUri:
         return replace(self, key=key)
 
 
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """An object that was listed to find those of a location."""
+
+    info: ObjectInfo
+    is_match: bool  # False: it lies beside them
+
+
 class Locations:
     """The places of every tenant, and their stores. Thread-safe.
 
@@ -148,31 +158,45 @@ class Locations:
                 self._stores[place] = self._opened(uri, tenant_id)
             return self._stores[place]
 
-    def expand(
-        self, uri: ObjectUri, tenant_id: str, before_each: Callable[[], None] = lambda: None
-    ) -> list[ObjectInfo]:
-        """The URI's object, a pattern's matches, or all data under a prefix (without `_SUCCESS`,
-        `manifest.json` and dot files), in byte order of the keys.
+    def listed(
+        self,
+        uri: ObjectUri,
+        tenant_id: str,
+        before_each: Callable[[], None] = lambda: None,
+        *,
+        after: str | None = None,
+        found: int = 0,
+        listed: int = 0,
+    ) -> Iterator[ListedObject]:
+        """What is listed to find the URI's object, a pattern's matches, or all data under a prefix (without
+        `_SUCCESS`, `manifest.json` and dot files), in byte order of the keys. Nothing is held.
 
-        `before_each` is called for every object listed, and may raise to end the listing. Raises
-        `LocationNotAllowed`, `ObjectNotFound` for no objects, `InvalidRequest` for too many.
+        `after`: go on behind this key; so many were `found` among the `listed` before. `before_each` is
+        called for every object listed, and may raise to end the listing. Raises `LocationNotAllowed`,
+        `ObjectNotFound` for no objects, `InvalidRequest` for too many and for a store that lists in another
+        order.
         """
-        store = self.open(uri, tenant_id)
-        listed = _found(store, uri, before_each)
-        found = {info.key: info for info in listed}  # an object may be listed twice
+        objects = _listed(self.open(uri, tenant_id), uri, after, before_each)
+        for each in objects:
+            listed, found = listed + 1, found + each.is_match
+            if found > OBJECTS_MAX or listed > LISTED_MAX:
+                raise InvalidRequest(
+                    f"{uri} stands for too many objects: at most {OBJECTS_MAX}, among {LISTED_MAX}",
+                    code="too_many_objects",
+                )
+            yield each
         if not found:
             raise ObjectNotFound(f"nothing found at {uri}")
-        return sorted(found.values(), key=lambda info: os.fsencode(info.key))
 
     def first(
         self, uri: ObjectUri, tenant_id: str, *, objects_max: int, listed_max: int
     ) -> tuple[list[ObjectInfo], bool]:
-        """The first objects that `expand` would find, and whether these are all. Lists at most `listed_max`.
+        """The first objects that `listed` would find, and whether these are all. Lists at most `listed_max`.
 
-        Raises as `expand` does, but not for too many.
+        Raises as `listed` does, but not for too many.
         """
         listed = itertools.count(1)
-        found: dict[str, ObjectInfo] = {}
+        found: list[ObjectInfo] = []
         is_whole = True
 
         def count() -> None:
@@ -180,15 +204,16 @@ class Locations:
                 raise _ListedEnough
 
         try:
-            for info in _found(self.open(uri, tenant_id), uri, count):
-                if len(found) == objects_max:
+            for each in _listed(self.open(uri, tenant_id), uri, None, count):
+                if each.is_match and len(found) == objects_max:
                     raise _ListedEnough
-                found[info.key] = info
+                if each.is_match:
+                    found.append(each.info)
         except _ListedEnough:
             is_whole = False
         if not found and is_whole:
             raise ObjectNotFound(f"nothing found at {uri}")
-        return list(found.values()), is_whole
+        return found, is_whole
 
     def close(self) -> None:
         with self._lock:
@@ -221,23 +246,45 @@ def _is_below(key: str, prefix: PurePosixPath | None) -> bool:
     return prefix is not None and (prefix == PurePosixPath() or key.startswith(f"{prefix}/"))
 
 
-def _found(store: ObjectReader, uri: ObjectUri, before_each: Callable[[], None]) -> Iterator[ObjectInfo]:
+def _listed(
+    store: ObjectReader, uri: ObjectUri, after: str | None, before_each: Callable[[], None]
+) -> Iterator[ListedObject]:
     if not uri.is_pattern and not uri.is_prefix:
-        info = store.head(checked_key(uri.key))
+        info = store.head(checked_key(uri.key)) if after is None else None
         if info is not None:
-            yield info
+            yield ListedObject(info, is_match=True)
         return
     matches = _matcher(uri)
-    count = 0
-    for seen, info in enumerate(store.list(uri.fixed_part), start=1):
+    order = _KeyOrder(after)
+    for info in store.list(uri.fixed_part, after):
         before_each()
-        count += bool(matches.fullmatch(info.key))
-        if count > OBJECTS_MAX or seen > LISTED_MAX:
-            raise InvalidRequest(
-                f"{uri} stands for too many objects: at most {OBJECTS_MAX}, among {LISTED_MAX}"
-            )
-        if matches.fullmatch(info.key):
-            yield info
+        if order.is_next(info.key):
+            yield ListedObject(info, is_match=matches.fullmatch(info.key) is not None)
+
+
+class _KeyOrder:
+    """Passes keys in byte order, each once. Raises `InvalidRequest` for another order: a listing that goes on
+    behind a key would leave some out.
+    """
+
+    def __init__(self, after: str | None) -> None:
+        self._last = b"" if after is None else os.fsencode(after)
+        self._latest: deque[str] = deque(maxlen=REPEATED_MAX)
+
+    def is_next(self, key: str) -> bool:
+        """False: it was listed before, as some stores do between two pages while another client writes."""
+        encoded = os.fsencode(key)
+        if encoded > self._last:
+            self._last = encoded
+            self._latest.append(key)
+            return True
+        if key in self._latest:
+            return False
+        raise InvalidRequest(
+            f"The store lists {key!r} behind a key that sorts after it. Name its objects one by one: only "
+            "stores that list in the order of their keys can be listed.",
+            code="unordered_listing",
+        )
 
 
 def _matcher(uri: ObjectUri) -> re.Pattern[str]:

@@ -92,7 +92,7 @@ def percent_done(job: Job) -> int | None:
     """The whole percent of a job's rows that have a result; of an estimate, at most 99. None: their number
     is unknown.
     """
-    expected = job.counts.total if job.counts.total is not None else job.rows_estimated
+    expected = job.rows_expected
     if not expected:
         return None
     done = 100 * (job.counts.succeeded + job.counts.failed) // expected

@@ -38,6 +38,7 @@ NAMES: Final = (
     "worker.answered",  # online answers are committed, not announced
     "worker.handed_back",  # a drained shard is back in the queue
     "scheduler.planning",  # an attempt to plan a job is counted, its input not read
+    "scheduler.page_planned",  # a page of a job's shards has committed, others follow
     "scheduler.planned",  # a job's shards have committed and were not announced
     "part.claimed",  # a part of an output is leased
     "part.begun",  # … one of its files is on record as begun; none of its bytes are sent

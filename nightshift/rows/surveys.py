@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nightshift.errors import ObjectNotFound
+from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.objectstore import Locations, ObjectInfo, ObjectReader, ObjectUri
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.rows.inputs import describe
@@ -27,14 +28,38 @@ class FoundObject:
         return describe(self.reader, self.info, self.uri, self.format, sample_bytes=sample_bytes)
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A key that was listed, and its object unless it lies beside those of the input."""
+
+    key: str
+    found: FoundObject | None
+
+
 def objects_at(
-    locations: Locations, uri: str, tenant_id: str, before_each: Callable[[], None]
-) -> Iterator[FoundObject]:
-    """The objects at a location. Raises InvalidRequest, StorageError, and what `before_each` raises."""
+    locations: Locations,
+    uri: str,
+    tenant_id: str,
+    before_each: Callable[[], None],
+    cursor: PlanCursor = FIRST_PAGE,
+) -> Iterator[Listed]:
+    """The objects at a location, from the cursor on. Raises InvalidRequest, StorageError, and what
+    `before_each` raises.
+    """
     location = ObjectUri.parse(uri)
     reader = locations.open(location, tenant_id)
-    for info in locations.expand(location, tenant_id, before_each):
-        yield FoundObject(reader, info, str(location.with_key(info.key)), format_of(info.key))
+    for each in locations.listed(
+        location,
+        tenant_id,
+        before_each,
+        after=cursor.after,
+        found=cursor.objects,
+        listed=cursor.listed,
+    ):
+        info, found = each.info, None
+        if each.is_match:
+            found = FoundObject(reader, info, str(location.with_key(info.key)), format_of(info.key))
+        yield Listed(info.key, found)
 
 
 def first_objects_at(

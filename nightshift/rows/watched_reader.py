@@ -42,3 +42,37 @@ class WatchedReader:
         for info in self.inner.list(prefix, start_after):
             self.watch(0)
             yield info
+
+
+class ReadTooLarge(Exception):
+    """A read of more bytes than the caller would hold."""
+
+
+@dataclass(frozen=True)
+class ShortReader:
+    """`inner`, of which little is read at a time. Raises ReadTooLarge for more than `bytes_max`."""
+
+    inner: ObjectReader
+    bytes_max: int
+
+    def head(self, key: str) -> ObjectInfo | None:
+        return self.inner.head(key)
+
+    def read(self, key: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
+        return self.inner.read(key, min(size_bytes_max, self.bytes_max))
+
+    def stream(
+        self,
+        key: str,
+        start: int = 0,
+        end: int | None = None,
+        chunk_bytes: int = STREAM_CHUNK_BYTES,
+        *,
+        if_match: str | None = None,
+    ) -> Iterator[bytes]:
+        if end is None or end - start > self.bytes_max:
+            raise ReadTooLarge
+        return self.inner.stream(key, start, end, chunk_bytes, if_match=if_match)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        return self.inner.list(prefix, start_after)

@@ -246,6 +246,8 @@ job = Table(
     Column("output_place", String(64)),  # a digest of the folder that it writes to
     Column("output_upload", JSON(none_as_null=True)),  # of its manifest, as begun last by a leader
     Column("planning_attempts", Integer, nullable=False, server_default=text("0")),  # without a known end
+    Column("plan_page", Integer, nullable=False, server_default=text("0")),  # pages of shards recorded
+    Column("plan_cursor", JSON(none_as_null=True)),  # where the next begins; None: at the input's, or all cut
     Column("name", String(100)),  # the spec's, to list by
     Column("paused_at", UtcTimestamp),
     Column("results_deleted_at", UtcTimestamp),  # an online job's request and answer, a bulk job's segments

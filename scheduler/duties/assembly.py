@@ -201,7 +201,7 @@ class Assembly:
         total, succeeded = sum(part.rows for part in parts), sum(part.succeeded for part in parts)
         counts = Counts(total, succeeded, total - succeeded)
         state, errors = self._verdict(job, counts)
-        if has_parts or job.planned_at is not None:  # else it was told to stop before its input was read
+        if has_parts or job.has_shards:  # else it was told to stop before its input was read
             destination = destination_of(job, self._objects, self._locations)
             self._manifests.finish(job, destination, state, counts, parts)
         return _Output(counts, state, errors)
@@ -273,7 +273,7 @@ def verdict(
     if job.stop_reason not in (None, StopReason.FAILED):
         return job.stop_reason.final_state, ()
     if job.stop_reason is StopReason.FAILED:
-        return JobState.FAILED, (why_stopped(job, counts),)
+        return JobState.FAILED, job.errors or (why_stopped(job, counts),)
     if (passed := failed_rows_passed(job.spec, counts)) is not None:
         return JobState.FAILED, (passed,)
     if (

@@ -3,44 +3,46 @@
 An OpenAI file is validated row by row first; a native input is only surveyed. A job whose input cannot be run
 fails with the reasons; one whose storage is away is tried again.
 
+A native input becomes pages of shards, each recorded in a transaction with the cursor from which the next one
+goes on. Rows of a page run while others are cut. Of two schedulers one writes a page.
+
 An attempt is counted in the database before it starts, and taken back once its end is known. What is left are
 attempts that killed their scheduler, or ended beside one that did. To tell these apart, of the jobs with such
-an attempt one at a time is planned; after `attempts_max` of them a job fails.
+an attempt one at a time is planned; after `attempts_max` of them at one page a job fails.
 
 Tenants share the threads. One gets no further thread once it holds as many as are free
-(`tenants/fairness.py`), and of those that wait, the one served longest ago is first.
+(`tenants/fairness.py`), and of those that wait, the one served longest ago is first. A job whose input has
+many pages gives its thread back after `turn_s`, and waits for its next turn.
 
 Each pass asks which of the jobs under way were stopped meanwhile: reading their inputs ends at the next step.
 """
 
 import logging
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Final
 
-from nightshift.errors import InvalidRequest, QueueUnavailable, QuotaExceeded, StorageError
-from nightshift.jobs import Counts, Face, InputError, Job, JobState
+from nightshift.errors import InvalidRequest, StorageError
+from nightshift.jobs import Face, InputError, Job
 from nightshift.jobs.leases import Lead
-from nightshift.lifecycle.admission import admit_planned
 from nightshift.lifecycle.catalogue import Catalogue
-from nightshift.lifecycle.transitions import finish, plan
 from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import as_input_error, storage_verdict
 from nightshift.processes import failpoints
 from nightshift.rows.validation import FileLimits
 from nightshift.store import Store
-from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.fairness import may_take
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from scheduler.duties.ringing import RingSender
-from scheduler.input.plan import Plan, Refused
+from scheduler.input.plan import Page, Refused
 from scheduler.input.retrying import RetryInputs
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
+from scheduler.input.writing import Outcome, PlanWriter, param_of
 from scheduler.runtime.duty import Interrupted, MayContinue, Result
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 
@@ -56,7 +58,8 @@ class PlanningConfig:
     announced_models: tuple[str, ...] = ()  # known before a worker has registered them
     interval_s: float = 0.25  # between passes: what a small job waits before it may run
     pool: JobPoolConfig = field(default_factory=lambda: JobPoolConfig(threads_max=INPUTS_MAX))
-    attempts_max: int = 3  # of one job, whose schedulers died
+    attempts_max: int = 3  # at one page of a job, whose schedulers died
+    turn_s: float = 5.0  # then a job's next pages wait for others; each turn lists anew from the cursor
     default_quotas: Quotas = NO_QUOTAS
 
 
@@ -64,15 +67,10 @@ class PlanningConfig:
 class Planned(Result):
     started: int = 0
     planned: int = 0
+    yielded: int = 0  # turns of jobs that have further pages
     refused: int = 0  # jobs that failed because of their input
-    postponed: int = 0  # storage was away
+    postponed: int = 0  # storage was away, or a quota used up
     too_late: int = 0  # jobs cancelled, or planned by another scheduler, meanwhile
-
-
-class _Outcome(StrEnum):
-    PLANNED = "planned"
-    REFUSED = "refused"
-    TOO_LATE = "too_late"
 
 
 class Planning:
@@ -88,14 +86,16 @@ class Planning:
         lead: Callable[[], Lead | None],
         retries: RetryInputs,
         may_continue: MayContinue = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._retries = retries
         self._lead = lead
-        self._ring_sender = ring_sender
+        self._writer = PlanWriter(store, ring_sender, config.default_quotas)
         self._sources = sources
         self._config = config
         self._may_continue = may_continue
+        self._clock = clock
         self._surveyor = Surveyor(store, sources, locations, config.survey)
         self._pool = JobPool(self.name, self._waiting, self._plan, config.pool, self._may_start)
         self._stopped: frozenset[str] = frozenset()  # of the jobs under way
@@ -116,10 +116,11 @@ class Planning:
             self._turns[job.tenant_id] = self._turn
         return Planned(
             started=len(pass_.started),
-            planned=pass_.ended[_Outcome.PLANNED],
-            refused=pass_.ended[_Outcome.REFUSED],
+            planned=pass_.ended[Outcome.PLANNED],
+            yielded=pass_.ended[Outcome.YIELDED],
+            refused=pass_.ended[Outcome.REFUSED],
             postponed=pass_.ended[POSTPONED],
-            too_late=pass_.ended[_Outcome.TOO_LATE],
+            too_late=pass_.ended[Outcome.TOO_LATE],
         )
 
     def _notice_stops(self) -> None:
@@ -145,7 +146,7 @@ class Planning:
         with self._store.snapshot() as tx:
             return tx.jobs.to_plan(limit, after)
 
-    def _plan(self, job: Job) -> _Outcome:
+    def _plan(self, job: Job) -> Outcome:
         """Raises StorageError, DatabaseUnavailable and Interrupted: the job stays queued."""
         lead = self._lead()
         if lead is None:
@@ -154,32 +155,45 @@ class Planning:
             attempts = tx.jobs.begin_planning(job.id, lead)
             job = tx.jobs.fetch(job.id)  # with its template
         if attempts is None:
-            return _Outcome.TOO_LATE
+            return Outcome.TOO_LATE
         failpoints.hit("scheduler.planning")
         try:
-            return self._attempt(job, attempts)
+            outcome = self._attempt(job, attempts)
         except MemoryError:  # the next process may be killed for it
             raise
         except Exception:
-            with self._store.transaction() as tx:
-                tx.jobs.end_planning(job.id)
+            self._end_attempt(job)
             raise
+        if outcome not in (Outcome.PLANNED, Outcome.REFUSED):
+            self._end_attempt(job)
+        return outcome
 
-    def _attempt(self, job: Job, attempts: int) -> _Outcome:
+    def _end_attempt(self, job: Job) -> None:
+        with self._store.transaction() as tx:
+            tx.jobs.end_planning(job.id)
+
+    def _attempt(self, job: Job, attempts: int) -> Outcome:
         if attempts > self._config.attempts_max:
-            return self._refuse(job, (_given_up(job, attempts - 1),))
+            return self._writer.refuse(job, (_given_up(job, attempts - 1),))
         assert job.spec.input is not None, "a bulk job has an input"
-        try:
-            found = self._read(job)
-        except Refused as refused:
-            return self._refuse(job, refused.errors)
-        except (InvalidRequest, StorageError) as error:
-            if storage_verdict(error, in_our_store=is_file_id(job.spec.input)) != "fail":
-                raise
-            return self._refuse(job, (as_input_error(error, _param(job)),))
-        return self._commit(job, found)
+        pages, ends_s = self._pages(job), self._clock() + self._config.turn_s
+        while True:
+            try:
+                page = next(pages)
+            except Refused as refused:
+                return self._writer.refuse(job, refused.errors)
+            except (InvalidRequest, StorageError) as error:
+                if storage_verdict(error, in_our_store=is_file_id(job.spec.input)) != "fail":
+                    raise
+                return self._writer.refuse(job, (as_input_error(error, param_of(job)),))
+            outcome = self._writer.write(job, page)
+            if page.next is None or outcome is not Outcome.PAGE:
+                return outcome
+            if self._clock() >= ends_s:
+                return Outcome.YIELDED
+            job = replace(job, plan_cursor=page.next)
 
-    def _read(self, job: Job) -> Plan:
+    def _pages(self, job: Job) -> Iterator[Page]:
         assert job.spec.input is not None, "a bulk job has an input"
         with self._store.snapshot() as tx:
             catalogue = Catalogue(tx.workers.models(), self._config.announced_models)
@@ -190,64 +204,11 @@ class Planning:
         if job.retry_of is not None:
             self._retries.write(job, may_continue)
         if job.face is Face.NATIVE:
-            return self._surveyor.plan(job, catalogue, may_continue)
+            yield from self._surveyor.pages(job, catalogue, may_continue)
+            return
         source = self._sources.open(job.spec.input, job.tenant_id)
         line_bytes_max = self._config.survey.line_bytes_max
-        return plan_file(job, source, catalogue, self._config.file, line_bytes_max, may_continue)
-
-    def _refuse(self, job: Job, errors: tuple[InputError, ...]) -> _Outcome:
-        with self._store.transaction() as tx:
-            ended = finish(tx, job, JobState.FAILED, tx.now(), counts=Counts(0, 0, 0), errors=errors)
-        log.info(
-            "input refused",
-            extra={"action": "input_refused", "job": job.id, "code": errors[0].code, "errors": len(errors)},
-        )
-        return _Outcome.REFUSED if ended else _Outcome.TOO_LATE
-
-    def _commit(self, job: Job, found: Plan) -> _Outcome:
-        try:
-            rings = self._record(job, found)
-        except QuotaExceeded as error:
-            return self._refuse(job, (as_input_error(error, _param(job)),))
-        if not rings:
-            return _Outcome.TOO_LATE
-        failpoints.hit("scheduler.planned")
-        log.info(
-            "job planned",
-            extra={
-                "action": "job_planned",
-                "job": job.id,
-                "shards": len(found.shards),
-                "rows": found.rows_total or found.rows_estimated,
-            },
-        )
-        self._ring(rings)
-        return _Outcome.PLANNED
-
-    def _record(self, job: Job, found: Plan) -> tuple[Ring, ...]:
-        """Empty: too late. Raises QuotaExceeded."""
-        with self._store.transaction() as tx:
-            admit_planned(tx, job.tenant_id, self._config.default_quotas)
-            return plan(
-                tx,
-                job,
-                found.model,
-                found.shards,
-                tx.now(),
-                rows_total=found.rows_total,
-                rows_estimated=found.rows_estimated,
-                tokens_estimated=found.tokens_estimated,
-            )
-
-    def _ring(self, rings: tuple[Ring, ...]) -> None:
-        """Ring at once. If that fails, the ringing duty does."""
-        try:
-            self._ring_sender.ring(rings)
-        except QueueUnavailable:
-            log.info("rings left in the outbox", extra={"action": "rings_left", "rings": len(rings)})
-            return
-        with self._store.transaction() as tx:
-            tx.outbox.delete([ring.id for ring in rings])
+        yield plan_file(job, source, catalogue, self._config.file, line_bytes_max, may_continue)
 
 
 def may_plan_beside(job: Job, under_way: Sequence[Job], free: int) -> bool:
@@ -275,8 +236,4 @@ def in_turn(jobs: Sequence[Job], turns: Mapping[str, int]) -> list[Job]:
 
 def _given_up(job: Job, attempts: int) -> InputError:
     message = f"Reading the input ended the service's scheduler {attempts} times. It is not read again."
-    return InputError("planning_failed", message, param=_param(job))
-
-
-def _param(job: Job) -> str:
-    return "input_file_id" if job.face is Face.OPENAI else "input"
+    return InputError("planning_failed", message, param=param_of(job))

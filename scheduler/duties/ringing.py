@@ -85,7 +85,7 @@ class Ringing:
         if not waiting:
             return 0
         with self._store.snapshot() as tx:
-            queued = tx.shards.queued().get(JobKind.ONLINE, 0)
+            queued = tx.shards.queued(JobKind.ONLINE).get(JobKind.ONLINE, 0)
         if self._sender.length(ONLINE_QUEUE) >= queued:
             return 0
         rings = [Ring(UNWRITTEN, JobKind.ONLINE, shard_id, rank) for shard_id, rank in waiting]

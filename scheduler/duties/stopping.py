@@ -1,7 +1,8 @@
 """End what is left of jobs that were told to stop.
 
-Workers learn of the stop with a heartbeat and end their shards. This duty ends shards that came back to the
-queue later, takes shards from workers past the grace period, and ends online jobs whose shard has ended.
+Workers learn of the stop with a heartbeat and end their shards. This duty ends shards in the queue, which may
+be many or come back later, takes shards from workers past the grace period, and ends online jobs whose shard
+has ended.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from nightshift.jobs.leases import LeaseConfig
 from nightshift.lifecycle.recovery import Verdict, recover
 from nightshift.lifecycle.transitions import end_stopped_online
 from nightshift.store import Store, Transaction
+from nightshift.store.shards.shards import STOPPED_MAX
 from scheduler.runtime.duty import Result
 
 
@@ -51,12 +53,15 @@ class Stopping:
         with self._store.snapshot() as tx:
             jobs = tx.jobs.stopping(self._config.jobs_per_pass_max)
         ended = taken = online = 0
+        has_more = False
         for job in jobs:
             with self._store.transaction() as tx:
-                ended += tx.shards.stop_queued(job.id)
+                stopped = tx.shards.stop_queued(job.id)
                 taken += self._take_away(tx, job, now)
                 online += self._end_online(tx, job, now)
-        return Stopped(shards_ended=ended, shards_taken=taken, online_ended=online)
+            ended += stopped
+            has_more |= stopped >= STOPPED_MAX
+        return Stopped(shards_ended=ended, shards_taken=taken, online_ended=online, has_more=has_more)
 
     def _take_away(self, tx: Transaction, job: Job, now: datetime) -> int:
         """Fence off workers past the grace period: the database refuses their writes."""

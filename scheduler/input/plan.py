@@ -1,20 +1,22 @@
-"""The outcome of planning: a plan, or the reasons why there is none. Pure."""
+"""The outcome of planning: pages of shards, or the reasons why there are none. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nightshift.jobs import InputError, NewShard
+from nightshift.jobs.planning import PlanCursor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """One of the row counts is known."""
+class Page:
+    """Shards that are recorded together, the next after those of the job's cursor."""
 
-    model: str
+    model: str | None  # None as long as there are no shards
     shards: Sequence[NewShard]
-    rows_total: int | None = None  # exact; of a validated file
+    rows_total: int | None = None  # exact; of a validated file, which is one page
     rows_estimated: int | None = None  # from a sample
     tokens_estimated: int = 0  # of the prompts, by the input's bytes
+    next: PlanCursor | None = None  # where the next page begins; None: this is the last
 
 
 class Refused(Exception):

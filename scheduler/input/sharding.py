@@ -1,42 +1,157 @@
 """Cuts input into shards. Pure: sizes in, ranges out; the cost grows with the shards, not with the rows."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from math import ceil
+from typing import Final
 
+from nightshift.errors import InvalidRequest
 from nightshift.jobs import NewShard
+from nightshift.jobs.planning import CutObject, PlanCursor
 from nightshift.rows.records import InputFormat, InputObject
 from nightshift.rows.validation import Cut
+
+DOUBLINGS: Final = 16  # of the length of shards, until a job has all that it may have
 
 
 @dataclass(frozen=True)
 class ShardLimits:
     shard_bytes: int
-    shards_max: int
+    shards_max: int  # of a job, beside the first one of each of its objects
+    page_shards: int = 250  # recorded in one transaction
+    first_page_shards: int = 64  # the first page is short, so that rows run soon
+    page_listed: int = 50_000  # objects listed for one page: empty ones, and those beside a pattern
+
+    def __post_init__(self) -> None:
+        if min(self.shard_bytes, self.page_shards, self.first_page_shards, self.page_listed) < 1:
+            raise ValueError("a page has at least one shard, and a shard one byte")
 
 
-class TooManyShards(ValueError):
-    """The input has more objects than a job may have shards."""
+@dataclass(frozen=True, kw_only=True)
+class CutPage:
+    shards: Sequence[NewShard]
+    rows_estimated: int | None  # of the objects that begin in it, as far as known
+    size_bytes: int  # of these
+    next: PlanCursor
+    is_last: bool = False
 
 
-def cut_objects(objects: Sequence[InputObject], limits: ShardLimits) -> list[NewShard]:
-    """Shards of objects that were not read: byte ranges of JSONL, row groups of Parquet, else whole objects.
-
-    An input too large for `shards_max` gets longer shards. Empty objects get none. Raises TooManyShards.
+class Cutter:
+    """Cuts objects that were not read, in the order in which they are listed: byte ranges of JSONL, row
+    groups of Parquet, else whole objects. Empty ones get no shard. The same objects behind the same cursor
+    make the same shards.
     """
-    objects = [found for found in objects if found.size_bytes > 0]
-    if len(objects) > limits.shards_max:
-        raise TooManyShards(
-            f"{len(objects)} input objects exceed the {limits.shards_max} shards a job may have"
+
+    def __init__(self, limits: ShardLimits, cursor: PlanCursor) -> None:
+        self._limits = limits
+        self._cursor = cursor
+        self._first = cursor
+        self._shards: list[NewShard] = []
+        self._rows_estimated: int | None = None
+
+    def add(self, key: str, found: InputObject | None) -> Iterator[CutPage]:
+        """The pages that end with this object, or in it. None: it is none of the input's.
+
+        Raises InvalidRequest if it is not the object that the last page ended in.
+        """
+        begun = self._cursor.begun
+        if begun is not None and (begun.key, begun.etag) != (key, found and found.etag):
+            raise _changed(begun)
+        if begun is None:
+            self._count(found)
+        if found is not None and found.size_bytes > 0:
+            yield from self._cut(key, found)
+        self._cursor = replace(self._cursor, after=key, begun=None)
+        if self._is_full or self._cursor.listed - self._first.listed >= self._limits.page_listed:
+            yield self._end_page()
+
+    def rest(self) -> CutPage:
+        """The last page, which may be empty. Raises InvalidRequest if an object that was begun is gone."""
+        if self._cursor.begun is not None:
+            raise _changed(self._cursor.begun)
+        return replace(self._end_page(), is_last=True)
+
+    def leave_out(self, page: CutPage, blank_bytes: int) -> CutPage:
+        """The page that was just made without its shards: they have no rows. `blank_bytes`: read so far."""
+        self._cursor = replace(self._cursor, shards=0, extra_shards=0, blank_bytes=blank_bytes)
+        self._begin_page()
+        return replace(page, shards=(), rows_estimated=None, size_bytes=0, next=self._cursor)
+
+    @property
+    def _is_full(self) -> bool:
+        is_first = self._first.shards == 0
+        most = self._limits.page_shards
+        return len(self._shards) >= (min(most, self._limits.first_page_shards) if is_first else most)
+
+    def _count(self, found: InputObject | None) -> None:
+        before = self._cursor
+        if found is None:
+            self._cursor = replace(before, listed=before.listed + 1)
+            return
+        rows = found.rows_estimated
+        self._cursor = replace(
+            before,
+            listed=before.listed + 1,
+            objects=before.objects + 1,
+            size_bytes=before.size_bytes + found.size_bytes,
+            sampled_rows=before.sampled_rows + (rows or 0),
+            sampled_bytes=before.sampled_bytes + (0 if rows is None else found.size_bytes),
         )
-    room = max(1, limits.shards_max - len(objects))
-    total_bytes = sum(found.size_bytes for found in objects)
-    shard_bytes = max(limits.shard_bytes, ceil(total_bytes / room))
-    shards: list[NewShard] = []
-    for found in objects:
-        for piece in _cut(found, shard_bytes):
-            shards.append(_numbered(found, piece, len(shards)))
-    return shards
+        guess = _guess(found, self._cursor)
+        if guess is not None:
+            self._rows_estimated = (self._rows_estimated or 0) + guess
+
+    def _cut(self, key: str, found: InputObject) -> Iterator[CutPage]:
+        found = replace(found, rows_estimated=_guess(found, self._cursor))
+        begun = self._cursor.begun or CutObject(
+            key=key, etag=found.etag, pieces=0, piece_bytes=self._piece_bytes(found)
+        )
+        pieces = islice(_pieces(found, begun.piece_bytes), begun.pieces, None)
+        for number, piece in enumerate(pieces, start=begun.pieces):
+            if self._is_full:
+                self._cursor = replace(self._cursor, begun=replace(begun, pieces=number))
+                yield self._end_page()
+            cursor = self._cursor
+            self._shards.append(_numbered(found, piece, cursor.shards))
+            self._cursor = replace(
+                cursor, shards=cursor.shards + 1, extra_shards=cursor.extra_shards + (number > 0)
+            )
+
+    def _piece_bytes(self, found: InputObject) -> int:
+        """Longer the more shards there are already, as what follows is unknown: so they never run out."""
+        extra, most = self._cursor.extra_shards, self._limits.shards_max
+        wanted = self._limits.shard_bytes << (DOUBLINGS * extra // most)
+        return max(wanted, ceil(found.size_bytes / (max(0, most - extra) + 1)))
+
+    def _begin_page(self) -> None:
+        self._first = self._cursor
+        self._shards = []
+        self._rows_estimated = None
+
+    def _end_page(self) -> CutPage:
+        self._cursor = replace(self._cursor, page=self._cursor.page + 1)
+        page = CutPage(
+            shards=self._shards,
+            rows_estimated=self._rows_estimated,
+            size_bytes=self._cursor.size_bytes - self._first.size_bytes,
+            next=self._cursor,
+        )
+        self._begin_page()
+        return page
+
+
+def _guess(found: InputObject, cursor: PlanCursor) -> int | None:
+    """An object that was not sampled is taken to have as many rows per byte as those that were."""
+    if found.rows_estimated is not None or not cursor.sampled_bytes:
+        return found.rows_estimated
+    return round(found.size_bytes * cursor.sampled_rows / cursor.sampled_bytes)
+
+
+def _changed(begun: CutObject) -> InvalidRequest:
+    return InvalidRequest(
+        f"{begun.key} was replaced or deleted while the input was cut into shards.", code="input_changed"
+    )
 
 
 def cut_validated(
@@ -81,7 +196,7 @@ class _Piece:
     first_row: int | None = None
 
 
-def _cut(found: InputObject, shard_bytes: int) -> Iterator[_Piece]:
+def _pieces(found: InputObject, shard_bytes: int) -> Iterator[_Piece]:
     if found.format is InputFormat.JSONL:
         yield from _byte_ranges(found, shard_bytes)
     elif found.format is InputFormat.PARQUET:

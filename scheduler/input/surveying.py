@@ -1,11 +1,14 @@
 """Survey the input of a native job without reading it: its objects, about how many rows, whose model.
 
 Only beginnings and footers are read: the cost grows with the objects, not with their size. A row that cannot
-be run gets its own error when it is run.
+be run gets its own error when it is run. Pages of the listing become pages of shards; what is held does not
+grow with the objects.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
 
 from nightshift.jobs import InputError, Job, NewShard
 from nightshift.lifecycle.catalogue import Catalogue
@@ -13,13 +16,17 @@ from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.rows.inputs import BadRow, InputFormat, InputObject, Row, iter_rows
 from nightshift.rows.requests import RowProblem, RowRequest, columns_of, to_request
-from nightshift.rows.surveys import FoundObject, objects_at, rows_estimated, uploaded_file, with_guesses
-from nightshift.rows.watched_reader import WatchedReader
+from nightshift.rows.surveys import FoundObject, Listed, objects_at, uploaded_file
+from nightshift.rows.watched_reader import ReadTooLarge, ShortReader, WatchedReader
 from nightshift.store import Store
 from nightshift.tenants.rates import CHARS_PER_TOKEN
-from scheduler.input.plan import Plan, Refused
-from scheduler.input.sharding import ShardLimits, TooManyShards, cut_objects
+from scheduler.input.plan import Page, Refused
+from scheduler.input.sharding import CutPage, Cutter, ShardLimits
 from scheduler.runtime.duty import MayContinue, check, interruptible
+from scheduler.runtime.thread_pools import map_in_threads
+
+LISTED_AHEAD: Final = 64  # objects whose beginnings or footers are read side by side
+AHEAD_BYTES_MAX: Final = 256 * 1024  # of each; a longer footer is read by itself
 
 NO_ROWS = InputError("empty_input", "The input has no rows.", param="input")
 NO_MODEL = InputError(
@@ -35,6 +42,7 @@ class SurveyConfig:
     line_bytes_max: int  # one input row
     objects_sampled_max: int = 16  # the rest are estimated from these; each costs a request
     sample_bytes: int = 64 * 1024  # of each
+    read_at_once: int = 16  # beginnings and footers
     rows_tried_max: int = 100  # when looking for the model's name
 
     @property
@@ -52,50 +60,87 @@ class Surveyor:
     locations: Locations
     config: SurveyConfig
 
-    def plan(self, job: Job, catalogue: Catalogue, may_continue: MayContinue) -> Plan:
-        """Shards of about equal size. Raises Refused, InvalidRequest, StorageError and Interrupted."""
-        objects = with_guesses(list(self._described(job, may_continue)))
-        try:
-            shards = cut_objects(objects, self.config.limits)
-        except TooManyShards as error:
-            raise Refused(InputError("too_many_objects", f"{error}.", param="input")) from error
-        model = self._model(job, shards, may_continue)
-        objection = catalogue.objection(model, job.spec.endpoint)
-        if objection is not None:
-            raise Refused(objection)
-        return Plan(
-            model=model,
-            shards=shards,
-            rows_estimated=rows_estimated(objects),
-            tokens_estimated=sum(found.size_bytes for found in objects) // CHARS_PER_TOKEN,
-        )
+    def pages(self, job: Job, catalogue: Catalogue, may_continue: MayContinue) -> Iterator[Page]:
+        """Shards of about equal size, from the job's cursor on. Raises Refused, InvalidRequest, StorageError
+        and Interrupted.
+        """
+        cutter = Cutter(self.config.limits, job.plan_cursor)
+        model = job.model if job.plan_cursor.shards else None
+        reading = _Reading(self.config.rows_bytes_max, may_continue, job.plan_cursor.blank_bytes)
 
-    def _described(self, job: Job, may_continue: MayContinue) -> Iterator[InputObject]:
-        for number, found in enumerate(interruptible(self._objects(job, may_continue), may_continue)):
-            yield found.described(self.config.sample_bytes if number < self.config.objects_sampled_max else 0)
+        for cut in self._cut(job, cutter, may_continue):
+            if model is None and cut.shards:
+                model = self._model(job, cut.shards, catalogue, reading)
+                if model is None:
+                    cut = cutter.leave_out(cut, reading.bytes_read)
+            if cut.is_last and not cut.next.shards:
+                raise Refused(NO_ROWS)
+            yield _page(cut, model)
 
-    def _objects(self, job: Job, may_continue: MayContinue) -> Iterable[FoundObject]:
+    def _cut(self, job: Job, cutter: Cutter, may_continue: MayContinue) -> Iterator[CutPage]:
+        for listed, found in self._described(job, may_continue):
+            yield from cutter.add(listed.key, found)
+        yield cutter.rest()
+
+    def _described(self, job: Job, may_continue: MayContinue) -> Iterator[tuple[Listed, InputObject | None]]:
+        """What is listed, with the objects' descriptions: some are made side by side, and held until they are
+        used.
+        """
+        objects = job.plan_cursor.objects
+        listed = self._listed(job, may_continue)
+        while chunk := list(islice(listed, LISTED_AHEAD)):
+            todo = []
+            for each in chunk:
+                is_sampled = objects < self.config.objects_sampled_max
+                todo.append(_Survey(each, self.config.sample_bytes if is_sampled else 0))
+                objects += each.found is not None
+            ahead = [survey for survey in todo if survey.reads]
+            made = map_in_threads(
+                lambda survey: survey.made_ahead(may_continue), ahead, self.config.read_at_once
+            )
+            known = {survey.listed.key: found for survey, found in zip(ahead, made, strict=True)}
+            for survey in todo:
+                check(may_continue)
+                yield survey.listed, known.get(survey.listed.key) or survey.made()
+
+    def _listed(self, job: Job, may_continue: MayContinue) -> Iterator[Listed]:
         assert job.spec.input is not None, "a bulk job has an input"
         if not is_file_id(job.spec.input):
-            return objects_at(self.locations, job.spec.input, job.tenant_id, lambda: check(may_continue))
+            yield from objects_at(
+                self.locations,
+                job.spec.input,
+                job.tenant_id,
+                lambda: check(may_continue),
+                job.plan_cursor,
+            )
+            return
+        if job.plan_cursor.after is not None:
+            return
         with self.store.snapshot() as tx:
             file = tx.files.input(job.tenant_id, job.spec.input)
         name = None if file is None else file.filename
-        return [uploaded_file(self.sources, job.spec.input, job.tenant_id, name)]
+        found = uploaded_file(self.sources, job.spec.input, job.tenant_id, name)
+        yield Listed(job.spec.input, found)
 
-    def _model(self, job: Job, shards: Sequence[NewShard], may_continue: MayContinue) -> str:
-        """The template's model, or the first row's that names one. Raises Refused."""
-        reading = _Reading(self.config.rows_bytes_max, may_continue)
+    def _model(
+        self, job: Job, shards: Sequence[NewShard], catalogue: Catalogue, reading: "_Reading"
+    ) -> str | None:
+        """The template's model, or the first row's that names one. None: the shards have no rows. Raises
+        Refused.
+        """
         rows = self._first_rows(job, shards, reading)
         first = next(rows, None)
         if first is None:
-            raise Refused(_only_blank_lines(self.config.rows_bytes_max) if reading.is_over else NO_ROWS)
-        if job.model is not None:
-            return job.model
-        for request in (first, *rows):
-            if isinstance(request, RowRequest) and isinstance(request.body.get("model"), str):
-                return str(request.body["model"])
-        raise Refused(NO_MODEL)
+            if reading.is_over:
+                raise Refused(_only_blank_lines(self.config.rows_bytes_max))
+            return None
+        model = job.model or _named_model((first, *rows))
+        if model is None:
+            raise Refused(NO_MODEL)
+        objection = catalogue.objection(model, job.spec.endpoint)
+        if objection is not None:
+            raise Refused(objection)
+        return model
 
     def _first_rows(
         self, job: Job, shards: Sequence[NewShard], reading: "_Reading"
@@ -124,6 +169,57 @@ class Surveyor:
             columns=columns_of(job.spec, shard),
             line_bytes_max=self.config.line_bytes_max,
         )
+
+
+def _named_model(rows: Iterable[RowRequest | RowProblem]) -> str | None:
+    """Of the first row that names one."""
+    for request in rows:
+        if isinstance(request, RowRequest) and isinstance(request.body.get("model"), str):
+            return str(request.body["model"])
+    return None
+
+
+def _page(cut: CutPage, model: str | None) -> Page:
+    return Page(
+        model=model,
+        shards=cut.shards,
+        rows_estimated=cut.rows_estimated,
+        tokens_estimated=cut.size_bytes // CHARS_PER_TOKEN,
+        next=None if cut.is_last else cut.next,
+    )
+
+
+@dataclass(frozen=True)
+class _Survey:
+    """What is to be found out about a listed object."""
+
+    listed: Listed
+    sample_bytes: int
+
+    @property
+    def reads(self) -> bool:
+        """Whether that takes requests."""
+        found = self.listed.found
+        is_parquet = found is not None and found.format is InputFormat.PARQUET
+        return found is not None and found.info.size_bytes > 0 and (is_parquet or self.sample_bytes > 0)
+
+    def made_ahead(self, may_continue: MayContinue) -> InputObject | None:
+        """None: it takes too much memory to be made beside others."""
+        check(may_continue)
+        assert self.listed.found is not None, "it is read"
+        found = self.listed.found
+        try:
+            return self._described(replace(found, reader=ShortReader(found.reader, AHEAD_BYTES_MAX)))
+        except ReadTooLarge:
+            return None
+
+    def made(self) -> InputObject | None:
+        return None if self.listed.found is None else self._described(self.listed.found)
+
+    def _described(self, found: FoundObject) -> InputObject:
+        if found.info.size_bytes == 0:  # nothing to read; no Parquet either
+            return InputObject(uri=found.uri, format=found.format, size_bytes=0, etag=found.info.etag)
+        return found.described(self.sample_bytes)
 
 
 class _ReadEnough(Exception):

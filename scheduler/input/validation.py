@@ -18,7 +18,7 @@ from nightshift.rows.lines import Line, lines_in_range, split_lines
 from nightshift.rows.validation import FileLimits, validate
 from nightshift.rows.watched_reader import WatchedReader
 from nightshift.tenants.rates import CHARS_PER_TOKEN
-from scheduler.input.plan import Plan, Refused
+from scheduler.input.plan import Page, Refused
 from scheduler.input.sharding import cut_validated, whole_object
 from scheduler.runtime.duty import MayContinue, check, interruptible
 
@@ -30,8 +30,10 @@ def plan_file(
     limits: FileLimits,
     line_bytes_max: int,
     may_continue: MayContinue,
-) -> Plan:
-    """Shards that begin and end exactly at rows. Raises Refused, StorageError and Interrupted."""
+) -> Page:
+    """The only page, of shards that begin and end exactly at rows. Raises Refused, StorageError and
+    Interrupted.
+    """
     assert job.spec.input is not None, "a bulk job has an input"
     info = source.store.head(source.key)
     if info is None:
@@ -56,7 +58,7 @@ def plan_file(
     else:
         shards = cut_validated(job.spec.input, report.cuts, report.rows, info.size_bytes, info.etag)
     tokens = info.size_bytes // CHARS_PER_TOKEN
-    return Plan(model=report.model, shards=shards, rows_total=report.rows, tokens_estimated=tokens)
+    return Page(model=report.model, shards=shards, rows_total=report.rows, tokens_estimated=tokens)
 
 
 def _lines(store: ObjectReader, key: str, etag: str, line_bytes_max: int) -> Iterator[Line]:

@@ -185,6 +185,21 @@ def test_a_scheduler_that_dies_over_a_job_leaves_it_to_the_next_which_writes_the
 
 
 @on_postgresql
+def test_a_scheduler_that_dies_between_two_pages_of_a_job_leaves_the_rest_to_the_next(service):
+    service.arm("scheduler.page_planned")
+    job = submit_bulk(service, some_rows(300))
+    wait_for_death(service, "scheduler.page_planned")
+    with service.store.snapshot() as tx:
+        begun = tx.jobs.fetch(job.id)
+    service.let_another_lead()
+    judge(service, job)
+    assert (begun.planned_at, begun.plan_cursor.page, begun.plan_cursor.shards) == (None, 1, 2)
+    with service.store.snapshot() as tx:
+        ended = tx.jobs.fetch(job.id)
+    assert (ended.counts.succeeded, ended.plan_cursor.page > 2) == (300, True)
+
+
+@on_postgresql
 @pytest.mark.parametrize("point", ["scheduler.job_ended", "scheduler.webhook_sent"])
 def test_a_webhook_whose_sender_dies_is_sent_under_the_same_id(service, point):
     service.arm(point)

@@ -3,6 +3,7 @@
 import pytest
 
 from api.openai.ranges import parse_range
+from nightshift import testing
 from nightshift.objectstore.uris import Locations, ObjectUri
 from nightshift.rows.templates import columns, render
 from nightshift.tenants.keys import DEFAULT_TENANT
@@ -35,7 +36,9 @@ def test_a_range(header: str) -> None:
 
 def expanded(root: str, pattern: str) -> int:
     return len(
-        Locations(file_roots=(root,)).expand(ObjectUri.parse(f"file://{root}/{pattern}"), DEFAULT_TENANT)
+        testing.expanded(
+            Locations(file_roots=(root,)), ObjectUri.parse(f"file://{root}/{pattern}"), DEFAULT_TENANT
+        )
     )
 
 

@@ -1,6 +1,7 @@
-"""Inserts groups of rows into several tables in one round trip.
+"""Inserts many rows, or groups of rows into several tables, in one round trip.
 
     insert_groups(connection, [[(job, {...}), (shard, {...}), (outbox, {...})], ...])
+    insert_rows(connection, shard, [{...}, ...])
 
 PostgreSQL gets one statement with a parameter per table, its rows as JSON: psycopg would parse a statement
 with a parameter per value each time. SQLite has no such statement and no round trips, and gets one per table.
@@ -49,6 +50,19 @@ def insert_groups(connection: Connection, groups: Sequence[Sequence[Row]]) -> Se
     return list(connection.execute(_numbered(last), by_table[-1]).scalars())
 
 
+def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert many rows of the same columns into one table."""
+    if not rows:
+        return
+    if connection.dialect.name != "postgresql":
+        connection.execute(_single_insert(table), rows)
+        return
+    shape = (table, tuple(rows[0]))
+    (converters,) = _converters((shape,))
+    as_json = json.dumps([_plain(one, converters) for one in rows])
+    connection.execute(_insert_alone(shape), {"rows_0": as_json})
+
+
 def _insert_at_once(
     connection: Connection, shapes: tuple[Shape, ...], by_table: Sequence[Sequence[Mapping[str, Any]]]
 ) -> Sequence[int]:
@@ -69,6 +83,11 @@ def _single_insert(table: Table) -> Insert:
 @cache
 def _numbered(table: Table) -> Any:
     return insert(table).returning(*table.primary_key, sort_by_parameter_order=True)
+
+
+@cache
+def _insert_alone(shape: Shape) -> TextClause:
+    return text(_insert_of(0, *shape))
 
 
 @cache

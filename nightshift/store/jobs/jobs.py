@@ -37,6 +37,7 @@ from nightshift.jobs import (
 )
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import PartUpload
+from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
 from nightshift.store.databases.planner_hints import unindexed
@@ -52,8 +53,8 @@ leadership = tables.leadership
 ACTIVE_STATES = tuple(state for state in JobState if not state.is_terminal)
 RUNNABLE_STATES = (JobState.QUEUED, JobState.RUNNING)
 
-_UNPLANNED = (
-    job.c.state == JobState.QUEUED,
+_UNPLANNED = (  # not to its end: rows of its first pages may run
+    job.c.state.in_(RUNNABLE_STATES),
     job.c.kind == JobKind.BULK,
     job.c.planned_at.is_(None),
     job.c.stop_reason.is_(None),
@@ -231,8 +232,8 @@ class Jobs:
         ).scalar_one_or_none()
 
     def to_plan(self, limit: int, after: Job | None = None) -> Sequence[Job]:
-        """Unplanned bulk jobs without their templates, most urgent first. `after`: the last of the previous
-        page.
+        """Bulk jobs that are not planned to their end, without their templates, most urgent first. `after`:
+        the last of the previous page.
         """
         order = _PLANNING_ORDER
         wanted = select(*JOB_WITHOUT_TEMPLATE).where(*_UNPLANNED)
@@ -257,10 +258,10 @@ class Jobs:
         return [to_job(row) for row in rows]
 
     def still_to_plan(self, job_ids: Sequence[str]) -> set[str]:
-        """Which of these are not planned, stopped or over."""
+        """Which of these are not planned to their end, stopped or over."""
         _, *others = _UNPLANNED
-        is_queued = unindexed(job.c.state) == JobState.QUEUED  # these few are found by their ids
-        found = select(job.c.id).where(job.c.id.in_(job_ids), is_queued, *others)
+        is_runnable = unindexed(job.c.state).in_(RUNNABLE_STATES)  # these few are found by their ids
+        found = select(job.c.id).where(job.c.id.in_(job_ids), is_runnable, *others)
         return set(self._connection.scalars(found))
 
     def output_upload(self, job_id: str) -> PartUpload | None:
@@ -280,7 +281,7 @@ class Jobs:
     def begin_planning(self, job_id: str, lead: Lead) -> int | None:
         """Count an attempt to plan, before it starts. Returns how many have no known end, this one included.
 
-        None: the job was planned, stopped or over, or another scheduler leads.
+        None: the job was planned to its end, stopped or over, or another scheduler leads.
         """
         attempts: int | None = self._connection.execute(
             update(job)
@@ -302,26 +303,47 @@ class Jobs:
             planning_attempts=job.c.planning_attempts - 1,
         )
 
-    def mark_planned(
+    def record_page(
         self,
         job_id: str,
+        page: int,
         *,
-        model: str,
+        model: str | None,
         rows_total: int | None,
         rows_estimated: int | None,
         tokens_queued: int = 0,
+        next: PlanCursor | None = None,
         now: datetime,
     ) -> bool:
-        """Record that the input is cut into shards. False: the job was planned, stopped or over."""
-        return self._update(
-            job.c.id == job_id,
-            *_UNPLANNED,
-            planned_at=now,
-            model=model,
-            rows_total=rows_total,
-            rows_estimated=rows_estimated,
-            tokens_queued=tokens_queued,
-        )
+        """Record that this page of the input is cut into shards, of about so many rows and tokens. `next`:
+        where the next one begins; None: it was the last.
+
+        A model of None stays what it is. False: the page was cut, or the job stopped or over.
+        """
+        values: dict[str, Any] = {
+            "plan_page": page + 1,
+            "plan_cursor": None if next is None else next.to_json(),
+            "tokens_queued": job.c.tokens_queued + tokens_queued,
+        }
+        if next is None:
+            values |= {"planned_at": now, "rows_total": rows_total}
+        else:
+            values["planning_attempts"] = 1  # this one, which goes on: it has not died of its input
+        if model is not None:
+            values["model"] = model
+        if rows_estimated is not None:
+            values["rows_estimated"] = func.coalesce(job.c.rows_estimated, 0) + rows_estimated
+        return self._update(job.c.id == job_id, job.c.plan_page == page, *_UNPLANNED, **values)
+
+    def waits_for_page(self, job_id: str, page: int) -> bool:
+        """Whether this page is the next to be cut; if so, it stays until this transaction ends."""
+        self.lock(job_id)
+        found = select(job.c.id).where(job.c.id == job_id, job.c.plan_page == page, *_UNPLANNED)
+        return self._connection.execute(found).one_or_none() is not None
+
+    def record_errors(self, job_id: str, errors: Sequence[InputError]) -> None:
+        """Why a job that was told to stop will fail."""
+        self._update(job.c.id == job_id, errors=[_error_to_json(error) for error in errors])
 
     def mark_started(self, job_id: str, now: datetime, max_runtime_s: int | None) -> bool:
         """Record the job's first claim. False: not the first."""
@@ -424,7 +446,9 @@ class Jobs:
         return [to_job(row) for row in rows]
 
     def to_finalize(self, limit: int) -> Sequence[Job]:
-        """Bulk jobs whose rows will run no more: all shards ended, or stopped before planning."""
+        """Bulk jobs whose rows will run no more: all shards ended, and there will be no more, as the
+        job is planned or stopped.
+        """
         open_shards = select(shard.c.id).where(
             shard.c.job_id == job.c.id, shard.c.state.in_(OPEN_SHARD_STATES)
         )
@@ -544,6 +568,7 @@ def to_job(row: Row[Any]) -> Job:
         retry_of=row.retry_of,
         tokens_queued=row.tokens_queued,
         planning_attempts=row.planning_attempts,
+        plan_cursor=PlanCursor.of(row.plan_page, row.plan_cursor),
         results_deleted_at=row.results_deleted_at,
     )
 

@@ -162,7 +162,6 @@ class Claims:
             .where(
                 job.c.kind == JobKind.BULK,
                 job.c.state.in_(RUNNABLE_STATES),
-                job.c.planned_at.is_not(None),
                 job.c.stop_reason.is_(None),
                 job.c.paused_at.is_(None),
                 job.c.model.in_(models),

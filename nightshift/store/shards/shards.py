@@ -37,9 +37,10 @@ from nightshift.jobs import (
     ShardState,
     Usage,
 )
-from nightshift.jobs.ids import new_id
+from nightshift.jobs.ids import new_ids
 from nightshift.jobs.leases import Lease, Term
 from nightshift.store import tables
+from nightshift.store.databases.multi_insert import insert_rows
 
 shard = tables.shard
 segment = tables.segment
@@ -47,7 +48,10 @@ request = tables.request
 result = tables.result
 
 OPEN_SHARD_STATES = tuple(state for state in ShardState if not state.is_terminal)
-INSERT_ROWS_MAX = 500  # SQLite allows 32,766 bound values per statement
+STOPPED_MAX = 500  # shards in one transaction
+RUNG_JOBS_MAX = 64  # bulk jobs looked at for shards without a ring: the most urgent with queued shards
+RUNG_SHARDS_MAX = 64  # … of each
+INSERT_ROWS_MAX = 500  # in one statement
 
 # Built once: a worker waits while SQLAlchemy builds a statement.
 
@@ -76,6 +80,38 @@ _PROGRESS = _CHECKPOINT.values(
 )
 
 
+_TOLD_AT = func.coalesce(shard.c.signalled_at, shard.c.enqueued_at)
+
+_RUNG_JOBS = (
+    select(tables.job.c.id, tables.job.c.priority_rank)
+    .where(
+        tables.job.c.kind == JobKind.BULK,
+        tables.job.c.state.in_((JobState.QUEUED, JobState.RUNNING)),
+        tables.job.c.paused_at.is_(None),
+        select(shard.c.id)
+        .where(shard.c.job_id == tables.job.c.id, shard.c.state == ShardState.QUEUED)
+        .exists(),
+    )
+    .order_by(tables.job.c.priority_rank, tables.job.c.created_at)
+    .limit(RUNG_JOBS_MAX)
+)
+
+_NEXT_OF_JOB = (
+    select(shard.c.id, _TOLD_AT.label("told_at"))
+    .where(
+        shard.c.job_id == bindparam("of"),
+        shard.c.state == ShardState.QUEUED,
+        or_(shard.c.not_before.is_(None), shard.c.not_before <= bindparam("moment")),
+    )
+    .order_by(shard.c.shard_no)
+    .limit(RUNG_SHARDS_MAX)
+    .subquery()
+)
+_UNRUNG_OF_JOB = select(_NEXT_OF_JOB.c.id).where(
+    _NEXT_OF_JOB.c.told_at <= bindparam("told_until", type_=tables.UtcTimestamp)
+)
+
+
 class AlreadyListed(Exception):
     """The segment is listed: an earlier commit succeeded, and its answer was lost."""
 
@@ -99,7 +135,7 @@ class Shards:
         """Record a bulk job's claimable shards."""
         rows = [
             {
-                "id": new_id("shard"),
+                "id": shard_id,
                 "job_id": job.id,
                 "tenant_id": job.tenant_id,
                 "kind": JobKind.BULK,
@@ -116,10 +152,10 @@ class Shards:
                 "capacity": job.spec.capacity,
                 "source_etag": new.source_etag,
             }
-            for new in planned
+            for shard_id, new in zip(new_ids("shard", len(planned)), planned, strict=True)
         ]
         for first in range(0, len(rows), INSERT_ROWS_MAX):
-            self._connection.execute(insert(shard), rows[first : first + INSERT_ROWS_MAX])
+            insert_rows(self._connection, shard, rows[first : first + INSERT_ROWS_MAX])
 
     # -- writes under a lease --------------------------------------------------------------------------
 
@@ -262,46 +298,62 @@ class Shards:
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
     def stop_queued(self, job_id: str) -> int:
-        """Stop the queued shards of a stopping job. Returns how many."""
-        return self._connection.execute(
-            update(shard)
-            .where(shard.c.job_id == job_id, shard.c.state == ShardState.QUEUED)
-            .values(state=ShardState.STOPPED)
-        ).rowcount
+        """Stop queued shards of a stopping job, at most `STOPPED_MAX`. Returns how many."""
+        found = [shard.c.job_id == job_id, shard.c.state == ShardState.QUEUED]
+        # The end of the range first: with it in a subquery PostgreSQL looks through all shards for each.
+        end = select(shard.c.shard_no).where(*found).order_by(shard.c.shard_no).offset(STOPPED_MAX).limit(1)
+        end_no = self._connection.scalar(end)
+        if end_no is not None:
+            found.append(shard.c.shard_no < end_no)
+        return self._connection.execute(update(shard).where(*found).values(state=ShardState.STOPPED)).rowcount
 
     def has_open(self, job_id: str) -> bool:
         """Whether a shard of the job is queued or leased."""
-        return (
-            self._connection.execute(
-                select(shard.c.id)
-                .where(shard.c.job_id == job_id, shard.c.state.in_(OPEN_SHARD_STATES))
-                .limit(1)
-            ).one_or_none()
-            is not None
-        )
+        return self._count(job_id, OPEN_SHARD_STATES, limit=1) > 0
+
+    def queued_of(self, job_id: str, limit: int) -> int:
+        """How many shards of the job are queued, counted up to `limit`."""
+        return self._count(job_id, (ShardState.QUEUED,), limit)
+
+    def _count(self, job_id: str, states: Sequence[ShardState], limit: int) -> int:
+        found = select(shard.c.id).where(shard.c.job_id == job_id, shard.c.state.in_(states)).limit(limit)
+        counted: int = self._connection.scalar(select(func.count()).select_from(found.subquery())) or 0
+        return counted
 
     def unrung(
         self, now: datetime, ring_after: timedelta, *, kind: JobKind, limit: int
     ) -> Sequence[tuple[str, int]]:
         """Queued shards without a recent ring, as (shard id, class rank), best class first.
 
-        The creator of a shard rings for it, so its creation counts as a ring.
+        The creator of a shard rings for it, so its creation counts as a ring. A bulk ring names no shard: of
+        each bulk job only the next shards are looked at, however many it has.
         """
-        told_at = func.coalesce(shard.c.signalled_at, shard.c.enqueued_at)
+        if kind is JobKind.BULK:
+            return self._unrung_bulk(now, now - ring_after, limit)
         rows = self._connection.execute(
             select(shard.c.id, tables.job.c.priority_rank)
             .join(tables.job, tables.job.c.id == shard.c.job_id)
             .where(
                 shard.c.state == ShardState.QUEUED,
                 shard.c.kind == kind,
-                tables.job.c.paused_at.is_(None),
                 or_(shard.c.not_before.is_(None), shard.c.not_before <= now),
-                told_at <= now - ring_after,
+                now - ring_after >= _TOLD_AT,
             )
             .order_by(tables.job.c.priority_rank, shard.c.enqueued_at)
             .limit(limit)
         )
         return [(row.id, row.priority_rank) for row in rows]
+
+    def _unrung_bulk(self, now: datetime, told_until: datetime, limit: int) -> Sequence[tuple[str, int]]:
+        jobs = self._connection.execute(_RUNG_JOBS).all()
+        found: list[tuple[str, int]] = []
+        for job in jobs:
+            values = {"of": job.id, "moment": now, "told_until": told_until}
+            ids = self._connection.scalars(_UNRUNG_OF_JOB, values)
+            found += [(id, job.priority_rank) for id in ids]
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
     def mark_signalled(self, shard_ids: Sequence[str], now: datetime) -> None:
         """Record that rings were sent. Locked shards are skipped: they are being claimed or stopped, and
@@ -310,8 +362,10 @@ class Shards:
         free = select(shard.c.id).where(shard.c.id.in_(shard_ids)).with_for_update(skip_locked=True)
         self._connection.execute(update(shard).where(shard.c.id.in_(free)).values(signalled_at=now))
 
-    def queued(self) -> dict[JobKind, int]:
-        """Queued shards by kind, without those of paused jobs: what workers are wanted for."""
+    def queued(self, *kinds: JobKind) -> dict[JobKind, int]:
+        """Queued shards by kind, or of these kinds, without those of paused jobs: what workers are wanted
+        for. Counts each.
+        """
         paused = select(tables.job.c.id).where(
             tables.job.c.state.in_((JobState.QUEUED, JobState.RUNNING)),  # only these are paused
             tables.job.c.kind == JobKind.BULK,
@@ -319,7 +373,11 @@ class Shards:
         )
         rows = self._connection.execute(
             select(shard.c.kind, func.count())
-            .where(shard.c.state == ShardState.QUEUED, shard.c.job_id.not_in(paused))
+            .where(
+                shard.c.state == ShardState.QUEUED,
+                shard.c.kind.in_(kinds or tuple(JobKind)),
+                shard.c.job_id.not_in(paused),
+            )
             .group_by(shard.c.kind)
         )
         return {JobKind(kind): count for kind, count in rows}

@@ -42,6 +42,7 @@ SCALED: Final = {
     "SEGMENT_ROWS": "8",
     "SEGMENT_INTERVAL_S": "0.5",
     "SHARD_BYTES": "4096",
+    "SHARDS_PER_PAGE_MAX": "2",
     "ENGINE_MAX_NUM_SEQS": "16",
     "FAKE_POLL_S": "1",
 }

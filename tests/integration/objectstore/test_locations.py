@@ -10,6 +10,7 @@ from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
 from nightshift.objectstore import DirectoryStore, Locations, ObjectStore, ObjectUri
 from nightshift.objectstore.s3 import S3Store
 from nightshift.tenants.keys import DEFAULT_TENANT as TENANT
+from nightshift.testing import expanded
 from tests.integration.servers import S3Server
 
 
@@ -50,7 +51,7 @@ def test_a_location_stands_for_an_object_a_pattern_or_a_prefix(
     url, locations = place
     uri = ObjectUri.parse(f"{url}/{pattern}")
 
-    found = locations.expand(uri, TENANT)
+    found = expanded(locations, uri, TENANT)
 
     base = ObjectUri.parse(f"{url}/").key
     assert [info.key.removeprefix(base) for info in found] == expected
@@ -62,7 +63,7 @@ def test_a_location_stands_for_an_object_a_pattern_or_a_prefix(
 def test_a_location_with_nothing_there_is_an_error(place: tuple[str, Locations], pattern: str) -> None:
     url, locations = place
     with pytest.raises(ObjectNotFound):
-        locations.expand(ObjectUri.parse(f"{url}/{pattern}"), TENANT)
+        expanded(locations, ObjectUri.parse(f"{url}/{pattern}"), TENANT)
 
 
 def test_an_object_that_is_listed_twice_is_read_once(
@@ -71,12 +72,44 @@ def test_an_object_that_is_listed_twice_is_read_once(
     """Some stores do, when a listing goes on to another page while another client writes."""
     url, locations = place
     uri = ObjectUri.parse(f"{url}/in/")
-    found = locations.expand(uri, TENANT)
+    found = expanded(locations, uri, TENANT)
     store = type(locations.open(uri, TENANT))
     listed = store.list
     monkeypatch.setattr(store, "list", lambda self, *where: [*listed(self, *where), *listed(self, *where)])
 
-    assert locations.expand(uri, TENANT) == found
+    assert expanded(locations, uri, TENANT) == found
+
+
+def test_a_listing_goes_on_behind_any_key(place: tuple[str, Locations]) -> None:
+    url, locations = place
+    uri = ObjectUri.parse(f"{url}/in/*")
+    found = [each.info.key for each in locations.listed(uri, TENANT)]
+    assert len(found) > len(expanded(locations, uri, TENANT)) > 2
+
+    for place_in_list, key in enumerate(found):
+        rest = locations.listed(uri, TENANT, after=key, found=1)
+        assert [each.info.key for each in rest] == found[place_in_list + 1 :]
+
+
+def test_an_object_that_is_named_is_not_listed_again_behind_itself(place: tuple[str, Locations]) -> None:
+    url, locations = place
+    uri = ObjectUri.parse(f"{url}/in/a.jsonl")
+    (named,) = locations.listed(uri, TENANT)
+    assert list(locations.listed(uri, TENANT, after=named.info.key, found=1)) == []
+
+
+def test_a_store_that_lists_in_another_order_is_refused_and_nothing_left_out(
+    place: tuple[str, Locations], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, locations = place
+    uri = ObjectUri.parse(f"{url}/in/")
+    store = type(locations.open(uri, TENANT))
+    listed = store.list
+    monkeypatch.setattr(store, "list", lambda self, *where: reversed(list(listed(self, *where))))
+
+    with pytest.raises(InvalidRequest, match="behind a key that sorts after it") as error:
+        list(locations.listed(uri, TENANT))
+    assert error.value.code == "unordered_listing"
 
 
 def test_a_location_that_stands_for_too_many_objects_is_refused(
@@ -85,7 +118,7 @@ def test_a_location_that_stands_for_too_many_objects_is_refused(
     url, locations = place
     monkeypatch.setattr("nightshift.objectstore.uris.OBJECTS_MAX", 2)
     with pytest.raises(InvalidRequest, match="too many"):
-        locations.expand(ObjectUri.parse(f"{url}/in/"), TENANT)
+        expanded(locations, ObjectUri.parse(f"{url}/in/"), TENANT)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +138,7 @@ def test_a_place_the_operator_did_not_allow_is_refused(tmp_path: Path, text: str
     locations = Locations(s3_buckets=("mine",), file_roots=(root,))
 
     with pytest.raises(LocationNotAllowed):
-        locations.expand(ObjectUri.parse(text.format(root=root)), TENANT)
+        expanded(locations, ObjectUri.parse(text.format(root=root)), TENANT)
 
 
 def test_nothing_is_allowed_by_default(tmp_path: Path) -> None:
@@ -121,7 +154,7 @@ def test_a_root_reached_through_a_link_is_the_root_itself(tmp_path: Path) -> Non
     locations = Locations(file_roots=(tmp_path / "alias",))
 
     for name in ("alias", "real"):
-        assert len(locations.expand(ObjectUri.parse(f"{(tmp_path / name).as_uri()}/*.jsonl"), TENANT)) == 1
+        assert len(expanded(locations, ObjectUri.parse(f"{(tmp_path / name).as_uri()}/*.jsonl"), TENANT)) == 1
 
 
 @pytest.mark.parametrize(
@@ -148,5 +181,5 @@ def test_a_file_uri_may_spell_spaces_as_python_does(tmp_path: Path) -> None:
     (tmp_path / "a b.jsonl").write_bytes(b"{}\n")
     uri = ObjectUri.parse((tmp_path / "a b.jsonl").as_uri())
 
-    assert Locations(file_roots=(tmp_path,)).expand(uri, TENANT)[0].size_bytes == 3
+    assert expanded(Locations(file_roots=(tmp_path,)), uri, TENANT)[0].size_bytes == 3
     assert str(uri) == (tmp_path / "a b.jsonl").as_uri()

@@ -9,6 +9,7 @@ import pytest
 from nightshift.errors import ConfigurationError, LocationNotAllowed
 from nightshift.objectstore import Locations, ObjectUri
 from nightshift.settings import DataSettings, LocationSettings
+from nightshift.testing import expanded
 from tests.integration.servers import S3Server
 
 TENANTS = ("default", "acme", "globex")
@@ -41,11 +42,11 @@ def test_a_tenant_reads_lists_and_writes_its_own_place_and_no_other(
         locations.open(exact, owner).put(exact.key, b"{}\n")
         if tenant == owner:
             for uri in (exact, pattern, prefix):
-                assert [info.key for info in locations.expand(uri, tenant)] == [exact.key]
+                assert [info.key for info in expanded(locations, uri, tenant)] == [exact.key]
             return
         for uri in (exact, pattern, prefix):
             with pytest.raises(LocationNotAllowed):
-                locations.expand(uri, tenant)
+                expanded(locations, uri, tenant)
             with pytest.raises(LocationNotAllowed):
                 locations.open(uri, tenant)
 
@@ -96,7 +97,7 @@ def test_a_link_into_anothers_place_is_not_followed(tmp_path: Path) -> None:
 
     for name in ("link/secret.jsonl", "link/*.jsonl", "one.jsonl", "*.jsonl", ""):
         with pytest.raises(LocationNotAllowed):
-            locations.expand(ObjectUri.parse(f"{(tmp_path / 'acme').as_uri()}/{name}"), "acme")
+            expanded(locations, ObjectUri.parse(f"{(tmp_path / 'acme').as_uri()}/{name}"), "acme")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ class TestTheServicesOwn:
         uri = ObjectUri.parse(f"{home.as_uri()}/{name}")
 
         with pytest.raises(LocationNotAllowed):
-            locations.expand(uri, "default")
+            expanded(locations, uri, "default")
         with pytest.raises(LocationNotAllowed):
             locations.open(uri, "default")
 
@@ -174,7 +175,7 @@ class TestTheServicesOwn:
             (home / name).touch()
         locations = Locations.of(LocationSettings(file_roots=(str(home),)), data)
 
-        found = locations.expand(ObjectUri.parse(f"{home.as_uri()}/{pattern}"), "default")
+        found = expanded(locations, ObjectUri.parse(f"{home.as_uri()}/{pattern}"), "default")
 
         assert found
         assert not any(".nightshift" in info.key for info in found)
@@ -183,7 +184,7 @@ class TestTheServicesOwn:
         roots = (str(tmp_path / "home"), str(data.files_dir))
         locations = Locations.of(LocationSettings(file_roots=roots), data)
 
-        found = locations.expand(ObjectUri.parse(f"{data.files_dir.as_uri()}/*.jsonl"), "default")
+        found = expanded(locations, ObjectUri.parse(f"{data.files_dir.as_uri()}/*.jsonl"), "default")
 
         assert len(found) == 1
 

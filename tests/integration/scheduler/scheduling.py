@@ -114,13 +114,16 @@ class Place:
         shard_bytes: int = 200,
         shard_rows: int = 1000,
         rows_max: int = 1000,
+        turn_s: float = PlanningConfig.turn_s,
         may_continue: MayContinue = lambda: True,
+        **pages: int,
     ) -> Planning:
+        """`pages`: limits of a page of shards."""
         file = FileLimits(
             rows_max=rows_max, embedding_inputs_max=100, shard_bytes=shard_bytes, shard_rows=shard_rows
         )
-        survey = SurveyConfig(limits=ShardLimits(shard_bytes, 100), line_bytes_max=LINE_BYTES_MAX)
-        config = PlanningConfig(file=file, survey=survey)
+        survey = SurveyConfig(limits=ShardLimits(shard_bytes, 100, **pages), line_bytes_max=LINE_BYTES_MAX)
+        config = PlanningConfig(file=file, survey=survey, turn_s=turn_s)
         sources = Sources(objects, self.locations) if objects else self.sources
         assert self.elector.attempt()
         return Planning(

@@ -536,7 +536,7 @@ class EndlessStore:
             self.reading.set()
             yield b"\n" * 1000
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectInfo]:
         while True:
             self.reading.set()
             yield ObjectInfo(key="another", size_bytes=1, etag="e", modified_at=STARTS_AT)
@@ -584,7 +584,7 @@ def test_a_listing_ends_at_the_next_object_when_it_is_told_to(
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        place.locations.expand(uri, "default", told)
+        list(place.locations.listed(uri, "default", told))
 
 
 def test_two_schedulers_plan_a_job_once(place: Place, clock: FakeClock) -> None:

@@ -63,8 +63,8 @@ class MakeRunning:
         spec = a_spec(webhook=Webhook(url, events)) if events else a_spec()
         job = submit(self.store, spec=spec, **fields)
         with self.store.transaction() as tx:
-            tx.jobs.mark_planned(
-                job.id, model="m", rows_total=200, rows_estimated=None, tokens_queued=0, now=tx.now()
+            tx.jobs.record_page(
+                job.id, 0, model="m", rows_total=200, rows_estimated=None, tokens_queued=0, now=tx.now()
             )
             tx.jobs.mark_started(job.id, tx.now(), None)
         return job

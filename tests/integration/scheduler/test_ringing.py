@@ -8,6 +8,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store
 from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.store.shards.outbox import Ring
+from nightshift.store.shards.shards import RUNG_SHARDS_MAX
 from nightshift.testing import FakeClock, InMemoryQueue, asked, claimed, claimed_online, planned, rescue
 from scheduler.duties.ringing import Ringing, RingingConfig
 from tests.integration.servers import ValkeyServer
@@ -120,3 +121,16 @@ def test_a_real_queue_tells_how_many_messages_wait(valkey: ValkeyServer) -> None
     queue.ring([Ring(3, JobKind.BULK, None, 2)])
     assert (queue.length(ONLINE_QUEUE), queue.length(BULK_QUEUE)) == (2, 1)
     queue.close()
+
+
+def test_of_a_job_with_very_many_shards_a_few_are_rung_for_and_others_jobs_too(
+    store: Store, clock: FakeClock
+) -> None:
+    planned(store, shards=3 * RUNG_SHARDS_MAX)
+    other = planned(store, shards=1, priority=PriorityClass.BACKGROUND)
+    now = clock.advance(seconds=CONFIG.ring_after_s)
+    with store.snapshot() as tx:
+        found = tx.shards.unrung(now, timedelta(seconds=CONFIG.ring_after_s), kind=JobKind.BULK, limit=500)
+        (others,) = tx.shards.of_job(other.id, limit=2)
+    assert len(found) == RUNG_SHARDS_MAX + 1
+    assert found[-1] == (others.id, PriorityClass.BACKGROUND.rank)

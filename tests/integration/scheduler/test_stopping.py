@@ -5,7 +5,9 @@ import pytest
 from nightshift.jobs import Job, JobState, ShardState, StopReason
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.store import Store
+from nightshift.store.shards.shards import STOPPED_MAX
 from nightshift.testing import (
+    MODEL,
     FakeClock,
     a_spec,
     asked,
@@ -154,3 +156,20 @@ def test_an_online_request_whose_shard_is_over_ends_with_it(
     assert stopping.run_once(clock.now).online_ended == 1
     ended = job_now(store, submitted.job)
     assert (ended.state, ended.counts.total, ended.counts.failed) == (JobState.CANCELLED, 1, 1)
+
+
+def test_a_job_of_very_many_shards_is_stopped_in_short_transactions(
+    store: Store, clock: FakeClock, stopping: Stopping
+) -> None:
+    job = planned(store, shards=2 * STOPPED_MAX + 1)
+
+    cancel(store, job)
+    with store.snapshot() as tx:
+        assert tx.shards.states(job.id)[ShardState.STOPPED] == STOPPED_MAX
+        assert tx.claims.bulk("worker", [MODEL], tx.now(), 30) is None
+        assert tx.jobs.to_finalize(10) == []
+
+    passes = [stopping.run_once(clock.now) for _ in range(2)]
+    assert [(each.shards_ended, each.has_more) for each in passes] == [(STOPPED_MAX, True), (1, False)]
+    with store.snapshot() as tx:
+        assert [found.id for found in tx.jobs.to_finalize(10)] == [job.id]

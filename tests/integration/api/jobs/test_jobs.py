@@ -8,7 +8,8 @@ import openai
 import pytest
 
 from api.services import AppSettings
-from nightshift.jobs import Counts, InputError, JobState
+from nightshift.jobs import Counts, InputError, JobState, NewShard
+from nightshift.jobs.planning import PlanCursor
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import new_secret, secret_key
 from nightshift.store import Store
@@ -387,3 +388,30 @@ def test_an_online_job_not_claimed_yet_is_cancelled_at_once(
     (row,) = http.get(f"/v1/jobs/{waiting}/results").json()["data"]
     assert (row["outcome"], row["response"]) == ("cancelled", None)
     assert row["error"]["code"] == "batch_cancelled"
+
+
+def test_while_its_input_is_being_cut_a_job_does_not_say_how_many_rows_there_are(
+    http: httpx.Client, bulk: dict[str, object], store: Store
+) -> None:
+    job_id = http.post("/v1/jobs", json=bulk).json()["id"]
+    shards = [NewShard(shard_no=n, uri="file:///x", format="jsonl", start=n, end=n + 1) for n in range(2)]
+    with store.transaction() as tx:
+        job, next_page = tx.jobs.fetch(job_id), PlanCursor(page=1, after="x", shards=1)
+        transitions.plan(
+            tx, job, CHAT_MODEL, shards[:1], tx.now(), rows_estimated=9, tokens_estimated=5, next=next_page
+        )
+        assert tx.claims.bulk("worker_a", [CHAT_MODEL], tx.now(), 60) is not None
+    shown = http.get(f"/v1/jobs/{job_id}").json()
+    (listed,) = http.get("/v1/jobs").json()["data"]
+
+    for seen in (shown, listed):
+        assert (seen["status"], seen["model"], seen["queue_position"]) == ("running", CHAT_MODEL, None)
+        assert (seen["planned_at"], seen["rows_estimated"], seen["eta_at"]) == (None, None, None)
+        assert seen["counts"] == {"total": None, "succeeded": 0, "failed": 0}
+
+    with store.transaction() as tx:
+        job = tx.jobs.fetch(job_id)
+        assert transitions.plan(tx, job, CHAT_MODEL, shards[1:], tx.now(), rows_estimated=1) is not None
+    shown = http.get(f"/v1/jobs/{job_id}").json()
+    assert shown["planned_at"] >= shown["started_at"]
+    assert shown["rows_estimated"] == 10

@@ -87,7 +87,7 @@ def flawless(tx: Transaction, job_id: str) -> None:
 
 @pytest.mark.parametrize(
     ("happens", "why"),
-    [(running, "has not ended"), (unread, "was never read"), (flawless, "rows all succeeded")],
+    [(running, "has not ended"), (unread, "was not read to its end"), (flawless, "rows all succeeded")],
 )
 def test_a_job_without_rows_to_run_again_is_not_retried(
     http: httpx.Client, bulk: Bulk, store: Store, happens: Callable[[Transaction, str], None], why: str

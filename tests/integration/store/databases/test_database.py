@@ -179,7 +179,7 @@ def test_a_reader_does_not_wait_for_a_writer(sqlite_database: Database, clock: F
     job = submit(store)
 
     with store.transaction() as tx:
-        tx.jobs.mark_planned(job.id, model="demo", rows_total=1, rows_estimated=None, now=tx.now())
+        tx.jobs.record_page(job.id, 0, model="demo", rows_total=1, rows_estimated=None, now=tx.now())
         with store.snapshot() as reader:
             assert reader.jobs.fetch(job.id).planned_at is None
 

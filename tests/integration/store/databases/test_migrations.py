@@ -15,13 +15,15 @@ from sqlalchemy.engine.interfaces import ReflectedIndex
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.workers import Capacity
+from nightshift.jobs.planning import FIRST_PAGE
+from nightshift.lifecycle import transitions
 from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import change_schema, downgrade, is_current, serves, upgrade
 from nightshift.tenants.keys import Scope, digest, key_id, new_key
 from nightshift.tenants.tenant import TenantState
-from nightshift.testing import a_worker, claimed, commit_rows, completed, planned
+from nightshift.testing import a_shard, a_worker, claimed, commit_rows, completed, planned, submit
 from tests.integration.store.racing import WAIT_MAX_S, at_once
 
 
@@ -208,6 +210,23 @@ def test_a_database_of_the_release_before_keeps_its_jobs(empty_database: Databas
     assert claimed(store).job.tokens_redone == 0
     with store.transaction() as tx:
         assert tx.leases.hand_back(lease)
+
+
+def test_a_job_that_was_being_planned_by_the_release_before_is_planned_from_its_first_page(
+    empty_database: Database,
+) -> None:
+    upgrade(empty_database)
+    store = Store(empty_database)
+    job = submit(store)
+    downgrade(empty_database, "0023")
+
+    upgrade(empty_database)
+
+    with store.transaction() as tx:
+        (found,) = tx.jobs.to_plan(10)
+        assert (found.id, found.plan_cursor) == (job.id, FIRST_PAGE)
+        assert transitions.plan(tx, found, "demo", [a_shard()], tx.now())
+    assert claimed(store).job.id == job.id
 
 
 def test_keys_that_exist_go_on_working_and_their_tenants_become_rows(empty_database: Database) -> None:

@@ -73,6 +73,8 @@ BUSY_CALLS: dict[str, Callable[[Transaction], object]] = {
     "of_worker": lambda tx: tx.leases.of_worker("worker_1", limit=100),
     "to_finalize": lambda tx: tx.jobs.to_finalize(limit=10),
     "unrung": lambda tx: tx.shards.unrung(tx.now(), timedelta(seconds=10), kind=JobKind.ONLINE, limit=64),
+    "unrung_bulk": lambda tx: tx.shards.unrung(tx.now(), timedelta(0), kind=JobKind.BULK, limit=64),
+    "stop_queued": lambda tx: tx.shards.stop_queued("job_gone"),
     "load.oldest_online": lambda tx: tx.load.oldest_online(),
     "queued": lambda tx: tx.shards.queued(),
 }

@@ -83,6 +83,7 @@ def test_a_planned_job_can_be_claimed_and_wakes_as_many_workers_as_it_has_shards
         cut = [a_shard(number, rows_estimated=10) for number in range(3)]
         rings = transitions.plan(tx, job, "demo", cut, tx.now(), rows_estimated=30)
 
+    assert rings is not None
     assert [(ring.kind, ring.shard_id, ring.priority_rank) for ring in rings] == [(JobKind.BULK, None, 2)] * 3
     assert rings_waiting(store) == list(rings)
     assert events(store, job) == ["job.queued", "job.planned"]
@@ -103,7 +104,7 @@ def test_a_job_is_planned_once(store: Store) -> None:
     job = planned(store, shards=2)
 
     with store.transaction() as tx:
-        assert transitions.plan(tx, job, "demo", [a_shard(7)], tx.now()) == ()
+        assert transitions.plan(tx, job, "demo", [a_shard(7)], tx.now()) is None
 
     assert len(shard_states(store, job)) == 2
 
@@ -113,7 +114,7 @@ def test_a_job_that_was_stopped_meanwhile_is_not_planned(store: Store) -> None:
     request_stop(store, job)
 
     with store.transaction() as tx:
-        assert transitions.plan(tx, job, "demo", [a_shard()], tx.now()) == ()
+        assert transitions.plan(tx, job, "demo", [a_shard()], tx.now()) is None
 
     assert shard_states(store, job) == []
 

@@ -22,8 +22,8 @@ JOB_STATEMENTS: dict[str, Callable[[Transaction, str], Any]] = {
         if state.is_terminal
     },
     "stop": lambda tx, job_id: tx.jobs.stop(job_id, StopReason.EXPIRED, tx.now()),
-    "mark_planned": lambda tx, job_id: tx.jobs.mark_planned(
-        job_id, model=MODEL, rows_total=1, rows_estimated=1, now=tx.now()
+    "record_page": lambda tx, job_id: tx.jobs.record_page(
+        job_id, 0, model=MODEL, rows_total=1, rows_estimated=1, now=tx.now()
     ),
 }
 

@@ -78,6 +78,12 @@ def test_an_unknown_amount_has_no_eta(unknown: Job) -> None:
 
 
 def test_an_estimate_of_the_rows_is_good_enough() -> None:
-    estimated = replace(RUNNING, counts=Counts(None, 20, 5), rows_estimated=100)
+    estimated = replace(RUNNING, counts=Counts(None, 20, 5), rows_estimated=100, planned_at=START)
 
     assert eta_at(estimated, START + timedelta(minutes=10)) == START + timedelta(minutes=40)
+
+
+def test_while_the_input_is_being_cut_the_end_is_unknown() -> None:
+    begun = replace(RUNNING, counts=Counts(None, 20, 5), rows_estimated=100, planned_at=None)
+
+    assert eta_at(begun, START + timedelta(minutes=10)) is None

@@ -2,7 +2,7 @@
 
 import re
 
-from nightshift.jobs.ids import batch_id, job_id_of_batch, new_id
+from nightshift.jobs.ids import batch_id, is_id, job_id_of_batch, new_id, new_ids
 from nightshift.store.tables import job
 
 
@@ -26,3 +26,13 @@ def test_a_job_has_one_id_in_two_spellings() -> None:
 def test_what_is_no_batch_id_names_no_job() -> None:
     for text in ("job_abc", "file-abc", "abc", "", "xbatch_abc"):
         assert job_id_of_batch(text) is None
+
+
+def test_ids_made_together_lie_together_in_the_order_they_were_made_in() -> None:
+    first, second = new_ids("shard", 40), new_ids("shard", 3)
+
+    assert first == sorted(first)
+    assert len({*first, *second}) == 43
+    assert len({id[:-6] for id in first}) == 1
+    assert first[0][:-6] != second[0][:-6]
+    assert all(is_id(id) and len(id) == len(new_id("shard")) for id in first)

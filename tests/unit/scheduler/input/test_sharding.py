@@ -1,15 +1,20 @@
-"""Every part of the input in exactly one shard, and never more shards than a job may have."""
+"""Every part of the input in exactly one shard, whatever the pages; never more shards than a job may have."""
 
 import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightshift.errors import InvalidRequest
 from nightshift.jobs import NewShard
+from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.rows.records import InputFormat, InputObject, RowGroup
 from nightshift.rows.validation import Cut
-from scheduler.input.sharding import ShardLimits, TooManyShards, cut_objects, cut_validated
+from scheduler.input.sharding import CutPage, Cutter, ShardLimits, cut_validated
 
 LIMITS = ShardLimits(shard_bytes=100, shards_max=50)
 
@@ -25,6 +30,21 @@ def parquet(group_rows: list[int], size_bytes: int, uri: str = "a.parquet") -> I
 
 def ranges(shards: list[NewShard]) -> list[tuple[int, int | None]]:
     return [(shard.start, shard.end) for shard in shards]
+
+
+def cut_pages(
+    inputs: Sequence[InputObject], limits: ShardLimits, cursor: PlanCursor = FIRST_PAGE
+) -> Iterator[CutPage]:
+    """Objects whose keys are their places; those that the cursor is behind are not listed."""
+    cutter = Cutter(limits, cursor)
+    first = 0 if cursor.after is None else int(cursor.after) + 1
+    for number, found in enumerate(inputs[first:], start=first):
+        yield from cutter.add(f"{number}", found)
+    yield cutter.rest()
+
+
+def cut_objects(inputs: Sequence[InputObject], limits: ShardLimits) -> list[NewShard]:
+    return [shard for page in cut_pages(inputs, limits) for shard in page.shards]
 
 
 objects = st.lists(
@@ -57,7 +77,7 @@ def test_every_byte_and_every_row_group_is_in_exactly_one_shard(
     ]
     shards = cut_objects(named, ShardLimits(shard_bytes, shards_max))
 
-    assert len(shards) <= shards_max
+    assert len(shards) <= shards_max + len(inputs)
     assert [shard.shard_no for shard in shards] == list(range(len(shards)))
     for found in named:
         own = [(shard.start, shard.end) for shard in shards if shard.uri == found.uri]
@@ -85,13 +105,62 @@ def test_a_file_is_cut_into_shards_of_about_the_wanted_size() -> None:
 def test_a_large_input_gets_longer_shards_and_not_more_of_them() -> None:
     shards = cut_objects([jsonl(10**12)], LIMITS)
 
-    assert 45 <= len(shards) <= 50
+    assert 45 <= len(shards) <= 51
     assert shards[-1].end == 10**12
 
 
-def test_more_objects_than_shards_are_refused_with_both_numbers() -> None:
-    with pytest.raises(TooManyShards, match=r"51 input objects.* 50 shards"):
-        cut_objects([jsonl(1)] * 51, LIMITS)
+def test_every_object_has_a_shard_however_many_there_are() -> None:
+    shards = cut_objects([jsonl(1000)] * 51, LIMITS)
+
+    assert len({shard.uri for shard in shards}) == 1
+    assert 51 < len(shards) <= 51 + 50
+    assert sum(shard.start == 0 for shard in shards) == 51
+
+
+def test_shards_grow_with_their_number_as_nobody_knows_what_follows() -> None:
+    shards = cut_objects([jsonl(600, str(number)) for number in range(100)], LIMITS)
+
+    pieces = [sum(shard.uri == str(number) for shard in shards) for number in range(100)]
+    assert pieces == sorted(pieces, reverse=True)
+    assert pieces[0] == 6
+    assert pieces[-1] == 1
+
+
+@given(inputs=objects, page_shards=st.integers(1, 7), page_listed=st.integers(1, 4))
+def test_a_cutter_that_goes_on_from_a_cursor_makes_the_shards_that_one_alone_makes(
+    inputs: list[InputObject], page_shards: int, page_listed: int
+) -> None:
+    limits = ShardLimits(
+        100, 50, page_shards=page_shards, first_page_shards=page_shards, page_listed=page_listed
+    )
+    pages, cursor, is_over = [], FIRST_PAGE, False
+    while not is_over:
+        page = next(cut_pages(inputs, limits, as_stored(cursor)))
+        pages.append(page)
+        cursor = page.next
+        is_over = cursor.begun is None and cursor.objects == len(inputs) and not page.shards
+    shards = [shard for page in pages for shard in page.shards]
+
+    assert shards == cut_objects(inputs, ShardLimits(100, 50))
+    assert max(len(page.shards) for page in pages) <= page_shards
+    assert [page.next.page for page in pages] == list(range(1, len(pages) + 1))
+    assert sum(page.size_bytes for page in pages) == sum(found.size_bytes for found in inputs)
+
+
+def as_stored(cursor: PlanCursor) -> PlanCursor:
+    return PlanCursor.of(cursor.page, json.loads(json.dumps(cursor.to_json())))
+
+
+@pytest.mark.parametrize("then", [jsonl(1000, "a"), None])
+def test_an_object_that_was_replaced_or_deleted_while_it_was_cut_is_refused(then: InputObject | None) -> None:
+    limits = ShardLimits(100, 50, first_page_shards=2)
+    first = next(Cutter(limits, FIRST_PAGE).add("a", replace(jsonl(1000, "a"), etag="old")))
+    cutter = Cutter(limits, first.next)
+
+    with pytest.raises(InvalidRequest, match="a was replaced or deleted") as error:
+        list(cutter.add("a", replace(then, etag="new"))) if then else cutter.rest()
+
+    assert error.value.code == "input_changed"
 
 
 def test_row_groups_stay_together_up_to_a_shards_size() -> None:

@@ -1,0 +1,51 @@
+"""How far the input of a bulk job is cut into shards. Pure.
+
+Planning goes page by page. The cursor is recorded in the transaction of the page before it, so the next page
+begins where that one ended, whichever scheduler cuts it.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutObject:
+    """An object of which only the first pieces are cut. The others are cut only of the same bytes."""
+
+    key: str
+    etag: str | None
+    pieces: int  # that are cut
+    piece_bytes: int  # of each, as was decided at the first
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCursor:
+    """Where the next page of shards begins. All counts are of the pages before it."""
+
+    page: int = 0  # its number: so many are recorded
+    after: str | None = None  # the last key that was listed and needs nothing more
+    begun: CutObject | None = None  # the object that follows, if a page ended inside it
+    listed: int = 0  # objects, those beside a pattern too
+    objects: int = 0  # of the input, empty ones too
+    size_bytes: int = 0  # of these
+    shards: int = 0
+    extra_shards: int = 0  # beyond each object's first
+    sampled_rows: int = 0  # of the objects whose rows are known or estimated from themselves
+    sampled_bytes: int = 0
+    blank_bytes: int = 0  # read without finding a row
+
+    @classmethod
+    def of(cls, page: int, data: dict[str, Any] | None) -> "PlanCursor":
+        """As it is stored. `data`: None before the first page, and once all is cut."""
+        known = dict(data or {})
+        begun = known.pop("begun", None)
+        return cls(page=page, begun=CutObject(**begun) if begun else None, **known)
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the page, which the store compares."""
+        data = asdict(self)
+        del data["page"]
+        return data
+
+
+FIRST_PAGE: Final = PlanCursor()
