@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightshift.objectstore import MIB
+from nightshift.rows.column_rows import columns_read
 from nightshift.rows.parquet_pages import (
     BATCH_BYTES,
     BatchTooLarge,
@@ -20,7 +21,6 @@ from nightshift.rows.parquet_pages import (
 from nightshift.rows.parquet_sizes import row_bytes
 from nightshift.rows.parquet_types import leaves
 from nightshift.rows.records import UnreadableInput
-from nightshift.rows.templates import parent_column
 
 BATCH_ROWS: Final = 64  # decoded at a time; documents may be large
 SURVEY_ROWS: Final = 512  # of one column, with its dictionary
@@ -40,8 +40,8 @@ class ParquetObject:
             _RangeFile(self._footer, size_bytes), thrift_container_size_limit=FOOTER_LIST_MAX
         ) as file:
             self.metadata = file.metadata
-            self._names = frozenset(file.schema_arrow.names)
-            if len(self._names) < len(file.schema_arrow.names):
+            self._names = file.schema_arrow.names
+            if len(set(self._names)) < len(self._names):
                 raise UnreadableInput("It has two columns of the same name.")
             self._types = [leaf for field in file.schema_arrow for leaf in leaves(field.type)]
 
@@ -51,15 +51,8 @@ class ParquetObject:
         return self._fetch(start, end)
 
     def names_of(self, columns: Collection[str] | None) -> list[str] | None:
-        """The columns to read for these columns and parts of columns. None: all, also if one is missing,
-        so that the error can name those there are.
-        """
-        if columns is None:
-            return None
-        names = {name if name in self._names else parent_column(name) or name for name in columns}
-        if not names <= self._names:
-            return None
-        return sorted(names) or self.metadata.schema.to_arrow_schema().names[:1]  # one counts the rows
+        """The columns to read for these columns and parts of columns. None: all."""
+        return columns_read(self._names, columns)
 
     def batches(self, group: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
         """Raises `UnreadableInput` for a row that takes too much memory decoded."""
