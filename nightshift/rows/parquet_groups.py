@@ -27,6 +27,7 @@ SURVEY_ROWS: Final = 512  # of one column, with its dictionary
 SURVEYS_MAX: Final = 8  # of one column each
 FOOTER_BYTES_MAX: Final = 16 * MIB
 FOOTER_LIST_MAX: Final = 100_000  # row groups, columns: Thrift makes room for as many as a list says
+INT96_UNIT: Final = "us"  # as nanoseconds, times before 1677 and after 2262 would become others
 BUFFER_BYTES: Final = 16 * 1024  # of the decoder, per column: the first read of a page's header
 
 
@@ -37,7 +38,9 @@ class ParquetObject:
         self._fetch = fetch
         self._size_bytes = size_bytes
         with pq.ParquetFile(
-            _RangeFile(self._footer, size_bytes), thrift_container_size_limit=FOOTER_LIST_MAX
+            _RangeFile(self._footer, size_bytes),
+            thrift_container_size_limit=FOOTER_LIST_MAX,
+            coerce_int96_timestamp_unit=INT96_UNIT,
         ) as file:
             self.metadata = file.metadata
             self._names = file.schema_arrow.names
@@ -155,6 +158,7 @@ class ParquetObject:
             _RangeFile(pages.read, self._size_bytes),
             metadata=self.metadata,
             read_dictionary=as_dictionaries,
+            coerce_int96_timestamp_unit=INT96_UNIT,
             buffer_size=BUFFER_BYTES,
             pre_buffer=False,  # it would read all of a row group
         )
