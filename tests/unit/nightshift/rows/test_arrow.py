@@ -245,7 +245,7 @@ def test_a_damaged_byte_is_an_error_or_another_value(store: ObjectStore) -> None
     print(f"seed={seed}")
     numbers = random.Random(seed)
     refused = 0
-    for _ in range(1500):
+    for _ in range(400):
         damaged = bytearray(content)
         damaged[numbers.randrange(len(content))] ^= 1 << numbers.randrange(8)
         try:
@@ -253,7 +253,7 @@ def test_a_damaged_byte_is_an_error_or_another_value(store: ObjectStore) -> None
         except UnreadableInput:
             refused += 1
 
-    assert refused > 100
+    assert refused > 30
 
 
 def test_another_object_than_the_one_planned_is_never_read(store: ObjectStore) -> None:
