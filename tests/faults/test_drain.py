@@ -29,12 +29,9 @@ def long_rows(count: int) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def shared(module_service_of: ServiceOf, tmp_path_factory: pytest.TempPathFactory) -> Service:
-    """Two workers, whose models load for as long as the file `FAKE_LOADING` is there.
-
-    Online requests get half of what time they get in production.
-    """
+    """Two workers, whose models load for as long as the file `FAKE_LOADING` is there."""
     loading = tmp_path_factory.mktemp("models") / "loading"
-    return module_service_of(Parts(workers=2), FAKE_LOADING=str(loading), FAKE_ONLINE_DRAIN_S="5")
+    return module_service_of(Parts(workers=2), FAKE_LOADING=str(loading))
 
 
 @pytest.fixture
