@@ -32,7 +32,12 @@ REPEATED_MAX: Final = 2_000  # of the last keys, which a store may list again: t
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _WILDCARDS: Final = re.compile(r"[*?]")
 _ABOUT_DATA: Final = ("_", ".")  # `_SUCCESS`, `.crc`: not data
-_MANIFEST: Final = "manifest.json"  # ours, in an output that becomes an input
+# Beside data, and no rows: ours, in an output that becomes an input; what the library `datasets` and Hugging
+# Face's hub write. `cache-….arrow` has the rows of the other files once more.
+_BESIDE_DATA: Final = (
+    r"manifest\.json|README(?:\.md|\.txt)?|LICENSE(?:\.md|\.txt)?|dataset_infos?\.json|dataset_dict\.json"
+    r"|state\.json|cache-[^/]*\.arrow"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +174,8 @@ class Locations:
         listed: int = 0,
     ) -> Iterator[ListedObject]:
         """What is listed to find the URI's object, a pattern's matches, or all data under a prefix (without
-        `_SUCCESS`, `manifest.json` and dot files), in byte order of the keys. Nothing is held.
+        names that begin with `_` or `.`, and those of `_BESIDE_DATA`), in byte order of the keys. Nothing is
+        held.
 
         `after`: go on behind this key; so many were `found` among the `listed` before. `before_each` is
         called for every object listed, and may raise to end the listing. Raises `LocationNotAllowed`,
@@ -289,13 +295,13 @@ class _KeyOrder:
 
 def _matcher(uri: ObjectUri) -> re.Pattern[str]:
     """`*` and `?` match within one folder, as in a shell; a prefix matches all data below it."""
-    if uri.is_prefix and not uri.is_pattern:
-        hidden = "".join(map(re.escape, _ABOUT_DATA))
-        return re.compile(
-            rf"{re.escape(uri.key)}(?:[^{hidden}/][^/]*/)*(?!{re.escape(_MANIFEST)}$)[^{hidden}/][^/]*"
-        )
     folders = "/".join(map(_folder_pattern, uri.key.split("/")))
-    return re.compile(folders + (".*" if uri.is_prefix else ""), re.DOTALL)
+    if not uri.is_prefix:
+        return re.compile(folders, re.DOTALL)
+    hidden = "".join(map(re.escape, _ABOUT_DATA))
+    return re.compile(
+        rf"{folders}(?:[^{hidden}/][^/]*/)*(?!(?:{_BESIDE_DATA})\Z)[^{hidden}/][^/]*", re.DOTALL
+    )
 
 
 def _folder_pattern(name: str) -> str:

@@ -62,7 +62,7 @@ def gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
             place += len(given) - len(member.unused_data if member.eof else member.unconsumed_tail)
             is_inside, given_bytes = not member.eof, 2 * given_bytes
     if is_inside:
-        raise UnreadableInput("The input's gzip data is cut short.")
+        raise UnreadableInput("The input's gzip data is cut short: store the whole object.")
 
 
 def _unpacked_zstd(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -79,7 +79,9 @@ def _unpacked_zstd(chunks: Iterable[bytes]) -> Iterator[bytes]:
                 _check_size(source.bytes_read, unpacked_bytes)
                 yield piece
     except (pa.ArrowException, OSError) as error:
-        raise UnreadableInput(f"The input is not zstd, or it is damaged: {error}.") from error
+        raise UnreadableInput(
+            f"The input is not zstd, it is damaged, cut short, or has a window of more than 128 MiB: {error}."
+        ) from error
 
 
 class _Source(io.RawIOBase):
@@ -114,4 +116,6 @@ def _check_size(packed_bytes: int, unpacked_bytes: int) -> None:
     if unpacked_bytes > UNPACKED_BYTES_MAX:
         raise UnreadableInput(f"The input unpacks to more than the {UNPACKED_BYTES_MAX} bytes allowed.")
     if unpacked_bytes > max(_RATIO_GRACE_BYTES, packed_bytes * UNPACKED_RATIO_MAX):
-        raise UnreadableInput(f"The input unpacks to more than {UNPACKED_RATIO_MAX} times its size.")
+        raise UnreadableInput(
+            f"The input unpacks to more than {UNPACKED_RATIO_MAX} times its size: store it unpacked."
+        )

@@ -40,8 +40,8 @@ def iter_rows(
 ) -> Iterator[Row | BadRow]:
     """The rows of a shard in order, numbered from 0, the same every time.
 
-    Of Parquet only `columns` are read, if the object has them all; they may be parts, as in templates.
-    Lines over `line_bytes_max` are skipped without being held in memory. Raises `UnreadableInput`,
+    Of Parquet and Arrow only `columns` are read, if the object has them all; they may be parts, as in
+    templates. Lines over `line_bytes_max` are skipped without being held in memory. Raises `UnreadableInput`,
     `ObjectNotFound`, `StorageUnavailable`, and `ObjectChanged` if the object was replaced since planning.
     """
     etag = shard.source_etag
@@ -61,13 +61,21 @@ def iter_rows(
             columns=columns,
             row_bytes_max=line_bytes_max,
         )
+    if format.layout is Layout.ARROW:
+        from nightshift.rows.arrow_rows import arrow_rows
+
+        return arrow_rows(
+            store, key, _size_bytes(store, key), etag, columns=columns, row_bytes_max=line_bytes_max
+        )
     if format is InputFormat.JSONL:
         lines = lines_in_range(store, key, shard.start, shard.end, line_bytes_max=line_bytes_max, etag=etag)
         return _json_rows(lines)
     pieces = unpacked(store.stream(key, if_match=etag), format.compression)
     if format.layout is Layout.JSONL:
-        return _json_rows(split_lines(pieces, line_bytes_max=line_bytes_max, skip_blank=True))
-    return csv_rows(pieces, delimiter=_DELIMITERS[format.layout], line_bytes_max=line_bytes_max)
+        rows = _json_rows(split_lines(pieces, line_bytes_max=line_bytes_max, skip_blank=True))
+    else:
+        rows = csv_rows(pieces, delimiter=_DELIMITERS[format.layout], line_bytes_max=line_bytes_max)
+    return _naming(key, rows)
 
 
 def describe(
@@ -80,10 +88,11 @@ def describe(
 ) -> InputObject:
     """Describe an object by its Parquet footer, or an estimate from the first `sample_bytes` (0: none).
 
-    `uri` is recorded in the shards. Raises `UnreadableInput` for an unknown or broken format.
+    One of no bytes has no rows, in every format. `uri` is recorded in the shards. Raises `UnreadableInput`
+    for an unknown or broken format.
     """
     known = InputFormat(format) if format is not None else format_of(info.key)
-    if known is not InputFormat.PARQUET:
+    if known is not InputFormat.PARQUET or info.size_bytes == 0:
         rows = _rows_estimated(store, info, known, sample_bytes)
         return InputObject(
             uri=uri, format=known, size_bytes=info.size_bytes, rows_estimated=rows, etag=info.etag
@@ -101,6 +110,17 @@ def describe(
         row_groups=groups,
         etag=info.etag,
     )
+
+
+def _naming(key: str, rows: Iterable[Row | BadRow]) -> Iterator[Row | BadRow]:
+    """The same rows. An `UnreadableInput` says in which object it is, and after which row."""
+    read = 0
+    try:
+        for row in rows:
+            read += 1
+            yield row
+    except UnreadableInput as error:
+        raise UnreadableInput(f"{key} cannot be read after row {read}: {error.message}") from error
 
 
 def _json_rows(lines: Iterable[Line]) -> Iterator[Row | BadRow]:
@@ -126,6 +146,10 @@ def _rows_estimated(
     store: ObjectReader, info: ObjectInfo, format: InputFormat, sample_bytes: int
 ) -> int | None:
     """The number of rows extrapolated from a sample; None without a complete line."""
+    if format.layout is Layout.ARROW and info.size_bytes:
+        from nightshift.rows.arrow_rows import arrow_rows_estimated
+
+        return arrow_rows_estimated(store, info.key, info.size_bytes, info.etag) if sample_bytes else None
     sampled_bytes = min(sample_bytes, info.size_bytes)
     chunks: Iterable[bytes] = ()
     if sampled_bytes:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightshift.objectstore import MIB
+from nightshift.rows.column_rows import columns_read
 from nightshift.rows.parquet_pages import (
     BATCH_BYTES,
     BatchTooLarge,
@@ -20,13 +21,13 @@ from nightshift.rows.parquet_pages import (
 from nightshift.rows.parquet_sizes import row_bytes
 from nightshift.rows.parquet_types import leaves
 from nightshift.rows.records import UnreadableInput
-from nightshift.rows.templates import parent_column
 
 BATCH_ROWS: Final = 64  # decoded at a time; documents may be large
 SURVEY_ROWS: Final = 512  # of one column, with its dictionary
 SURVEYS_MAX: Final = 8  # of one column each
 FOOTER_BYTES_MAX: Final = 16 * MIB
 FOOTER_LIST_MAX: Final = 100_000  # row groups, columns: Thrift makes room for as many as a list says
+INT96_UNIT: Final = "us"  # as nanoseconds, times before 1677 and after 2262 would become others
 BUFFER_BYTES: Final = 16 * 1024  # of the decoder, per column: the first read of a page's header
 
 
@@ -37,11 +38,13 @@ class ParquetObject:
         self._fetch = fetch
         self._size_bytes = size_bytes
         with pq.ParquetFile(
-            _RangeFile(self._footer, size_bytes), thrift_container_size_limit=FOOTER_LIST_MAX
+            _RangeFile(self._footer, size_bytes),
+            thrift_container_size_limit=FOOTER_LIST_MAX,
+            coerce_int96_timestamp_unit=INT96_UNIT,
         ) as file:
             self.metadata = file.metadata
-            self._names = frozenset(file.schema_arrow.names)
-            if len(self._names) < len(file.schema_arrow.names):
+            self._names = file.schema_arrow.names
+            if len(set(self._names)) < len(self._names):
                 raise UnreadableInput("It has two columns of the same name.")
             self._types = [leaf for field in file.schema_arrow for leaf in leaves(field.type)]
 
@@ -51,15 +54,8 @@ class ParquetObject:
         return self._fetch(start, end)
 
     def names_of(self, columns: Collection[str] | None) -> list[str] | None:
-        """The columns to read for these columns and parts of columns. None: all, also if one is missing,
-        so that the error can name those there are.
-        """
-        if columns is None:
-            return None
-        names = {name if name in self._names else parent_column(name) or name for name in columns}
-        if not names <= self._names:
-            return None
-        return sorted(names) or self.metadata.schema.to_arrow_schema().names[:1]  # one counts the rows
+        """The columns to read for these columns and parts of columns. None: all."""
+        return columns_read(self._names, columns)
 
     def batches(self, group: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
         """Raises `UnreadableInput` for a row that takes too much memory decoded."""
@@ -162,6 +158,7 @@ class ParquetObject:
             _RangeFile(pages.read, self._size_bytes),
             metadata=self.metadata,
             read_dictionary=as_dictionaries,
+            coerce_int96_timestamp_unit=INT96_UNIT,
             buffer_size=BUFFER_BYTES,
             pre_buffer=False,  # it would read all of a row group
         )

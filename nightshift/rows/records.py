@@ -15,6 +15,7 @@ class Layout(StrEnum):
     CSV = "csv"
     TSV = "tsv"
     PARQUET = "parquet"
+    ARROW = "arrow"
 
 
 class Compression(StrEnum):
@@ -36,6 +37,7 @@ class InputFormat(StrEnum):
     TSV_GZ = "tsv.gz"
     TSV_ZST = "tsv.zst"
     PARQUET = "parquet"
+    ARROW = "arrow"
 
     @property
     def layout(self) -> Layout:
@@ -51,7 +53,12 @@ _SUFFIXES: Final = {
     f".{ending}{packed}": InputFormat(f"{layout}{packed}")
     for packed in (".gz", ".zst", "")
     for ending, layout in _ENDINGS.items()
-} | {".parquet": InputFormat.PARQUET}
+} | {
+    ".parquet": InputFormat.PARQUET,
+    ".arrow": InputFormat.ARROW,
+    ".arrows": InputFormat.ARROW,
+    ".feather": InputFormat.ARROW,
+}
 
 
 class UnreadableInput(InvalidRequest):
@@ -71,7 +78,10 @@ def format_of(key: str) -> InputFormat:
             return format
     if "." not in name:
         return InputFormat.JSONL
-    raise UnreadableInput(f"{name!r} has none of the endings that are understood: {', '.join(_SUFFIXES)}.")
+    raise UnreadableInput(
+        f"{key!r} has none of the endings that are understood: {', '.join(_SUFFIXES)}. "
+        "If it is not to be read, name the others by a pattern, such as 'docs/*.jsonl'."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,8 +159,9 @@ class Surveyor:
 
     def _rows(self, job: Job, shard: NewShard, reading: "_Reading") -> Iterator[Row | BadRow]:
         source = self.sources.open(shard.uri, job.tenant_id)
-        # A Parquet file has no blank lines: its first rows are in the first row group that has any.
-        watch = reading.go_on if shard.format == InputFormat.PARQUET else reading.add
+        # Formats of columns have no blank lines: the first rows are in the first group of rows that has any.
+        has_columns = shard.format in (InputFormat.PARQUET, InputFormat.ARROW)
+        watch = reading.go_on if has_columns else reading.add
         store = WatchedReader(source.store, watch)
         return iter_rows(
             store,

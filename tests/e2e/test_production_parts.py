@@ -51,6 +51,13 @@ def settings(postgres: PostgresServer, bucket: str) -> dict[str, str]:
         "S3_BUCKETS": f"{bucket}/in,{bucket}/out",
         "SEGMENT_ROWS": "8",
         "ENGINE_MAX_NUM_SEQS": "8",
+        # What a killed worker and a killed leader held is free sooner.
+        "LEASE_TTL_S": "10",
+        "LEASE_TRUST_S": "7",
+        "HEARTBEAT_S": "2",
+        "LEADER_TTL_S": "8",
+        "LEADER_TRUST_S": "5",
+        "LEADER_ATTEMPT_S": "2",
     }
 
 

@@ -93,7 +93,7 @@ def only_shard(service: Service, job_id: str) -> Shard:
     return shard
 
 
-@pytest.mark.parametrize(("is_redis_away", "tokens"), [(False, (100, 700)), (True, (10, 60))])
+@pytest.mark.parametrize(("is_redis_away", "tokens"), [(False, (50, 350)), (True, (10, 60))])
 def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service, is_redis_away, tokens):
     """Some online requests are too long for what time they get, or all of them end by themselves."""
     leaving = worker_of(service, "worker-1")
@@ -167,7 +167,7 @@ def test_the_operator_drains_a_worker(service):
 
 
 IN_TIME_S = 60.0
-TOO_SHORT_S = 5.0
+TOO_SHORT_S = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def cut_off(module_service_of: ServiceOf) -> Callable[[float], Service]:
     """A service whose database can be taken away, with a limit on how long a drain may take."""
     parts = Parts(database="postgresql", proxies=frozenset({"database"}))
     # Leases are trusted for longer than the short drain lasts: one that is not ends its request.
-    slow = {"FAKE_ONLINE_DRAIN_S": "60", "LEASE_TTL_S": "14", "LEASE_TRUST_S": "11"}
+    slow = {"FAKE_ONLINE_DRAIN_S": "60", "LEASE_TTL_S": "9", "LEASE_TRUST_S": "7", "BULK_DRAIN_S": "3"}
     return cache(lambda drain_s: module_service_of(parts, DRAIN_S=str(drain_s), **slow))
 
 

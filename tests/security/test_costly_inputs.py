@@ -33,6 +33,12 @@ def one_text_many_times() -> bytes:
     return parquet(pa.table({"t": texts}), dictionary_pagesize_limit=2**30)
 
 
+def more_text_than_2_gib() -> bytes:
+    """In one batch, whose texts have offsets of 32 bits."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), ["x" * 40_000_000])
+    return parquet(pa.table({"t": texts}), dictionary_pagesize_limit=2**30, store_schema=False)
+
+
 def beginnings_in_common() -> bytes:
     texts = [f"{'x' * 5_000_000}{number}" for number in range(2)]
     table = pa.table({"t": texts * 32})
@@ -162,6 +168,7 @@ TOO_LARGE = "take too much memory decoded"
     ("make", "expected"),
     [
         (one_text_many_times, ["line_too_long"] * 64),
+        (more_text_than_2_gib, ["line_too_long"] * 64),
         (one_text_in_a_list, ["A row has a list of 1000000009 bytes"]),
         (large_values_of_a_fixed_size, ["values of 12000000 bytes each"]),
         (beginnings_in_common, ["line_too_long"] * 64),
@@ -273,7 +280,7 @@ EMPTY_MEMBER = gzip.compress(b"", mtime=0)
         ("x.csv", b"a\r\n" + b"\r\n" * 8 * MIB, []),
         ("x.jsonl", b"\n" * 16 * MIB, []),
         ("x.jsonl.gz", EMPTY_MEMBER * (8 * MIB // len(EMPTY_MEMBER)), []),
-        ("x.jsonl.gz", gzip.compress(b"\n" * 40 * MIB, mtime=0), ["unreadable_input"]),
+        ("x.jsonl.gz", gzip.compress(b"\n" * 20 * MIB, mtime=0), ["unreadable_input"]),
     ],
     ids=["csv", "csv with carriage returns", "jsonl", "empty gzip members", "a gzip bomb"],
 )

@@ -35,9 +35,7 @@ from tests.security.failures import (
     webhook_secret,
 )
 
-SETTINGS: Final = {
-    "LOG_LEVEL": "debug",
-}
+SETTINGS: Final = {"LOG_LEVEL": "debug"}
 STREAMED: Final = ("chat.completion.chunk", "response.output_text")  # of the frames of a stream
 
 

@@ -45,6 +45,7 @@ SCALED: Final = {
     "SHARDS_PER_PAGE_MAX": "2",
     "ENGINE_MAX_NUM_SEQS": "16",
     "FAKE_POLL_S": "1",
+    "FAKE_ONLINE_DRAIN_S": "4",
 }
 ROLE: Final = "NIGHTSHIFT_ROLE"  # tells a process, and what it starts, whose it is
 ROOT: Final = Path(__file__).resolve().parents[3]

@@ -13,6 +13,26 @@ from nightshift.tenants.keys import DEFAULT_TENANT as TENANT
 from nightshift.testing import expanded
 from tests.integration.servers import S3Server
 
+# What `push_to_hub` and `save_to_disk` of the library `datasets` leave in a folder. Those that `map` keeps
+# beside them have the same rows once more.
+HUB_LAYOUT = (
+    ".gitattributes",
+    "LICENSE",
+    "README.md",
+    "data/test-00000-of-00001.parquet",
+    "data/train-00000-of-00001.parquet",
+    "dataset_infos.json",
+)
+DISK_LAYOUT = (
+    "dict/dataset_dict.json",
+    "dict/train/cache-0123456789abcdef.arrow",
+    "dict/train/cache-0123456789abcdef_00000_of_00002.arrow",
+    "dict/train/data-00000-of-00001.arrow",
+    "dict/train/dataset_info.json",
+    "dict/train/state.json",
+    "dict/train/state.jsonl",
+)
+
 
 @pytest.fixture(params=["directory", "moto", "rclone"], scope="module")
 def place(
@@ -31,6 +51,8 @@ def place(
             locations.open(ObjectUri.parse(store.url), TENANT)
     for name in ("b.jsonl", "a.jsonl", "c.csv", "deep/d.jsonl", "_tmp/e.jsonl", "_SUCCESS", "manifest.json"):
         store.put(f"in/{name}", b"{}\n")
+    for name in HUB_LAYOUT + DISK_LAYOUT:
+        store.put(f"sets/{name}", b"{}\n")
     with closing(locations):
         yield store.url, locations
 
@@ -43,6 +65,18 @@ def place(
         ("in/?.csv", ["in/c.csv"]),
         ("in/*/*.jsonl", ["in/_tmp/e.jsonl", "in/deep/d.jsonl"]),
         ("in/", ["in/a.jsonl", "in/b.jsonl", "in/c.csv", "in/deep/d.jsonl"]),
+        ("i?/", ["in/a.jsonl", "in/b.jsonl", "in/c.csv", "in/deep/d.jsonl"]),
+        ("in/man*.json", ["in/manifest.json"]),
+        (
+            "sets/",
+            [
+                "sets/data/test-00000-of-00001.parquet",
+                "sets/data/train-00000-of-00001.parquet",
+                "sets/dict/train/data-00000-of-00001.arrow",
+                "sets/dict/train/state.jsonl",
+            ],
+        ),
+        ("sets/dict/train/state.json", ["sets/dict/train/state.json"]),
     ],
 )
 def test_a_location_stands_for_an_object_a_pattern_or_a_prefix(

@@ -211,7 +211,7 @@ def test_a_compressed_file_may_lie_in_an_allowed_place(place: Place, clock: Fake
         (gzip.compress(jsonl([a_line("a")]) + b"\xff\n"), "invalid_json_line", 2),
         (gzip.compress(jsonl([a_line("a")]))[:-4], "unreadable_input", 2),
         (gzip.compress(b""), "empty_file", None),
-        (gzip.compress(jsonl([a_line("a")]) + b"\n" * 40_000_000), "unreadable_input", 2),
+        (gzip.compress(jsonl([a_line("a")]) + b"\n" * 20_000_000), "unreadable_input", 2),
     ],
     ids=["twice", "no JSON", "no UTF-8", "cut short", "empty", "too small for what it unpacks to"],
 )
@@ -261,6 +261,59 @@ def test_a_pattern_names_many_objects_of_several_formats(place: Place, clock: Fa
     assert [shard.format for shard in place.shards(job)] == ["jsonl", "jsonl.gz", "csv", "parquet"]
     place.work_off()
     assert place.job(job).counts.succeeded == 6
+
+
+def test_a_folder_that_datasets_has_saved_is_read_with_all_its_splits(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "in").mkdir()
+    (place.bucket / "in" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for split in ("train", "test"):
+        folder = place.bucket / "in" / split
+        folder.mkdir()
+        (folder / "dataset_info.json").write_text("{}")
+        (folder / "state.json").write_text('{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
+        features = {
+            b"huggingface": b'{"info": {"features": {"text": {"dtype": "string", "_type": "Value"}}}}'
+        }
+        table = pa.table({"text": [f"{split} {number}" for number in range(3)]}).replace_schema_metadata(
+            features
+        )
+        with pa.ipc.new_stream(folder / "data-00000-of-00001.arrow", table.schema) as writer:
+            writer.write_table(table)
+    job = place.native(name="in/", template=TEMPLATE, model=MODEL)
+
+    planned = plan(place, job, clock)
+
+    assert [shard.format for shard in place.shards(job)] == ["arrow", "arrow"]
+    assert planned.rows_estimated == 6
+    place.work_off()
+    assert place.job(job).counts.succeeded == 6
+
+
+def test_a_prefix_with_a_file_of_another_kind_is_refused_by_its_name(place: Place, clock: FakeClock) -> None:
+    """It may be data: nothing is left out that nobody said is none."""
+    (place.bucket / "in").mkdir()
+    (place.bucket / "in" / "README.md").write_text("# rows")
+    (place.bucket / "in" / "a.jsonl").write_bytes(jsonl([{"text": "a"}]))
+    (place.bucket / "in" / "b.avro").write_bytes(b"Obj")
+
+    (error,) = plan(place, place.native(name="in/", template=TEMPLATE, model=MODEL), clock).errors
+
+    assert error.code == "unreadable_input"
+    assert "in/b.avro' has none of the endings" in error.message
+    assert "by a pattern, such as 'docs/*.jsonl'" in error.message
+
+
+def test_empty_objects_among_good_ones_have_no_rows(place: Place, clock: FakeClock) -> None:
+    for ending in ("jsonl", "csv", "jsonl.gz", "csv.zst", "parquet", "arrow"):
+        (place.bucket / f"in-empty.{ending}").touch()
+    (place.bucket / "in-good.jsonl").write_bytes(jsonl([{"text": "a"}]))
+    job = place.native(name="in-*", template=TEMPLATE, model=MODEL)
+    plan(place, job, clock)
+
+    place.work_off()
+
+    assert len(place.shards(job)) == 1
+    assert place.job(job).counts.succeeded == 1
 
 
 def test_an_uploaded_file_is_read_as_its_name_says(place: Place, clock: FakeClock) -> None:

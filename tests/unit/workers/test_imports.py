@@ -3,15 +3,20 @@
 import subprocess
 import sys
 
+import pytest
+
 WITHOUT_TORCH = """
 import sys
 for absent in ("torch", "transformers", "safetensors"):
     sys.modules[absent] = None  # importing it fails
-import workers.app
+import {module}
 """
 
 
-def test_a_worker_starts_without_torch_which_only_loading_a_model_needs() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("module", ["workers.app", "workers.serving.hub"])
+def test_a_worker_starts_and_finds_models_without_torch_which_only_loading_one_needs(module: str) -> None:
+    program = WITHOUT_TORCH.format(module=module)
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr

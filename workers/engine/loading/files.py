@@ -13,9 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformers import CONFIG_MAPPING
-from transformers import __version__ as transformers_version
-
 from ..errors import ModelLoadFailed, UnsupportedModel
 
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
@@ -113,6 +110,10 @@ def _pointers(directory: Path) -> Iterator[Path]:
 
 def _check_code(config: dict[str, Any], name: str) -> None:
     """Refuse a kind of model that transformers has not, whether its repository has code for it or not."""
+    # Imported here: where a model's files are is known without it, and it takes 2 s of CPU.
+    from transformers import CONFIG_MAPPING
+    from transformers import __version__ as transformers_version
+
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type in CONFIG_MAPPING:
         return

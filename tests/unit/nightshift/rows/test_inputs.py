@@ -49,6 +49,14 @@ def parquet_of(table: pa.Table, row_group_size: int = 1000, **options: Any) -> b
     return sink.getvalue()
 
 
+def arrow_of(table: pa.Table, **options: Any) -> bytes:
+    """As the library `datasets` saves it."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, 1000)
+    return sink.getvalue()
+
+
 def data(rows: Sequence[Row | BadRow]) -> list[Any]:
     return [row.data if isinstance(row, Row) else row.code for row in rows]
 
@@ -204,7 +212,7 @@ def test_what_the_object_store_raises_is_not_taken_for_damage(kind: Compression)
         list(unpacked(chunks(), kind))
 
 
-@pytest.mark.parametrize("format", [each for each in InputFormat if each.layout is not Layout.PARQUET])
+@pytest.mark.parametrize("format", list(InputFormat)[:-2])
 def test_every_layout_is_read_with_every_compression(store: ObjectStore, format: InputFormat) -> None:
     content = {
         Layout.JSONL: b'{"id": "1", "text": "a, b"}\n{"id": "2", "text": "c\\td"}\n',
@@ -261,6 +269,17 @@ def test_a_csv_header_that_names_no_columns_makes_the_object_unreadable(
 ) -> None:
     with pytest.raises(UnreadableInput):
         rows_of(store, header + b"1,2\n", "csv")
+
+
+def test_a_csv_may_have_ten_thousand_columns(store: ObjectStore) -> None:
+    names = [f"column {number}" for number in range(10_000)]
+    content = "\n".join([",".join(names), ",".join("v" * 10_000), "1,2"]).encode()
+
+    rows = rows_of(store, content, "csv", line_bytes_max=200_000)
+
+    assert data(rows) == [dict.fromkeys(names, "v"), "wrong_number_of_fields"]
+    assert isinstance(rows[1], BadRow)
+    assert rows[1].message == "Line 3: 2 fields where the header has 10000."
 
 
 def test_an_empty_csv_has_no_rows(store: ObjectStore) -> None:
@@ -348,6 +367,19 @@ def test_two_columns_of_a_name_are_refused(store: ObjectStore) -> None:
 
     with pytest.raises(UnreadableInput, match="two columns of the same name"):
         rows_of(store, parquet_of(table), "parquet")
+
+
+@pytest.mark.parametrize("store_schema", [False, True])
+def test_times_of_96_bits_are_read_whatever_their_year(store: ObjectStore, store_schema: bool) -> None:
+    """As Spark and Impala write them."""
+    texts = ["1500-01-01T00:00:00", "2026-01-02T03:04:05.600000", "9999-12-31T00:00:00", None]
+    times = pa.array(texts).cast(pa.timestamp("us"))
+    table = pa.table({"at": times, "all": pa.array([[text] for text in texts]).cast(pa.list_(times.type))})
+    content = parquet_of(table, use_deprecated_int96_timestamps=True, store_schema=store_schema)
+
+    rows = data(rows_of(store, content, "parquet"))
+
+    assert rows == [{"at": text, "all": [text]} for text in texts]
 
 
 def test_a_parquet_row_group_may_have_no_rows(store: ObjectStore) -> None:
@@ -541,6 +573,9 @@ def test_a_format_may_be_said_instead_of_guessed(store: ObjectStore) -> None:
         ("b.CSV.gz", InputFormat.CSV_GZ),
         ("b.tsv", InputFormat.TSV),
         ("dir.csv/b.parquet", InputFormat.PARQUET),
+        ("train/data-00000-of-00001.arrow", InputFormat.ARROW),
+        ("b.arrows", InputFormat.ARROW),
+        ("b.feather", InputFormat.ARROW),
         ("files/t/file-abc", InputFormat.JSONL),
     ],
 )
@@ -552,6 +587,36 @@ def test_the_name_says_the_format(key: str, format: InputFormat) -> None:
 def test_a_name_that_says_something_else_is_refused(key: str) -> None:
     with pytest.raises(UnreadableInput, match="endings"):
         format_of(key)
+
+
+# --- what cannot be unpacked, by its object and row ---
+
+LINES = b"".join(b'{"n": %d}\n' % number for number in range(5000))
+
+
+@pytest.mark.parametrize(
+    ("format", "content", "why"),
+    [
+        ("jsonl.gz", gzip.compress(LINES, mtime=0)[:-9], "cut short: store the whole object"),
+        ("jsonl.zst", zstd(LINES)[:-9], "cut short"),
+        ("jsonl.zst", zstd(LINES) + LARGE_WINDOW, "a window of more than 128 MiB"),
+        ("jsonl.gz", gzip.compress(LINES) + gzip.compress(b"\n" * 20_000_000), "store it unpacked"),
+        ("jsonl.zst", zstd(LINES) + zstd(b"\n" * 20_000_000), "store it unpacked"),
+    ],
+    ids=["gzip, short", "zstd, short", "zstd, window", "gzip, bomb", "zstd, bomb"],
+)
+def test_an_object_that_cannot_be_unpacked_is_named_with_the_row_before(
+    store: ObjectStore, format: str, content: bytes, why: str
+) -> None:
+    store.put("in/k", content)
+    read: list[Row | BadRow] = []
+
+    with pytest.raises(UnreadableInput) as caught:
+        read.extend(iter_rows(store, "in/k", shard(format), line_bytes_max=200))
+
+    assert f"in/k cannot be read after row {len(read)}: " in caught.value.message
+    assert why in caught.value.message
+    assert data(read) == [{"n": number} for number in range(len(read))]
 
 
 # --- an input that is replaced ---
@@ -566,6 +631,7 @@ def test_rows_of_another_object_than_the_one_planned_are_never_taken_for_its_own
         Layout.CSV: b"a\n1\n2\n",
         Layout.TSV: b"a\n1\n2\n",
         Layout.PARQUET: parquet_of(pa.table({"a": [1, 2]})),
+        Layout.ARROW: arrow_of(pa.table({"a": [1, 2]})),
     }[format.layout]
     content = packed(content, format)
     planned = describe(store, store.put("k", content), "k", format)
@@ -577,6 +643,34 @@ def test_rows_of_another_object_than_the_one_planned_are_never_taken_for_its_own
     assert len(list(iter_rows(store, "k", shard(format), line_bytes_max=200))) == 2
     with pytest.raises(ObjectChanged):
         list(iter_rows(store, "k", pinned, line_bytes_max=200))
+
+
+@pytest.mark.parametrize("format", list(InputFormat))
+@pytest.mark.parametrize("change", ["appended", "deleted"])
+def test_an_object_that_grows_or_goes_in_mid_run_is_an_error_that_names_it(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, format: InputFormat, change: str
+) -> None:
+    monkeypatch.setattr(store, "head", lambda key: planned)  # the size that was known
+    table = pa.table({"a": ["1", "2"]})
+    content = {
+        Layout.JSONL: b'{"a":"1"}\n{"a":"2"}\n',
+        Layout.CSV: b"a\n1\n2\n",
+        Layout.TSV: b"a\n1\n2\n",
+        Layout.PARQUET: parquet_of(table),
+        Layout.ARROW: arrow_of(table),
+    }[format.layout]
+    content = packed(content, format)
+    planned = store.put("in/k", content)
+    pinned = replace(shard(format), source_etag=planned.etag)
+
+    if change == "deleted":
+        store.delete("in/k")
+    else:
+        store.put("in/k", content * 2)
+
+    with pytest.raises((ObjectChanged, ObjectNotFound), match="in/k") as caught:
+        list(iter_rows(store, "in/k", pinned, line_bytes_max=200))
+    assert isinstance(caught.value, ObjectNotFound if change == "deleted" else ObjectChanged)
 
 
 def test_a_range_is_pinned_where_it_reaches_past_its_end_too(store: ObjectStore) -> None:

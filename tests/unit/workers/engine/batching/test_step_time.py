@@ -158,13 +158,13 @@ class Machine:
 def test_interactive_requests_wait_little_longer_beside_bulk_which_keeps_most_of_its_throughput() -> None:
     """One interactive request per second. Aims: at most 1.5 times the time alone, 90 % of bulk."""
     rng = random.Random(11)
-    arrivals_s = [second + rng.random() for second in range(2, 50)]
+    arrivals_s = [second + rng.random() for second in range(2, 30)]
     alone, beside = Machine(10.0, with_bulk=False), Machine(10.0)
     bulk_only, unbounded = Machine(10.0), Machine(None)
-    alone.run(arrivals_s, 50)
-    beside.run(arrivals_s, 50)
-    unbounded.run(arrivals_s, 50)
-    bulk_only.run([], 50)
+    alone.run(arrivals_s, 30)
+    beside.run(arrivals_s, 30)
+    unbounded.run(arrivals_s, 30)
+    bulk_only.run([], 30)
     figures = (
         f"p95 alone {alone.ttft_p95_s:.4f} beside {beside.ttft_p95_s:.4f} "
         f"unbounded {unbounded.ttft_p95_s:.4f} bulk {beside.bulk_tokens / bulk_only.bulk_tokens:.3f}"

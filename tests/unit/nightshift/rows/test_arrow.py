@@ -1,0 +1,267 @@
+"""Rows of Arrow's IPC formats: the same as those of Parquet, however the batches were written."""
+
+import io
+import random
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightshift.jobs import NewShard
+from nightshift.objectstore import ObjectChanged, ObjectStore
+from nightshift.rows import arrow_buffers, arrow_messages, arrow_rows
+from nightshift.rows.inputs import BadRow, Row, UnreadableInput, describe, iter_rows
+
+
+def stream(table: pa.Table, batch_rows: int = 1000, **options: Any) -> bytes:
+    """As `Dataset.save_to_disk` writes `data-00000-of-00001.arrow`."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, batch_rows)
+    return sink.getvalue()
+
+
+def file(table: pa.Table, batch_rows: int = 1000, **options: Any) -> bytes:
+    """Also what Feather is."""
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, batch_rows)
+    return sink.getvalue()
+
+
+def parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def rows_of(
+    store: ObjectStore, content: bytes, format: str = "arrow", *, line_bytes_max: int = 10_000, **others: Any
+) -> list[Row | BadRow]:
+    store.put("k", content)
+    shard = NewShard(shard_no=0, uri="k", format=format, start=0, end=None)
+    return list(iter_rows(store, "k", shard, line_bytes_max=line_bytes_max, **others))
+
+
+def everything(rows: int) -> pa.Table:
+    seed = 7
+    print(f"seed={seed}")
+    numbers = random.Random(seed)
+
+    def text() -> str | None:
+        return numbers.choice([None, "", "no", "perhaps é"]) and "x" * numbers.randrange(40)
+
+    records = [
+        {
+            "id": number,
+            "text": text(),
+            "raw": text() and b"\x00\xff",
+            "flag": numbers.choice([True, False, None]),
+            "float": numbers.choice([0.5, float("nan"), None]),
+            "at": datetime(2026, 1, 2, number % 24, tzinfo=UTC),
+            "day": date(2026, 1, 2),
+            "price": Decimal("1.10"),
+            "tags": numbers.choice([None, [text() for _ in range(number % 4)]]),
+            "messages": [{"role": text(), "content": [text()]} for _ in range(number % 3)],
+            "nothing": None,
+        }
+        for number in range(rows)
+    ]
+    table = pa.Table.from_pylist(records)
+    columns = {
+        "kind": pa.array([numbers.choice(["a", "b", None]) for _ in range(rows)]).dictionary_encode(),
+        "kinds": pa.ListArray.from_arrays(
+            pa.array(range(rows + 1), pa.int32()), pa.array(["long", "short"] * rows).dictionary_encode()
+        ),
+        "large": pa.array([text() for _ in range(rows)], pa.large_string()),
+        "pair": pa.FixedSizeListArray.from_arrays(pa.array(range(2 * rows)), 2),
+        "map": pa.array(
+            [[("a", 1)] * (number % 2) for number in range(rows)], pa.map_(pa.string(), pa.int8())
+        ),
+        "uuid": pa.ExtensionArray.from_storage(
+            pa.uuid(), pa.array([b"0123456789abcdef"] * rows, pa.binary(16))
+        ),
+        "half": pa.array([numbers.random() for _ in range(rows)], pa.float16()),
+        "nanoseconds": pa.array([1_001] * rows, pa.timestamp("ns")),
+    }
+    for name, column in columns.items():
+        table = table.append_column(name, column)
+    return table
+
+
+@pytest.mark.parametrize("write", [stream, file])
+@pytest.mark.parametrize(
+    "options", [{}, {"compression": "lz4"}, {"compression": "zstd"}, {"use_legacy_format": True}], ids=str
+)
+@pytest.mark.parametrize("batch_rows", [7, 1000])
+@pytest.mark.parametrize("is_small", [True, False])
+def test_rows_are_those_of_parquet(
+    store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[..., bytes],
+    options: dict[str, Any],
+    batch_rows: int,
+    is_small: bool,
+) -> None:
+    """Also of batches that are read buffer by buffer, because they are large."""
+    if not is_small:
+        monkeypatch.setattr(arrow_messages, "SMALL_BODY_BYTES", 0)
+        monkeypatch.setattr(arrow_buffers, "AHEAD_BYTES", 100)
+        monkeypatch.setattr(arrow_rows, "ROWS_AT_ONCE", 5)
+        monkeypatch.setattr(arrow_rows, "BATCH_BYTES_MAX", 1500)
+    table = everything(201)
+
+    rows = rows_of(store, write(table, batch_rows, **options))
+
+    assert rows == rows_of(store, parquet(table), "parquet")
+    assert [row.index for row in rows] == list(range(201))
+
+
+def test_dictionaries_may_grow_and_be_replaced(store: ObjectStore) -> None:
+    type = pa.dictionary(pa.int8(), pa.string())
+    dictionaries = [["a"], ["a", "b"], ["c"]]
+    batches = [
+        pa.record_batch(
+            [pa.DictionaryArray.from_arrays(pa.array([0, len(values) - 1], pa.int8()), values)], ["k"]
+        )
+        for values in dictionaries
+    ]
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    with pa.ipc.new_stream(sink, pa.schema([("k", type)]), options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+    rows = rows_of(store, sink.getvalue())
+
+    assert [row.data["k"] for row in rows if isinstance(row, Row)] == ["a", "a", "a", "b", "c", "c"]
+
+
+def test_only_the_named_columns_are_read(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_messages, "SMALL_BODY_BYTES", 0)
+    monkeypatch.setattr(arrow_messages, "HEADER_AHEAD_BYTES", 1)
+    table = pa.table({"wide": ["x" * 100_000] * 20, "text": ["a"] * 20, "meta": [{"author": "c"}] * 20})
+    content = stream(table)
+    store.put("k", content)
+    read: list[int] = []
+    streamed = store.stream
+
+    def counted(key: str, start: int = 0, end: int | None = None, **others: Any) -> Any:
+        read.append((len(content) if end is None else end) - start)
+        return streamed(key, start, end, **others)
+
+    monkeypatch.setattr(store, "stream", counted)
+    shard = NewShard(shard_no=0, uri="k", format="arrow", start=0, end=None)
+    rows = list(iter_rows(store, "k", shard, line_bytes_max=1000, columns=["meta.author", "text"]))
+
+    assert [row.data for row in rows if isinstance(row, Row)] == [{"meta": {"author": "c"}, "text": "a"}] * 20
+    assert sum(read) < 10_000
+
+
+def test_a_row_that_is_too_large_is_a_row_with_an_error(store: ObjectStore) -> None:
+    table = pa.table({"t": ["a", "x" * 30_000, "b", "y" * 17_000_000]})
+
+    rows = rows_of(store, stream(table))
+
+    assert [row.code if isinstance(row, BadRow) else row.data for row in rows] == [
+        {"t": "a"},
+        "line_too_long",
+        {"t": "b"},
+        "line_too_long",
+    ]
+
+
+def test_text_that_is_no_utf8_spoils_only_its_row(store: ObjectStore) -> None:
+    offsets = pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0")
+    bad_text = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"a\xffc")])
+
+    rows = rows_of(store, stream(pa.table({"t": bad_text})))
+
+    assert [row.code if isinstance(row, BadRow) else row.data["t"] for row in rows] == [
+        "a",
+        "invalid_value",
+        "c",
+    ]
+
+
+WHOLE = stream(pa.table({"t": ["some text"] * 3000}))
+
+
+@pytest.mark.parametrize("write", [stream, file])
+def test_a_truncated_object_is_never_a_short_input(store: ObjectStore, write: Callable[..., bytes]) -> None:
+    content = write(pa.table({"t": ["some text"] * 30}), 10)
+
+    for size in [*range(0, len(content), 7), len(content) - 1]:
+        with pytest.raises(UnreadableInput, match=r"^k cannot be read as Arrow IPC: "):
+            rows_of(store, content[:size])
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"not arrow at all", "not Arrow IPC"),
+        (b"PAR1" + b"\0" * 100, "not Arrow IPC"),
+        (WHOLE + WHOLE, "goes on after the end of its stream"),
+        (stream(pa.table([[1], [2]], names=["a", "a"])), "two columns of the same name"),
+        (stream(pa.table({"t": pa.array(["a"], pa.string_view())})), "type string_view are not read"),
+        (stream(pa.table({})), "no columns"),
+    ],
+)
+def test_an_object_that_cannot_be_read_is_named(store: ObjectStore, content: bytes, why: str) -> None:
+    with pytest.raises(UnreadableInput, match=rf"^k cannot be read as Arrow IPC: .*{why}"):
+        rows_of(store, content)
+
+
+def test_a_column_that_is_not_read_may_have_any_type(store: ObjectStore) -> None:
+    views = pa.array(["a", "b" * 50], pa.string_view())
+    lists = pa.array([[1], [2, 3]], pa.list_view(pa.int64()))
+    union = pa.UnionArray.from_sparse(pa.array([0, 0], pa.int8()), [pa.array([1, 2])])
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array(["r"]))
+    table = pa.table({"views": views, "lists": lists, "union": union, "runs": runs, "t": ["x", "y"]})
+
+    rows = rows_of(store, stream(table), columns=["t"])
+
+    assert [row.data for row in rows if isinstance(row, Row)] == [{"t": "x"}, {"t": "y"}]
+
+
+def test_rows_are_estimated_from_the_first_batch(store: ObjectStore) -> None:
+    info = store.put("a.arrow", WHOLE)
+
+    found = describe(store, info, "file:///a.arrow")
+
+    assert found.rows_estimated is not None
+    assert 2500 < found.rows_estimated < 3500
+    assert describe(store, info, "file:///a.arrow", sample_bytes=0).rows_estimated is None
+
+
+def test_a_damaged_byte_is_an_error_or_another_value(store: ObjectStore) -> None:
+    """Never anything but `UnreadableInput`, whichever byte of it."""
+    content = stream(everything(20).drop_columns(["uuid"]), compression="lz4")
+    seed = 11
+    print(f"seed={seed}")
+    numbers = random.Random(seed)
+    refused = 0
+    for _ in range(400):
+        damaged = bytearray(content)
+        damaged[numbers.randrange(len(content))] ^= 1 << numbers.randrange(8)
+        try:
+            rows_of(store, bytes(damaged), line_bytes_max=100_000)
+        except UnreadableInput:
+            refused += 1
+
+    assert refused > 30
+
+
+def test_another_object_than_the_one_planned_is_never_read(store: ObjectStore) -> None:
+    etag = store.put("k", WHOLE).etag
+    shard = NewShard(shard_no=0, uri="k", format="arrow", start=0, end=None, source_etag=etag)
+    assert len(list(iter_rows(store, "k", shard, line_bytes_max=200))) == 3000
+
+    store.put("k", WHOLE)
+
+    with pytest.raises(ObjectChanged):
+        list(iter_rows(store, "k", shard, line_bytes_max=200))
