@@ -87,7 +87,9 @@ def _plan(store: Store, planning: Planning, source: str, face: Face) -> float:
 def planning_config(rows_max: int) -> PlanningConfig:
     """As the scheduler has it by default."""
     settings = SchedulerSettings()
-    limits = ShardLimits(settings.shard_bytes, settings.shards_per_job_max)
+    limits = ShardLimits(
+        settings.shard_bytes, settings.shards_per_job_max, page_shards=settings.shards_per_page_max
+    )
     return PlanningConfig(
         file=FileLimits(rows_max, rows_max, settings.shard_bytes, SHARD_ROWS_MAX),
         survey=SurveyConfig(limits=limits, line_bytes_max=settings.line_bytes_max),

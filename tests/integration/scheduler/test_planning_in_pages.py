@@ -1,7 +1,7 @@
 """An input of many objects is cut page by page: whatever happens between two, every row has one result."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from nightshift.lifecycle.tenants import Administration
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri
 from nightshift.store import Store
+from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.audit import Actor
-from nightshift.testing import MODEL, FakeClock, a_spec, claimed, submit
+from nightshift.testing import MODEL, FakeClock, InMemoryQueue, a_spec, claimed, submit
 from scheduler.duties.planning import Planned, Planning
 from scheduler.input import surveying
 from scheduler.input.surveying import LISTED_AHEAD, NO_ROWS, SurveyConfig
@@ -460,3 +461,34 @@ def test_a_footer_too_long_to_be_held_beside_others_is_read_alone(
 
     assert store.most_at_once == 1
     assert (len(place.shards(job)), place.job(job).rows_estimated) == (5, 10)
+
+
+class Killed(BaseException):
+    """Stands for the death of a process: nothing that follows is run."""
+
+
+class DeadlyQueue(InMemoryQueue):
+    """Whoever rings dies."""
+
+    def ring(self, rings: Sequence[Ring]) -> None:
+        raise Killed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_job_is_planned_though_a_scheduler_dies_after_each_of_its_pages(
+    place: Place, clock: FakeClock
+) -> None:
+    place.queue = DeadlyQueue()
+    job = a_folder(place, 14)
+    for shards in (2, 5, 8, 11, 14):
+        duty = place.planning(**ONE_PAGE_A_TURN)
+        duty.run_once(clock.now)
+        assert duty.wait_until_idle(IDLE_S)
+        assert (len(place.shards(job)), place.job(job).planning_attempts) == (shards, 1)
+        place.work_off()
+    place.queue = InMemoryQueue()
+    plan(place, clock, place.planning())
+    assemble(place, clock)
+
+    assert place.job(job).state is JobState.SUCCEEDED
+    assert texts(place, job) == [f"text {number}" for number in range(14)]
