@@ -229,6 +229,15 @@ def test_a_column_of_a_type_that_pyarrow_has_no_arrays_of_is_named(store: Object
         rows_of(store, interval)
 
 
+def test_dictionaries_that_pyarrow_sees_otherwise_make_the_object_unreadable(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_messages, "_dictionary_ids", lambda field: [1, 2])
+
+    with pytest.raises(UnreadableInput, match="metadata are damaged"):
+        rows_of(store, stream(pa.table({"t": ["a"]})))
+
+
 def type_of(content: bytes) -> str | None:
     """Of the first column."""
     try:
