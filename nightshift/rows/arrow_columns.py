@@ -115,7 +115,7 @@ class Decoder:
         if first + count > column.length:
             raise UnreadableInput(SHORT)
         if count == 0:
-            return pa.nulls(0, column.declared)
+            return _no_values(column.declared)
         array = self._stored_rows(column, first, count, budget)
         if column.declared is column.type:
             return array
@@ -171,12 +171,11 @@ class Decoder:
         return pa.Array.from_buffers(column.type, count, buffers, children=[child])
 
     def _fixed(self, column: Column, type: pa.DataType, first: int, count: int, budget: Budget) -> pa.Array:
+        _no_values(type)
         try:
             bits = int(type.bit_width)
         except ValueError:
-            raise UnreadableInput(
-                f"Columns of the type {column.declared} are not read: write them as another one."
-            ) from None
+            raise _not_read(column.declared) from None
         budget.take(count * max(VALUE_BYTES, bits // 8))
         number = column.buffers[1]
         if bits == 1:
@@ -211,6 +210,18 @@ class Decoder:
         if end > self.size(number):
             raise UnreadableInput(SHORT)
         return self.read(number, start, end) if start < end else b""
+
+
+def _no_values(type: pa.DataType) -> pa.Array:
+    """Raises `UnreadableInput` for a type of whose arrays pyarrow has no class."""
+    try:
+        return pa.nulls(0, type)
+    except KeyError:
+        raise _not_read(type) from None
+
+
+def _not_read(type: pa.DataType) -> UnreadableInput:
+    return UnreadableInput(f"Columns of the type {type} are not read: write them as another one.")
 
 
 def storage_type(type: pa.DataType) -> pa.DataType:

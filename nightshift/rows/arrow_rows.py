@@ -20,6 +20,7 @@ from nightshift.rows.arrow_columns import (
 )
 from nightshift.rows.arrow_messages import BatchHeader, Messages
 from nightshift.rows.column_rows import BATCH_BYTES_MAX, batch_rows, columns_read
+from nightshift.rows.flat_tables import DAMAGED
 from nightshift.rows.parquet_types import leaves
 from nightshift.rows.records import BadRow, Row, UnreadableInput
 
@@ -78,9 +79,10 @@ class _ArrowObject:
         self._dictionaries: dict[int, pa.Array] = {}
         self._dictionary_bytes: dict[int, int] = {}
         self._deltas = 0
-        self._value_types = dict(
-            zip(self.messages.dictionary_ids, _value_types(self.messages.schema), strict=True)
-        )
+        value_types = list(_value_types(self.messages.schema))
+        if len(value_types) != len(self.messages.dictionary_ids):
+            raise UnreadableInput(DAMAGED)
+        self._value_types = dict(zip(self.messages.dictionary_ids, value_types, strict=True))
 
     def batches(
         self, columns: Collection[str] | None, row_bytes_max: int

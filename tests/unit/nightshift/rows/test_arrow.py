@@ -216,6 +216,36 @@ def test_an_object_that_cannot_be_read_is_named(store: ObjectStore, content: byt
         rows_of(store, content)
 
 
+def test_a_column_of_a_type_that_pyarrow_has_no_arrays_of_is_named(store: ObjectStore) -> None:
+    content = stream(pa.table({"t": pa.array([None], pa.month_day_nano_interval())}))
+    interval = next(
+        changed
+        for place in range(len(content))
+        if (changed := content[:place] + b"\0" + content[place + 1 :])
+        and type_of(changed) == "month_interval"
+    )
+
+    with pytest.raises(UnreadableInput, match="type month_interval are not read"):
+        rows_of(store, interval)
+
+
+def test_dictionaries_that_pyarrow_sees_otherwise_make_the_object_unreadable(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_messages, "_dictionary_ids", lambda field: [1, 2])
+
+    with pytest.raises(UnreadableInput, match="metadata are damaged"):
+        rows_of(store, stream(pa.table({"t": ["a"]})))
+
+
+def type_of(content: bytes) -> str | None:
+    """Of the first column."""
+    try:
+        return str(pa.ipc.open_stream(content).schema.field(0).type)
+    except (pa.ArrowException, OSError, KeyError, IndexError):
+        return None
+
+
 def test_a_column_that_is_not_read_may_have_any_type(store: ObjectStore) -> None:
     views = pa.array(["a", "b" * 50], pa.string_view())
     lists = pa.array([[1], [2, 3]], pa.list_view(pa.int64()))
