@@ -338,6 +338,7 @@ class WorkerSettings(RowSettings):
     rows_in_flight_max: Count = 128  # of one shard
     segment_rows: Count = 64  # a segment is written after this many finished rows …
     segment_interval_s: Seconds = 2.0  # … or this long, whichever comes first
+    segment_spacing_s: SecondsOrNone = 0.25  # … but rows that finish faster wait so long for others
     # Between saves of unfinished rows' tokens; 0: only on a drain.
     carry_over_interval_s: SecondsOrNone = 2.0
     online_slots: Count = 256  # online requests held

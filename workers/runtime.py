@@ -290,6 +290,7 @@ class Runtime:
             flush_s=FLUSH_SHARE * settings.bulk_drain_s,
             stop_grace_s=settings.stop_grace_s,
             line_bytes_max=settings.line_bytes_max,
+            segment_spacing_s=settings.segment_spacing_s,
         )
 
     def _report_ready(self) -> None:

@@ -50,6 +50,7 @@ def settings(postgres: PostgresServer, bucket: str) -> dict[str, str]:
         "STORAGE_URL": f"s3://{bucket}/nightshift",
         "S3_BUCKETS": f"{bucket}/in,{bucket}/out",
         "SEGMENT_ROWS": "8",
+        "SEGMENT_SPACING_S": "0",
         "ENGINE_MAX_NUM_SEQS": "8",
         # What a killed worker and a killed leader held is free sooner.
         "LEASE_TTL_S": "10",

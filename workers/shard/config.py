@@ -20,10 +20,12 @@ class ShardConfig:
     flush_s: float  # for the last checkpoints of a shard that leaves
     stop_grace_s: float  # for rows in flight after an order to stop
     line_bytes_max: int  # one input row
+    segment_spacing_s: float = 0.0  # the least time from the first row of a segment to its end …
+    segment_rows_max: int = 4096  # … unless it has so many
 
     @property
     def rows_at_risk_max(self) -> int:
-        """Rows begun and in no listed segment."""
+        """Rows begun and in no listed segment, of a shard whose segments are not spaced."""
         return (UPLOADS_MAX + 1) * self.segment_rows + 2 * self.rows_in_flight_max
 
 

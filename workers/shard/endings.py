@@ -48,7 +48,7 @@ class Endings:
             return self._postpone(error, tokens_lost)
         return self._fail(error)
 
-    def after_input(self, error: StorageError, tokens_lost: int) -> str:
+    def after_input(self, error: NightshiftError, tokens_lost: int) -> str:
         """The same for the input, which may lie in the user's own store."""
         if storage_verdict(error, in_our_store=is_file_id(self._shard.uri)) == "fail":
             return self._fail(error)
@@ -64,7 +64,7 @@ class Endings:
             self._end(lambda tx: tx.leases.return_broken(self._lease, tx.now() + delay), tokens_lost)
         return f"broke: {type(error).__name__}: {error}"
 
-    def _postpone(self, error: StorageError, tokens_lost: int) -> str:
+    def _postpone(self, error: NightshiftError, tokens_lost: int) -> str:
         """Delay the next lease of the shard, longer each time."""
         delay = timedelta(seconds=fault_delay_s(self._shard.faults + 1, self._shard.id))
         self._end(lambda tx: tx.leases.delay(self._lease, tx.now() + delay), tokens_lost)

@@ -25,8 +25,16 @@ from workers.shard.segments import Checkpoint
 class Ledger:
     """Only the runner's thread changes it, in order; any thread may ask for `tokens_at_risk`."""
 
-    def __init__(self, config: ShardConfig, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: ShardConfig,
+        *,
+        is_spaced: bool = True,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`is_spaced`: segments of quick rows wait for more of them."""
         self._config = config
+        self._is_spaced = is_spaced
         self._clock_s = clock_s
         self._is_open = True
         self._in_flight: dict[int, InFlight] = {}  # by row
@@ -57,6 +65,8 @@ class Ledger:
     def progress(self, row: int, progress: Progress) -> None:
         assert row in self._in_flight, f"row {row} is not in flight"
         flight = self._in_flight[row]
+        if not progress.token_ids and not flight.saved:
+            return  # an encoder's
         had = flight.num_tokens
         dropped = flight.add(progress.choice, progress.token_ids, progress.token_logprobs)
         flight.heard(self._clock_s())
@@ -159,16 +169,24 @@ class Ledger:
             return True
         if not self._results:
             return False
-        waited_s = self._clock_s() - self._oldest_result_s
-        return len(self._results) >= self._config.segment_rows or waited_s >= self._config.segment_interval_s
+        return self._clock_s() - self._oldest_result_s >= self._segment_s
 
     @property
     def due_in_s(self) -> float | None:
         """If no further row finishes. None: never."""
-        at_s = [self._oldest_result_s + self._config.segment_interval_s] if self._results else []
+        at_s = [self._oldest_result_s + self._segment_s] if self._results else []
         if self._config.carry_over_interval_s and self._in_flight:
             at_s.append(self._carry_over_due_s)
         return min(at_s) - self._clock_s() if at_s else None
+
+    @property
+    def _segment_s(self) -> float:
+        """From the first result of a segment to its end, with the results there are."""
+        rows = len(self._results)
+        if rows >= (self._config.segment_rows_max if self._is_spaced else self._config.segment_rows):
+            return 0.0
+        is_full = rows >= self._config.segment_rows
+        return self._config.segment_spacing_s if is_full else self._config.segment_interval_s
 
     @property
     def _carry_over_is_due(self) -> bool:

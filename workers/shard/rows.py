@@ -30,7 +30,7 @@ ROW_TRIES_MAX: Final = 3  # of a row that the engine breaks off, before that is 
 class InputUnreadable(Exception):
     """The rows cannot be read."""
 
-    def __init__(self, error: StorageError) -> None:
+    def __init__(self, error: StorageError | InvalidRequest) -> None:
         super().__init__(error.message)
         self.error = error
 
@@ -148,7 +148,7 @@ class ShardRows:
                 count += 1
                 if row.index not in done:
                     yield row
-        except StorageError as error:
+        except (StorageError, InvalidRequest) as error:  # the last: it is not what its name says
             raise InputUnreadable(error) from error
         self.total = count
 
@@ -199,8 +199,9 @@ class ShardRows:
         except BaseException:
             self._watch.withdraw(row)
             raise
-        shard_no = self._claim.shard.shard_no
-        log.debug("row admitted", extra={"action": "row_admitted", "shard_no": shard_no, "row": row})
+        if log.isEnabledFor(logging.DEBUG):
+            shard_no = self._claim.shard.shard_no
+            log.debug("row admitted", extra={"action": "row_admitted", "shard_no": shard_no, "row": row})
         tokens_max = _tokens_max(parsed, server.model.context_length)
         return AdmittedRow(inference_id, row, request, server, parsed.num_choices, tries, tokens_max)
 

@@ -55,7 +55,8 @@ class ShardRunner:
         self._row_timeout_s = claim.job.spec.row_timeout_s
         self._inbox = Inbox()
         self._orders = Orders(config)
-        self._ledger = Ledger(config)
+        # What a worker was lost with is to be known row by row.
+        self._ledger = Ledger(config, is_spaced=not claim.crash_history.is_watched)
         self._rows = ShardRows(
             claim,
             dependencies.sources,

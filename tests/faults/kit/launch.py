@@ -40,6 +40,7 @@ SCALED: Final = {
     "LEADER_TRUST_S": "3.5",
     "LEADER_ATTEMPT_S": "1",
     "SEGMENT_ROWS": "8",
+    "SEGMENT_SPACING_S": "0",
     "SEGMENT_INTERVAL_S": "0.5",
     "SHARD_BYTES": "4096",
     "SHARDS_PER_PAGE_MAX": "2",

@@ -46,18 +46,17 @@ class EncoderBatcher:
         self._max_queue_delay_us = max_queue_delay_us
         self._classes = [_ClassQueue() for _ in PRIORITY_RANKS]
         self._num_tokens = 0
-
-    @property
-    def num_waiting(self) -> int:
-        return sum(len(queue.by_arrival) for queue in self._classes)
+        self.num_waiting = 0
 
     def add(self, waiting: WaitingInput) -> None:
         self._classes[waiting.priority_rank].add(waiting)
         self._num_tokens += len(waiting)
+        self.num_waiting += 1
 
     def remove(self, waiting: WaitingInput) -> None:
         self._classes[waiting.priority_rank].remove(waiting)
         self._num_tokens -= len(waiting)
+        self.num_waiting -= 1
 
     def delay_us(self, now_us: int) -> int | None:
         """How long the next step should wait for more inputs: 0 is not at all, None is until one arrives."""
@@ -101,6 +100,7 @@ class EncoderBatcher:
             assert list(queue.by_arrival) == sorted(queue.by_arrival), "arrivals out of order"
         waiting = [w for queue in self._classes for w in queue.by_length]
         assert self._num_tokens == sum(map(len, waiting)), f"{self._num_tokens} tokens counted"
+        assert self.num_waiting == len(waiting), f"{self.num_waiting} inputs counted"
 
 
 @dataclass(slots=True)

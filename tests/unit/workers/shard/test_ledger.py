@@ -182,3 +182,23 @@ def two_taken(ledger: Ledger) -> None:
     ledger.finish(result(0))
     taken(ledger)
     ledger.finish(result(1))
+
+
+def test_results_of_quick_rows_wait_for_others_but_not_for_too_many() -> None:
+    clock = ManualClock()
+    spaced = replace(CONFIG, segment_rows=2, segment_spacing_s=0.25, segment_rows_max=4)
+    ledger = Ledger(spaced, clock_s=clock)
+    for row in range(3):
+        ledger.finish(result(row))
+
+    assert (ledger.is_due, ledger.due_in_s) == (False, 0.25)
+    clock.advance(0.25)
+    assert ledger.is_due
+    clock.advance(-0.25)
+    ledger.finish(result(3))
+    assert ledger.is_due
+
+    unspaced = Ledger(spaced, is_spaced=False, clock_s=clock)
+    for row in range(2):
+        unspaced.finish(result(row))
+    assert unspaced.is_due

@@ -1,5 +1,6 @@
 """A shard under its lease: orders, refusals and outages lose nothing that is finished."""
 
+import gzip
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -10,10 +11,11 @@ import pytest
 
 from nightshift.errors import DatabaseUnavailable, StorageUnavailable
 from nightshift.jobs import CrashHistory, ShardState, StopReason
+from nightshift.jobs.files import file_key
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import ObjectStore
 from nightshift.store import Store, Transaction
-from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk
+from tests.unit.workers.scripted import TENANT, chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
     CONFIG,
     INPUT,
@@ -105,6 +107,18 @@ def test_a_stop_waits_for_a_row_that_may_end_in_time_and_only_for_it(
     finished(runner)
 
     assert list(by_id(results_of(store, objects, job))) == ["r1"]
+
+
+def test_rows_before_the_unreadable_end_of_an_input_are_written(store, objects, model, run) -> None:
+    model.echo = True
+    packed = gzip.compress("".join(f"{batch_line(number)}\n" for number in range(200)).encode(), 0)
+    objects.put(file_key(TENANT, INPUT), packed[: len(packed) // 2])
+    job = plan_bulk(store, INPUT, packed="jsonl.gz")
+
+    finished(run(claim_bulk(store), replace(CONFIG, segment_rows=1000, segment_interval_s=3600)))
+
+    assert shard_of(store, job).state is ShardState.FAILED
+    assert len(results_of(store, objects, job)) > 50
 
 
 def test_a_worker_that_does_not_trust_its_lease_writes_only_once_it_does_again(
