@@ -1,0 +1,227 @@
+"""What a row of embeddings costs on its way from Parquet to Parquet, with an encoder that answers zeros.
+
+    python -m benchmarks.data_plane --count 100000
+
+In one process, with SQLite and a directory: shards one after another as a worker runs them, beside the duty
+that cuts and writes parts. Texts are not tokenised. CPU time is the process's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.reliability.databases import store_on
+from benchmarks.reliability.figures import Figure, show
+from nightshift.fleet.models import Model, ModelKind
+from nightshift.jobs import BulkClaim, Job, JobState, NewShard
+from nightshift.lifecycle import transitions
+from nightshift.objectstore import MIB, DirectoryStore, Locations
+from nightshift.objectstore.sources import Sources
+from nightshift.output.part_writer import PartDependencies
+from nightshift.settings import WorkerSettings
+from nightshift.store import Store
+from nightshift.testing import a_new_job, a_spec
+from scheduler.duties.assembly import Assembly, AssemblyConfig
+from scheduler.duties.output_parts import OutputParts
+from scheduler.runtime.leadership import Elector
+from workers.health.heartbeat import Heartbeat
+from workers.serving.embedding_server import EmbeddingServer
+from workers.serving.models import Models
+from workers.shard.config import ShardConfig, ShardDependencies
+from workers.shard.runner import ShardRunner
+
+DIMENSIONS: Final = 384
+SHARD_ROWS: Final = 2000
+LINE_BYTES_MAX: Final = MIB
+TOKENS: Final = 12  # of each row
+WAIT_S: Final = 3600.0
+MODEL: Final = Model(
+    id="zeros", kind=ModelKind.ENCODER, context_length=512, revision="1", dimensions=DIMENSIONS
+)
+
+
+class Zeros:
+    """An encoder that does nothing."""
+
+    max_length = 512
+    vocab_size = 30_000
+    max_num_batched_tokens = 8192
+    dimensions = DIMENSIONS
+
+    def tokenize(self, text: str) -> list[int]:
+        return [1] * TOKENS
+
+    def encode(self, inputs: Sequence[Sequence[int]]) -> Any:
+        return np.zeros((len(inputs), DIMENSIONS), np.float32)
+
+
+class TrustedLeases:
+    """Stands for `Heartbeat`: leases of an hour need none."""
+
+    def trusts(self, lease: object) -> bool:
+        return True
+
+    def release(self, lease: object) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Bench:
+    store: Store
+    parts: PartDependencies
+    folder: Path
+
+    def submit(self, count: int) -> Job:
+        """A planned job over one object."""
+        source = self.folder / "in.parquet"
+        texts = [f"some text of a few words, and its number {row}" for row in range(count)]
+        table = pa.table({"id": [f"doc-{row}" for row in range(count)], "text": texts})
+        pq.write_table(table, source, row_group_size=SHARD_ROWS)
+        spec = a_spec(
+            endpoint="/v1/embeddings",
+            input=source.as_uri(),
+            output=f"{(self.folder / 'out').as_uri()}/",
+            template={"model": MODEL.id, "input": "{{text}}"},
+            id_column="id",
+            format="parquet",
+        )
+        groups = range(-(-count // SHARD_ROWS))
+        shards = [
+            NewShard(shard_no=group, uri=spec.input or "", format="parquet", start=group, end=group + 1)
+            for group in groups
+        ]
+        with self.store.transaction() as tx:
+            tx.workers.register_model(MODEL, tx.now())
+            job = transitions.submit_bulk(tx, a_new_job(spec=spec, model=MODEL.id), tx.now()).job
+            assert transitions.plan(tx, job, MODEL.id, shards, tx.now(), rows_estimated=count)
+        return job
+
+    def run_rows(self, server: EmbeddingServer) -> None:
+        """All shards, one after another."""
+        dependencies = ShardDependencies(
+            self.store,
+            self.parts.objects,
+            self.parts.sources,
+            Models([server]),
+            cast(Heartbeat, TrustedLeases()),
+        )
+        while (claim := self._claimed()) is not None:
+            runner = ShardRunner(claim, dependencies, _config(), lambda runner: None)
+            runner.start()
+            assert runner.join(WAIT_S), "a shard did not end"
+
+    def _claimed(self) -> BulkClaim | None:
+        with self.store.transaction() as tx:
+            return tx.claims.bulk("worker", [MODEL.id], tx.now(), WAIT_S)
+
+    @contextmanager
+    def writing_parts(self, elector: Elector) -> Iterator[None]:
+        """The scheduler's duty, pass by pass, on a thread."""
+        duty = OutputParts(self.parts, "scheduler", lambda: elector.lead)
+        over = threading.Event()
+
+        def run() -> None:
+            while not over.wait(duty.interval_s):
+                duty.run_once(self.store.now())
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            duty.wait_until_idle(WAIT_S)
+
+    def end(self, elector: Elector, job: Job) -> Job:
+        """Assembly's passes until the job has ended."""
+        config = AssemblyConfig(LINE_BYTES_MAX)
+        assembly = Assembly(
+            self.store,
+            self.parts.objects,
+            self.parts.sources,
+            self.parts.locations,
+            config,
+            lambda: elector.lead,
+        )
+        while True:
+            assembly.run_once(self.store.now())
+            assembly.wait_until_idle(WAIT_S)
+            with self.store.snapshot() as tx:
+                found = tx.jobs.fetch(job.id)
+            if found.state.is_terminal:
+                return found
+            time.sleep(config.interval_s)
+
+
+def measured(count: int) -> Iterator[Figure]:
+    with store_on("sqlite") as store, tempfile.TemporaryDirectory(prefix="ns-bench-") as name:
+        folder = Path(name)
+        objects, locations = DirectoryStore(folder / "objects"), Locations((), (folder,))
+        sources = Sources(objects, locations)
+        bench = Bench(store, PartDependencies(store, objects, sources, locations, LINE_BYTES_MAX), folder)
+        job = bench.submit(count)
+        elector = Elector(store, "scheduler")
+        assert elector.attempt()
+        keeping = threading.Event()
+        threading.Thread(target=elector.run, args=(keeping,), daemon=True).start()
+        server = EmbeddingServer(MODEL, cast(Any, Zeros()), _fatal)
+        server.start()
+        cpu_s, began_s = time.process_time(), time.monotonic()
+        with bench.writing_parts(elector):
+            bench.run_rows(server)
+            rows_s = time.monotonic() - began_s
+            ended = bench.end(elector, job)
+        took_s = time.monotonic() - began_s
+        cpu_s = time.process_time() - cpu_s
+        server.stop()
+        keeping.set()
+        assert (ended.state, ended.counts.succeeded) == (JobState.SUCCEEDED, count), ended.errors
+        with store.snapshot() as tx:
+            shards = tx.shards.of_job(job.id, limit=1_000_000)
+            stored = sum(each.size_bytes for shard in shards for each in tx.shards.segments(shard.id))
+        yield Figure("CPU of a row, worker and scheduler", 1e6 * cpu_s / count, "us", 100)
+        yield Figure("rows per second", count / rows_s, "rows/s", 6000, "more")
+        yield Figure("last row done to _SUCCESS", took_s - rows_s, "s", 5)
+        yield Figure("stored on the way, of a row", stored / count, "bytes", 1800)
+
+
+def _config() -> ShardConfig:
+    settings = WorkerSettings()
+    return ShardConfig(
+        rows_in_flight_max=settings.rows_in_flight_max,
+        segment_rows=settings.segment_rows,
+        segment_interval_s=settings.segment_interval_s,
+        carry_over_interval_s=settings.carry_over_interval_s,
+        flush_s=WAIT_S,
+        stop_grace_s=WAIT_S,
+        line_bytes_max=LINE_BYTES_MAX,
+        segment_spacing_s=settings.segment_spacing_s,
+    )
+
+
+def _fatal(error: BaseException) -> None:
+    raise AssertionError("the encoder's thread ended") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--count", type=int, default=100_000, help="rows")
+    asked = parser.parse_args(arguments)
+    show("data-plane", [*measured(asked.count)])
+
+
+if __name__ == "__main__":
+    main()
