@@ -18,7 +18,13 @@ from api.jobs.previewing import NO_PREVIEW, Preview
 from api.responses.dry_runs import DryRun, DryRunInput, DryRunLimit, DryRunProblem, DryRunRefusal
 from api.responses.times import seconds
 from api.services import Services
-from nightshift.errors import IdempotencyKeyReused, MissingScope, QuotaExceeded, TooManyRequests
+from nightshift.errors import (
+    IdempotencyKeyReused,
+    MissingScope,
+    OutputInUse,
+    QuotaExceeded,
+    TooManyRequests,
+)
 from nightshift.jobs import JobKind, JsonObject, NewJob
 from nightshift.store import Transaction
 from nightshift.tenants.holdings import QUEUED, Holding
@@ -39,7 +45,7 @@ class _Checked:
 
     now: datetime
     existing_job_id: str | None
-    refusal: TooManyRequests | None
+    refusal: TooManyRequests | OutputInUse | None
     filename: str | None
 
 
@@ -75,7 +81,7 @@ def _checked(services: Services, new: NewJob, body: JsonObject | None, repeatabl
                 submitter.try_online(tx, new, body, now)
             else:
                 submitter.try_bulk(tx, new, now)
-        except TooManyRequests as error:
+        except (TooManyRequests, OutputInUse) as error:
             refusal = error if existing is None else None
         file = submitter.try_file(tx, new, now)
     return _Checked(now, existing, refusal, None if file is None else file.filename)
@@ -170,6 +176,8 @@ def _of_the_job(
     return problems
 
 
-def _shown(error: TooManyRequests) -> DryRunRefusal:
-    retry_after_s = error.retry_after_s if error.retry_helps else None
+def _shown(error: TooManyRequests | OutputInUse) -> DryRunRefusal:
+    retry_after_s = None
+    if isinstance(error, TooManyRequests) and error.retry_helps:
+        retry_after_s = error.retry_after_s
     return DryRunRefusal(code=error.code, message=error.message, retry_after_s=retry_after_s)

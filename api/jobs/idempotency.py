@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from nightshift.errors import DatabaseUnavailable, IdempotencyKeyReused, InvalidRequest
+from nightshift.errors import DatabaseUnavailable, IdempotencyKeyReused, InvalidRequest, OutputInUse
 from nightshift.jobs import Job, JobKind, JsonObject
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.processes import failpoints
@@ -75,7 +75,7 @@ def create_once(
     render: Render,
     status_code: int,
 ) -> Created:
-    """Create a job, or find the one this request created before. Raises IdempotencyKeyReused."""
+    """Create a job, or find the one this request created before. Raises IdempotencyKeyReused, OutputInUse."""
 
     def find_or_create(tx: Transaction) -> tuple[Created, bool]:
         now = tx.now()
@@ -91,6 +91,12 @@ def create_once(
             created, is_new = store.run(find_or_create)
         except _LostRace:
             continue
+        except OutputInUse:  # perhaps by this very request, made at the same time
+            with store.snapshot() as tx:
+                earlier = _earlier(tx, request, tx.now(), render, status_code)
+            if earlier is None:
+                raise
+            return earlier
         if is_new:
             failpoints.hit("api.committed")
         return created

@@ -28,7 +28,8 @@ _FURTHER: Final = {
     ("post", "/v1/files"): frozenset({408, 413}),
     ("post", "/v1/uploads/{upload_id}/parts"): frozenset({408, 413}),
     ("post", "/v1/jobs/{job_id}/retry"): frozenset({422}),
-    ("post", "/v1/jobs"): frozenset({200}),  # `Prefer: wait`, and it has ended
+    # 200: `Prefer: wait`, and it has ended; 409: another job writes to the output
+    ("post", "/v1/jobs"): frozenset({200, 409}),
 }
 
 

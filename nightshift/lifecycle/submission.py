@@ -23,7 +23,7 @@ from nightshift.objectstore.objects import checked_key
 from nightshift.objectstore.sources import is_file_id
 from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
-from nightshift.output.places import errors_name, is_output_name
+from nightshift.output.places import errors_name, is_output_name, place_of
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
@@ -97,6 +97,8 @@ class Submitter:
         self.try_model(tx, new)
         self.try_file(tx, new, now)
         admit_bulk(tx, new.tenant_id, self.settings, self.default_quotas, now)
+        if (place := place_of(new.spec)) is not None:
+            tx.jobs.check_output(new.tenant_id, place)
 
     def try_file(self, tx: Transaction, new: NewJob, now: datetime) -> File | None:
         """The uploaded file that the job would read, if it is one. Raises InvalidRequest."""

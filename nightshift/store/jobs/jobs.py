@@ -138,24 +138,24 @@ class Jobs:
             with self._connection.begin_nested():
                 self._connection.execute(_INSERT, new_row(new, now) | {"output_place": output_place})
         except IntegrityError as error:
-            if output_place is None:
-                raise
-            raise self._output_in_use(new.tenant_id, output_place) from error
+            if output_place is not None:
+                self.check_output(new.tenant_id, output_place)
+            raise error
         return new.accepted(now)
 
-    def _output_in_use(self, tenant_id: str, output_place: str) -> OutputInUse:
-        """Names the other job only to its own tenant."""
+    def check_output(self, tenant_id: str, output_place: str) -> None:
+        """Raises OutputInUse while a job writes there; it is named only to its own tenant."""
         other = self._connection.execute(
-            select(job.c.id).where(
-                job.c.output_place == output_place,
-                job.c.tenant_id == tenant_id,
-                job.c.state.in_(ACTIVE_STATES),
+            select(job.c.id, job.c.tenant_id).where(
+                job.c.output_place == output_place, job.c.state.in_(ACTIVE_STATES)
             )
-        ).scalar_one_or_none()
+        ).one_or_none()
         if other is None:
-            return OutputInUse(param="output")
-        message = f"{other} writes to this output. Wait for its end, cancel it, or name another folder."
-        return OutputInUse(message, param="output")
+            return
+        if other.tenant_id != tenant_id:
+            raise OutputInUse(param="output")
+        message = f"{other.id} writes to this output. Wait for its end, cancel it, or name another folder."
+        raise OutputInUse(message, param="output")
 
     def get(self, tenant_id: str, job_id: str) -> Job | None:
         row = self._connection.execute(

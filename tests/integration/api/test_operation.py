@@ -90,9 +90,9 @@ def test_metrics_count_requests_by_route_and_the_queue_by_the_database(
     base_url: str, http: httpx.Client, tmp_path: Path
 ) -> None:
     folder = (tmp_path / "allowed").as_uri()
-    asked = {"endpoint": "chat", "input": f"{folder}/in.jsonl", "output": f"{folder}/out/"}
-    for _ in range(3):
-        http.post("/v1/jobs", json=asked)
+    asked = {"endpoint": "chat", "input": f"{folder}/in.jsonl"}
+    for number in range(3):
+        http.post("/v1/jobs", json=asked | {"output": f"{folder}/out/{number}/"})
     http.get("/v1/jobs/job_unknown")
     http.get("/no/such/route")
 

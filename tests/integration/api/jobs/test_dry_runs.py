@@ -231,3 +231,16 @@ class TestQuotas:
         assert job["limits"]["queued_rows"] == {"limit": 3, "used": 0, "needed": 5}
         assert [each["code"] for each in job["problems"]] == ["insufficient_quota"]
         assert [each.status_code for each in tokens] == [200] * 4
+
+
+def test_it_says_that_another_job_writes_to_the_output(
+    http: httpx.Client, allowed: Path, worker: FakeWorker
+) -> None:
+    write_each_format(allowed / "in")
+    made = http.post("/v1/jobs", json=asked(allowed, id_column="id")).json()
+
+    found = http.post("/v1/jobs", params=DRY, json=asked(allowed, id_column="id")).json()
+
+    assert found["would_be_accepted"] is False
+    assert found["refusal"]["code"] == "output_in_use"
+    assert made["id"] in found["refusal"]["message"]

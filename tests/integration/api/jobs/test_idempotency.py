@@ -15,12 +15,12 @@ class TestIdempotency:
     def test_a_count_of_retries_that_is_none_makes_no_repeat(
         self, http: httpx.Client, bulk: dict[str, object], count: str
     ) -> None:
-        answers = [
-            http.post("/v1/jobs", json=bulk, headers={"x-stainless-retry-count": count}) for _ in range(2)
-        ]
+        headers = {"x-stainless-retry-count": count}
+        answers = [http.post("/v1/jobs", json=bulk, headers=headers) for _ in range(2)]
 
-        assert [answer.status_code for answer in answers] == [202, 202]
-        assert answers[0].json()["id"] != answers[1].json()["id"]
+        assert [answer.status_code for answer in answers] == [202, 409]
+        assert answers[1].json()["error"]["code"] == "output_in_use"
+        assert answers[0].json()["id"] in answers[1].json()["error"]["message"]
 
     def test_the_same_key_is_answered_with_the_same_job(
         self, http: httpx.Client, bulk: dict[str, object], store: Store
@@ -71,7 +71,8 @@ class TestIdempotency:
         first, again = (
             http.post("/v1/jobs", json=run, headers={"idempotency-key": key}) for key in ("a", "b")
         )
-        tomorrow = http.post("/v1/jobs", json=run | {"date": "2026-11-21"})
+        next_day = {"date": "2026-11-21", "output": f"{bulk['output']}21/"}
+        tomorrow = http.post("/v1/jobs", json=run | next_day)
         other_input = http.post("/v1/jobs", json=run | {"input": str(bulk["input"]) + ".gz"})
 
         assert again.json()["id"] == first.json()["id"]

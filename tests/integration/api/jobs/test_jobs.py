@@ -257,8 +257,9 @@ def test_a_template_has_a_limit_of_its_own(http: httpx.Client, bulk: dict[str, o
 def test_jobs_are_listed_newest_first_with_filters_and_pages(
     http: httpx.Client, bulk: dict[str, object]
 ) -> None:
-    ids = [http.post("/v1/jobs", json=bulk).json()["id"] for _ in range(4)]
-    http.post("/v1/jobs", json=bulk | {"priority": "background"})
+    places = [{"output": f"{bulk['output']}{number}/"} for number in range(5)]
+    ids = [http.post("/v1/jobs", json=bulk | place).json()["id"] for place in places[:4]]
+    http.post("/v1/jobs", json=bulk | places[4] | {"priority": "background"})
     http.post(f"/v1/jobs/{ids[0]}/cancel")
 
     def listed(**params: object) -> list[str]:
@@ -351,7 +352,8 @@ def test_what_was_wrong_with_a_job_is_shown_the_first_of_it_twice(
 def test_cancelling_is_idempotent_and_too_late_is_a_conflict(
     http: httpx.Client, bulk: dict[str, object], store: Store
 ) -> None:
-    ids = [http.post("/v1/jobs", json=bulk).json()["id"] for _ in range(2)]
+    places = [{"output": f"{bulk['output']}{number}/"} for number in range(2)]
+    ids = [http.post("/v1/jobs", json=bulk | place).json()["id"] for place in places]
     first = http.post(f"/v1/jobs/{ids[0]}/cancel")
     second = http.post(f"/v1/jobs/{ids[0]}/cancel")
     with store.transaction() as tx:

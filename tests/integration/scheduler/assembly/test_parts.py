@@ -16,7 +16,7 @@ from nightshift.jobs.part_options import PartOptions
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged, StagedUpload
 from nightshift.output.part_writer import ATTEMPTS_MAX, PartWriter
 from nightshift.tenants.keys import DEFAULT_TENANT
-from nightshift.testing import FakeClock
+from nightshift.testing import FakeClock, a_spec, submit
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, ids, stop
 from tests.integration.scheduler.scheduling import FailingStore, Place
 
@@ -208,10 +208,8 @@ def test_a_place_that_refuses_a_part_stops_the_job_early(
         place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT), "stage", StorageDenied()
     )
     monkeypatch.setattr(place.locations, "open", lambda *which: refusing)
-    duty = place.output_parts()
-    place.write_parts(clock.now, duty)
-
-    assert duty.run_once(clock.now).stopped == 1
+    place.write_parts(clock.now)
+    place.write_parts(clock.now)  # it sees what the writer's thread has met, if the pass before did not
 
     assert place.job(job).stop_reason is StopReason.FAILED
     ended = assembled(place, job, clock)
@@ -319,6 +317,9 @@ def test_two_jobs_never_write_to_one_folder_at_a_time(place: Place, clock: FakeC
     with pytest.raises(OutputInUse, match=first.id) as refused:
         place.native(output=place.uri(spelling))
     assert refused.value.param == "output"
+    with pytest.raises(OutputInUse) as told_another:
+        submit(place.store, tenant_id="other", spec=a_spec(output=place.uri(spelling)))
+    assert first.id not in str(told_another.value)
 
     place.work_off()
     assembled(place, first, clock)

@@ -1,6 +1,7 @@
 """What an owner changes of a job that has not ended, and when it is too late."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -65,10 +66,11 @@ def test_a_waiting_request_is_rung_for_under_its_new_class(store: Store) -> None
 
 
 def test_metadata_is_replaced_whole_and_what_is_not_named_stays(store: Store) -> None:
-    job = submit(store, spec=a_spec(metadata={"a": "1", "b": "2"}, name="n"))
+    spec = a_spec(metadata={"a": "1", "b": "2"}, name="n")
+    job = submit(store, spec=spec)
 
     change(store, job, JobChanges(metadata={"c": "3"}, sets_metadata=True))
-    assert seen(store, job).spec == a_spec(metadata={"c": "3"}, name="n")
+    assert seen(store, job).spec == replace(spec, metadata={"c": "3"})
     assert seen(store, job).priority is job.priority
 
     change(store, job)

@@ -258,10 +258,9 @@ def test_admission_counts_the_jobs_that_have_not_ended(store: Store) -> None:
 
 
 def test_a_file_is_read_by_a_job_of_its_own_tenant_until_the_job_ends(store: Store, clock: FakeClock) -> None:
-    spec = a_spec(input="file-one")
-    older = submit(store, spec=spec)
+    older = submit(store, spec=a_spec(input="file-one"))
     clock.advance(seconds=1)
-    younger = planned(store, spec=spec)
+    younger = planned(store, spec=a_spec(input="file-one"))
     submit(store, tenant_id="other", spec=a_spec(input="file-two"))
     asked(store)
 
