@@ -8,11 +8,13 @@ the same places. One that finds the job ended, or another scheduler leading, cha
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from nightshift.errors import InvalidRequest
 from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.limits import failed_rows_passed, why_stopped
@@ -28,7 +30,7 @@ from nightshift.output.shard_rows import Chunk, InputTrouble, Mismatch, ShardRow
 from nightshift.processes import failpoints
 from nightshift.store import Store
 from scheduler.duties.output_parts import cut_job
-from scheduler.output.manifests import Manifests
+from scheduler.output.manifests import Manifests, discard_staged
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.publication import Publication
 from scheduler.runtime.duty import MayContinue, Result, check
@@ -163,7 +165,14 @@ class Assembly:
             problem = problem_of(job, error)
             if not self._is_over(job, problem):
                 raise _postponed(error) from error
-            return _failed_output(job, problem.error)
+            return self._without_output(job, problem)
+
+    def _without_output(self, job: Job, problem: PartProblem) -> _Output:
+        """What was begun at the output's place is discarded, if that place lets us."""
+        if job.face is Face.NATIVE:
+            with suppress(OutputTrouble, InvalidRequest):
+                discard_staged(job, destination_of(job, self._objects, self._locations))
+        return _failed_output(job, problem.error)
 
     def _is_over(self, job: Job, problem: PartProblem) -> bool:
         """Whether a job fails whose output cannot be written. Waiting may help: always for our own store,
@@ -196,7 +205,7 @@ class Assembly:
             has_parts = bool(tx.parts.states(job.id))
         if not is_written:
             is_over = problem is not None and self._is_over(job, problem)
-            return _failed_output(job, problem.error) if problem is not None and is_over else None
+            return self._without_output(job, problem) if problem is not None and is_over else None
         parts = self._manifests.parts(job)
         total, succeeded = sum(part.rows for part in parts), sum(part.succeeded for part in parts)
         counts = Counts(total, succeeded, total - succeeded)

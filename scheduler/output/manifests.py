@@ -56,7 +56,7 @@ class Manifests:
         if succeeded:
             self.publication.put(job, destination, SUCCESS_NAME, b"")
             _remove_replaced(job, destination)
-        _discard_staged(job, destination)
+        discard_staged(job, destination)
 
     def parts(self, job: Job) -> list[OutputPart]:
         found: list[OutputPart] = []
@@ -174,7 +174,7 @@ def _remove_replaced(job: Job, destination: Destination) -> None:
         store.delete(destination.key(run_manifest_name(job.id)))
 
 
-def _discard_staged(job: Job, destination: Destination) -> None:
+def discard_staged(job: Job, destination: Destination) -> None:
     """What writers that died, or come too late, have begun of this run's parts."""
     with at_destination():
         for prefix in FOLDERS_OF_NAMES[:2]:

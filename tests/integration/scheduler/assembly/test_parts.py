@@ -28,15 +28,15 @@ class WatchedStore:
     """Counts what is staged and published."""
 
     inner: ObjectStore
-    staged: list[str] = field(default_factory=list)
-    published: list[str] = field(default_factory=list)
+    staged_keys: list[str] = field(default_factory=list)
+    published_keys: list[str] = field(default_factory=list)
 
     def stage(self, key: str, **more: Any) -> str:
-        self.staged.append(key)
+        self.staged_keys.append(key)
         return self.inner.stage(key, **more)
 
     def publish(self, key: str, staged: Staged) -> ObjectInfo:
-        self.published.append(key)
+        self.published_keys.append(key)
         return self.inner.publish(key, staged)
 
     def staged_uploads(self, folder: Path) -> list[StagedUpload]:
@@ -138,12 +138,12 @@ def test_the_next_writer_publishes_what_was_staged_and_writes_nothing_again(
             a_writer(place, "dying").write_next()
     clock.advance(seconds=60)
     cut(place, clock.now)  # expires its lease
-    staged = [*destination.staged]
+    staged = [*destination.staged_keys]
     assert len(staged) == 2
 
     assert a_writer(place).write_next()
 
-    assert destination.staged == staged
+    assert destination.staged_keys == staged
     assert states(place, job) == [PartState.WRITTEN]
     assert ids(place.part_lines("errors")) == [ids(place.part_lines("errors"))[0]]
 
@@ -218,6 +218,22 @@ def test_a_place_that_refuses_a_part_stops_the_job_early(
         "storage_denied",
         "output",
     )
+
+
+def test_what_was_begun_does_not_stay_behind_a_job_that_fails(
+    place: Place, clock: FakeClock, destination: WatchedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, [*TEXTS, "bad"])
+    place.work_off()
+    cut(place, clock.now)
+    with monkeypatch.context() as patch:
+        patch.setattr(destination, "write_staged", refused, raising=False)
+        assert a_writer(place).write_next()
+    assert destination.staged_uploads(place.bucket / "out")
+
+    assert assembled(place, job, clock).state is JobState.FAILED
+
+    assert destination.staged_uploads(place.bucket / "out") == []
 
 
 def test_a_place_that_is_away_is_tried_again_later_and_later(
@@ -349,6 +365,10 @@ def dataset(place: Place) -> ds.Dataset:
 
 class Killed(BaseException):
     """The process ends here."""
+
+
+def refused(*args: object, **more: object) -> None:
+    raise StorageDenied
 
 
 def killed(*args: object, **more: object) -> None:
