@@ -16,6 +16,8 @@ from typing import Any, Final
 from nightshift.jobs.job import InputError, Job, JsonObject
 from nightshift.jobs.leases import Term
 
+PARTS_PER_DOUBLING: Final = 4096
+
 
 class PartState(StrEnum):
     READY = "ready"
@@ -142,9 +144,10 @@ class CutLimits:
     part_bytes: int  # of results, as stored
     part_rows: int
     part_shards: int = 1000  # what a pass of cutting looks at again while a run waits
+    min_shards: int = 1  # … but a part has at least so many
 
     def __post_init__(self) -> None:
-        if min(self.part_bytes, self.part_rows, self.part_shards) < 1:
+        if min(self.part_bytes, self.part_rows, self.part_shards, self.min_shards) < 1:
             raise ValueError(f"every limit of a part must be at least 1, got {self}")
 
 
@@ -231,8 +234,18 @@ def _with(part: NewPart | None, shard: CutShard) -> NewPart:
 
 
 def _is_full(part: NewPart, limits: CutLimits) -> bool:
+    if part.shards < limits.min_shards:
+        return False
     return (
         part.size_bytes >= limits.part_bytes
         or part.rows >= limits.part_rows
         or part.shards >= limits.part_shards
     )
+
+
+def least_shards(parts: int) -> int:
+    """Of each further part of a job that has so many: a job of any size has a manifest that can be read.
+
+    With 10 million shards, about 45,000 parts.
+    """
+    return 1 << parts // PARTS_PER_DOUBLING

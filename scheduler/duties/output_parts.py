@@ -12,7 +12,7 @@ from typing import Final
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import Job, JobState, StopReason
 from nightshift.jobs.leases import Lead
-from nightshift.jobs.part import CutLimits
+from nightshift.jobs.part import CutLimits, least_shards
 from nightshift.lifecycle.output_parts import CutPass, cut
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.output.part_writer import PartDependencies, PartWriter
@@ -129,12 +129,13 @@ class OutputParts:
 
 def cut_job(store: Store, job: Job) -> int:
     """Cut what can be. Returns how many parts."""
-    options = job.spec.parts
-    limits = CutLimits(options.part_bytes, options.part_rows or ROWS_MAX)
+    with store.snapshot() as tx:
+        before = tx.parts.states(job.id).total()
     parts, after_no = 0, -1
     while True:
+        limits = _limits(job, before + parts)
 
-        def work(tx: Transaction, after_no: int = after_no) -> CutPass:
+        def work(tx: Transaction, limits: CutLimits = limits, after_no: int = after_no) -> CutPass:
             return cut(tx, job, limits, tx.now(), is_complete=_is_complete(job), after_no=after_no)
 
         done = store.run(work)
@@ -142,6 +143,13 @@ def cut_job(store: Store, job: Job) -> int:
         if done.after_no is None:
             return parts
         after_no = done.after_no
+
+
+def _limits(job: Job, parts: int) -> CutLimits:
+    """Of the next parts of a job that has so many."""
+    options, least = job.spec.parts, least_shards(parts)
+    part_shards = max(least, CutLimits.part_shards)
+    return CutLimits(options.part_bytes, options.part_rows or ROWS_MAX, part_shards, least)
 
 
 def _is_complete(job: Job) -> bool:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift.jobs.part import CutLimits, CutShard, NewPart, cut_parts
+from nightshift.jobs.part import CutLimits, CutShard, NewPart, cut_parts, least_shards
 
 LIMITS = CutLimits(part_bytes=100, part_rows=1000, part_shards=50)
 sizes = st.tuples(st.integers(0, 3) | st.integers(0, 1500), st.integers(0, 30) | st.integers(0, 300))
@@ -114,3 +114,16 @@ def test_every_shard_is_in_exactly_one_part_of_bounded_size(
         assert sum(size for _, size in before) < LIMITS.part_bytes
         assert sum(rows for rows, _ in before) < LIMITS.part_rows
         assert len(its) <= LIMITS.part_shards
+
+
+def test_parts_of_a_job_with_very_many_become_longer() -> None:
+    shards = [CutShard(number, True, False, rows=10, size_bytes=10) for number in range(10)]
+    limits = CutLimits(part_bytes=1, part_rows=1, min_shards=4)
+
+    assert [part.shards for part in cut_parts(shards, limits, is_complete=True)] == [4, 4, 2]
+    assert [least_shards(parts) for parts in (0, 4095, 4096, 3 * 4096)] == [1, 1, 2, 8]
+    parts = shards_cut = 0
+    while shards_cut < 10_000_000:
+        shards_cut += least_shards(parts)
+        parts += 1
+    assert parts < 50_000
