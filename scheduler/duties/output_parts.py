@@ -68,7 +68,7 @@ class OutputParts:
         self.wait_until_idle = self._threads.wait_until_idle
 
     def run_once(self, now: datetime) -> Cut:
-        expired = self._store.run(lambda tx: tx.parts.expire(now))
+        expired = self._expire(now)
         parts = self._cut()
         with self._store.snapshot() as tx:
             is_wanted = tx.parts.has_claimable(now)
@@ -76,6 +76,11 @@ class OutputParts:
             self._threads.wake()
         stopped = self._stop_unwritable(now)
         return Cut(parts=parts, expired=expired, manifests=self._write_manifests(now), stopped=stopped)
+
+    def _expire(self, now: datetime) -> int:
+        with self._store.snapshot() as tx:  # a write would keep others waiting at every pass
+            has_expired = tx.parts.has_expired(now)
+        return self._store.run(lambda tx: tx.parts.expire(now)) if has_expired else 0
 
     def _cut(self) -> int:
         with self._store.snapshot() as tx:

@@ -162,6 +162,11 @@ class Parts:
 
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
+    def has_expired(self, now: datetime) -> bool:
+        """Whether `expire` would find any."""
+        found = select(part.c.id).where(_LEASED, part.c.lease_expires_at <= now).limit(1)
+        return self._connection.execute(found).one_or_none() is not None
+
     def expire(self, now: datetime) -> int:
         """Let parts be claimed again whose lease has expired. Returns how many."""
         # An owner that renews at this moment keeps its part. SQLite's writers take turns anyway.
