@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow.dataset as ds
 import pytest
 
@@ -350,9 +351,11 @@ def test_the_folder_is_a_dataset_at_every_moment(place: Place, clock: FakeClock)
     while place.work_off(shards=1):
         place.write_parts(clock.now, duty)
         seen.append(dataset(place).count_rows())
+        assert counted_by_duckdb(place) == seen[-1]
     assembled(place, job, clock)
 
     table = dataset(place).to_table()
+    assert counted_by_duckdb(place) == 27
     assert seen == sorted(seen)
     assert sorted(table["outcome"].to_pylist()) == ["errored"] * 3 + ["succeeded"] * 24
     assert len(set(table["custom_id"].to_pylist())) == 27
@@ -361,6 +364,16 @@ def test_the_folder_is_a_dataset_at_every_moment(place: Place, clock: FakeClock)
 def dataset(place: Place) -> ds.Dataset:
     """As a reader of the folder opens it: the manifest is no Parquet."""
     return ds.dataset(place.bucket / "out", format="parquet", exclude_invalid_files=True)
+
+
+def counted_by_duckdb(place: Place) -> int:
+    """Rows with different ids."""
+    files = place.bucket / "out" / "*.parquet"
+    with duckdb.connect() as connection:
+        found = connection.execute(f"SELECT count(DISTINCT custom_id), count(*) FROM '{files}'").fetchone()
+    assert found is not None
+    assert found[0] == found[1]
+    return int(found[0])
 
 
 class Killed(BaseException):
