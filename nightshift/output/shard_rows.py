@@ -6,6 +6,7 @@ A shard that ended early has rows without a result: its input is read again for 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import pyarrow.compute as pc
@@ -137,7 +138,7 @@ def _merged(windows: Iterator[Window], inputs: Iterator[Missing], shard: Shard) 
                 yield Chunk(window.slice(start, end), missing)
                 start, missing = end, []
         yield Chunk(window.slice(start, len(rows)), missing)
-    while missing := [row for row, _ in zip(inputs, range(MISSING_MAX), strict=False)]:
+    while missing := [*islice(inputs, MISSING_MAX)]:
         yield Chunk(None, missing)
 
 

@@ -4,10 +4,12 @@ import io
 import json
 
 import pyarrow.parquet as pq
+import pytest
 
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JobState, JsonObject, StopReason
 from nightshift.jobs.part_options import PartOptions
+from nightshift.output import shard_rows
 from nightshift.output.places import part_name
 from nightshift.rows.requests import RowRequest
 from nightshift.testing import MODEL, FakeClock
@@ -59,6 +61,16 @@ def test_a_cancelled_native_job_has_its_parts_and_no_success(place: Place, clock
     assert len(outcomes) == 12
     assert set(outcomes) == {"succeeded", "cancelled"}
     assert not (place.bucket / "out" / "_SUCCESS").exists()
+
+
+def test_rows_that_were_never_run_are_all_there_however_few_are_held_at_a_time(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_rows, "MISSING_MAX", 2)
+    job = a_native_job(place, clock, TEXTS)
+    stop(place, job, StopReason.CANCELLED)
+    assembled(place, job, clock)
+    assert [line["outcome"] for line in place.part_lines("errors")] == ["cancelled"] * 12
 
 
 def test_a_success_that_nothing_belongs_to_is_taken_away(place: Place, clock: FakeClock) -> None:
