@@ -3,6 +3,7 @@
 Checks shapes only. Unknown fields are errors in our bodies and ignored in OpenAI's, as there.
 """
 
+from collections import Counter
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
@@ -19,13 +20,21 @@ from nightshift import endpoints
 from nightshift.endpoints.requests import Metadata, at_most, invalid_request, null_means
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
-from nightshift.jobs.part_options import PART_BYTES_MAX, PART_BYTES_MIN, PartOptions
+from nightshift.jobs.part_options import (
+    KEEP_ALL,
+    KEPT_COLUMNS_MAX,
+    KEPT_NAMES_CHARS_MAX,
+    PART_BYTES_MAX,
+    PART_BYTES_MIN,
+    PartOptions,
+)
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.objectstore.sources import is_file_id
 from nightshift.outbound.webhook_events import EVENT_TYPES
 
 FIELDS_MAX: Final = 64  # of a body whose unknown fields are errors
 URI_CHARS_MAX: Final = 2048
+COLUMN_CHARS_MAX: Final = 255
 LIMIT_MAX: Final = 2**53 - 1  # JSON's numbers are exact so far
 BULK_FIELDS: Final = (
     "output",
@@ -41,6 +50,7 @@ BULK_FIELDS: Final = (
     "part_rows",
     "keep_body",
     "embedding_dtype",
+    "keep_columns",
 )
 
 Uri = Annotated[str, Field(min_length=1, max_length=URI_CHARS_MAX)]
@@ -98,6 +108,28 @@ class PartFields(OwnBody):
     part_rows: Annotated[int, Field(ge=1, le=LIMIT_MAX, strict=True)] | None = None
     keep_body: bool | None = None
     embedding_dtype: Literal["float32", "float16"] | None = None
+    keep_columns: tuple[str, ...] | Literal["all"] | None = None
+
+    @field_validator("keep_columns", mode="before")
+    @classmethod
+    def _names_columns(cls, value: object) -> object:
+        if value is None or value == KEEP_ALL:
+            return value
+        if not isinstance(value, list) or not 0 < len(value) <= KEPT_COLUMNS_MAX:
+            message = f"Give 'all', or a list of 1 to {KEPT_COLUMNS_MAX} names of columns."
+            raise _wrong("keep_columns", f"Invalid 'keep_columns': {message}")
+        for number, name in enumerate(value):
+            if not is_column_name(name):
+                message = (
+                    f"a column's name is a text of 1 to {COLUMN_CHARS_MAX} characters of Unicode, not NUL."
+                )
+                raise _wrong(f"keep_columns[{number}]", f"Invalid 'keep_columns[{number}]': {message}")
+        if sum(map(len, value)) > KEPT_NAMES_CHARS_MAX:
+            message = f"its names have more than {KEPT_NAMES_CHARS_MAX} characters together."
+            raise _wrong("keep_columns", f"Invalid 'keep_columns': {message}")
+        if twice := [name for name, count in Counter(value).items() if count > 1]:
+            raise _wrong("keep_columns", f"Invalid 'keep_columns': {twice[0]!r} is named twice.")
+        return value
 
     @property
     def parts(self) -> PartOptions:
@@ -113,7 +145,7 @@ class JobCreate(Options, PartFields):
     input: Uri | None = None
     output: Uri | None = None
     template: JsonObject | None = None
-    id_column: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    id_column: Annotated[str, Field(min_length=1, max_length=COLUMN_CHARS_MAX)] | None = None
     format: Annotated[Literal["jsonl", "parquet"], null_means("jsonl")] = "jsonl"
     completion_window: str = "24h"
     metadata: Metadata | None = None
@@ -240,6 +272,13 @@ def _endpoint(name: str) -> endpoints.Endpoint:
         return endpoints.named(name)
     except ValueError as error:
         raise InvalidRequest(f"Invalid 'endpoint': {error}.", param="endpoint") from error
+
+
+def is_column_name(value: object) -> bool:
+    """Half a character (a lone surrogate) names no column of any format."""
+    if not isinstance(value, str) or not 0 < len(value) <= COLUMN_CHARS_MAX or "\0" in value:
+        return False
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _wrong(param: str, message: str) -> InvalidRequest:

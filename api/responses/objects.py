@@ -66,6 +66,7 @@ class JobParts(BaseModel):
     part_rows: int | None
     keep_body: bool
     embedding_dtype: str
+    keep_columns: list[str] | Literal["all"] | None
 
 
 class ListedJob(AcceptedJob, JobParts):
@@ -136,10 +137,11 @@ class RowError(BaseModel):
 
 
 class RowObject(BaseModel):
-    """A row with a result, or with the reason why it has none."""
+    """A row with a result, or with the reason why it has none. `columns`: of jobs that keep some."""
 
     id: str
     custom_id: str | None
+    columns: Json | None = None
     response: RowResponse | None
     error: RowError | None
     outcome: Literal["succeeded", "errored", "expired", "cancelled"]

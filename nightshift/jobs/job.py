@@ -120,6 +120,7 @@ class JobSpec:
     metadata: dict[str, str] | None = None
     name: str | None = None  # with run_date: the key of a nightly run
     run_date: str | None = None
+    kept_in: str | None = None  # of a retry: the field of its rows with what is kept of the earlier job's
     service_tier: str | None = None  # echoed on OpenAI answers
 
     def to_json(self) -> JsonObject:

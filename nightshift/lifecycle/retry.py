@@ -11,6 +11,7 @@ from nightshift.jobs import Job, JobKind, NewJob
 from nightshift.jobs.files import retry_input_id
 from nightshift.lifecycle.submission import Submitter
 from nightshift.lifecycle.transitions import Submitted
+from nightshift.rows.kept_columns import KEPT_FIELD
 from nightshift.store import Transaction
 
 
@@ -27,6 +28,7 @@ def as_retry(
         output=output,
         template=None,  # it is filled in already
         id_column=None,
+        kept_in=None if new.spec.parts.keep_columns is None else KEPT_FIELD,
         name=None,  # with the date, the name is the key of the earlier run
         run_date=None,
     )

@@ -3,6 +3,7 @@
     custom_id  outcome  status_code  error_code  error_message  prompt_tokens  completion_tokens
     + the endpoint's own columns, such as text or embedding
     + body, the whole answer as JSON, if it is asked for
+    + columns of the input, if they are to be kept
 
 Good and failed rows have the same schema. The same rows give the same bytes.
 """
@@ -11,7 +12,7 @@ import io
 import json
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from typing import Any, Final
@@ -23,8 +24,10 @@ import pyarrow.parquet as pq
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.endpoint import ColumnType
 from nightshift.jobs import JsonObject
+from nightshift.jobs.part_options import KeepColumns
+from nightshift.output.kept_columns import kept_columns, names_in_part
 from nightshift.output.row_results import RowResult
-from nightshift.output.segments import value_column
+from nightshift.output.segments import kept_texts, value_column
 from nightshift.output.shard_results import Window
 from nightshift.output.shard_rows import Chunk, Missing
 
@@ -130,6 +133,7 @@ class PartSchema:
     dimensions: int | None = None  # of vectors; None: not known
     keeps_body: bool = False
     vector_type: str = "float32"  # or float16
+    keep_columns: KeepColumns | None = None
 
     @property
     def vectors(self) -> Sequence[str]:
@@ -139,19 +143,22 @@ class PartSchema:
 
     @property
     def arrow(self) -> pa.Schema:
-        return pa.schema(
-            [
-                ("custom_id", pa.string()),
-                ("outcome", pa.string()),
-                ("status_code", pa.int32()),
-                ("error_code", pa.string()),
-                ("error_message", pa.string()),
-                ("prompt_tokens", pa.int64()),
-                ("completion_tokens", pa.int64()),
-                *((name, self._type(type)) for name, type in self.endpoint.columns.items()),
-                *([("body", pa.string())] if self.keeps_body else []),
-            ]
-        )
+        kept = names_in_part(self.keep_columns, self._ours)
+        return pa.schema([*self._ours.items(), *((name, pa.string()) for name in kept)])
+
+    @property
+    def _ours(self) -> Mapping[str, pa.DataType]:
+        return {
+            "custom_id": pa.string(),
+            "outcome": pa.string(),
+            "status_code": pa.int32(),
+            "error_code": pa.string(),
+            "error_message": pa.string(),
+            "prompt_tokens": pa.int64(),
+            "completion_tokens": pa.int64(),
+            **{name: self._type(type) for name, type in self.endpoint.columns.items()},
+            **({"body": pa.string()} if self.keeps_body else {}),
+        }
 
     def table(self, chunk: Chunk) -> pa.Table:
         """The chunk's rows, by row."""
@@ -185,6 +192,7 @@ class PartSchema:
         if self.keeps_body:
             bodies = [result.with_body().body_text for result in window.results()]
             columns["body"] = pa.array(bodies, pa.string())
+        columns |= kept_columns(self.keep_columns, self._ours, kept_texts(table))
         return pa.Table.from_pydict(columns, self.arrow)
 
     def _missing(self, missing: Sequence[Missing]) -> pa.Table:
@@ -196,6 +204,7 @@ class PartSchema:
         columns["error_message"] = pa.array([each.problem.message for each in said], pa.string())
         for name in ("prompt_tokens", "completion_tokens"):
             columns[name] = pa.array([0] * len(said), pa.int64())
+        columns |= kept_columns(self.keep_columns, self._ours, (each.kept for each in said))
         return pa.Table.from_pydict(columns, self.arrow)
 
     def _floats(self, cells: pa.ChunkedArray) -> pa.Array:

@@ -208,7 +208,11 @@ class PartWriter:
         dimensions = models[job.model].dimensions if job.model in models else None
         options = job.spec.parts
         return PartSchema(
-            endpoints.get(job.spec.endpoint), dimensions, options.keep_body, options.embedding_dtype
+            endpoints.get(job.spec.endpoint),
+            dimensions,
+            options.keep_body,
+            options.embedding_dtype,
+            options.keep_columns,
         )
 
     def _record_uploads(self, lease: PartLease, uploads: Sequence[PartUpload]) -> None:

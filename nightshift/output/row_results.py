@@ -56,9 +56,12 @@ class RowResult:
     usage: Usage
     values: Values = field(default_factory=dict)
     body_text: str | None = None  # JSON on one line; None: it is written from the values
+    kept: str | None = None  # of its input, JSON on one line; None: its job keeps nothing
 
     @classmethod
-    def of(cls, shard: ShardHead, row: int, custom_id: str, result: Result) -> "RowResult":
+    def of(
+        cls, shard: ShardHead, row: int, custom_id: str, result: Result, kept: str | None = None
+    ) -> "RowResult":
         return cls(
             shard=shard,
             row=row,
@@ -67,6 +70,7 @@ class RowResult:
             usage=result.usage,
             values=result.values,
             body_text=None if result.body is None else _dumps(result.body),
+            kept=kept,
         )
 
     @property
@@ -98,17 +102,18 @@ class RowResult:
 
     def openai_line(self) -> bytes:
         """Its line in an output or error file, with its newline."""
-        return self._line(self.id, "")
+        return self._line(self.id, "", "")
 
     def native_line(self, id: str | None = None) -> bytes:
         """Its line in a part file, with its newline, or with another id."""
-        return self._line(id or self.id, f',"outcome":"{self.outcome}"')
+        columns = "" if self.kept is None else f',"columns":{self.kept}'
+        return self._line(id or self.id, columns, f',"outcome":"{self.outcome}"')
 
-    def _line(self, id: str, more: str) -> bytes:
-        """The body's text goes into the line as it is: no number in it is parsed."""
+    def _line(self, id: str, columns: str, more: str) -> bytes:
+        """The body's text goes into the line as it is, and that of the columns: no number is parsed."""
         body = self.with_body().body_text
         response = f'{{"status_code":{self.status_code},"request_id":"{self.request_id}","body":{body}}}'
-        head = f'"id":"{id}","custom_id":{_dumps(self.custom_id)}'
+        head = f'"id":"{id}","custom_id":{_dumps(self.custom_id)}{columns}'
         return _encoded(f'{{{head},"response":{response},"error":null{more}}}')
 
 
@@ -120,6 +125,7 @@ class NotExecuted:
     id: str
     reason: StopReason
     error: InputError | None = None  # more specific than the reason
+    kept: str | None = None  # as in a result
 
     @property
     def problem(self) -> InputError:
@@ -130,14 +136,15 @@ class NotExecuted:
         return "errored" if self.reason is StopReason.FAILED else self.reason.value
 
     def openai_line(self) -> bytes:
-        return json_line(self._line())
+        return json_line(self._line({}))
 
     def native_line(self) -> bytes:
-        return json_line(self._line() | {"outcome": self.outcome})
+        columns = {} if self.kept is None else {"columns": json.loads(self.kept)}
+        return json_line(self._line(columns) | {"outcome": self.outcome})
 
-    def _line(self) -> JsonObject:
+    def _line(self, columns: JsonObject) -> JsonObject:
         error = {"code": self.problem.code, "message": self.problem.message}
-        return {"id": self.id, "custom_id": self.custom_id, "response": None, "error": error}
+        return {"id": self.id, "custom_id": self.custom_id, **columns, "response": None, "error": error}
 
 
 def output_lines(results: Iterable[RowResult]) -> Iterator[bytes]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024  # a segment is read whole
+_KEPT: Final = "kept"  # a column of jobs that keep columns of their input
 _HEAD: Final = b"nightshift"
 _USAGE: Final = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
@@ -59,6 +60,8 @@ def encode_segment(
     for name in _USAGE:
         columns[name] = pa.array([getattr(each.usage, name) for each in results], pa.int64())
     columns["body"] = _texts(each.body_text for each in results)
+    if any(each.kept is not None for each in results):
+        columns[_KEPT] = _texts(each.kept for each in results)
     for name, type in endpoints.get(head.endpoint).columns.items():
         values: Iterable[Any] = (each.values.get(name) for each in results)
         columns[value_column(name)] = (
@@ -179,22 +182,29 @@ def decode_table(table: "pa.Table", heads: Sequence[ShardHead]) -> list[RowResul
             usage=Usage(*counts),
             values=dict(zip(columns, cells, strict=True)),
             body_text=body,
+            kept=kept,
         )
-        for head, row, custom_id, status_code, counts, body, cells in zip(
+        for head, row, custom_id, status_code, counts, body, kept, cells in zip(
             heads,
             table.column("row").to_pylist(),
             _cells(table, "custom_id", ColumnType.TEXT),
             table.column("status_code").to_pylist(),
             zip(*usage, strict=True),
             _cells(table, "body", ColumnType.TEXT),
+            kept_texts(table),
             zip(*values, strict=True),
             strict=True,
         )
     ]
 
 
+def kept_texts(table: "pa.Table") -> list[str | None]:
+    """What is kept of each row's input."""
+    return _cells(table, _KEPT, ColumnType.TEXT)
+
+
 def _cells(table: "pa.Table", name: str, type: ColumnType) -> list[Any]:
-    if name not in table.column_names:  # the endpoint got it in a later release
+    if name not in table.column_names:  # not of this job, or the endpoint got it in a later release
         return [None] * table.num_rows
     cells = table.column(name).to_pylist()
     if type is not ColumnType.TEXT:

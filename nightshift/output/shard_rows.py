@@ -1,12 +1,11 @@
 """Every row of a shard in input order: its result, or that it was not run.
 
-A shard that ended early has rows without a result: its input is read again for their ids.
+A shard that ended early has rows without a result: its input is read again for their ids and kept columns.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 import pyarrow.compute as pc
@@ -19,10 +18,11 @@ from nightshift.objectstore.sources import Sources
 from nightshift.output.row_results import INTERRUPTED, SHARD_GIVEN_UP, NotExecuted, ShardHead
 from nightshift.output.shard_results import ShardResults, Window
 from nightshift.rows.inputs import BadRow, Row, iter_rows
-from nightshift.rows.requests import columns_of, custom_id_of
+from nightshift.rows.requests import columns_of, custom_id_of, kept_of
 from nightshift.store import Store
 
-MISSING_MAX: Final = 10_000  # rows without a result held at a time
+MISSING_MAX: Final = 10_000  # rows without a result held at a time …
+MISSING_CHARS_MAX: Final = 8 * 1024 * 1024  # … and of what is kept of them; one row may have more
 
 
 class Mismatch(Exception):
@@ -43,6 +43,10 @@ class Missing:
 
     row: int
     said: NotExecuted
+
+    @property
+    def kept_chars(self) -> int:
+        return 0 if self.said.kept is None else len(self.said.kept)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,10 @@ class ShardRows:
         for row in self._rows(job, shard):
             custom_id = custom_id_of(row, job.spec, shard)
             id = derived_id("batch_req_", f"{job.id}/{shard.shard_no}/{row.index}")
-            yield Missing(row.index, NotExecuted(custom_id=custom_id, id=id, reason=reason, error=error))
+            kept = kept_of(row, job.spec, shard)
+            yield Missing(
+                row.index, NotExecuted(custom_id=custom_id, id=id, reason=reason, error=error, kept=kept)
+            )
 
     def _rows(self, job: Job, shard: Shard) -> Iterator[Row | BadRow]:
         try:
@@ -122,7 +129,7 @@ def _merged(windows: Iterator[Window], inputs: Iterator[Missing], shard: Shard) 
     """The windows, and between their rows those of the input that have no result."""
     count = 0
     for window in windows:
-        rows, start = window.rows, 0
+        rows, start, chars = window.rows, 0, 0
         present = set(rows)
         missing: list[Missing] = []
         while count <= rows[-1]:
@@ -131,15 +138,30 @@ def _merged(windows: Iterator[Window], inputs: Iterator[Missing], shard: Shard) 
                 lost = f"shard {shard.shard_no} has results for rows that its {count} input rows lack"
                 raise Mismatch(lost)
             count += 1
-            if row.row not in present:
-                missing.append(row)
-            if len(missing) == MISSING_MAX:
+            if row.row in present:
+                continue
+            missing.append(row)
+            chars += row.kept_chars
+            if len(missing) == MISSING_MAX or chars >= MISSING_CHARS_MAX:
                 end = bisect_right(rows, row.row)
                 yield Chunk(window.slice(start, end), missing)
-                start, missing = end, []
+                start, missing, chars = end, [], 0
         yield Chunk(window.slice(start, len(rows)), missing)
-    while missing := [*islice(inputs, MISSING_MAX)]:
+    while missing := some(inputs):
         yield Chunk(None, missing)
+
+
+def some(inputs: Iterator[Missing]) -> list[Missing]:
+    """The next rows, as many as are held at a time."""
+    missing: list[Missing] = []
+    chars = 0
+    while len(missing) < MISSING_MAX and chars < MISSING_CHARS_MAX:
+        row = next(inputs, None)
+        if row is None:
+            break
+        missing.append(row)
+        chars += row.kept_chars
+    return missing
 
 
 def _where(window: Window, *, succeeded: bool) -> Window:

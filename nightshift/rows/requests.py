@@ -4,12 +4,14 @@ A row is a line of an OpenAI batch file (custom_id, method, url, body), or a rec
 in one row does not affect the others.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard
 
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JobSpec, JsonObject, NewShard
+from nightshift.jobs.part_options import KEEP_ALL
 from nightshift.rows.inputs import BadRow, Row
+from nightshift.rows.kept_columns import NOTHING, kept_text
 from nightshift.rows.partitions import partition_columns
 from nightshift.rows.templates import columns, render, value_of
 
@@ -23,6 +25,7 @@ NUL: Final = "\0"  # PostgreSQL cannot store it
 class RowRequest:
     custom_id: str
     body: JsonObject
+    kept: str | None = None  # of the row's columns, as a JSON object; None: the job keeps none
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,15 @@ class RowProblem:
     code: str
     message: str
     param: str | None = None
+    kept: str | None = None  # as in a request; JSON's null if the row cannot be read
 
 
 def columns_of(spec: JobSpec, shard: NewShard) -> frozenset[str] | None:
     """The columns, and parts of columns, that a shard's rows need of their object. None: all."""
-    if spec.template is None:
+    kept = spec.parts.keep_columns
+    if spec.template is None or kept == KEEP_ALL:
         return None
-    named = columns(spec.template) | ({spec.id_column} if spec.id_column else set())
+    named = columns(spec.template) | ({spec.id_column} if spec.id_column else set()) | set(kept or ())
     return frozenset(named) - partition_columns(shard.uri).keys()
 
 
@@ -47,15 +52,20 @@ def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest 
     """A row's request. A row without an id gets its number."""
     number = row_number(row, shard)
     if isinstance(row, BadRow):
-        return RowProblem(number, row.code, row.message)
+        return RowProblem(number, row.code, row.message, kept=kept_of(row, spec, shard))
     try:
-        if spec.template is not None:
-            record = _record(row, shard)
-            return RowRequest(_id_of_record(record, spec.id_column, number), render(spec.template, record))
-        return _batch_line(row.data, spec.endpoint, number)
+        kept = _kept(row, spec, shard)
+        if spec.template is None:
+            return replace(_batch_line(row.data, spec.endpoint, number), kept=kept)
+        record = _record(row, shard)
+        return RowRequest(_id_of_record(record, spec.id_column, number), render(spec.template, record), kept)
     except InvalidRequest as error:
         return RowProblem(
-            custom_id_of(row, spec, shard), error.code or "invalid_value", error.message, error.param
+            custom_id_of(row, spec, shard),
+            error.code or "invalid_value",
+            error.message,
+            error.param,
+            kept_of(row, spec, shard),
         )
 
 
@@ -68,6 +78,27 @@ def custom_id_of(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str:
         custom_id = row.data.get("custom_id")
         return custom_id if is_custom_id(custom_id) else number
     return _as_id(_found(_record(row, shard), spec.id_column)) or number
+
+
+def kept_of(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str | None:
+    """What is kept of a row: a JSON object, or null if it cannot be kept. None: the job keeps nothing."""
+    try:
+        return _kept(row, spec, shard)
+    except InvalidRequest:
+        return NOTHING
+
+
+def _kept(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str | None:
+    """Raises InvalidRequest."""
+    asked = spec.parts.keep_columns
+    if asked is None:
+        return None
+    if isinstance(row, BadRow):
+        return NOTHING
+    if spec.kept_in is not None:
+        earlier = row.data.get(spec.kept_in)
+        return kept_text(earlier, KEEP_ALL) if isinstance(earlier, dict) else NOTHING
+    return kept_text(_record(row, shard), asked)
 
 
 def _record(row: Row, shard: NewShard) -> JsonObject:

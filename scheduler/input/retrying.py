@@ -4,6 +4,7 @@ A row counts by its first result, as in the output; one without a result was nev
 request then make none now, and are left out.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,6 +19,7 @@ from nightshift.objectstore.verdicts import as_input_error, storage_verdict
 from nightshift.output.row_results import json_line
 from nightshift.output.segments import read_segment
 from nightshift.rows.inputs import BadRow, Row, iter_rows
+from nightshift.rows.kept_columns import KEPT_FIELD
 from nightshift.rows.requests import RowRequest, columns_of, to_request
 from nightshift.rows.watched_reader import WatchedReader
 from nightshift.store import Store
@@ -70,7 +72,8 @@ class RetryInputs:
                 request = None if row.index in succeeded else to_request(row, old.spec, shard)
                 if isinstance(request, RowRequest):
                     line = {"custom_id": request.custom_id, "method": "POST", "url": old.spec.endpoint}
-                    yield json_line(line | {"body": request.body})
+                    kept = {} if request.kept is None else {KEPT_FIELD: json.loads(request.kept)}
+                    yield json_line(line | {"body": request.body} | kept)
 
     def _shards(self, old: Job) -> Iterator[Shard]:
         after_no = -1

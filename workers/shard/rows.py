@@ -14,7 +14,7 @@ from nightshift.jobs import BulkClaim
 from nightshift.objectstore.sources import Sources
 from nightshift.output.row_results import RowResult, ShardHead
 from nightshift.rows.inputs import BadRow, Row, iter_rows
-from nightshift.rows.requests import RowRequest, columns_of, to_request
+from nightshift.rows.requests import RowProblem, RowRequest, columns_of, to_request
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress, breakdown, refusal, timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer
@@ -105,20 +105,19 @@ class ShardRows:
     def ended(self, admitted: AdmittedRow, progress: Progress) -> RowResult | None:
         """The engine has ended a row. None: it broke the row off, which is admitted again."""
         self._watch.finished(admitted.row)
-        custom_id = admitted.request.custom_id
         if progress.result is not None:
-            return self._result(admitted.row, custom_id, progress.result)
+            return self._result(admitted.row, admitted.request, progress.result)
         assert progress.failed is not None, "it has ended"
         if admitted.tries < ROW_TRIES_MAX:
             self._again.append(admitted)
             return None
-        return self._result(admitted.row, custom_id, breakdown(progress.failed))
+        return self._result(admitted.row, admitted.request, breakdown(progress.failed))
 
     def timed_out(self, admitted: AdmittedRow, timeout_s: int) -> RowResult:
         """Take a row out of the engine that has been there for too long."""
         self._watch.finished(admitted.row)
         self.cancel(admitted)
-        return self._result(admitted.row, admitted.request.custom_id, timed_out(timeout_s))
+        return self._result(admitted.row, admitted.request, timed_out(timeout_s))
 
     def cancel(self, admitted: AdmittedRow) -> None:
         self._cancelled_in = admitted.server  # a job has one model
@@ -155,10 +154,10 @@ class ShardRows:
     def _admit(self, row: Row | BadRow) -> AdmittedRow | RowResult | None:
         request = to_request(row, self._claim.job.spec, self._claim.shard)
         if (refused := self._watch.refusal(row.index, request.custom_id)) is not None:
-            return self._result(row.index, request.custom_id, refused)
+            return self._result(row.index, request, refused)
         if not isinstance(request, RowRequest):
             error = InvalidRequest(request.message, param=request.param, code=request.code)
-            return self._result(row.index, request.custom_id, refusal(error))
+            return self._result(row.index, request, refusal(error))
         return self._try(row.index, request, tries=1)
 
     def _try(self, row: int, request: RowRequest, tries: int) -> AdmittedRow | RowResult | None:
@@ -167,7 +166,7 @@ class ShardRows:
         except (Busy, DatabaseUnavailable):
             return None
         except InvalidRequest as error:
-            return self._result(row, request.custom_id, refusal(error))
+            return self._result(row, request, refusal(error))
 
     def _submit(self, row: int, request: RowRequest, tries: int) -> AdmittedRow | None:
         job = self._claim.job
@@ -205,8 +204,8 @@ class ShardRows:
         tokens_max = _tokens_max(parsed, server.model.context_length)
         return AdmittedRow(inference_id, row, request, server, parsed.num_choices, tries, tokens_max)
 
-    def _result(self, row: int, custom_id: str, result: Result) -> RowResult:
-        return RowResult.of(self._head, row, custom_id, result)
+    def _result(self, row: int, request: RowRequest | RowProblem, result: Result) -> RowResult:
+        return RowResult.of(self._head, row, request.custom_id, result, request.kept)
 
 
 def _tokens_max(request: ModelRequest, context_length: int) -> int | None:

@@ -300,7 +300,7 @@ def _result(claim: BulkClaim, row: int, request: Any, answer: Answer) -> RowResu
     head = ShardHead.of(claim.job, claim.shard.shard_no)
     usage = Usage(prompt_tokens=3, completion_tokens=2)
     values = endpoints.get(claim.job.spec.endpoint).values(body) if status < 400 else {}
-    return RowResult.of(head, row, request.custom_id, Result(status, usage, values, body))
+    return RowResult.of(head, row, request.custom_id, Result(status, usage, values, body), request.kept)
 
 
 def a_line(custom_id: str, text: str = "hello", *, model: str = MODEL, **overrides: Any) -> JsonObject:

@@ -37,6 +37,43 @@ def test_an_input_that_is_no_files_id_is_told_what_one_looks_like() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "kept"), [(None, None), ("all", "all"), (["all"], ("all",)), (["b", "a.b[0]"], ("b", "a.b[0]"))]
+)
+def test_columns_to_keep_are_names_in_their_order_or_all(given: object, kept: object) -> None:
+    assert parse_job(JOB | {"keep_columns": given}).parts.keep_columns == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "param", "says"),
+    [
+        ("doc", "keep_columns", "'all', or a list"),
+        ([], "keep_columns", "1 to 1000 names"),
+        ([f"c{n}" for n in range(1001)], "keep_columns", "1 to 1000 names"),
+        ({"a": 1}, "keep_columns", "'all', or a list"),
+        ([f"{n:0200}" for n in range(164)], "keep_columns", "32768 characters together"),
+        (["a", "b", "a"], "keep_columns", "'a' is named twice"),
+        (["a", ""], "keep_columns[1]", "1 to 255 characters"),
+        ([7], "keep_columns[0]", "a text"),
+        (["x" * 256], "keep_columns[0]", "1 to 255 characters"),
+        (["a\0b"], "keep_columns[0]", "not NUL"),
+        (["\ud83d"], "keep_columns[0]", "of Unicode"),
+    ],
+)
+def test_columns_that_cannot_be_kept_are_named(given: object, param: str, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says) as refused:
+        parse_job(JOB | {"keep_columns": given})
+    assert refused.value.param == param
+
+
+def test_columns_are_kept_of_native_bulk_jobs_alone() -> None:
+    with pytest.raises(InvalidRequest, match="'keep_columns' is for bulk jobs"):
+        parse_job({"endpoint": "chat", "body": {}, "keep_columns": ["a"]})
+    with pytest.raises(InvalidRequest) as refused:
+        parse_batch(BATCH | {"nightshift": {"keep_columns": ["a"]}})
+    assert refused.value.param == "nightshift.keep_columns"
+
+
+@pytest.mark.parametrize(
     ("metadata", "says"),
     [
         ({"tags": ["a"]}, "Invalid type for 'metadata.tags': expected a string, but got an array instead."),

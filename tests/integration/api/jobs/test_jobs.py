@@ -74,6 +74,7 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
         "row_timeout": "90s",
         "metadata": {"team": "search"},
         "format": "parquet",
+        "keep_columns": ["doc_id", "meta.lang"],
     }
     accepted = http.post("/v1/jobs", json=asked)
     shown = http.get(f"/v1/jobs/{accepted.json()['id']}").json()
@@ -90,6 +91,7 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
     ("fields", "param"),
     [
         ({"endpoint": "poems"}, "endpoint"),
+        ({"keep_columns": ["a", "a"]}, "keep_columns"),
         ({"endpoint": None}, "endpoint"),
         ({"input": None}, "body"),
         ({"body": {}}, "body"),

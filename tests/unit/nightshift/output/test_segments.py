@@ -26,8 +26,8 @@ usages = st.builds(Usage, st.integers(0, 2**40), st.integers(0, 9), st.integers(
 bodies = st.dictionaries(texts, texts | st.integers() | st.lists(texts, max_size=3), max_size=3)
 answers = st.builds(Choice, texts, st.sampled_from(["stop", "length"])).map(Chat().values_of)
 results = st.builds(
-    lambda row, custom_id, status_code, usage, values, body: RowResult.of(
-        HEAD, row, custom_id, Result(status_code, usage, values or dict.fromkeys(Chat().columns), body)
+    lambda row, custom_id, status_code, usage, values, body, kept: RowResult.of(
+        HEAD, row, custom_id, Result(status_code, usage, values or dict.fromkeys(Chat().columns), body), kept
     ),
     row=st.integers(0, 2**31 - 1),
     custom_id=texts,
@@ -35,6 +35,7 @@ results = st.builds(
     usage=usages,
     values=st.none() | answers,
     body=bodies,
+    kept=st.none() | bodies.map(json.dumps),
 )
 rows_of_values = st.builds(
     lambda row, custom_id, usage, values: RowResult.of(HEAD, row, custom_id, Result(200, usage, values)),

@@ -1,9 +1,12 @@
 """The rows of a shard: each gets one result, whatever it says and however it ends."""
 
+import json
 from dataclasses import replace
 from functools import partial
 
 from nightshift.jobs import ShardState
+from nightshift.jobs.part_options import PartOptions
+from nightshift.jobs.shard import CrashHistory
 from nightshift.output.row_results import RowResult
 from tests.unit.workers.scripted import ManualClock, chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
@@ -107,6 +110,59 @@ def test_a_row_that_takes_too_long_is_a_failed_row_and_leaves_the_engine(
     assert (results["r0"].status_code, results["r0"].body["error"]["code"]) == (408, "timed_out")
     assert "30 s" in results["r0"].body["error"]["message"]
     assert shard_of(store, job).state is ShardState.DONE
+
+
+def test_every_result_has_the_columns_that_are_kept(
+    store, objects, model, write_input, run, monkeypatch
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(runner, "Ledger", partial(Ledger, clock_s=clock))
+    model.refuses = "too long"
+    write_input(
+        [
+            batch_line(0, doc="good"),
+            batch_line(1, doc="slow"),
+            batch_line(2, doc="broken off"),
+            "{not json",
+            batch_line(4, "too long", doc="refused"),
+            batch_line(5, body={"model": "demo", "messages": []}, doc="invalid"),
+            batch_line(6, body=chat_body("x") | {"model": "another"}, doc="another model"),
+            batch_line(7),
+        ]
+    )
+    job = plan_bulk(store, INPUT, parts=PartOptions(keep_columns=("doc",)), row_timeout_s=30)
+    running = run(claim_bulk(store))
+
+    good, slow, broken, last = model.wait_for(4)
+    model.answer(good.id)
+    model.answer(last.id)
+    for _ in range(3):
+        [again] = [each for each in model.wait_for(2) if each.identity == broken.identity]
+        model.fail(again.id, "the logits are not finite")
+    wait_until(lambda: len(model.running) == 1)
+    clock.advance(31)
+    finished(running)
+
+    assert model.cancelled == [slow.id]
+    kept = {each.row: json.loads(each.kept) for each in results_of(store, objects, job)}
+    docs = ["good", "slow", "broken off", None, "refused", "invalid", "another model", None]
+    assert kept == {row: {"doc": doc} for row, doc in enumerate(docs)} | {3: None}
+
+
+def test_a_row_that_is_no_longer_run_has_the_columns_that_are_kept(
+    store, objects, model, write_input, run
+) -> None:
+    model.echo = True
+    write_input([batch_line(0, doc="poison"), batch_line(1, doc="good")])
+    job = plan_bulk(store, INPUT, parts=PartOptions(keep_columns="all"))
+    claim = claim_bulk(store)
+    history = CrashHistory(crashes=1, dead=frozenset({0}))
+
+    finished(run(replace(claim, crash_history=history)))
+
+    results = {each.row: each for each in results_of(store, objects, job)}
+    assert results[0].body["error"]["code"] == "row_crashes_workers"
+    assert [json.loads(results[row].kept)["doc"] for row in (0, 1)] == ["poison", "good"]
 
 
 def test_rows_tell_the_engine_their_job(store, model, write_input, run) -> None:

@@ -1,0 +1,111 @@
+"""Columns of the input lie beside every row of the output: answered, failed, or never run."""
+
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightshift.jobs import Job, JobState, StopReason
+from nightshift.jobs.part_options import PartOptions
+from nightshift.output import shard_rows
+from nightshift.testing import MODEL, FakeClock
+from tests.integration.scheduler.assembly.conftest import TEMPLATE, assembled, planned, stop
+from tests.integration.scheduler.assembly.test_retries import part_lines, retry_of
+from tests.integration.scheduler.scheduling import Place, jsonl
+
+ROWS: list[dict[str, Any]] = [
+    {"text": "bad" if n % 4 == 3 else f"text {n}", "doc": n, "meta": {"tag": f"é{n}"}} for n in range(12)
+]
+
+
+def a_job(place: Place, clock: FakeClock, keep: Any, **wishes: object) -> Job:
+    (place.bucket / "in.jsonl").write_bytes(jsonl(ROWS))
+    parts = PartOptions(keep_columns=keep)
+    return planned(place, place.native(model=MODEL, template=TEMPLATE, parts=parts, **wishes), clock)
+
+
+def kept(place: Place) -> list[dict[str, Any]]:
+    lines = [line["columns"] for kind in ("part", "errors") for line in place.part_lines(kind)]
+    return sorted(lines, key=lambda columns: columns["doc"])
+
+
+def test_a_cancelled_jobs_rows_have_their_columns_whatever_came_of_them(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_rows, "MISSING_CHARS_MAX", 60)
+    job = a_job(place, clock, ("doc", "meta.tag", "gone"))
+    place.work_off(shards=1)
+    stop(place, job, StopReason.CANCELLED)
+    ended = assembled(place, job, clock)
+
+    outcomes = {line["outcome"] for kind in ("part", "errors") for line in place.part_lines(kind)}
+    assert outcomes >= {"succeeded", "cancelled"}
+    assert kept(place) == [{"doc": n, "meta.tag": f"é{n}", "gone": None} for n in range(12)]
+    assert json.loads(place.out("manifest.json"))["settings"]["keep_columns"] == ["doc", "meta.tag", "gone"]
+    assert ended.spec.parts.keep_columns == ("doc", "meta.tag", "gone")
+
+
+def test_an_input_that_is_replaced_once_its_rows_have_run_loses_nothing(
+    place: Place, clock: FakeClock
+) -> None:
+    job = a_job(place, clock, "all")
+    place.work_off()
+    (place.bucket / "in.jsonl").write_text("{}\n")
+
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert kept(place) == ROWS
+
+
+@pytest.mark.parametrize("keep", [("doc", "text", "meta"), "all"])
+def test_parquet_of_a_job_that_expired_has_them_in_every_file(
+    place: Place, clock: FakeClock, keep: Any
+) -> None:
+    job = a_job(place, clock, keep, format="parquet")
+    place.work_off(shards=1)
+    stop(place, job, StopReason.EXPIRED)
+    assembled(place, job, clock)
+
+    names = [name for kind in ("part", "errors") for name in place.part_names(kind)]
+    tables = [pq.read_table(io.BytesIO(place.out(name))) for name in names]
+    assert len({str(table.schema) for table in tables}) == 1
+    rows = pa.concat_tables(tables).to_pylist()
+    assert {"succeeded", "expired"} <= {row["outcome"] for row in rows}
+    if keep == "all":
+        found = [json.loads(row["input"]) for row in rows]
+    else:
+        found = [
+            {"text": row["input.text"], "doc": int(row["doc"]), "meta": json.loads(row["meta"])}
+            for row in rows
+        ]
+    assert sorted(found, key=lambda row: row["doc"]) == ROWS
+
+
+def test_kept_columns_of_parquet_are_read_with_those_of_the_template(place: Place, clock: FakeClock) -> None:
+    table = pa.table({"text": ["a", "b"], "n": pa.array([1, None], pa.int64()), "rest": ["x", "y"]})
+    pq.write_table(table, place.bucket / "in.parquet")
+    parts = PartOptions(keep_columns=("n",))
+    wishes = {"template": TEMPLATE, "parts": parts}
+    job = planned(place, place.native(name="in.parquet", model=MODEL, **wishes), clock)
+    stop(place, job, StopReason.CANCELLED)
+    assembled(place, job, clock)
+    assert [line["columns"] for line in place.part_lines("errors")] == [{"n": 1}, {"n": None}]
+
+
+@pytest.mark.parametrize("keep", [("doc", "meta.tag"), "all"])
+def test_a_retry_keeps_the_columns_of_the_earlier_jobs_rows(
+    place: Place, clock: FakeClock, keep: Any
+) -> None:
+    old = a_job(place, clock, keep)
+    place.work_off()
+    old = assembled(place, old, clock)
+    failed = [line["columns"] for line in place.part_lines("errors")]
+
+    new = planned(place, retry_of(place, old), clock)
+    place.work_off(lambda request: (200, {"again": True}))
+    assembled(place, new, clock)
+
+    assert len(failed) == 3
+    assert [line["columns"] for line in part_lines(place, f"retries/{new.id}")] == failed
