@@ -92,6 +92,20 @@ def test_a_checkpoint_is_due_after_enough_results_or_some_time_after_the_first(
     assert ledger.is_due
 
 
+def test_a_checkpoint_is_due_once_its_results_keep_much_of_their_input(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.shard.ledger.KEPT_CHARS", 30)
+    ledger = Ledger(CONFIG, clock_s=clock)
+    for row, is_due in ((0, False), (1, True)):
+        ledger.finish(replace(result(row), kept='{"a":"0123456789"}'))
+        assert ledger.is_due == is_due
+
+    taken(ledger)
+    ledger.finish(replace(result(2), kept='{"a":"0123456789"}'))
+    assert not ledger.is_due
+
+
 def test_tokens_are_at_risk_until_the_checkpoint_that_has_them_is_listed(ledger: Ledger) -> None:
     ledger.begin(admitted(0))
     ledger.progress(0, tokens(1, 2, 3))
