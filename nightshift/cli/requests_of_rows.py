@@ -1,5 +1,6 @@
 """Turns the options of `nightshift run` into the fields of a job."""
 
+import csv
 import json
 import re
 from datetime import datetime
@@ -8,6 +9,7 @@ from typing import Final
 
 from nightshift import endpoints
 from nightshift.jobs import JsonObject
+from nightshift.jobs.part_options import KEEP_ALL
 
 _SCHEMES: Final = ("s3://", "file://")
 _FILE_ID: Final = "file-"
@@ -85,6 +87,18 @@ def size_of(text: str | None, option: str) -> int | None:
     if found is None:
         raise InvalidOption(option, f"{text!r} is no size such as 64MiB, 1GiB or a number of bytes")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def columns_of(text: str | None) -> list[str] | str | None:
+    """Columns to keep: `all`, or names as a line of CSV has them. Raises InvalidOption."""
+    if text is None or text == KEEP_ALL:
+        return text
+    names = next(csv.reader([text]), [])
+    if not names or not all(names):
+        raise InvalidOption(
+            "--keep-columns", f"{text!r} is neither 'all' nor a list of names such as id,title"
+        )
+    return names
 
 
 def date_of(name: str | None, date: str | None) -> str | None:

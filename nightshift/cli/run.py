@@ -78,6 +78,10 @@ KeepBody = Annotated[
     bool, typer.Option("--keep-body", help="In Parquet, put the whole answer beside its columns, as JSON.")
 ]
 EmbeddingDtype = Annotated[VectorType, typer.Option(help="Of vectors in Parquet.")]
+KeepColumns = Annotated[
+    str | None,
+    typer.Option(metavar="A,B|all", help="Columns of the input to put beside each answer, or all of them."),
+]
 Priority = Annotated[PriorityClass, typer.Option(help="Who goes first.")]
 Window = Annotated[str, typer.Option(metavar="TIME", help="How long it may take from now: 90m, 8h, 2d.")]
 Webhook = Annotated[str | None, typer.Option(metavar="URL", help="Told when the job has ended.")]
@@ -120,6 +124,7 @@ def run(
     part_rows: PartRows = None,
     keep_body: KeepBody = False,
     embedding_dtype: EmbeddingDtype = VectorType.FLOAT32,
+    keep_columns: KeepColumns = None,
     priority: Priority = PriorityClass.STANDARD,
     window: Window = "24h",
     webhook: Webhook = None,
@@ -140,6 +145,7 @@ def run(
     mistake in the options.
     """
     from nightshift.cli.requests_of_rows import (
+        columns_of,
         date_of,
         endpoint_of,
         location,
@@ -161,6 +167,7 @@ def run(
             "part_rows": part_rows,
             "keep_body": keep_body or None,
             "embedding_dtype": embedding_dtype.value if embedding_dtype is not VectorType.FLOAT32 else None,
+            "keep_columns": columns_of(keep_columns),
             "priority": priority.value,
             "completion_window": window_of(window),
             "webhook": {"url": webhook} if webhook else None,

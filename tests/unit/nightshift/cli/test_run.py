@@ -48,6 +48,22 @@ def test_limits_are_the_jobs(nightshift, server):
     assert {name: submitted[name] for name in limits} == limits
 
 
+@pytest.mark.parametrize(
+    ("option", "sent"),
+    [("id,title", ["id", "title"]), ("all", "all"), ('"a,b",c', ["a,b", "c"]), ("meta.id", ["meta.id"])],
+)
+def test_columns_to_keep_are_named_with_commas_between(nightshift, server, option, sent):
+    assert nightshift("run", "s3://in/docs.parquet", *BASICS, "--keep-columns", option).code == 0
+    assert server.submitted[0]["keep_columns"] == sent
+
+
+@pytest.mark.parametrize("option", ["", "a,,b", "a,"])
+def test_columns_to_keep_without_a_name_are_a_mistake(nightshift, server, option):
+    ended = nightshift("run", "s3://in/docs.parquet", *BASICS, "--keep-columns", option)
+    assert (ended.code, server.submitted) == (2, [])
+    assert "--keep-columns" in ended.err
+
+
 def test_a_chat_column_becomes_a_user_message():
     assert template_of("chat", "m", None, "text") == {
         "model": "m",
