@@ -83,7 +83,7 @@ class ShardRows:
                 _check_complete(shard, results)
                 yield from map(Chunk, results.windows())
             else:
-                yield from _merged(results.windows(), self._inputs(job, shard), shard)
+                yield from merged(results.windows(), self._inputs(job, shard), shard.shard_no)
 
     def _segments(self, shard: Shard) -> Sequence[Segment]:
         with self.store.snapshot() as tx:
@@ -125,7 +125,7 @@ def _check_complete(shard: Shard, results: ShardResults) -> None:
         )
 
 
-def _merged(windows: Iterator[Window], inputs: Iterator[Missing], shard: Shard) -> Iterator[Chunk]:
+def merged(windows: Iterator[Window], inputs: Iterator[Missing], shard_no: int) -> Iterator[Chunk]:
     """The windows, and between their rows those of the input that have no result."""
     count = 0
     for window in windows:
@@ -135,7 +135,7 @@ def _merged(windows: Iterator[Window], inputs: Iterator[Missing], shard: Shard) 
         while count <= rows[-1]:
             row = next(inputs, None)
             if row is None:
-                lost = f"shard {shard.shard_no} has results for rows that its {count} input rows lack"
+                lost = f"shard {shard_no} has results for rows that its {count} input rows lack"
                 raise Mismatch(lost)
             count += 1
             if row.row in present:
@@ -147,11 +147,11 @@ def _merged(windows: Iterator[Window], inputs: Iterator[Missing], shard: Shard) 
                 yield Chunk(window.slice(start, end), missing)
                 start, missing, chars = end, [], 0
         yield Chunk(window.slice(start, len(rows)), missing)
-    while missing := some(inputs):
+    while missing := _some(inputs):
         yield Chunk(None, missing)
 
 
-def some(inputs: Iterator[Missing]) -> list[Missing]:
+def _some(inputs: Iterator[Missing]) -> list[Missing]:
     """The next rows, as many as are held at a time."""
     missing: list[Missing] = []
     chars = 0

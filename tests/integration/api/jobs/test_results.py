@@ -1,6 +1,7 @@
 """The jobs routes: results, row by row, of jobs that have not ended too."""
 
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -36,7 +37,9 @@ class TestResults:
             claim = tx.claims.bulk("worker_a", [CHAT_MODEL], now, 60)
             assert claim is not None
             for seq, names in enumerate((("a", "b", "bad"), ("c", "d"))):
-                results = [result(row, name) for row, name in enumerate(names)]
+                kept = (f'{{"doc":"{name}"}}' if seq else None for name in names)
+                rows = zip((result(row, name) for row, name in enumerate(names)), kept, strict=True)
+                results = [replace(row, kept=columns) for row, columns in rows]
                 content = encode_segment(a_shard_head(), results).data
                 key = f"segments/{job_id}/{seq}"
                 stored = objects.put(key, content)
@@ -68,6 +71,14 @@ class TestResults:
                 if not page["has_more"]:
                     break
             assert names == ["a", "b", "bad", "c", "d"]
+
+    def test_rows_have_the_columns_that_are_kept_and_others_none(
+        self, http: httpx.Client, job_id: str
+    ) -> None:
+        rows = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
+
+        assert ["columns" in row for row in rows] == [False, False, False, True, True]
+        assert [row["columns"] for row in rows[3:]] == [{"doc": "c"}, {"doc": "d"}]
 
     def test_a_failed_row_says_so(self, http: httpx.Client, job_id: str) -> None:
         rows = http.get(f"/v1/jobs/{job_id}/results").json()["data"]

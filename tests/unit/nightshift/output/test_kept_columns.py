@@ -149,6 +149,8 @@ def test_what_is_kept_counts_among_what_is_held_at_a_time(
 
     found: list[Window] = windows(objects, [said(row, large) for row in range(4)])
     assert [window.rows for window in found] == [[0], [1], [2], [3]]
-    inputs = iter([not_run(row, large) for row in range(5)])
-    held = [shard_rows.some(inputs) for _ in range(3)]
-    assert [[each.row for each in rows] for rows in held] == [[0, 1], [2, 3], [4]]
+
+    ran = windows(objects, [said(row, "") for row in (1, 6)])
+    chunks = shard_rows.merged(iter(ran), (not_run(row, large) for row in range(10)), 0)
+    held = [[each.row for each in chunk.missing] for chunk in chunks]
+    assert held == [[0, 2], [3, 4], [5], [7, 8], [9]]
