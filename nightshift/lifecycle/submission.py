@@ -23,7 +23,7 @@ from nightshift.objectstore.objects import checked_key
 from nightshift.objectstore.sources import is_file_id
 from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
-from nightshift.output.places import errors_name, is_output_name, place_of
+from nightshift.output.places import errors_name, is_output_name, place_of, without_links
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
@@ -192,6 +192,7 @@ def _prefix(output: ObjectUri) -> str:
 
 def _check_apart(source: ObjectUri, output: ObjectUri) -> None:
     """Raises InvalidRequest if a job would overwrite its input, or read its own output when run again."""
+    source, output = without_links(source), without_links(output)
     reads_many = source.is_pattern or source.is_prefix
     prefix = _prefix(output)
     is_inside = output.key == source.key or (reads_many and prefix.startswith(source.folder))

@@ -6,6 +6,7 @@ manifest.json  _SUCCESS
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,12 +64,24 @@ def destination_of(job: Job, objects: ObjectStore, locations: Locations) -> Dest
 
 
 def place_of(spec: JobSpec) -> str | None:
-    """A digest of the folder that a job writes to: the same for each way to spell it. None: it names none."""
+    """A digest of the folder that a job writes to: the same for each way to spell it, and for links to it.
+    None: it names none.
+    """
     if spec.output is None:
         return None
-    location = ObjectUri.parse(spec.output)
+    location = without_links(ObjectUri.parse(spec.output))
     folder = f"{location.scheme}://{location.bucket}/{location.key.rstrip('/')}/"
     return hashlib.sha256(folder.encode()).hexdigest()
+
+
+def without_links(location: ObjectUri) -> ObjectUri:
+    """The location with symbolic links followed, up to a pattern's first wildcard."""
+    if location.scheme != "file":
+        return location
+    fixed = location.folder if location.is_pattern else location.key
+    real = os.path.realpath(f"/{fixed}")[1:]
+    slash = "/" if fixed.endswith("/") and real else ""
+    return location.with_key(real + slash + location.key[len(fixed) :])
 
 
 def run_of(job_id: str) -> str:

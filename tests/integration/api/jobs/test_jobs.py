@@ -207,6 +207,18 @@ def test_a_job_may_not_write_where_it_reads(
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "output")
 
 
+def test_a_link_to_the_folder_that_is_read_is_that_folder(http: httpx.Client, tmp_path: Path) -> None:
+    folder = tmp_path / "allowed" / "in"
+    folder.mkdir(parents=True)
+    (tmp_path / "allowed" / "link").symlink_to(folder)
+    allowed = (tmp_path / "allowed").as_uri()
+
+    for source in ("part-00000.jsonl", "*.jsonl", ""):
+        asked = {"endpoint": CHAT, "input": f"{allowed}/link/{source}", "output": f"{allowed}/in/"}
+        answer = http.post("/v1/jobs", json=asked)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "output"), source
+
+
 def test_an_uploaded_file_can_be_the_input(
     client: openai.OpenAI, client_of: ClientMaker, http: httpx.Client, bulk: dict[str, object]
 ) -> None:
