@@ -11,6 +11,7 @@ publishes nothing.
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from tempfile import SpooledTemporaryFile
@@ -257,7 +258,12 @@ class _Staging:
             raise
         failpoints.hit("part.begun")
         with at_destination():
-            staged = store.write_staged(key, upload_id, _not_ours(pieces))
+            try:
+                staged = store.write_staged(key, upload_id, _not_ours(pieces))
+            except TROUBLES:  # what is there of it would fill a full disk until the next try
+                with suppress(StorageError):
+                    store.discard(key, upload_id)
+                raise
             if tally.rows == 0:
                 store.discard(key, upload_id)
                 return

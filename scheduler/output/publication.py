@@ -5,9 +5,10 @@ anything: a scheduler that comes too late finds its upload gone, and changes not
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from nightshift.errors import ObjectNotFound
+from nightshift.errors import ObjectNotFound, StorageError
 from nightshift.jobs import Job
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import PartUpload
@@ -44,6 +45,8 @@ class Publication:
         except OutputTrouble as trouble:
             if isinstance(trouble.error, ObjectNotFound):  # the next leader has discarded it
                 raise Interrupted from trouble
+            with suppress(StorageError):  # it would stay in the user's folder
+                target.discard(key, upload.upload_id)
             raise
 
     def _recorded(self, job: Job, upload: PartUpload) -> bool:

@@ -228,7 +228,7 @@ def test_what_was_begun_does_not_stay_behind_a_job_that_fails(
     place.work_off()
     cut(place, clock.now)
     with monkeypatch.context() as patch:
-        patch.setattr(destination, "write_staged", refused, raising=False)
+        patch.setattr(destination, "publish", refused)
         assert a_writer(place).write_next()
     assert destination.staged_uploads(place.bucket / "out")
 
@@ -257,6 +257,31 @@ def test_a_place_that_is_away_is_tried_again_later_and_later(
     clock.advance(seconds=2)
     assert a_writer(place).write_next()
     assert assembled(place, job, clock).state is JobState.SUCCEEDED
+
+
+def test_a_manifest_that_cannot_be_put_in_place_leaves_nothing_else(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "out" / "manifest.json").mkdir(parents=True)
+    job = a_native_job(place, clock, TEXTS)
+    place.work_off()
+
+    assert assembled(place, job, clock).state is JobState.FAILED
+
+    assert [path.name for path in (place.bucket / "out").glob(".*")] == []
+
+
+def test_what_a_full_disk_has_of_a_part_is_discarded_at_once(
+    place: Place, clock: FakeClock, destination: WatchedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_native_job(place, clock, TEXTS)
+    place.work_off()
+    full = FailingStore(destination, "write_staged", StorageUnavailable())
+    monkeypatch.setattr(place.locations, "open", lambda *which: full)
+    cut(place, clock.now)
+
+    assert a_writer(place).write_next()
+
+    assert destination.staged_keys
+    assert destination.staged_uploads(place.bucket / "out") == []
 
 
 def test_a_reader_of_the_manifest_sees_all_of_the_old_output_or_all_of_the_new(
