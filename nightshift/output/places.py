@@ -22,8 +22,8 @@ SUCCESS_NAME: Final = "_SUCCESS"  # written last
 RUN_CHARS: Final = 8
 
 # Before runs had names of their own, a part was called `part-00000.jsonl`.
-_FILE: Final = re.compile(r"(part|errors)-[0-9]{5,}(-(?P<run>[a-z0-9]{1,64}))?\.(jsonl|parquet)")
-_OF_A_RUN: Final = re.compile(r"(manifest|inputs)-(?P<run>[a-z0-9]{1,64})\.jsonl?")
+_FILE: Final = re.compile(r"(part|errors)-[0-9]{5,}(-(?P<run>[a-z0-9]{8}))?\.(jsonl|parquet)")
+_OF_A_RUN: Final = re.compile(r"(manifest|inputs)-(?P<run>[a-z0-9]{8})\.jsonl?")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,13 @@ def is_output_name(name: str) -> bool:
     return is_fixed or _FILE.fullmatch(name) is not None or _OF_A_RUN.fullmatch(name) is not None
 
 
+def run_in(name: str) -> str | None:
+    """The run that a name of ours has. None: it has none."""
+    found = _FILE.fullmatch(name) or _OF_A_RUN.fullmatch(name)
+    return None if found is None else found["run"]
+
+
 def is_of_another_run(name: str, job_id: str) -> bool:
-    """Whether it is a file of another run's output, which a complete one replaces."""
+    """Whether its name is one of another run's output."""
     found = _FILE.fullmatch(name) or _OF_A_RUN.fullmatch(name)
     return found is not None and found["run"] != run_of(job_id)

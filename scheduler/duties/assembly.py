@@ -18,7 +18,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.limits import failed_rows_passed, why_stopped
-from nightshift.jobs.part import PartProblem
+from nightshift.jobs.part import OutputPart, PartProblem
 from nightshift.lifecycle import output_parts
 from nightshift.lifecycle.transitions import counts_json, finish
 from nightshift.objectstore import Locations, ObjectStore, fenced
@@ -167,6 +167,20 @@ class Assembly:
                 raise _postponed(error) from error
             return self._without_output(job, problem)
 
+    def _reopened(self, job: Job, parts: Sequence[OutputPart]) -> int:
+        """Parts whose files are gone are written again: their results are still there."""
+        if not any(part.files for part in parts):
+            return 0
+        lost = self._manifests.lost(destination_of(job, self._objects, self._locations), parts)
+        if not lost:
+            return 0
+        log.warning("parts are gone", extra={"action": "parts_gone", "job": job.id, "parts": len(lost)})
+        with self._store.transaction() as tx:
+            return sum(
+                tx.parts.reopen(job.id, [part.first_shard for part in lost[first : first + SHARDS_PAGE]])
+                for first in range(0, len(lost), SHARDS_PAGE)
+            )
+
     def _without_output(self, job: Job, problem: PartProblem) -> _Output:
         """What was begun at the output's place is discarded, if that place lets us."""
         if job.face is Face.NATIVE:
@@ -207,6 +221,8 @@ class Assembly:
             is_over = problem is not None and self._is_over(job, problem)
             return self._without_output(job, problem) if problem is not None and is_over else None
         parts = self._manifests.parts(job)
+        if self._reopened(job, parts):
+            return None
         total, succeeded = sum(part.rows for part in parts), sum(part.succeeded for part in parts)
         counts = Counts(total, succeeded, total - succeeded)
         state, errors = self._verdict(job, counts)

@@ -4,7 +4,7 @@ They are written by threads of this process, and by workers.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -62,7 +62,7 @@ class OutputParts:
             lambda: PartWriter(dependencies, owner, may_continue), config.threads_max
         )
         self._manifests = Manifests(dependencies.store, Publication(dependencies.store, lead))
-        self._waited: Mapping[str, object] = {}  # by job, as of the last pass
+        self._waited: dict[str, object] = {}  # by job, as of the last pass
         self._listed: dict[str, tuple[int, datetime]] = {}  # parts in a job's manifest, and since when
         self.interval_s = config.interval_s
         self.wait_until_idle = self._threads.wait_until_idle
@@ -85,13 +85,14 @@ class OutputParts:
     def _cut(self) -> int:
         with self._store.snapshot() as tx:
             waiting = tx.cuts.waiting()
-        before, self._waited = self._waited, waiting
+        self._waited = {id: many for id, many in self._waited.items() if id in waiting}
         parts = 0
-        for job_id in (id for id, many in waiting.items() if before.get(id) != many):
+        for job_id in [id for id, many in waiting.items() if self._waited.get(id) != many]:
             check(self._may_continue)
             with self._store.snapshot() as tx:
                 job = tx.jobs.fetch(job_id)
             parts += cut_job(self._store, job)
+            self._waited[job_id] = waiting[job_id]  # a job whose cutting raised is looked at again
         return parts
 
     def _stop_unwritable(self, now: datetime) -> int:
@@ -128,7 +129,11 @@ class OutputParts:
         try:
             place = destination_of(job, self._dependencies.objects, self._dependencies.locations)
             self._manifests.write(job, place)
-        except (OutputTrouble, InvalidRequest, StorageError) as error:  # the next one has it all
+        except InvalidRequest as error:  # assembly says so
+            log.warning("no output: %s", error, extra={"action": "output_impossible", "job": job.id})
+            with self._store.transaction() as tx:
+                request_stop(tx, tx.jobs.fetch(job_id), StopReason.FAILED, tx.now())
+        except (OutputTrouble, StorageError) as error:  # the next one has it all
             log.warning("no manifest: %s", error, extra={"action": "manifest_postponed", "job": job.id})
 
 

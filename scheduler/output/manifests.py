@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from nightshift.errors import ObjectNotFound
 from nightshift.jobs import Counts, Job, JobState, JsonObject
 from nightshift.jobs.part import OutputPart
 from nightshift.output.manifest import Manifest, ManifestInputs, ManifestModel
@@ -16,18 +15,16 @@ from nightshift.output.places import (
     Destination,
     at_destination,
     inputs_name,
-    is_of_another_run,
     run_manifest_name,
     run_of,
 )
 from nightshift.store import Store
+from scheduler.output.earlier_runs import PREFIXES, listed_by_others, owner_of, remove_replaced
 from scheduler.output.publication import Publication
 
 PARTS_PAGE: Final = 1000
 SHARDS_PAGE: Final = 2000
 INPUTS_MAX: Final = 1000  # in the manifest itself; more are listed in an object of their own
-MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
-FOLDERS_OF_NAMES: Final = ("part-", "errors-", "manifest-", "inputs-")
 
 
 @dataclass(frozen=True)
@@ -51,11 +48,15 @@ class Manifests:
         succeeded = state is JobState.SUCCEEDED
         inputs = self._inputs(job, destination)
         said = _manifest(job, state, counts, parts, self._model(job), inputs, is_complete=True)
-        name = MANIFEST_NAME if succeeded else self._name(job, destination)
+        own_name = self._name(job, destination)
+        replaced = listed_by_others(job, destination) if succeeded else set()
+        name = MANIFEST_NAME if succeeded else own_name
         self.publication.put(job, destination, name, said.to_json())
         if succeeded:
             self.publication.put(job, destination, SUCCESS_NAME, b"")
-            _remove_replaced(job, destination)
+            remove_replaced(job, destination, replaced, self.store)
+            with at_destination():
+                destination.store.delete(destination.key(run_manifest_name(job.id)))
         discard_staged(job, destination)
 
     def parts(self, job: Job) -> list[OutputPart]:
@@ -68,19 +69,27 @@ class Manifests:
             if len(page) < PARTS_PAGE:
                 return found
 
-    def _name(self, job: Job, destination: Destination) -> str:
-        """`manifest.json`, but where the complete output of another run lies."""
-        store, success = destination.store, destination.key(SUCCESS_NAME)
+    def lost(self, destination: Destination, parts: Sequence[OutputPart]) -> list[OutputPart]:
+        """Those of which a file is not there, or has another size: somebody has removed it."""
         with at_destination():
-            if store.head(success) is None:
-                return MANIFEST_NAME
-            try:
-                owner = _job_id(store.read(destination.key(MANIFEST_NAME), MANIFEST_BYTES_MAX))
-            except ObjectNotFound:
-                owner = None
-            if owner is None:  # it says that nothing succeeded
-                store.delete(success)
-        return MANIFEST_NAME if owner in (None, job.id) else run_manifest_name(job.id)
+            sizes = {
+                info.key.removeprefix(destination.prefix): info.size_bytes
+                for prefix in PREFIXES[:2]
+                for info in destination.store.list(destination.key(prefix))
+            }
+        return [part for part in parts if any(sizes.get(file.name) != file.size_bytes for file in part.files)]
+
+    def _name(self, job: Job, destination: Destination) -> str:
+        """`manifest.json`, but where the complete output of another run lies.
+
+        Raises InvalidRequest for a folder with a manifest that is not ours.
+        """
+        owner = owner_of(destination)
+        if owner in (None, job.id):
+            return MANIFEST_NAME
+        with at_destination():
+            is_complete = destination.store.head(destination.key(SUCCESS_NAME)) is not None
+        return run_manifest_name(job.id) if is_complete else MANIFEST_NAME
 
     def _model(self, job: Job) -> ManifestModel:
         with self.store.snapshot() as tx:
@@ -155,29 +164,10 @@ def _settings(job: Job) -> JsonObject:
     return dict(named)
 
 
-def _job_id(manifest: bytes) -> str | None:
-    try:
-        found = json.loads(manifest).get("job_id")
-    except (ValueError, AttributeError):
-        return None
-    return found if isinstance(found, str) else None
-
-
-def _remove_replaced(job: Job, destination: Destination) -> None:
-    """The files of earlier runs. A user's own have other names."""
-    store = destination.store
-    with at_destination():
-        for prefix in FOLDERS_OF_NAMES:
-            for info in list(store.list(destination.key(prefix))):
-                if is_of_another_run(info.key.removeprefix(destination.prefix), job.id):
-                    store.delete(info.key)
-        store.delete(destination.key(run_manifest_name(job.id)))
-
-
 def discard_staged(job: Job, destination: Destination) -> None:
     """What writers that died, or come too late, have begun of this run's parts."""
     with at_destination():
-        for prefix in FOLDERS_OF_NAMES[:2]:
+        for prefix in PREFIXES[:2]:
             for upload in list(destination.store.staged(destination.key(prefix))):
                 if f"-{run_of(job.id)}." in upload.key:
                     destination.store.discard(upload.key, upload.upload_id)

@@ -35,6 +35,7 @@ from nightshift.jobs import (
     Usage,
     sources,
 )
+from nightshift.jobs.ids import SUFFIX_LENGTH
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import PartUpload
 from nightshift.jobs.planning import PlanCursor
@@ -263,6 +264,20 @@ class Jobs:
         is_runnable = unindexed(job.c.state).in_(RUNNABLE_STATES)  # these few are found by their ids
         found = select(job.c.id).where(job.c.id.in_(job_ids), is_runnable, *others)
         return set(self._connection.scalars(found))
+
+    def ended_runs(self, runs: Collection[str]) -> set[str]:
+        """Which of these beginnings of ids are those of jobs that have ended, and of no other."""
+        ended = set()
+        for run in runs:
+            rest = SUFFIX_LENGTH - len(run)
+            states = self._connection.scalars(
+                select(job.c.state).where(
+                    job.c.id.between(f"job_{run}{'0' * rest}", f"job_{run}{'z' * rest}")
+                )
+            ).all()
+            if states and all(JobState(state).is_terminal for state in states):
+                ended.add(run)
+        return ended
 
     def output_upload(self, job_id: str) -> PartUpload | None:
         """What was begun last of a job's manifest, if it is still to appear."""

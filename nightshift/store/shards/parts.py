@@ -5,7 +5,7 @@ that the lease is lost and the write is void.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -125,6 +125,18 @@ class Parts:
             not_before=not_before,
             problem=None if problem is None else problem.to_json(),
         )
+
+    def reopen(self, job_id: str, first_shards: Collection[int]) -> int:
+        """Let written parts of a job be written again, whose files are gone. Returns how many."""
+        return self._connection.execute(
+            update(part)
+            .where(
+                part.c.job_id == job_id,
+                part.c.first_shard.in_(first_shards),
+                part.c.state == PartState.WRITTEN,
+            )
+            .values(state=PartState.READY, files=None, rows=0, succeeded=0, failed=0, not_before=None)
+        ).rowcount
 
     # -- reading ---------------------------------------------------------------------------------------
 

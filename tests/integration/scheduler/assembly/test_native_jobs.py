@@ -73,16 +73,6 @@ def test_rows_that_were_never_run_are_all_there_however_few_are_held_at_a_time(
     assert [line["outcome"] for line in place.part_lines("errors")] == ["cancelled"] * 12
 
 
-def test_a_success_that_nothing_belongs_to_is_taken_away(place: Place, clock: FakeClock) -> None:
-    (place.bucket / "out").mkdir()
-    (place.bucket / "out" / "_SUCCESS").touch()
-    job = a_native_job(place, clock, TEXTS)
-    stop(place, job, StopReason.EXPIRED)
-    assembled(place, job, clock)
-    assert not (place.bucket / "out" / "_SUCCESS").exists()
-    assert json.loads(place.out("manifest.json"))["status"] == "expired"
-
-
 def test_a_native_job_without_a_place_of_its_own_has_its_parts_in_ours(
     place: Place, clock: FakeClock
 ) -> None:

@@ -329,20 +329,76 @@ def test_a_job_that_fails_leaves_the_earlier_output_as_it_is(place: Place, clock
 
 def test_files_of_the_user_stay(place: Place, clock: FakeClock) -> None:
     (place.bucket / "out").mkdir()
-    for name in ("part-of-it.txt", "notes.json", "manifest-old.txt", "parts"):
+    mine = (
+        "part-of-it.txt",
+        "notes.json",
+        "manifest-old.txt",
+        "part-00000.jsonl",
+        "part-00001-abcdefgh.jsonl",
+    )
+    for name in mine:
         (place.bucket / "out" / name).write_text("mine")
     job = a_native_job(place, clock, ["a"])
     place.work_off()
     assembled(place, job, clock)
 
-    for name in ("part-of-it.txt", "notes.json", "manifest-old.txt", "parts"):
+    for name in mine:
         assert place.out(name) == b"mine"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "_SUCCESS"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"job_id": 7}', b'{"job_id": "theirs", "parts": []}', b"\xff"]
+)
+def test_a_folder_of_somebody_elses_output_is_not_written_over(
+    place: Place, clock: FakeClock, name: str, content: bytes
+) -> None:
+    (place.bucket / "out").mkdir()
+    (place.bucket / "out" / name).write_bytes(content)
+    job = a_native_job(place, clock, TEXTS)
+    place.work_off()
+
+    ended = assembled(place, job, clock)
+
+    assert (ended.state, ended.errors[0].code, ended.errors[0].param) == (
+        JobState.FAILED,
+        "output_not_ours",
+        "output",
+    )
+    assert place.out(name) == content
+
+
+def test_a_job_stops_early_for_a_folder_that_is_not_ours(place: Place, clock: FakeClock) -> None:
+    (place.bucket / "out").mkdir()
+    (place.bucket / "out" / "manifest.json").write_text("{}")
+    job = a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD)
+    duty = place.output_parts()
+    place.work_off(shards=1)
+    place.write_parts(clock.now, duty)
+    place.write_parts(clock.now, duty)
+
+    assert place.job(job).stop_reason is StopReason.FAILED
+
+
+def test_a_part_that_was_taken_away_is_written_again(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, [*TEXTS, "bad"], parts=EVERY_SHARD)
+    place.work_off()
+    place.write_parts(clock.now)
+    whole = {name: place.out(name) for kind in ("part", "errors") for name in place.part_names(kind)}
+    first, *_ = place.part_names()
+    (place.bucket / "out" / first).unlink()
+    (place.bucket / "out" / place.part_names("errors")[0]).write_bytes(b"cut")
+
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+
+    assert {name: place.out(name) for name in whole} == whole
 
 
 def test_what_an_earlier_release_wrote_is_replaced(place: Place, clock: FakeClock) -> None:
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / "part-00000.jsonl").write_text("{}\n")
-    (place.bucket / "out" / "manifest.json").write_text('{"job_id": "job_old", "parts": []}')
+    old = {"job_id": "job_old", "parts": [{"name": "part-00000.jsonl"}]}
+    (place.bucket / "out" / "manifest.json").write_text(json.dumps(old))
     (place.bucket / "out" / "_SUCCESS").touch()
     job = a_native_job(place, clock, ["a"])
     place.work_off()

@@ -1,0 +1,95 @@
+"""What earlier runs left in the folder of an output. A file is theirs if a manifest of ours lists it, or its
+name is that of a job that has ended: never by its form alone.
+"""
+
+import json
+from typing import Final
+
+from nightshift.errors import InvalidRequest, ObjectNotFound
+from nightshift.jobs import Job, JsonObject
+from nightshift.output.places import (
+    MANIFEST_NAME,
+    SUCCESS_NAME,
+    Destination,
+    at_destination,
+    is_of_another_run,
+    run_in,
+)
+from nightshift.store import Store
+
+MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
+PREFIXES: Final = ("part-", "errors-", "manifest-", "inputs-")
+
+
+def owner_of(destination: Destination) -> str | None:
+    """The id of the job whose manifest lies there. None: there is no manifest.
+
+    Raises OutputTrouble, and InvalidRequest for a manifest or a `_SUCCESS` that is not ours.
+    """
+    with at_destination():
+        try:
+            manifest = _parsed(destination.store.read(destination.key(MANIFEST_NAME), MANIFEST_BYTES_MAX))
+        except ObjectNotFound:
+            if destination.store.head(destination.key(SUCCESS_NAME)) is None:
+                return None
+            raise _not_ours(SUCCESS_NAME) from None
+    if manifest is None:
+        raise _not_ours(MANIFEST_NAME)
+    return str(manifest["job_id"])
+
+
+def listed_by_others(job: Job, destination: Destination) -> set[str]:
+    """Names that the manifests of other runs have, and their own. Raises OutputTrouble."""
+    store, found = destination.store, set[str]()
+    with at_destination():
+        own = [info.key for info in store.list(destination.key("manifest-"))]
+        for key in (destination.key(MANIFEST_NAME), *own):
+            try:
+                manifest = _parsed(store.read(key, MANIFEST_BYTES_MAX))
+            except ObjectNotFound:
+                continue
+            if manifest is not None and manifest["job_id"] != job.id:
+                found |= _names(manifest) | {key.removeprefix(destination.prefix)}
+    return found - {MANIFEST_NAME}
+
+
+def remove_replaced(job: Job, destination: Destination, listed: set[str], store: Store) -> None:
+    """Remove what earlier runs wrote. Raises OutputTrouble."""
+    with at_destination():
+        lying = {
+            info.key.removeprefix(destination.prefix)
+            for prefix in PREFIXES
+            for info in destination.store.list(destination.key(prefix))
+        }
+        runs = {name: run for name in lying if is_of_another_run(name, job.id) and (run := run_in(name))}
+        with store.snapshot() as tx:
+            ended = tx.jobs.ended_runs(set(runs.values()))
+        for name in sorted(lying):
+            if name in listed or runs.get(name) in ended:
+                destination.store.delete(destination.key(name))
+
+
+def _names(manifest: JsonObject) -> set[str]:
+    files = [*(manifest.get("parts") or ()), *(manifest.get("errors") or ())]
+    names = {file["name"] for file in files}
+    inputs = manifest.get("inputs") or {}
+    return names | ({inputs["listed_in"]} if inputs.get("listed_in") else set())
+
+
+def _parsed(data: bytes) -> JsonObject | None:
+    """None: it is no manifest of ours."""
+    try:
+        found = json.loads(data)
+        is_ours = isinstance(found["job_id"], str) and found["job_id"].startswith("job_")
+        _names(found)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return found if is_ours else None
+
+
+def _not_ours(name: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The output has a {name} that this service did not write. Name another folder, or take it away.",
+        param="output",
+        code="output_not_ours",
+    )
