@@ -8,6 +8,9 @@ from datetime import timedelta
 from functools import cached_property
 from typing import get_type_hints
 
+import pytest
+
+from nightshift.errors import OutputInUse
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Job, JobKind, StopReason
 from nightshift.jobs.dead_letters import DeadLetter
@@ -19,6 +22,7 @@ from nightshift.jobs.uploads import Upload, UploadPart, UploadStatus
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhook_endpoints import WebhookEndpoint
 from nightshift.outbound.webhooks import Delivery, DeliveryState
+from nightshift.output.places import place_of
 from nightshift.store import Store, Transaction
 from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.testing import (
@@ -120,11 +124,21 @@ def belongings(store: Store, tenant_id: str) -> Belongings:
     return Belongings(bulk, online.job, file, delivery, answer, dead, online.shard_id, owed, endpoint, upload)
 
 
+def names_the_writer(tx: Transaction, tenant_id: str, job: Job) -> bool:
+    """Whether a tenant that wants to write to the same folder is told who does."""
+    place = place_of(job.spec)
+    assert place is not None
+    with pytest.raises(OutputInUse) as refused:
+        tx.jobs.check_output(tenant_id, place)
+    return job.id in refused.value.message
+
+
 # For each method: does it show, or change, for this tenant, what belongs to the owner?
 REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
     "jobs.get": lambda tx, tenant, of: tx.jobs.get(tenant, of.bulk.id),
     "jobs.list": lambda tx, tenant, of: tx.jobs.list(tenant, limit=10),
     "jobs.find_repeat": lambda tx, tenant, of: tx.jobs.find_repeat(tenant, FINGERPRINT, STARTS_AT),
+    "jobs.check_output": lambda tx, tenant, of: names_the_writer(tx, tenant, of.bulk),
     "holdings.of": lambda tx, tenant, of: tx.holdings.of(tenant),
     "holdings.queue": lambda tx, tenant, of: tx.holdings.queue(tenant).own,
     "load.has_unfinished": lambda tx, tenant, of: tx.load.has_unfinished(tenant),
