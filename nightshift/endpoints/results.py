@@ -1,4 +1,4 @@
-"""What a model returned for a request, as values. Its JSON body is written where somebody reads JSON."""
+"""What a model returned for a request, as values. Its JSON body is written only for readers of JSON."""
 
 import hashlib
 from collections.abc import Mapping

@@ -158,7 +158,7 @@ class CutShard:
     shard_no: int
     is_ended: bool
     is_assigned: bool  # to a part
-    rows: int = 0  # at least 1 if nobody has counted them
+    rows: int = 0  # at least 1 where they are not counted
     size_bytes: int = 0  # of its stored results
 
     @property

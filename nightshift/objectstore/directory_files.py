@@ -160,7 +160,7 @@ def reading(key: str) -> Iterator[None]:
 
 @contextmanager
 def writing(key: str) -> Iterator[None]:
-    """As `reading`. A missing file is one that somebody removed: writing it again helps."""
+    """As `reading`. A missing file was removed by another process: writing it again helps."""
     try:
         yield
     except OSError as error:

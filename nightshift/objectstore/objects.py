@@ -164,7 +164,7 @@ class ObjectStore(ObjectReader, Protocol):
         """
 
     def discard(self, key: str, upload_id: str) -> None:
-        """Forget a staged object, if there is one: once this has returned, nobody publishes it any more.
+        """Forget a staged object, if there is one: once this has returned, no process can publish it.
 
         One that was published stays.
         """

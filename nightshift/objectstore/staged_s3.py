@@ -1,6 +1,6 @@
 """Staged writes in S3: a multipart upload that one process begins and another may complete.
 
-An upload that was aborted cannot be completed any more, whoever asks: this is what fences a late writer.
+An upload that was aborted cannot be completed by any client: this is what fences a late writer.
 """
 
 import hashlib

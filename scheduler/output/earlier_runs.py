@@ -3,10 +3,12 @@ name is that of a job that has ended: never by its form alone.
 """
 
 import json
+import re
 from typing import Final
 
 from nightshift.errors import InvalidRequest, ObjectNotFound
 from nightshift.jobs import Job, JsonObject
+from nightshift.objectstore import ObjectTooLarge
 from nightshift.output.places import (
     MANIFEST_NAME,
     SUCCESS_NAME,
@@ -18,7 +20,12 @@ from nightshift.output.places import (
 from nightshift.store import Store
 
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
+HEAD_BYTES: Final = 256
+ENTRIES_MAX: Final = 150_000  # objects and arrays of a manifest: a file's owner may have put anything there
+VALUES_MAX: Final = 2_000_000
 PREFIXES: Final = ("part-", "errors-", "manifest-", "inputs-")
+
+_HEAD: Final = re.compile(rb'\{\s*"job_id": "(job_[a-z0-9]{1,64})"')
 
 
 def owner_of(destination: Destination) -> str | None:
@@ -28,14 +35,15 @@ def owner_of(destination: Destination) -> str | None:
     """
     with at_destination():
         try:
-            manifest = _parsed(destination.store.read(destination.key(MANIFEST_NAME), MANIFEST_BYTES_MAX))
+            head = next(destination.store.stream(destination.key(MANIFEST_NAME), 0, HEAD_BYTES), b"")
         except ObjectNotFound:
             if destination.store.head(destination.key(SUCCESS_NAME)) is None:
                 return None
             raise _not_ours(SUCCESS_NAME) from None
-    if manifest is None:
+    found = _HEAD.match(head)
+    if found is None:
         raise _not_ours(MANIFEST_NAME)
-    return str(manifest["job_id"])
+    return found[1].decode()
 
 
 def listed_by_others(job: Job, destination: Destination) -> set[str]:
@@ -46,7 +54,7 @@ def listed_by_others(job: Job, destination: Destination) -> set[str]:
         for key in (destination.key(MANIFEST_NAME), *own):
             try:
                 manifest = _parsed(store.read(key, MANIFEST_BYTES_MAX))
-            except ObjectNotFound:
+            except (ObjectNotFound, ObjectTooLarge):
                 continue
             if manifest is not None and manifest["job_id"] != job.id:
                 found |= _names(manifest) | {key.removeprefix(destination.prefix)}
@@ -78,11 +86,13 @@ def _names(manifest: JsonObject) -> set[str]:
 
 def _parsed(data: bytes) -> JsonObject | None:
     """None: it is no manifest of ours."""
+    if data.count(b"{") + data.count(b"[") > ENTRIES_MAX or data.count(b",") > VALUES_MAX:
+        return None
     try:
         found = json.loads(data)
         is_ours = isinstance(found["job_id"], str) and found["job_id"].startswith("job_")
         _names(found)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return found if is_ours else None
 

@@ -70,7 +70,7 @@ class Manifests:
                 return found
 
     def lost(self, destination: Destination, parts: Sequence[OutputPart]) -> list[OutputPart]:
-        """Those of which a file is not there, or has another size: somebody has removed it."""
+        """Those of which a file is not there, or has another size: it was removed or replaced."""
         with at_destination():
             sizes = {
                 info.key.removeprefix(destination.prefix): info.size_bytes

@@ -290,7 +290,7 @@ def test_a_folder_that_datasets_has_saved_is_read_with_all_its_splits(place: Pla
 
 
 def test_a_prefix_with_a_file_of_another_kind_is_refused_by_its_name(place: Place, clock: FakeClock) -> None:
-    """It may be data: nothing is left out that nobody said is none."""
+    """It may be data: only names that are known to be no data are left out."""
     (place.bucket / "in").mkdir()
     (place.bucket / "in" / "README.md").write_text("# rows")
     (place.bucket / "in" / "a.jsonl").write_bytes(jsonl([{"text": "a"}]))

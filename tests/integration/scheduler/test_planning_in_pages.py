@@ -468,7 +468,7 @@ class Killed(BaseException):
 
 
 class DeadlyQueue(InMemoryQueue):
-    """Whoever rings dies."""
+    """A scheduler dies as it rings."""
 
     def ring(self, rings: Sequence[Ring]) -> None:
         raise Killed

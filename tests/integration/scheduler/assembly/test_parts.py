@@ -368,6 +368,22 @@ def test_a_folder_of_somebody_elses_output_is_not_written_over(
     assert place.out(name) == content
 
 
+@pytest.mark.parametrize("rest", [b'"parts": [' + b"[" * 200_000, b'"parts": [' + b"0," * 3_000_000, b"\xff"])
+def test_a_manifest_that_would_cost_too_much_to_read_is_replaced_unread(
+    place: Place, clock: FakeClock, rest: bytes
+) -> None:
+    (place.bucket / "out").mkdir()
+    (place.bucket / "out" / "manifest.json").write_bytes(b'{"job_id": "job_old", ' + rest)
+    (place.bucket / "out" / "part-00000.jsonl").write_text("{}\n")
+    job = a_native_job(place, clock, ["a"])
+    place.work_off()
+
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+
+    assert manifest(place)["job_id"] == job.id
+    assert place.out("part-00000.jsonl") == b"{}\n"
+
+
 def test_a_job_stops_early_for_a_folder_that_is_not_ours(place: Place, clock: FakeClock) -> None:
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / "manifest.json").write_text("{}")

@@ -239,7 +239,7 @@ def test_an_owner_that_renews_at_the_moment_of_expiry_keeps_its_part(
 
     with store.transaction() as tx:
         assert tx.parts.renew([kept.lease], tx.now(), TTL_S)
-        assert expire(store) == 1, "it waits for nobody"
+        assert expire(store) == 1, "it does not wait for the other transaction"
 
     assert only_part(store, kept.part).state is PartState.LEASED
 
