@@ -1,9 +1,12 @@
 """An encoder: serves embedding requests."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nightshift.endpoints import Endpoint
 from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
+from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from workers.engine import EncoderStats
@@ -12,7 +15,8 @@ from workers.engine.encoders.engine import EncoderEngine
 from workers.engine.encoders.errors import EncodeQueueFull
 from workers.engine.encoders.request import EncodeRequest
 from workers.serving.inference import Listener, Progress, check_length
-from workers.serving.model_server import Busy, Inference, ModelServer, OnFatal, engine_class, invalid
+from workers.serving.model_server import Busy, Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
+from workers.serving.tokenizing import Part, Text, tokenize
 
 if TYPE_CHECKING:  # needs torch
     from workers.engine.encoders.model import EncoderModel
@@ -44,7 +48,9 @@ class EmbeddingServer(ModelServer):
                 f"'{self.model.id}' has {self._encoder.dimensions} dimensions and cannot be shortened.",
                 param="dimensions",
             )
-        inputs = [self._token_ids(item, endpoint.input_field) for item in request.inputs]
+        inputs = inference.tokens or self.tokenize(endpoint, [request])[0]
+        if isinstance(inputs, InvalidRequest):
+            raise inputs
         self._running[inference.id] = _Running(endpoint, request, inference.listener)
         try:
             self._engine.add(EncodeRequest(inference.id, inputs, engine_class(inference.priority)))
@@ -62,11 +68,23 @@ class EmbeddingServer(ModelServer):
         if self._running.pop(inference_id, None) is not None:
             self._engine.abort(inference_id)
 
-    def _token_ids(self, item: str | list[int], field: str) -> list[int]:
-        if not isinstance(item, str):
-            return item
-        check_length(len(item), self.model.context_length, field)
-        return self._encoder.tokenize(item)
+    def tokenize(self, endpoint: Endpoint, requests: Sequence[ModelRequest]) -> list[Tokens | InvalidRequest]:
+        return tokenize(self._encode, [self._parts(endpoint, request) for request in requests])
+
+    def _encode(self, texts: Sequence[Text]) -> list[list[int]]:
+        return self._encoder.tokenize_all([each.text for each in texts])
+
+    def _parts(self, endpoint: Endpoint, request: ModelRequest) -> list[Part] | InvalidRequest:
+        assert isinstance(endpoint, EncoderEndpoint), "the model's kind was checked"
+        assert isinstance(request, EncoderRequest), "its requests are for vectors"
+        field = endpoint.input_field
+        try:
+            for each in request.inputs:
+                if isinstance(each, str):
+                    check_length(len(each), self.model.context_length, field)
+        except InvalidRequest as error:
+            return error
+        return [Text(each, field) if isinstance(each, str) else each for each in request.inputs]
 
     @property
     def _has_work(self) -> bool:

@@ -7,7 +7,7 @@ step ends the process, which would otherwise keep its leases and run nothing.
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -24,6 +24,9 @@ from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Listener
 
 OnFatal = Callable[[BaseException], None]
+
+Tokens = Sequence[Sequence[int]]
+"""The token ids of each of a request's prompts or inputs."""
 
 # Steps until nothing cancelled is in the engine: the one under way may have it, the next takes it out.
 STEPS_UNTIL_CANCELLED: Final = 2
@@ -43,6 +46,7 @@ class Inference:
     listener: Listener
     carry_over: CarryOver | None = None  # what an earlier attempt had generated
     group: str | None = None  # the job of a bulk row; None: an online request
+    tokens: Tokens | InvalidRequest | None = None  # as `tokenize` gave them; None: it was not asked
 
 
 class ModelServer(ABC):
@@ -75,6 +79,12 @@ class ModelServer(ABC):
     @abstractmethod
     def submit(self, inference: Inference) -> None:
         """Raises InvalidRequest when it can never run, Busy when it cannot be taken now."""
+
+    def tokenize(
+        self, endpoint: Endpoint, requests: Sequence[ModelRequest]
+    ) -> Sequence[Tokens | InvalidRequest | None]:
+        """The tokens of each request, or why it cannot run; on any thread. None: `submit` makes them."""
+        return [None] * len(requests)
 
     @abstractmethod
     def cancel(self, inference_id: str) -> None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from nightshift.endpoints import Endpoint
+from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.settings import WorkerSettings
-from workers.serving.model_server import Inference, ModelServer, OnFatal
+from workers.serving.model_server import Inference, ModelServer, OnFatal, Tokens
 
 # All models of the settings, in their order. Raises ConfigurationError.
 LoadModels = Callable[[WorkerSettings, OnFatal], Sequence[ModelServer]]
@@ -29,6 +31,15 @@ class Models:
             return self._servers[model_id]
         except KeyError as error:
             raise UnknownModel(f"The model '{model_id}' is not served here.", param="model") from error
+
+    def tokenize(
+        self, model_id: str, endpoint: Endpoint, requests: Sequence[ModelRequest]
+    ) -> Sequence[Tokens | InvalidRequest | None]:
+        """As `ModelServer.tokenize`. None: `submit` makes the tokens, or says what is wrong."""
+        server = self._servers.get(model_id)
+        if server is None or server.model.kind is not endpoint.model_kind:
+            return [None] * len(requests)
+        return server.tokenize(endpoint, requests)
 
     def submit(self, inference: Inference) -> ModelServer:
         """Hand a request to the model it names. Raises UnknownModel, InvalidRequest or Busy."""

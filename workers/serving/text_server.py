@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
+from nightshift.endpoints import Endpoint
 from nightshift.endpoints.generation import (
     Conversation,
     GenerationRequest,
@@ -12,6 +13,7 @@ from nightshift.endpoints.generation import (
     TextEndpoint,
     prompt_chars,
 )
+from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.tools import Tools
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
@@ -29,7 +31,8 @@ from workers.serving.inference import (
     choice_seed,
     sampling_params,
 )
-from workers.serving.model_server import Inference, ModelServer, OnFatal, engine_class, invalid
+from workers.serving.model_server import Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
+from workers.serving.tokenizing import Part, Text, tokenize
 from workers.serving.tool_calls import check_template
 
 if TYPE_CHECKING:  # needs torch
@@ -124,7 +127,7 @@ class TextServer(ModelServer):
         self, inference: Inference, endpoint: TextEndpoint, request: GenerationRequest, ids: Sequence[str]
     ) -> list[EngineRequest]:
         """One engine request per choice: those of a prompt share its KV, and each has its own seed."""
-        prompts = self._prompts(request, endpoint)
+        prompts = self._prompts(inference, endpoint)
         per_prompt = len(ids) // len(prompts)
         seeds_repeat = request.seed is not None
         sampling = sampling_params(request, inference.identity.seed, self._defaults)
@@ -203,29 +206,57 @@ class TextServer(ModelServer):
         for id in sequence_ids:
             self._engine.abort(id)
 
-    def _prompts(self, request: GenerationRequest, endpoint: TextEndpoint) -> Sequence[tuple[int, ...]]:
+    def _prompts(self, inference: Inference, endpoint: TextEndpoint) -> Sequence[tuple[int, ...]]:
         """The tokens of each. Raises InvalidRequest."""
-        check_output_length(request, self.model.context_length)
-        prompts = []
-        for number, prompt in enumerate(request.prompts_given):
-            place = endpoint.prompt_place(request, number)
-            try:
-                prompts.append(tuple(self._tokens(prompt, request.callable_tools, place)))
-            except EngineRefusal as error:
-                raise invalid(error, place) from error
-        return prompts
+        request = inference.request
+        assert isinstance(request, GenerationRequest), "its requests are for text"
+        prompts = inference.tokens or self.tokenize(endpoint, [request])[0]
+        if isinstance(prompts, InvalidRequest):
+            raise prompts
+        for number, token_ids in enumerate(prompts):
+            if not token_ids:
+                place = endpoint.prompt_place(request, number)
+                raise InvalidRequest("The prompt has no tokens.", param=place)
+        return [tuple(token_ids) for token_ids in prompts]
 
-    def _tokens(self, prompt: Prompt, tools: Tools | None, field: str) -> Sequence[int]:
+    def tokenize(self, endpoint: Endpoint, requests: Sequence[ModelRequest]) -> list[Tokens | InvalidRequest]:
+        return tokenize(self._encode, [self._parts(endpoint, request) for request in requests])
+
+    def _encode(self, texts: Sequence[Text]) -> list[list[int]]:
+        """Plain texts get the special tokens that a conversation's text has already."""
+        found: list[list[int]] = [[]] * len(texts)
+        for is_conversation in (False, True):
+            places = [at for at, each in enumerate(texts) if each.is_conversation is is_conversation]
+            if places:
+                these = [texts[at].text for at in places]
+                ids = self._engine.tokenizer.encode_all(these, add_special_tokens=not is_conversation)
+                for at, each in zip(places, ids, strict=True):
+                    found[at] = each
+        return found
+
+    def _parts(self, endpoint: Endpoint, request: ModelRequest) -> list[Part] | InvalidRequest:
+        assert isinstance(endpoint, TextEndpoint), "the model's kind was checked"
+        assert isinstance(request, GenerationRequest), "its requests are for text"
+        try:
+            check_output_length(request, self.model.context_length)
+            return [
+                self._part(prompt, request.callable_tools, endpoint.prompt_place(request, number))
+                for number, prompt in enumerate(request.prompts_given)
+            ]
+        except InvalidRequest as error:
+            return error
+
+    def _part(self, prompt: Prompt, tools: Tools | None, field: str) -> Part:
         check_length(prompt_chars(prompt), self.model.context_length, field)
-        if isinstance(prompt, Conversation):
-            tokenizer = self._engine.tokenizer
-            check_template(tokenizer.chat_template, prompt, tools, field)
-            shown = {"tools": list(prompt.tools)} if prompt.tools else {}
-            return tokenizer.render_chat(prompt.messages, **shown)
-        token_ids = self._engine.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        if not token_ids:
-            raise InvalidRequest("The prompt has no tokens.", param=field)
-        return token_ids
+        if not isinstance(prompt, Conversation):
+            return Text(prompt, field) if isinstance(prompt, str) else prompt
+        tokenizer = self._engine.tokenizer
+        check_template(tokenizer.chat_template, prompt, tools, field)
+        shown = {"tools": list(prompt.tools)} if prompt.tools else {}
+        try:
+            return Text(tokenizer.chat_text(prompt.messages, **shown), field, is_conversation=True)
+        except EngineRefusal as error:
+            raise invalid(error, field) from error
 
 
 def _sequence_ids(inference_id: str, num_choices: int) -> list[str]:

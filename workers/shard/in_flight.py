@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nightshift.rows.requests import RowRequest
 from workers.engine import TokenLogprobs
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.model_server import ModelServer
 from workers.shard.pace import Pace
+from workers.shard.reading import ReadRow
 
 
 @dataclass(frozen=True)
 class AdmittedRow:
     inference_id: str
     row: int
-    request: RowRequest
+    read: ReadRow
     server: ModelServer
     num_choices: int
     tries: int = 1  # with this one

@@ -16,6 +16,11 @@ class RowProgress:
 
 
 @dataclass(frozen=True)
+class RowsRead:
+    """After the runner had taken all that were read, or at the end of the input."""
+
+
+@dataclass(frozen=True)
 class CheckpointListed:
     checkpoint: Checkpoint
 
@@ -32,7 +37,7 @@ class Drain:
     """Hand the shard back, with finished rows and the tokens of unfinished ones."""
 
 
-Message = RowProgress | CheckpointListed | Failure | Drain | StopReason
+Message = RowProgress | RowsRead | CheckpointListed | Failure | Drain | StopReason
 
 
 class Inbox:

@@ -1,8 +1,8 @@
 """Runs one shard under its lease: rows in, results checkpointed, shard done.
 
-    input ──► ShardRows ──► engine ──► Inbox ──► Ledger ──► Uploads
-                                         ▲                     │
-                                         └── checkpoint listed ┘
+    input ──► Reader ──► ShardRows ──► engine ──► Inbox ──► Ledger ──► Uploads
+                                                    ▲                     │
+                                                    └── checkpoint listed ┘
 
 Only the shard's thread changes the ledger. Results leave the memory with every segment. Trouble with the
 database or our own store is waited for under the lease; trouble with the input, or a bug, ends it once
@@ -22,11 +22,12 @@ from nightshift.processes import failpoints
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
 from workers.shard.in_flight import AdmittedRow
-from workers.shard.inbox import CheckpointListed, Drain, Failure, Inbox, Message, RowProgress
+from workers.shard.inbox import CheckpointListed, Drain, Failure, Inbox, Message, RowProgress, RowsRead
 from workers.shard.isolation import watch
 from workers.shard.ledger import Ledger
 from workers.shard.orders import Orders
-from workers.shard.rows import InputUnreadable, ShardRows
+from workers.shard.reading import InputUnreadable
+from workers.shard.rows import ShardRows
 from workers.shard.segments import Checkpoints, LeaseLost
 from workers.shard.uploads import UPLOADS_MAX, Uploads, may_pass
 
@@ -65,6 +66,7 @@ class ShardRunner:
             line_bytes_max=config.line_bytes_max,
             earlier=self._ledger.earlier,
             on_progress=lambda row, id, progress: self._inbox.put(RowProgress(row, id, progress)),
+            on_rows=lambda: self._inbox.put(RowsRead()),
         )
         self._checkpoints = Checkpoints(claim, dependencies.store, dependencies.objects)
         self._uploads = Uploads(
@@ -83,8 +85,10 @@ class ShardRunner:
         """Raises RuntimeError if no thread can be started; then nothing has begun, and it never ends."""
         self._uploads.start()
         try:
+            self._rows.start()
             self._thread.start()
         except RuntimeError:
+            self._rows.close()
             self._uploads.abandon()
             raise
 
@@ -172,6 +176,8 @@ class ShardRunner:
             self._wait()
             if self._checkpoint_is_due:
                 self._checkpoint()
+        else:
+            self._rows.check_input()
         self._flush()
 
     # -- rows
@@ -190,7 +196,6 @@ class ShardRunner:
                 self._ledger.begin(admitted)
             else:
                 self._ledger.finish(admitted)
-            self._rows.advance()
             self._rows.on_admission_blocked()
 
     def _note_progress(self, message: RowProgress) -> None:
@@ -276,7 +281,7 @@ class ShardRunner:
         wait_s = self._orders.stop_in_s
         if self._row_timeout_s is not None and (oldest_s := self._ledger.oldest_age_s) is not None:
             wait_s = min(wait_s, self._row_timeout_s - oldest_s)
-        if self._may_admit and self._rows.has_waiting:
+        if self._may_admit and self._rows.has_waiting and not self._rows.is_behind:
             wait_s = min(wait_s, BUSY_RETRY_S)
         if not self._uploads_are_full and (due_in_s := self._ledger.due_in_s) is not None:
             wait_s = min(wait_s, due_in_s)
@@ -294,7 +299,7 @@ class ShardRunner:
             self._ledger.listed(message.checkpoint)
         elif isinstance(message, Drain):
             self._orders.drain()
-        else:
+        elif not isinstance(message, RowsRead):
             self._orders.stop()
 
     def _retry(self, act: Callable[[], T]) -> T:

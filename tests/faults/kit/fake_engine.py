@@ -72,13 +72,19 @@ class FakeTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
+    def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(tokens).decode(errors="replace")
 
     chat_template = ""
 
+    def chat_text(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> str:
+        return "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> list[int]:
-        return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
+        return self.encode(self.chat_text(messages))
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id])

@@ -106,29 +106,43 @@ class Tokenizer:
 
         Raises `InvalidRequest` for half of a surrogate pair, which is no text.
         """
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
+        """Token ids of each text. Raises `InvalidRequest` if any is none that UTF-8 can hold."""
         try:
-            return self._hf(text)["input_ids"]  # type: ignore[no-any-return]
+            encoded = self._hf(
+                list(texts),
+                add_special_tokens=add_special_tokens,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+            )
+            return encoded["input_ids"]  # type: ignore[no-any-return]
         except (TypeError, UnicodeEncodeError) as error:
             raise InvalidRequest(f"the prompt is no text that UTF-8 can hold: {error}") from error
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> list[int]:
         """Token ids of a conversation, ending where the assistant's answer begins.
 
+        Raises `ChatTemplateFailed` as `chat_text`.
+        """
+        text = self.chat_text(messages, **template_arguments)
+        return self.encode_all([text], add_special_tokens=False)[0]
+
+    def chat_text(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> str:
+        """A conversation's text with its special tokens, ending where the assistant's answer begins.
+
         Raises `ChatTemplateFailed` if the model has no chat template or the template refuses the messages.
         """
         if not self._hf.chat_template:
             raise ChatTemplateFailed("this model has no chat template; send a plain prompt instead")
         try:
-            ids = self._hf.apply_chat_template(
-                list(messages),
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=False,
-                **template_arguments,
+            text: str = self._hf.apply_chat_template(
+                list(messages), add_generation_prompt=True, tokenize=False, **template_arguments
             )
         except Exception as error:  # the template is the model's, and so is whatever it raises
             raise ChatTemplateFailed(f"the chat template refused the messages: {error}") from error
-        return list(ids)
+        return text
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, special tokens left out."""

@@ -9,7 +9,6 @@ import pytest
 
 from nightshift.jobs import Usage
 from nightshift.output.row_results import RowResult
-from nightshift.rows.requests import RowRequest
 from nightshift.testing import a_row_result
 from tests.unit.workers.scripted import ManualClock
 from tests.unit.workers.shard.helpers import CONFIG
@@ -18,6 +17,7 @@ from workers.serving.inference import Progress
 from workers.serving.model_server import ModelServer
 from workers.shard.in_flight import AdmittedRow
 from workers.shard.ledger import Ledger
+from workers.shard.reading import ReadRow
 from workers.shard.segments import Checkpoint
 
 
@@ -172,9 +172,9 @@ def test_a_change_out_of_order_is_refused(ledger: Ledger, changes: Callable[[Led
 
 
 def admitted(row: int, tries: int = 1) -> AdmittedRow:
-    request = RowRequest(custom_id=f"r{row}", body={})
+    read = ReadRow(row, f"r{row}", None)
     server = cast(ModelServer, SimpleNamespace(made_by=None))
-    return AdmittedRow(f"row-{row}.{tries}", row, request, server, num_choices=1, tries=tries)
+    return AdmittedRow(f"row-{row}.{tries}", row, read, server, num_choices=1, tries=tries)
 
 
 def result(row: int) -> RowResult:

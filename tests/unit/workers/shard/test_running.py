@@ -64,7 +64,7 @@ def test_a_shard_has_its_place_until_it_ends(
     assert shard_of(store, job).state is ShardState.DONE
 
 
-@pytest.mark.parametrize("thread", ["shard-", "uploads-"])
+@pytest.mark.parametrize("thread", ["shard-", "reader-", "uploads-"])
 def test_a_shard_without_a_thread_is_handed_back_at_once_and_keeps_no_place(
     store: Store,
     shards: Shards,

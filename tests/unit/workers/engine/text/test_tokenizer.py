@@ -87,6 +87,21 @@ def test_chat_messages_become_ids_that_end_where_the_answer_begins() -> None:
     assert BYTES.decode(ids) == "<user>hi\n<assistant>"
 
 
+@pytest.mark.parametrize("tokenizer", [BYTES, BPE], ids=["bytes", "bpe"])
+def test_many_texts_have_the_tokens_that_each_has_alone(tokenizer: Tokenizer) -> None:
+    texts = ["", "night", "🌙 day", "<user>", "a" * 1000]
+
+    assert tokenizer.encode_all(texts) == [tokenizer._hf(text)["input_ids"] for text in texts]
+
+
+def test_a_conversations_text_has_the_tokens_that_the_library_gives_it() -> None:
+    messages = [{"role": "user", "content": "hi <user> 🌙"}]
+    expected = BYTES._hf.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+
+    assert BYTES.encode_all([BYTES.chat_text(messages)], add_special_tokens=False) == [expected]
+    assert BYTES.render_chat(messages) == expected
+
+
 def test_a_model_without_a_chat_template_says_so() -> None:
     with pytest.raises(ChatTemplateFailed, match="no chat template"):
         BPE.render_chat([{"role": "user", "content": "hi"}])

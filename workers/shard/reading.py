@@ -1,0 +1,214 @@
+"""Reads a shard's rows ahead on a thread of its own, and prepares them in batches: requests, tokens."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nightshift import endpoints
+from nightshift.endpoints.requests import ModelRequest
+from nightshift.errors import InvalidRequest, StorageError
+from nightshift.jobs import BulkClaim
+from nightshift.objectstore.sources import Sources
+from nightshift.rows.inputs import BadRow, Row, iter_rows
+from nightshift.rows.requests import RowProblem, RowRequest, columns_of, to_request
+from workers.serving.model_server import Tokens
+from workers.serving.models import Models
+
+FIRST_BATCH_ROWS: Final = 8  # so that the model soon has work; each next one has twice as many, up to …
+BATCH_ROWS: Final = 256
+BATCH_CHARS: Final = 1024 * 1024
+AHEAD_ROWS: Final = 1024  # read, and not taken
+AHEAD_CHARS: Final = 4 * 1024 * 1024  # of their texts; one row may have more
+
+
+class InputUnreadable(Exception):
+    """The rows cannot be read."""
+
+    def __init__(self, error: StorageError | InvalidRequest) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+@dataclass(slots=True)
+class ReadRow:
+    """A row, as far as it can be prepared without the engine."""
+
+    row: int  # from 0 in its shard
+    custom_id: str
+    kept: str | None  # of its columns, as in a result
+    parsed: ModelRequest | None = None  # None: it cannot be run …
+    refused: InvalidRequest | None = None  # … for this reason
+    tokens: Tokens | InvalidRequest | None = None  # as `ModelServer.tokenize` gives them
+    chars: int = 0  # of its texts
+
+
+class Reader:
+    """One thread reads and puts rows, the shard's takes them."""
+
+    def __init__(
+        self,
+        claim: BulkClaim,
+        sources: Sources,
+        models: Models,
+        *,
+        line_bytes_max: int,
+        on_rows: Callable[[], None],
+    ) -> None:
+        """`on_rows` is called when `is_behind` has ended."""
+        self._job = claim.job
+        self._shard = claim.shard
+        self._sources = sources
+        self._models = models
+        self._endpoint = endpoints.get(claim.job.spec.endpoint)
+        self._line_bytes_max = line_bytes_max
+        self._on_rows = on_rows
+        self._changed = threading.Condition()
+        self._done: Collection[int] | None = None  # None: not known yet
+        self._ahead: deque[ReadRow] = deque()
+        self._ahead_chars = 0
+        self._is_full = False
+        self._total: int | None = None  # None: the input has not been read to its end
+        self._error: Exception | None = None
+        self._is_closed = False
+        name = f"reader-{claim.shard.shard_no}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    # -- the shard's thread
+
+    def start(self) -> None:
+        """Raises RuntimeError if no thread can be started."""
+        self._thread.start()
+
+    def open(self, done: Collection[int]) -> None:
+        """Read all rows but these."""
+        with self._changed:
+            self._done = done
+            self._changed.notify()
+
+    def close(self) -> None:
+        """The thread ends with the request to the store that is under way."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    @property
+    def total(self) -> int | None:
+        """The shard's rows, once all are taken."""
+        return None if self._ahead else self._total
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._ahead) or (self._total is None and self._error is None)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether none is there, and some may come."""
+        return self.has_more and not self._ahead
+
+    def check(self) -> None:
+        """Raises InputUnreadable where the rows after those that were taken cannot be read."""
+        if self._error is not None:
+            raise self._error
+
+    def take(self) -> ReadRow | None:
+        """The next row. None: none is there."""
+        with self._changed:
+            if not self._ahead:
+                return None
+            row = self._ahead.popleft()
+            self._ahead_chars -= row.chars
+            has_room = len(self._ahead) <= AHEAD_ROWS // 2 and self._ahead_chars <= AHEAD_CHARS // 2
+            if self._is_full and has_room:
+                self._is_full = False
+                self._changed.notify()
+            return row
+
+    # -- the reader's thread
+
+    def _run(self) -> None:
+        total: int | None = None
+        error: Exception | None = None
+        try:
+            total = self._read()
+        except (StorageError, InvalidRequest) as unreadable:  # the last: it is not what its name says
+            error = InputUnreadable(unreadable)
+        except Exception as unforeseen:  # noqa: BLE001 for the shard's thread to report
+            error = unforeseen
+        with self._changed:
+            self._total, self._error = total, error
+        self._on_rows()
+
+    def _read(self) -> int | None:
+        """The number of rows. None: it was closed first."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._done is not None or self._is_closed)
+        done, total, rows_max = self._done or (), 0, FIRST_BATCH_ROWS
+        batch: list[ReadRow] = []
+        chars = 0
+        try:
+            for row in self._rows():
+                total += 1
+                if row.index in done:
+                    continue
+                batch.append(self._prepared(row))
+                chars += batch[-1].chars
+                if len(batch) == rows_max or chars >= BATCH_CHARS:
+                    if not self._put(batch):
+                        return None
+                    batch, chars, rows_max = [], 0, min(2 * rows_max, BATCH_ROWS)
+        except (StorageError, InvalidRequest):
+            self._put(batch)  # they were readable
+            raise
+        return total if self._put(batch) else None
+
+    def _rows(self) -> Iterator[Row | BadRow]:
+        if self._is_closed:
+            return
+        source = self._sources.open(self._shard.uri, self._job.tenant_id)
+        columns = columns_of(self._job.spec, self._shard)
+        yield from iter_rows(
+            source.store, source.key, self._shard, columns=columns, line_bytes_max=self._line_bytes_max
+        )
+
+    def _prepared(self, row: Row | BadRow) -> ReadRow:
+        request = to_request(row, self._job.spec, self._shard)
+        read = ReadRow(row.index, request.custom_id, request.kept, chars=len(request.kept or ""))
+        try:
+            read.parsed = self._parsed(request)
+            read.chars += read.parsed.text_chars
+        except InvalidRequest as error:
+            read.refused = error
+        return read
+
+    def _parsed(self, request: RowRequest | RowProblem) -> ModelRequest:
+        if isinstance(request, RowProblem):
+            raise InvalidRequest(request.message, param=request.param, code=request.code)
+        parsed = self._endpoint.parse(request.body)
+        if parsed.model != self._job.model:
+            raise InvalidRequest(
+                f"This job runs '{self._job.model}'; the row asks for '{parsed.model}'.",
+                param="model",
+                code="mismatched_model",
+            )
+        return parsed
+
+    def _put(self, batch: Sequence[ReadRow]) -> bool:
+        """Waits while enough rows are there. False: it is closed."""
+        runnable = [row for row in batch if row.parsed is not None]
+        assert self._job.model is not None, "a job with shards was planned, and so has a model"
+        requests = [row.parsed for row in runnable if row.parsed is not None]
+        tokens = self._models.tokenize(self._job.model, self._endpoint, requests)
+        for row, each in zip(runnable, tokens, strict=True):
+            row.tokens = each
+        with self._changed:
+            was_empty = not self._ahead
+            self._ahead.extend(batch)
+            self._ahead_chars += sum(row.chars for row in batch)
+        if was_empty and batch:
+            self._on_rows()
+        with self._changed:
+            self._is_full = len(self._ahead) >= AHEAD_ROWS or self._ahead_chars >= AHEAD_CHARS
+            self._changed.wait_for(lambda: not self._is_full or self._is_closed)
+            return not self._is_closed
