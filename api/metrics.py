@@ -26,6 +26,7 @@ CRASHES: Final = tuple(cause for cause in ExitCause if cause.is_crash)
 # The database's counters for the whole service, by name.
 SUMS: Final = {
     "tokens_redone": "Tokens generated and lost with a worker, as last told by it, and so generated again",
+    "rows_reused": "Rows of bulk jobs that have the result of another row with the same request",
     "rows_dead": "Rows that are run no more because they kill workers",
     "writes_fenced": "Checkpoints that the database refused because their lease was lost",
     "messages_dropped": "Messages that workers found in the queues and that were none of ours",

@@ -40,6 +40,7 @@ from workers.health.heartbeat import Heartbeat
 from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.models import Models
 from workers.shard.config import ShardConfig, ShardDependencies
+from workers.shard.rows.earlier_jobs import EarlierJobs
 from workers.shard.runner import ShardRunner
 
 DIMENSIONS: Final = 384
@@ -116,6 +117,7 @@ class Bench:
             self.parts.sources,
             Models([server]),
             cast(Heartbeat, TrustedLeases()),
+            EarlierJobs(self.store, self.parts.objects),
         )
         while (claim := self._claimed()) is not None:
             runner = ShardRunner(claim, dependencies, _config(), lambda runner: None)

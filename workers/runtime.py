@@ -45,6 +45,7 @@ from workers.output_parts import OutputParts
 from workers.serving.models import LoadModels, Models
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.isolation import Isolation
+from workers.shard.rows.earlier_jobs import EarlierJobs
 from workers.shard.running import Shards
 
 log = logging.getLogger(__name__)
@@ -271,6 +272,7 @@ class Runtime:
             sources=self._connections.sources,
             models=self._models,
             heartbeat=self._heartbeat,
+            earlier_jobs=EarlierJobs(self._connections.store, self._connections.objects),
             isolation=self._isolation,
         )
 

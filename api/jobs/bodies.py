@@ -51,10 +51,13 @@ BULK_FIELDS: Final = (
     "keep_body",
     "embedding_dtype",
     "keep_columns",
+    "reuse",
+    "reuse_sampled",
 )
 
 Uri = Annotated[str, Field(min_length=1, max_length=URI_CHARS_MAX)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Reuse = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:_+-]{0,63}$")]  # latest, a date or a job
 RunDate = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:_+-]{0,39}$")]
 
 
@@ -151,6 +154,8 @@ class JobCreate(Options, PartFields):
     metadata: Metadata | None = None
     name: Name | None = None
     date: RunDate | None = None
+    reuse: Reuse | None = None
+    reuse_sampled: bool | None = None
 
     @model_validator(mode="after")
     def _one_or_many(self) -> "JobCreate":

@@ -56,6 +56,8 @@ def bulk_request(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max_s
         parts=asked.parts,
         name=asked.name,
         run_date=asked.date,
+        reuse=asked.reuse,
+        reuse_sampled=bool(asked.reuse_sampled),
     )
     return JobRequest(
         tenant_id=tenant_id,

@@ -73,6 +73,7 @@ def _job_json(job: Job, position: int | None, now: datetime, base_url: str) -> J
             "rows_estimated": None if job.planned_at is None else job.rows_estimated,
             "usage": usage_json(job.usage),
             "tokens_redone": job.tokens_redone,
+            "rows_reused": job.rows_reused,
             "eta_at": seconds(eta_at(job, now)),
             "error": found[0] if found else None,
             "errors": found,
@@ -113,6 +114,9 @@ def _request_json(spec: JobSpec) -> JsonObject:
         "metadata": spec.metadata,
         "name": spec.name,
         "date": spec.run_date,
+        "reuse": spec.reuse,
+        "reused_job": spec.reused_job,
+        "reuse_sampled": spec.reuse_sampled,
     }
 
 

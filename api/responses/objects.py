@@ -81,6 +81,7 @@ class ListedJob(AcceptedJob, JobParts):
     rows_estimated: int | None
     usage: JobUsage
     tokens_redone: int
+    rows_reused: int
     eta_at: int | None
     error: InputErrorObject | None
     errors: list[InputErrorObject]
@@ -103,6 +104,9 @@ class ListedJob(AcceptedJob, JobParts):
     metadata: dict[str, str] | None
     name: str | None
     date: str | None
+    reuse: str | None
+    reused_job: str | None
+    reuse_sampled: bool
     created_at: int
     expires_at: int
     planned_at: int | None

@@ -98,6 +98,17 @@ MaxTokensTotal = Annotated[
 RowTimeout = Annotated[
     str | None, typer.Option(metavar="TIME", help="How long a model may take for a row: 30s, 5m, 1h.")
 ]
+Reuse = Annotated[
+    str | None,
+    typer.Option(
+        metavar="latest|DATE|JOB",
+        help="Take results of the same requests from an earlier run: of this --name, or a job.",
+    ),
+]
+ReuseSampled = Annotated[
+    bool,
+    typer.Option("--reuse-sampled", help="Also of rows whose answers are drawn at random, without a seed."),
+]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything, look at the first rows, and submit nothing.")
@@ -136,6 +147,8 @@ def run(
     dry_run: DryRun = False,
     name: Name = None,
     date: Date = None,
+    reuse: Reuse = None,
+    reuse_sampled: ReuseSampled = False,
     json: Json = False,
 ) -> None:
     """Submit a bulk job, or with --dry-run see what it would do.
@@ -177,6 +190,8 @@ def run(
             "row_timeout": row_timeout,
             "name": name,
             "date": day,
+            "reuse": reuse,
+            "reuse_sampled": reuse_sampled or None,
         }
     given: dict[str, object] = {field: value for field, value in body.items() if value is not None}
     if dry_run:
@@ -213,6 +228,7 @@ def summary(job: "RemoteJob") -> str:
         line = f"{job.id} {job.state}: {why.rstrip('.')}; no output was written"
     else:
         line = f"{job.id} {job.state}: {counts.succeeded} rows succeeded, {counts.failed} failed"
+        line += f", {reused} reused" if (reused := job.data.get("rows_reused")) else ""
         line += f", output in {job.data['output']}" if job.data.get("output") else ""
     return "\n".join((line, *(f"  {error}" for error in errors)))
 

@@ -1,16 +1,19 @@
 """Ids, token counts, service tiers and the error envelope."""
 
 import hashlib
+from typing import Final
 
 from nightshift.errors import MESSAGE_BYTES_MAX, PARAM_BYTES_MAX, shortened
 from nightshift.jobs import JsonObject, Usage
+
+ANSWER_ID_CHARS: Final = 24  # without the prefix
 
 
 def answer_id(prefix: str, name: str) -> str:
     """An answer's id, such as `chatcmpl-…`: the same at every attempt, streamed and recorded. `name` is
     unique for the row or request.
     """
-    return prefix + hashlib.sha256(f"{prefix}{name}".encode()).hexdigest()[:24]
+    return prefix + hashlib.sha256(f"{prefix}{name}".encode()).hexdigest()[:ANSWER_ID_CHARS]
 
 
 def usage_json(usage: Usage) -> JsonObject:

@@ -4,14 +4,16 @@ A new endpoint is a module with a subclass of `Endpoint`, registered in `nightsh
 Workers run its requests by its model kind (`workers/serving`).
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import StrEnum
 
 from pydantic import BaseModel, ValidationError
 
+from nightshift.endpoints.answers import ANSWER_ID_CHARS
 from nightshift.endpoints.requests import ModelRequest, invalid_request
-from nightshift.endpoints.results import Origin, Result, Values
+from nightshift.endpoints.results import Identity, Origin, Result, Values
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject, Usage
 
@@ -76,6 +78,17 @@ class Endpoint(ABC):
 
     def body_of(self, origin: Origin, result: Result) -> JsonObject:
         return self.body(origin, result.values, result.usage) if result.body is None else result.body
+
+    def renamed(self, body_text: str, old: Identity, new: Identity) -> str:
+        """An answer's body as text, with the id and the time of another row's answer."""
+        body: JsonObject = json.loads(body_text)
+        for field in ("created", "created_at"):
+            if body.get(field) == old.created_s:
+                body[field] = new.created_s
+        id = body.get("id")
+        if isinstance(id, str) and id == old.id(id[:-ANSWER_ID_CHARS]):
+            body["id"] = new.id(id[:-ANSWER_ID_CHARS])
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
     @abstractmethod
     def row_template(self, model: str, placeholder: str) -> JsonObject:

@@ -38,7 +38,7 @@ class Origin:
     priority: PriorityClass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each row: frozen ones take longer to make
 class Result:
     """What a model returned, or an error."""
 

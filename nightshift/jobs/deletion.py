@@ -24,7 +24,7 @@ def object_prefixes(deletion: Deletion) -> tuple[str, ...]:
     """Of the objects that go with this part. Input and output files are no part of a job."""
     kinds: tuple[str, ...] = ()
     if deletion.part is JobPart.RESULTS:
-        kinds = ("segments", "results")
+        kinds = ("segments", "results", "digests")
     elif deletion.part is JobPart.JOB:
-        kinds = ("segments", "results", "assembly")
+        kinds = ("segments", "results", "digests", "assembly")
     return tuple(f"{kind}/{deletion.tenant_id}/{deletion.job_id}/" for kind in kinds)

@@ -120,6 +120,9 @@ class JobSpec:
     metadata: dict[str, str] | None = None
     name: str | None = None  # with run_date: the key of a nightly run
     run_date: str | None = None
+    reuse: str | None = None  # as asked: an earlier run whose results its rows may have
+    reused_job: str | None = None  # the id of that run's job
+    reuse_sampled: bool = False  # also rows whose answers are drawn at random, without a seed of their own
     kept_in: str | None = None  # of a retry: the field of its rows with what is kept of the earlier job's
     service_tier: str | None = None  # echoed on OpenAI answers
 
@@ -204,6 +207,7 @@ class Job:
     output_file_id: str | None = None
     error_file_id: str | None = None
     tokens_redone: int = 0  # generated, lost with a worker, and generated again
+    rows_reused: int = 0  # with the result of another row
     retry_of: str | None = None  # the job whose rows without success it runs
     tokens_queued: int = 0  # what it counts for in its tenant's quota until it ends, as estimated
     planning_attempts: int = 0  # begun, and without a known end: each may have killed its scheduler

@@ -67,6 +67,7 @@ class PartFile:
     etag: str
     prompt_tokens: int
     completion_tokens: int
+    reused: int = 0  # rows with the result of another
 
     def to_json(self) -> JsonObject:
         return asdict(self)

@@ -17,6 +17,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.admission import admit_bulk, admit_online, check_planned
 from nightshift.lifecycle.catalogue import CachedCatalogue
+from nightshift.lifecycle.reuse import with_reused_job
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore import Locations, ObjectUri
 from nightshift.objectstore.objects import checked_key
@@ -85,7 +86,7 @@ class Submitter:
         if is_file_id(new.spec.input):
             file = tx.files.get_to_read(new.tenant_id, new.spec.input, now)
             _checked_file(file, new, new.spec.input)
-        return self.submit_unread(tx, new, now)
+        return self.submit_unread(tx, with_reused_job(tx, new), now)
 
     def try_online(self, tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> None:
         """Raise what `submit_online` would; only reads."""
@@ -96,6 +97,7 @@ class Submitter:
         """Raise what `submit_bulk` would; only reads."""
         self.try_model(tx, new)
         self.try_file(tx, new, now)
+        with_reused_job(tx, new)
         admit_bulk(tx, new.tenant_id, self.settings, self.default_quotas, now)
         if (place := place_of(new.spec)) is not None:
             tx.jobs.check_output(new.tenant_id, place)

@@ -194,6 +194,13 @@ def count_redone(tx: Transaction, job_id: str, tokens: int) -> None:
         tx.counters.add("tokens_redone", tokens)
 
 
+def count_reused(tx: Transaction, job_id: str, rows: int) -> None:
+    """Count rows that have the result of another row."""
+    if rows > 0:
+        tx.jobs.add_rows_reused(job_id, rows)
+        tx.counters.add("rows_reused", rows)
+
+
 def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: datetime) -> bool:
     """Record an online request's answer and end its job. False: the lease was lost."""
     if not tx.shards.record_result(claim.lease, answer):

@@ -39,6 +39,7 @@ class Manifest:
     usage: Usage
     settings: JsonObject
     inputs: ManifestInputs
+    reused_job: str | None  # whose results rows had
     parts: Sequence[PartFile]  # of good rows
     errors: Sequence[PartFile]  # of rows without a good result
 
@@ -54,6 +55,7 @@ class Manifest:
             "usage": asdict(self.usage),
             "settings": self.settings,
             "inputs": asdict(self.inputs),
+            "reused": {"rows": sum(file.reused for file in self.parts), "job_id": self.reused_job},
             "parts": [file.to_json() for file in self.parts],
             "errors": [file.to_json() for file in self.errors],
         }

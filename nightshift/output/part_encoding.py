@@ -27,7 +27,7 @@ from nightshift.jobs import JsonObject
 from nightshift.jobs.part_options import KeepColumns
 from nightshift.output.kept_columns import kept_columns, names_in_part
 from nightshift.output.row_results import RowResult
-from nightshift.output.segments import kept_texts, value_column
+from nightshift.output.segments import REUSED, kept_texts, value_column
 from nightshift.output.shard_results import Window
 from nightshift.output.shard_rows import Chunk, Missing
 
@@ -45,6 +45,7 @@ class Tally:
     succeeded: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reused: int = 0  # with the result of another row
 
     @property
     def failed(self) -> int:
@@ -58,6 +59,8 @@ class Tally:
         self.succeeded += pc.sum(pc.less(window.table.column("status_code"), 400)).as_py() or 0
         self.prompt_tokens += pc.sum(window.table.column("prompt_tokens")).as_py() or 0
         self.completion_tokens += pc.sum(window.table.column("completion_tokens")).as_py() or 0
+        if REUSED in window.table.column_names:
+            self.reused += pc.sum(window.table.column(REUSED)).as_py() or 0
 
 
 class PartFile(ABC):

@@ -25,6 +25,7 @@ from nightshift.jobs.part import PartClaim, PartFile, PartLease, PartProblem, Pa
 from nightshift.objectstore import Locations, ObjectStore, Staged, fenced
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import as_input_error, storage_verdict
+from nightshift.output.digest_files import DigestWriter
 from nightshift.output.part_encoding import PartFile as Encoder
 from nightshift.output.part_encoding import PartSchema, Tally, part_file
 from nightshift.output.part_leases import TTL_S, HeldPart, PartLost
@@ -36,6 +37,7 @@ from nightshift.output.places import (
     errors_name,
     part_name,
 )
+from nightshift.output.segments import DIGEST
 from nightshift.output.shard_rows import Chunk, InputTrouble, Mismatch, ShardRows
 from nightshift.processes import failpoints
 from nightshift.store import Store
@@ -171,8 +173,9 @@ class PartWriter:
         schema = self._schema(job)
         good, bad = (part_file(job.spec.format, schema) for _ in range(2))
         stage = _Staging(claim.lease, destination, self._record_uploads)
+        digests = DigestWriter(self._objects, job.tenant_id, job.id, part.first_shard)
         with SpooledTemporaryFile(max_size=SPOOL_BYTES) as spool:
-            pieces = self._pieces(claim, good, bad, spool)
+            pieces = self._pieces(claim, good, bad, spool, digests)
             stage.file(part_name(part.first_shard, job.id, job.spec.format), pieces, good.tally)
             if bad.tally.rows:
                 spool.seek(0)
@@ -180,14 +183,20 @@ class PartWriter:
                 stage.file(errors_name(part.first_shard, job.id, job.spec.format), rest, bad.tally)
         return iter(stage.uploads)
 
-    def _pieces(self, claim: PartClaim, good: Encoder, bad: Encoder, spool: IO[bytes]) -> Iterator[bytes]:
+    def _pieces(
+        self, claim: PartClaim, good: Encoder, bad: Encoder, spool: IO[bytes], digests: DigestWriter
+    ) -> Iterator[bytes]:
         """The bytes of the good rows' file; those of the other go to the spool."""
         for shard in self._shards(claim):
             for chunk in self._rows.chunks(claim.job, shard):
                 if not self._may_continue():
                     raise WritingStopped
                 spool.write(bad.add(chunk.failed()))
-                yield good.add(Chunk(chunk.succeeded()))
+                succeeded = chunk.succeeded()
+                if succeeded is not None and DIGEST in succeeded.table.column_names:
+                    digests.add(shard.shard_no, succeeded.table.column(DIGEST), succeeded.table.column("row"))
+                yield good.add(Chunk(succeeded))
+        digests.end()
         spool.write(bad.end())
         yield good.end()
 

@@ -45,7 +45,7 @@ class ShardHead:
         return Identity(f"{self.name}/{row}", self.created_s)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # one for each row: frozen ones take longer to make
 class RowResult:
     """A row's recorded result: an HTTP-like status, and an answer as values or as a body."""
 
@@ -57,10 +57,18 @@ class RowResult:
     values: Values = field(default_factory=dict)
     body_text: str | None = None  # JSON on one line; None: it is written from the values
     kept: str | None = None  # of its input, JSON on one line; None: its job keeps nothing
+    digest: bytes | None = None  # of its request (`row_digests`); None: not known, or it has no good result
+    is_reused: bool = False  # from another row with this digest
 
     @classmethod
     def of(
-        cls, shard: ShardHead, row: int, custom_id: str, result: Result, kept: str | None = None
+        cls,
+        shard: ShardHead,
+        row: int,
+        custom_id: str,
+        result: Result,
+        kept: str | None = None,
+        digest: bytes | None = None,
     ) -> "RowResult":
         return cls(
             shard=shard,
@@ -71,6 +79,7 @@ class RowResult:
             values=result.values,
             body_text=None if result.body is None else _dumps(result.body),
             kept=kept,
+            digest=digest,
         )
 
     @property
@@ -96,6 +105,23 @@ class RowResult:
     @property
     def outcome(self) -> str:
         return "succeeded" if self.succeeded else "errored"
+
+    def reused(self, shard: ShardHead, row: int, custom_id: str, kept: str | None) -> "RowResult":
+        """As the result of another row with the same digest. Its ids become that row's."""
+        body_text = self.body_text
+        if body_text is not None:
+            body_text = endpoints.get(shard.endpoint).renamed(
+                body_text, self.shard.identity(self.row), shard.identity(row)
+            )
+        return replace(
+            self,
+            shard=shard,
+            row=row,
+            custom_id=custom_id,
+            body_text=body_text,
+            kept=kept,
+            is_reused=True,
+        )
 
     def with_body(self) -> "RowResult":
         return self if self.body_text is not None else replace(self, body_text=_dumps(self.body))

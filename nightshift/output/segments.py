@@ -18,6 +18,7 @@ from nightshift.errors import StorageError
 from nightshift.jobs import JsonObject, Segment, Usage
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.objectstore import ObjectStore, read_verified
+from nightshift.output.row_digests import DIGEST_BYTES
 from nightshift.output.row_results import RowResult, ShardHead, json_line, output_lines
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024  # a segment is read whole
 _KEPT: Final = "kept"  # a column of jobs that keep columns of their input
+DIGEST: Final = "digest"  # of the request of a good result
+REUSED: Final = "reused"  # a column of segments with results of other rows
 _HEAD: Final = b"nightshift"
 _USAGE: Final = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
@@ -67,6 +70,11 @@ def encode_segment(
         columns[value_column(name)] = (
             _texts(values) if type is ColumnType.TEXT else pa.array([*values], pa.large_binary())
         )
+    if any(each.digest is not None for each in results):
+        digests = [each.digest if each.succeeded else None for each in results]
+        columns[DIGEST] = pa.array(digests, pa.binary(DIGEST_BYTES))
+    if any(each.is_reused for each in results):
+        columns[REUSED] = pa.array([each.is_reused for each in results], pa.bool_())
     batch = pa.RecordBatch.from_pydict(columns)
     schema = batch.schema.with_metadata({_HEAD: json.dumps(asdict(head))})
     sink = pa.BufferOutputStream()
@@ -184,8 +192,10 @@ def decode_table(table: "pa.Table", heads: Sequence[ShardHead]) -> list[RowResul
             values=dict(zip(columns, cells, strict=True)),
             body_text=body,
             kept=kept,
+            digest=digest,
+            is_reused=bool(is_reused),
         )
-        for head, row, custom_id, status_code, counts, body, kept, cells in zip(
+        for head, row, custom_id, status_code, counts, body, kept, digest, is_reused, cells in zip(
             heads,
             table.column("row").to_pylist(),
             _cells(table, "custom_id", ColumnType.TEXT),
@@ -193,6 +203,8 @@ def decode_table(table: "pa.Table", heads: Sequence[ShardHead]) -> list[RowResul
             zip(*usage, strict=True),
             _cells(table, "body", ColumnType.TEXT),
             kept_texts(table),
+            _optional(table, DIGEST),
+            _optional(table, REUSED),
             zip(*values, strict=True),
             strict=True,
         )
@@ -202,6 +214,10 @@ def decode_table(table: "pa.Table", heads: Sequence[ShardHead]) -> list[RowResul
 def kept_texts(table: "pa.Table") -> list[str | None]:
     """What is kept of each row's input."""
     return _cells(table, _KEPT, ColumnType.TEXT)
+
+
+def _optional(table: "pa.Table", name: str) -> list[Any]:
+    return table.column(name).to_pylist() if name in table.column_names else [None] * table.num_rows
 
 
 def _cells(table: "pa.Table", name: str, type: ColumnType) -> list[Any]:

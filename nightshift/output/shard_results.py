@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from tempfile import NamedTemporaryFile
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from nightshift.jobs import Segment
 from nightshift.objectstore import ObjectStore
@@ -59,6 +61,7 @@ class ShardResults:
         self._heads: list[ShardHead] = []
         self._table: pa.Table | None = None
         self._order: pa.Array = pa.array([], pa.int64())
+        self._rows: NDArray[np.int32] | None = None  # ascending
 
     def __enter__(self) -> "ShardResults":
         try:
@@ -95,6 +98,16 @@ class ShardResults:
             count = max(1, pc.sum(pc.less_equal(sums, WINDOW_BYTES)).as_py())
             yield Window(self._table.take(self._order.slice(start, count)), self._heads)
             start += count
+
+    def of_rows(self, rows: Sequence[int]) -> list[RowResult]:
+        """The results of those of these rows that have one."""
+        if self._table is None:
+            return []
+        if self._rows is None:
+            self._rows = self._table.column("row").to_numpy()[self._order.to_numpy()]
+        places = np.searchsorted(self._rows, rows).clip(max=len(self._rows) - 1)
+        places = places[self._rows[places] == rows]
+        return Window(self._table.take(self._order.take(pa.array(places))), self._heads).results()
 
     def _open(self) -> None:
         if not self._segments:

@@ -84,7 +84,7 @@ def format_of(key: str) -> InputFormat:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each row: frozen ones take longer to make
 class Row:
     """A record. `index` counts from 0 in its shard."""
 

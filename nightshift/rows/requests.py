@@ -21,7 +21,7 @@ QUOTED_CHARS_MAX: Final = 80  # of a value in a message
 NUL: Final = "\0"  # PostgreSQL cannot store it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each row: frozen ones take longer to make
 class RowRequest:
     custom_id: str
     body: JsonObject

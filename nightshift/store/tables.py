@@ -242,6 +242,7 @@ job = Table(
     Column(
         "tokens_redone", BigInteger, nullable=False, server_default=text("0")
     ),  # generated, lost, and again
+    Column("rows_reused", BigInteger, nullable=False, server_default=text("0")),  # with another's result
     Column("tokens_queued", BigInteger, nullable=False, server_default=text("0")),  # counted until it ends
     Column("output_place", String(64)),  # a digest of the folder that it writes to
     Column("output_upload", JSON(none_as_null=True)),  # of its manifest, as begun last by a leader

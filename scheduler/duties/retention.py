@@ -6,6 +6,7 @@ alone, by the store's own clock; whether an older one is an orphan, the database
     segments/{tenant}/{job}/{shard}/t{term}-…    not listed, not to be carried over, its term past: only a
                                                  leased term lists anything, and no term is reused
     results/{tenant}/{job}/…                     there is no such job, or its results are deleted
+    digests/{tenant}/{job}/…                     likewise
     assembly/{tenant}/{job}/…                    the job has ended
     files/{tenant}/{file}                        not on record, not of an unfinished batch, and too old for an
                                                  upload that may still be recorded; or expired, and no
@@ -84,6 +85,7 @@ class Retention:
         self._kinds = (
             _Kind("segments/", config.orphan_age_s, _wanted_under_a_term),
             _Kind("results/", config.orphan_age_s, _wanted_results),
+            _Kind("digests/", config.orphan_age_s, _wanted_results),
             _Kind("assembly/", config.orphan_age_s, _wanted_notes),
             _Kind("files/", max(config.orphan_age_s, UNRECORDED_S), _wanted_files),
             _Kind("uploads/", max(config.orphan_age_s, PART_UNRECORDED_S), _wanted_parts),

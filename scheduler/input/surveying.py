@@ -12,6 +12,7 @@ from typing import Final
 
 from nightshift.jobs import InputError, Job, NewShard
 from nightshift.lifecycle.catalogue import Catalogue
+from nightshift.lifecycle.reuse import other_model
 from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.rows.inputs import BadRow, InputFormat, InputObject, Row, iter_rows
@@ -140,7 +141,18 @@ class Surveyor:
         objection = catalogue.objection(model, job.spec.endpoint)
         if objection is not None:
             raise Refused(objection)
+        self._check_reuse(job, model)
         return model
+
+    def _check_reuse(self, job: Job, model: str) -> None:
+        """Raises Refused where the rows name another model than that of the run to be reused."""
+        if job.spec.reused_job is None:
+            return
+        with self.store.snapshot() as tx:
+            earlier = tx.jobs.get(job.tenant_id, job.spec.reused_job)
+        refused = None if earlier is None else other_model(job, earlier, model)
+        if refused is not None:
+            raise Refused(refused)
 
     def _first_rows(
         self, job: Job, shards: Sequence[NewShard], reading: "_Reading"

@@ -150,6 +150,7 @@ def _manifest(
         usage=job.usage,
         settings=_settings(job),
         inputs=inputs,
+        reused_job=job.spec.reused_job,
         parts=[file for file in files if file.name.startswith("part-")],
         errors=[file for file in files if file.name.startswith("errors-")],
     )
@@ -159,7 +160,11 @@ def _settings(job: Job) -> JsonObject:
     """What decides about an answer and its form."""
     spec = job.spec
     named: OrderedDict[str, object] = OrderedDict(
-        endpoint=spec.endpoint, template=spec.template, id_column=spec.id_column, **asdict(spec.parts)
+        endpoint=spec.endpoint,
+        template=spec.template,
+        id_column=spec.id_column,
+        **asdict(spec.parts),
+        reuse_sampled=spec.reuse_sampled,
     )
     return dict(named)
 

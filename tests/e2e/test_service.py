@@ -143,6 +143,49 @@ def test_a_table_goes_in_and_part_files_come_out(service, workplace, numbers):
     assert again.stdout.strip() == ended.stdout.split()[0], "the same run twice is one job"
 
 
+def test_the_next_night_only_rows_that_changed_are_run(service, workplace, numbers):
+    asked = numbers[200:300]
+
+    def night(date: str, figures: list[int]) -> tuple[str, dict[str, object]]:
+        """What the command said, and the manifest."""
+        rows = [{"id": f"row-{place}", "figure": str(number)} for place, number in enumerate(figures)]
+        (workplace / "nightly.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        template = {
+            "model": DEMO_MODEL_ID,
+            "messages": [{"role": "user", "content": "{{figure}}"}],
+            "temperature": 0,
+        }
+        (workplace / "nightly.json").write_text(json.dumps(template))
+        ended = nightshift(
+            service,
+            *("run", "nightly.jsonl", "--output", "nightly-out", "--endpoint", "chat"),
+            *("--template", "nightly.json", "--id-column", "id", "--wait"),
+            *("--name", "nightly", "--date", date, "--reuse", "latest"),
+            cwd=workplace,
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+        return ended.stdout, json.loads((workplace / "nightly-out" / "manifest.json").read_text())
+
+    said, first = night("2026-11-20", asked)
+    assert "reused" not in said
+    assert first["reused"] == {"rows": 0, "job_id": None}
+
+    changed = {10: numbers[300], 50: numbers[301], 99: numbers[302]}
+    figures = [changed.get(place, number) for place, number in enumerate(asked)]
+    said, second = night("2026-11-21", figures)
+
+    assert "100 rows succeeded, 0 failed, 97 reused" in said
+    assert second["reused"] == {"rows": 97, "job_id": first["job_id"]}
+    parts = (workplace / "nightly-out").glob("part-*")
+    lines = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+    assert len(lines) == 100
+    right = sum(
+        answer_of(line) == number_in_words(figures[int(line["custom_id"].removeprefix("row-"))])
+        for line in lines
+    )
+    assert right >= 100 * ACCURACY_MIN - 1
+
+
 def test_a_file_outside_the_allowed_directories_is_refused_with_advice(service, tmp_path):
     (tmp_path / "in.jsonl").write_text("{}\n")
     ended = nightshift(

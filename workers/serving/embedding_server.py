@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # needs torch
     from workers.engine.encoders.model import EncoderModel
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # one for each row: frozen ones take longer to make
 class _Running:
     endpoint: EncoderEndpoint
     request: EncoderRequest
@@ -67,6 +67,9 @@ class EmbeddingServer(ModelServer):
     def cancel(self, inference_id: str) -> None:
         if self._running.pop(inference_id, None) is not None:
             self._engine.abort(inference_id)
+
+    def is_repeatable(self, request: ModelRequest) -> bool:
+        return True
 
     def tokenize(self, endpoint: Endpoint, requests: Sequence[ModelRequest]) -> list[Tokens | InvalidRequest]:
         return tokenize(self._encode, [self._parts(endpoint, request) for request in requests])

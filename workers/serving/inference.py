@@ -56,7 +56,7 @@ T = TypeVar("T")
 CHARS_PER_TOKEN_MAX = 128  # a generous bound on the average; English has about 4
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # one for each row: frozen ones take longer to make
 class Progress:
     """New output of a request. The last one carries the result."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import transformers
 from safetensors import SafetensorError
@@ -35,6 +35,8 @@ from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.text_server import TextServer
 
 log = logging.getLogger(__name__)
+
+CONFIGURATION: Final = (".json", ".txt", ".model", ".jinja")
 
 
 def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer]:
@@ -179,10 +181,16 @@ def _sampling_defaults(directory: str) -> SamplingDefaults:
 
 
 def _revision(path_or_id: str, directory: Path) -> str:
-    """Identifies the weights: the hub's commit, or a digest of the files' sizes and times."""
+    """Identifies what answers depend on: the hub's commit, or a digest of the tokenizer's and configuration's
+    files, and of the sizes and times of the weights.
+    """
     if not Path(path_or_id).is_dir():
         return directory.name
-    digest = hashlib.sha256((directory / "config.json").read_bytes())
-    for weights in sorted(directory.glob("*.safetensors")):
-        digest.update(f"{weights.name} {weights.stat().st_size} {weights.stat().st_mtime_ns}".encode())
+    digest = hashlib.sha256()
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory)
+        if path.suffix == ".safetensors":
+            digest.update(f"{name} {path.stat().st_size} {path.stat().st_mtime_ns}\n".encode())
+        elif path.suffix in CONFIGURATION:
+            digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return f"local-{digest.hexdigest()[:16]}"

@@ -36,7 +36,7 @@ class Busy(Exception):
     """The model takes no request now: its queue is full."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # one for each row: frozen ones take longer to make
 class Inference:
     id: str  # unique in the engine at a time
     endpoint: Endpoint
@@ -85,6 +85,10 @@ class ModelServer(ABC):
     ) -> Sequence[Tokens | InvalidRequest | None]:
         """The tokens of each request, or why it cannot run; on any thread. None: `submit` makes them."""
         return [None] * len(requests)
+
+    def is_repeatable(self, request: ModelRequest) -> bool:
+        """Whether the same request has the same answer, also of another row."""
+        return False
 
     @abstractmethod
     def cancel(self, inference_id: str) -> None:

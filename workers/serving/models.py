@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from nightshift.endpoints import Endpoint
-from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.settings import WorkerSettings
-from workers.serving.model_server import Inference, ModelServer, OnFatal, Tokens
+from workers.serving.model_server import Inference, ModelServer, OnFatal
 
 # All models of the settings, in their order. Raises ConfigurationError.
 LoadModels = Callable[[WorkerSettings, OnFatal], Sequence[ModelServer]]
@@ -32,14 +31,10 @@ class Models:
         except KeyError as error:
             raise UnknownModel(f"The model '{model_id}' is not served here.", param="model") from error
 
-    def tokenize(
-        self, model_id: str, endpoint: Endpoint, requests: Sequence[ModelRequest]
-    ) -> Sequence[Tokens | InvalidRequest | None]:
-        """As `ModelServer.tokenize`. None: `submit` makes the tokens, or says what is wrong."""
-        server = self._servers.get(model_id)
-        if server is None or server.model.kind is not endpoint.model_kind:
-            return [None] * len(requests)
-        return server.tokenize(endpoint, requests)
+    def find(self, model_id: str | None, endpoint: Endpoint) -> ModelServer | None:
+        """None: no such model serves this endpoint here."""
+        server = None if model_id is None else self._servers.get(model_id)
+        return server if server is not None and server.model.kind is endpoint.model_kind else None
 
     def submit(self, inference: Inference) -> ModelServer:
         """Hand a request to the model it names. Raises UnknownModel, InvalidRequest or Busy."""

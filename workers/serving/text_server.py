@@ -219,6 +219,14 @@ class TextServer(ModelServer):
                 raise InvalidRequest("The prompt has no tokens.", param=place)
         return [tuple(token_ids) for token_ids in prompts]
 
+    def is_repeatable(self, request: ModelRequest) -> bool:
+        """Of a seed that was given, or without sampling."""
+        assert isinstance(request, GenerationRequest), "its requests are for text"
+        temperature = request.temperature
+        if temperature is None:
+            temperature = self._defaults.temperature
+        return request.seed is not None or temperature == 0
+
     def tokenize(self, endpoint: Endpoint, requests: Sequence[ModelRequest]) -> list[Tokens | InvalidRequest]:
         return tokenize(self._encode, [self._parts(endpoint, request) for request in requests])
 

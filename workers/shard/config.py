@@ -8,6 +8,8 @@ from nightshift.store import Store
 from workers.health.heartbeat import Heartbeat
 from workers.serving.models import Models
 from workers.shard.isolation import Isolation
+from workers.shard.rows.earlier_jobs import EarlierJobs
+from workers.shard.rows.run_once import RunOnce
 from workers.shard.uploads import UPLOADS_MAX
 
 
@@ -36,4 +38,6 @@ class ShardDependencies:
     sources: Sources
     models: Models
     heartbeat: Heartbeat
+    earlier_jobs: EarlierJobs
     isolation: Isolation = field(default_factory=Isolation)
+    once: RunOnce = field(default_factory=RunOnce)

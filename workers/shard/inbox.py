@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from nightshift.jobs import StopReason
+from nightshift.output.row_results import RowResult
 from workers.serving.inference import Progress
 from workers.shard.segments import Checkpoint
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # one for each row: frozen ones take longer to make
 class RowProgress:
     row: int
     inference_id: str
@@ -18,6 +19,14 @@ class RowProgress:
 @dataclass(frozen=True)
 class RowsRead:
     """After the runner had taken all that were read, or at the end of the input."""
+
+
+@dataclass(frozen=True)
+class TurnCame:
+    """Another row with the same request has ended: with this result, or this row is to be run."""
+
+    row: int
+    result: RowResult | None
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class Drain:
     """Hand the shard back, with finished rows and the tokens of unfinished ones."""
 
 
-Message = RowProgress | RowsRead | CheckpointListed | Failure | Drain | StopReason
+Message = RowProgress | RowsRead | TurnCame | CheckpointListed | Failure | Drain | StopReason
 
 
 class Inbox:

@@ -22,12 +22,21 @@ from nightshift.processes import failpoints
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
 from workers.shard.in_flight import AdmittedRow
-from workers.shard.inbox import CheckpointListed, Drain, Failure, Inbox, Message, RowProgress, RowsRead
+from workers.shard.inbox import (
+    CheckpointListed,
+    Drain,
+    Failure,
+    Inbox,
+    Message,
+    RowProgress,
+    RowsRead,
+    TurnCame,
+)
 from workers.shard.isolation import watch
 from workers.shard.ledger import Ledger
 from workers.shard.orders import Orders
-from workers.shard.reading import InputUnreadable
-from workers.shard.rows import ShardRows
+from workers.shard.rows.reading import InputUnreadable
+from workers.shard.rows.shard_rows import ShardRows
 from workers.shard.segments import Checkpoints, LeaseLost
 from workers.shard.uploads import UPLOADS_MAX, Uploads, may_pass
 
@@ -60,13 +69,13 @@ class ShardRunner:
         self._ledger = Ledger(config, is_spaced=not claim.crash_history.is_watched)
         self._rows = ShardRows(
             claim,
-            dependencies.sources,
-            dependencies.models,
+            dependencies,
             watch(claim, dependencies.store, dependencies.isolation, config.rows_at_risk_max),
             line_bytes_max=config.line_bytes_max,
             earlier=self._ledger.earlier,
             on_progress=lambda row, id, progress: self._inbox.put(RowProgress(row, id, progress)),
             on_rows=lambda: self._inbox.put(RowsRead()),
+            on_turn=lambda row, result: self._inbox.put(TurnCame(row, result)),
         )
         self._checkpoints = Checkpoints(claim, dependencies.store, dependencies.objects)
         self._uploads = Uploads(
@@ -188,7 +197,7 @@ class ShardRunner:
         return has_room and not self._uploads_are_full and self._orders.may_begin
 
     def _admit_rows(self) -> None:
-        while self._rows.has_waiting and self._may_admit:
+        while self._rows.can_admit and self._may_admit:
             admitted = self._rows.admit_next()
             if admitted is None:
                 return
@@ -196,6 +205,8 @@ class ShardRunner:
                 self._ledger.begin(admitted)
             else:
                 self._ledger.finish(admitted)
+                if self._ledger.is_due:  # rows that need no engine may be many
+                    return
             self._rows.on_admission_blocked()
 
     def _note_progress(self, message: RowProgress) -> None:
@@ -281,7 +292,7 @@ class ShardRunner:
         wait_s = self._orders.stop_in_s
         if self._row_timeout_s is not None and (oldest_s := self._ledger.oldest_age_s) is not None:
             wait_s = min(wait_s, self._row_timeout_s - oldest_s)
-        if self._may_admit and self._rows.has_waiting and not self._rows.is_behind:
+        if self._may_admit and self._rows.can_admit:
             wait_s = min(wait_s, BUSY_RETRY_S)
         if not self._uploads_are_full and (due_in_s := self._ledger.due_in_s) is not None:
             wait_s = min(wait_s, due_in_s)
@@ -295,6 +306,10 @@ class ShardRunner:
             raise message.error
         if isinstance(message, RowProgress):
             self._note_progress(message)
+        elif isinstance(message, TurnCame):
+            result = self._rows.turn_came(message.row, message.result)
+            if result is not None:
+                self._ledger.finish(result)
         elif isinstance(message, CheckpointListed):
             self._ledger.listed(message.checkpoint)
         elif isinstance(message, Drain):

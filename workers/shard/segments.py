@@ -184,6 +184,7 @@ class Checkpoints:
         )
         if holds:
             transitions.count_redone(tx, lease.job_id, checkpoint.tokens_redone)
+            transitions.count_reused(tx, lease.job_id, sum(each.is_reused for each in checkpoint.results))
         return holds
 
     def _count_refusal(self) -> None:

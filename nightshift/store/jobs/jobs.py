@@ -191,6 +191,10 @@ class Jobs:
         ).one_or_none()
         return to_job(row) if row else None
 
+    def runs(self, tenant_id: str, name: str, limit: int) -> Sequence[Job]:
+        """The newest runs of a name, newest first, without templates."""
+        return self.list(tenant_id, limit=limit, filters=JobFilters(name=name))
+
     def reading(self, tenant_id: str, file_id: str) -> Job | None:
         """The oldest unfinished job of the tenant that reads this file."""
         row = self._connection.execute(
@@ -389,6 +393,10 @@ class Jobs:
         """Count tokens that were lost with a worker or cannot be continued."""
         self._update(job.c.id == job_id, tokens_redone=job.c.tokens_redone + tokens)
 
+    def add_rows_reused(self, job_id: str, rows: int) -> None:
+        """Count rows that have the result of another."""
+        self._update(job.c.id == job_id, rows_reused=job.c.rows_reused + rows)
+
     def overdue(self, now: datetime, limit: int) -> Sequence[Job]:
         """Jobs past their window or run time that were not told to stop."""
         rows = self._connection.execute(
@@ -580,6 +588,7 @@ def to_job(row: Row[Any]) -> Job:
         output_file_id=row.output_file_id,
         error_file_id=row.error_file_id,
         tokens_redone=row.tokens_redone,
+        rows_reused=row.rows_reused,
         retry_of=row.retry_of,
         tokens_queued=row.tokens_queued,
         planning_attempts=row.planning_attempts,

@@ -14,6 +14,7 @@ from tests.unit.workers.scripted import ManualClock, RecordingStreams, ScriptedS
 from workers.health.heartbeat import Heartbeat
 from workers.serving.models import Models
 from workers.shard.config import ShardDependencies
+from workers.shard.rows.earlier_jobs import EarlierJobs
 
 
 @pytest.fixture
@@ -57,6 +58,8 @@ def streams() -> RecordingStreams:
 @pytest.fixture
 def dependencies(
     store: Store, objects: ObjectStore, models: Models, heartbeat: Heartbeat, tmp_path: Path
-) -> ShardDependencies:
+) -> Iterator[ShardDependencies]:
     locations = Locations(file_roots=(tmp_path,))
-    return ShardDependencies(store, objects, Sources(objects, locations), models, heartbeat)
+    earlier_jobs = EarlierJobs(store, objects)
+    yield ShardDependencies(store, objects, Sources(objects, locations), models, heartbeat, earlier_jobs)
+    earlier_jobs.close()

@@ -14,7 +14,7 @@ from ..request import PRIORITY_RANKS
 from .length_buckets import bucket_around
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # one for each row: frozen ones take longer to make
 class WaitingInput:
     """One input in the queue. `number` counts arrivals of all classes; `arrived_us` is the engine's clock."""
 

@@ -13,7 +13,7 @@ from ..request import PriorityClass
 Vector = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each row: frozen ones take longer to make
 class EncodeRequest:
     """Inputs to encode together, each a list of token ids; one vector comes back for each, in order."""
 
@@ -22,7 +22,7 @@ class EncodeRequest:
     priority: PriorityClass = "standard"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # one for each row: frozen ones take longer to make
 class EncodeOutput:
     """All vectors of one request, in the order of its inputs; each float32 [dimensions]."""
 

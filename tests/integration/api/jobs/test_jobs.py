@@ -75,6 +75,10 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
         "metadata": {"team": "search"},
         "format": "parquet",
         "keep_columns": ["doc_id", "meta.lang"],
+        "name": "nightly",
+        "date": "2026-11-20",
+        "reuse": "latest",
+        "reuse_sampled": True,
     }
     accepted = http.post("/v1/jobs", json=asked)
     shown = http.get(f"/v1/jobs/{accepted.json()['id']}").json()
@@ -83,6 +87,7 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
     assert {name: shown[name] for name in asked} == asked | {"endpoint": CHAT}
     assert shown["expires_at"] == shown["created_at"] + 8 * 3600
     assert shown["counts"]["total"] is None
+    assert (shown["reused_job"], shown["rows_reused"]) == (None, 0)
     assert shown["status"] == "queued"
     assert "template" not in http.get("/v1/jobs").json()["data"][0]
 
@@ -121,6 +126,12 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
         ({"row_timeout": "25h"}, "row_timeout"),
         ({"row_timeout": 30}, "row_timeout"),
         ({"format": "xml"}, "format"),
+        ({"reuse": "latest"}, "reuse"),
+        ({"reuse": "job_unknown"}, "reuse"),
+        ({"reuse": "2026-11-20"}, "reuse"),
+        ({"reuse": "a b"}, "reuse"),
+        ({"reuse": 7}, "reuse"),
+        ({"reuse_sampled": "maybe"}, "reuse_sampled"),
         ({"template": "x"}, "template"),
         ({"template": {"model": 7}}, "template.model"),
         ({"id_column": ""}, "id_column"),

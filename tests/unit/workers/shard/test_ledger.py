@@ -17,7 +17,7 @@ from workers.serving.inference import Progress
 from workers.serving.model_server import ModelServer
 from workers.shard.in_flight import AdmittedRow
 from workers.shard.ledger import Ledger
-from workers.shard.reading import ReadRow
+from workers.shard.rows.reading import ReadRow
 from workers.shard.segments import Checkpoint
 
 

@@ -17,9 +17,9 @@ from tests.unit.workers.scripted import ScriptedServer, chat_body, claim_bulk, p
 from tests.unit.workers.shard.helpers import INPUT, batch_line, by_id, finished, results_of, shard_of
 from workers.serving.model_server import Inference
 from workers.serving.models import Models
-from workers.shard import reading
 from workers.shard.config import ShardDependencies
-from workers.shard.reading import AHEAD_CHARS, AHEAD_ROWS, BATCH_ROWS, InputUnreadable, Reader
+from workers.shard.rows import reading
+from workers.shard.rows.reading import AHEAD_CHARS, AHEAD_ROWS, BATCH_ROWS, InputUnreadable, Reader
 
 
 class Tokenizing(ScriptedServer):
@@ -87,7 +87,14 @@ def reader_of(
         plan_bulk(store, INPUT)
         claim: BulkClaim = claim_bulk(store)
         signals = threading.Semaphore(0)
-        reader = Reader(claim, dependencies.sources, models, line_bytes_max=10_000, on_rows=signals.release)
+        reader = Reader(
+            claim,
+            dependencies.sources,
+            models,
+            dependencies.earlier_jobs,
+            line_bytes_max=10_000,
+            on_rows=signals.release,
+        )
         made.append(reader)
         reader.start()
         reader.open(done)

@@ -13,7 +13,7 @@ from tests.unit.workers.scripted import TENANT, ManualClock, ScriptedServer, cla
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
 from workers.health.heartbeat import Heartbeat
 from workers.shard.config import ShardDependencies
-from workers.shard.rows import ShardRows
+from workers.shard.rows.shard_rows import ShardRows
 from workers.shard.running import Shards
 
 

@@ -11,18 +11,20 @@ from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Result
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import BulkClaim
-from nightshift.objectstore.sources import Sources
 from nightshift.output.row_results import RowResult, ShardHead
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress, breakdown, refusal, timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer
-from workers.serving.models import Models
+from workers.shard.config import ShardDependencies
 from workers.shard.in_flight import AdmittedRow
 from workers.shard.isolation import Watch
-from workers.shard.reading import Reader, ReadRow
+from workers.shard.rows.reading import Reader, ReadRow
+from workers.shard.rows.run_once import Turn
 
 log = logging.getLogger(__name__)
 
+WAITING_MAX: Final = 4096  # rows that wait for others …
+WAITING_CHARS_MAX: Final = 4 * 1024 * 1024  # … and of their texts; one row may have more
 ROW_TRIES_MAX: Final = 3  # of a row that the engine breaks off, before that is its result
 
 
@@ -32,22 +34,35 @@ class ShardRows:
     def __init__(
         self,
         claim: BulkClaim,
-        sources: Sources,
-        models: Models,
+        dependencies: ShardDependencies,
         watch: Watch,
         *,
         line_bytes_max: int,
         earlier: Callable[[int], CarryOver | None],
         on_progress: Callable[[int, str, Progress], None],
         on_rows: Callable[[], None],
+        on_turn: Callable[[int, RowResult | None], None],
     ) -> None:
         """`earlier`: what an earlier lease left of a row. `on_progress`: of a row, by its inference id.
-        `on_rows`: rows have been read.
+        `on_rows`: rows have been read. `on_turn`: another row has run, or not, for which this one waited.
         """
         self._claim = claim
-        self._models = models
+        self._models = dependencies.models
         self._watch = watch
-        self._reader = Reader(claim, sources, models, line_bytes_max=line_bytes_max, on_rows=on_rows)
+        self._reader = Reader(
+            claim,
+            dependencies.sources,
+            dependencies.models,
+            dependencies.earlier_jobs,
+            line_bytes_max=line_bytes_max,
+            on_rows=on_rows,
+        )
+        self._once = dependencies.once
+        self._on_turn = on_turn
+        self._turns: dict[int, Turn] = {}  # of rows in the engine, about to be, or waiting for others
+        self._waiting: dict[int, ReadRow] = {}  # for the result of another row
+        self._waiting_chars = 0
+        self._ready: deque[ReadRow] = deque()  # they waited in vain
         self._earlier = earlier
         self._on_progress = on_progress
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
@@ -74,12 +89,13 @@ class ShardRows:
     @property
     def has_waiting(self) -> bool:
         """Whether rows are to be admitted, read or not."""
-        return bool(self._again) or self._next is not None or self._reader.has_more
+        return self.can_admit or bool(self._waiting) or self._reader.has_more
 
     @property
-    def is_behind(self) -> bool:
-        """Whether no row that waits has been read."""
-        return not self._again and self._next is None and self._reader.is_behind
+    def can_admit(self) -> bool:
+        """Whether `admit_next` has a row."""
+        is_held = bool(self._again) or bool(self._ready) or self._next is not None
+        return is_held or (self._reader.has_more and not self._reader.is_behind)
 
     def admit_next(self) -> AdmittedRow | RowResult | None:
         """Give one row to the engine, or return its result if it cannot be run. None: not now.
@@ -92,14 +108,24 @@ class ShardRows:
             if admitted is not None:
                 self._again.popleft()
             return admitted
-        if self._next is None:
-            self._next = self._reader.take()
-        if self._next is None:
-            return None
-        admitted = self._admit(self._next)
-        if admitted is not None:
+        if self._ready:
+            admitted = self._try(self._ready[0], tries=1)
+            if admitted is not None:
+                self._ready.popleft()
+            return admitted
+        while len(self._waiting) < WAITING_MAX and self._waiting_chars < WAITING_CHARS_MAX:
+            if self._next is None:
+                self._next = self._reader.take()
+            if self._next is None:
+                return None
+            admitted = self._admit(self._next)
+            if admitted is not None:
+                self._next = None
+                return admitted
+            if self._next.row not in self._waiting:
+                return None
             self._next = None
-        return admitted
+        return None
 
     def check_input(self) -> None:
         """Raises InputUnreadable where the rows after those that were admitted cannot be read."""
@@ -114,18 +140,30 @@ class ShardRows:
         """The engine has ended a row. None: it broke the row off, which is admitted again."""
         self._watch.finished(admitted.row)
         if progress.result is not None:
-            return self._result(admitted.read, progress.result)
+            return self._shared(self._result(admitted.read, progress.result))
         assert progress.failed is not None, "it has ended"
         if admitted.tries < ROW_TRIES_MAX:
             self._again.append(admitted)
             return None
-        return self._result(admitted.read, breakdown(progress.failed))
+        return self._shared(self._result(admitted.read, breakdown(progress.failed)))
 
     def timed_out(self, admitted: AdmittedRow, timeout_s: int) -> RowResult:
         """Take a row out of the engine that has been there for too long."""
         self._watch.finished(admitted.row)
         self.cancel(admitted)
-        return self._result(admitted.read, timed_out(timeout_s))
+        return self._shared(self._result(admitted.read, timed_out(timeout_s)))
+
+    def turn_came(self, row: int, result: RowResult | None) -> RowResult | None:
+        """Another row has ended. None: this one is to be run."""
+        read = self._waiting.pop(row, None)
+        if read is None:
+            return None  # the shard is ending
+        self._waiting_chars -= read.chars
+        if result is None:
+            self._ready.append(read)
+            return None
+        del self._turns[row]
+        return self._reused(read, result)
 
     def cancel(self, admitted: AdmittedRow) -> None:
         self._cancelled_in = admitted.server  # a job has one model
@@ -136,6 +174,8 @@ class ShardRows:
         that has taken the cancelled ones out.
         """
         self._reader.close()
+        for turn in self._turns.values():
+            self._once.leave(turn)
         if self._cancelled_in is None:
             self._watch.close()
         else:
@@ -148,7 +188,30 @@ class ShardRows:
             return self._result(read, refused)
         if read.refused is not None:
             return self._result(read, refusal(read.refused))
+        if read.earlier is not None:
+            return self._reused(read, read.earlier)
+        if (known := self._known(read)) is not None:
+            return known
+        if read.row in self._waiting:
+            return None
         return self._try(read, tries=1)
+
+    def _known(self, read: ReadRow) -> RowResult | None:
+        """The result of another row of the job with the same request. It may be waited for."""
+        if not read.is_shareable or read.digest is None or read.row in self._turns:
+            return None
+        if self._claim.crash_history.is_watched:
+            return None  # its rows begin in order
+        row = read.row
+        said = self._once.ask((self._claim.job.id, read.digest), lambda result: self._on_turn(row, result))
+        if isinstance(said, RowResult):
+            return self._reused(read, said)
+        self._turns[row] = said
+        if not said.runs:
+            read.tokens = None  # it is not likely to need them
+            self._waiting[row] = read
+            self._waiting_chars += read.chars
+        return None
 
     def _try(self, read: ReadRow, tries: int) -> AdmittedRow | RowResult | None:
         try:
@@ -156,7 +219,7 @@ class ShardRows:
         except (Busy, DatabaseUnavailable):
             return None
         except InvalidRequest as error:
-            return self._result(read, refusal(error))
+            return self._shared(self._result(read, refusal(error)))
 
     def _submit(self, read: ReadRow, tries: int) -> AdmittedRow | None:
         assert read.parsed is not None, "it can be run"
@@ -189,7 +252,19 @@ class ShardRows:
         return AdmittedRow(inference_id, row, read, server, read.parsed.num_choices, tries, tokens_max)
 
     def _result(self, read: ReadRow, result: Result) -> RowResult:
-        return RowResult.of(self._head, read.row, read.custom_id, result, read.kept)
+        return RowResult.of(self._head, read.row, read.custom_id, result, read.kept, read.digest)
+
+    def _reused(self, read: ReadRow, result: RowResult) -> RowResult:
+        return result.reused(self._head, read.row, read.custom_id, read.kept)
+
+    def _shared(self, result: RowResult) -> RowResult:
+        """Tell the rows that wait for it."""
+        turn = self._turns.pop(result.row, None)
+        if turn is not None and result.succeeded:
+            self._once.ended(turn, result)
+        elif turn is not None:
+            self._once.leave(turn)
+        return result
 
 
 def _tokens_max(request: ModelRequest, context_length: int) -> int | None:

@@ -1,20 +1,27 @@
 """Reads a shard's rows ahead on a thread of its own, and prepares them in batches: requests, tokens."""
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from nightshift import endpoints
 from nightshift.endpoints.requests import ModelRequest
-from nightshift.errors import InvalidRequest, StorageError
+from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError, StorageUnavailable
 from nightshift.jobs import BulkClaim
+from nightshift.jobs.leases import fault_delay_s
 from nightshift.objectstore.sources import Sources
+from nightshift.output.row_digests import RowDigests
+from nightshift.output.row_results import RowResult
 from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.requests import RowProblem, RowRequest, columns_of, to_request
 from workers.serving.model_server import Tokens
 from workers.serving.models import Models
+from workers.shard.rows.earlier_jobs import EarlierJobs
+
+log = logging.getLogger(__name__)
 
 FIRST_BATCH_ROWS: Final = 8  # so that the model soon has work; each next one has twice as many, up to …
 BATCH_ROWS: Final = 256
@@ -41,6 +48,9 @@ class ReadRow:
     parsed: ModelRequest | None = None  # None: it cannot be run …
     refused: InvalidRequest | None = None  # … for this reason
     tokens: Tokens | InvalidRequest | None = None  # as `ModelServer.tokenize` gives them
+    digest: bytes | None = None  # of its request
+    is_shareable: bool = False  # whether a row with the same digest may have its answer
+    earlier: RowResult | None = None  # of another row with the same digest
     chars: int = 0  # of its texts
 
 
@@ -52,6 +62,7 @@ class Reader:
         claim: BulkClaim,
         sources: Sources,
         models: Models,
+        earlier_jobs: EarlierJobs,
         *,
         line_bytes_max: int,
         on_rows: Callable[[], None],
@@ -61,7 +72,12 @@ class Reader:
         self._shard = claim.shard
         self._sources = sources
         self._models = models
+        self._earlier_jobs = earlier_jobs
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
+        self._server = models.find(claim.job.model, self._endpoint)
+        self._digests: RowDigests | None = None
+        if self._server is not None:
+            self._digests = RowDigests(claim.job.tenant_id, self._endpoint.route, self._server.model)
         self._line_bytes_max = line_bytes_max
         self._on_rows = on_rows
         self._changed = threading.Condition()
@@ -176,10 +192,15 @@ class Reader:
         request = to_request(row, self._job.spec, self._shard)
         read = ReadRow(row.index, request.custom_id, request.kept, chars=len(request.kept or ""))
         try:
-            read.parsed = self._parsed(request)
-            read.chars += read.parsed.text_chars
+            parsed = read.parsed = self._parsed(request)
         except InvalidRequest as error:
             read.refused = error
+            return read
+        read.chars += parsed.text_chars
+        if self._digests is not None and self._server is not None:
+            assert isinstance(request, RowRequest), "it was parsed"
+            read.digest = self._digests.of(request.body)
+            read.is_shareable = self._job.spec.reuse_sampled or self._server.is_repeatable(parsed)
         return read
 
     def _parsed(self, request: RowRequest | RowProblem) -> ModelRequest:
@@ -196,12 +217,8 @@ class Reader:
 
     def _put(self, batch: Sequence[ReadRow]) -> bool:
         """Waits while enough rows are there. False: it is closed."""
-        runnable = [row for row in batch if row.parsed is not None]
-        assert self._job.model is not None, "a job with shards was planned, and so has a model"
-        requests = [row.parsed for row in runnable if row.parsed is not None]
-        tokens = self._models.tokenize(self._job.model, self._endpoint, requests)
-        for row, each in zip(runnable, tokens, strict=True):
-            row.tokens = each
+        self._look_up(batch)
+        self._tokenize(batch)
         with self._changed:
             was_empty = not self._ahead
             self._ahead.extend(batch)
@@ -212,3 +229,36 @@ class Reader:
             self._is_full = len(self._ahead) >= AHEAD_ROWS or self._ahead_chars >= AHEAD_CHARS
             self._changed.wait_for(lambda: not self._is_full or self._is_closed)
             return not self._is_closed
+
+    def _look_up(self, batch: Sequence[ReadRow]) -> None:
+        """What the job that this one reuses has of these rows."""
+        asked = [row.digest for row in batch if row.is_shareable and row.digest is not None]
+        if self._job.spec.reused_job is None or not asked:
+            return
+        found = self._found_earlier(asked)
+        for row in batch:
+            if row.is_shareable and row.digest is not None:
+                row.earlier = found.get(row.digest)
+
+    def _found_earlier(self, digests: Sequence[bytes]) -> Mapping[bytes, RowResult]:
+        """Waits for the database and our own store: rows are not run for want of them."""
+        faults = 0
+        while not self._is_closed:
+            try:
+                earlier = self._earlier_jobs.reused_by(self._job)
+                return {} if earlier is None else earlier.find(digests, self._shard.shard_no)
+            except (DatabaseUnavailable, StorageUnavailable) as error:
+                about = {"action": "reuse_waits", "reason": error.message}
+                log.warning("rows wait for earlier results", extra=about)
+            faults += 1
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed, fault_delay_s(faults, self._job.id))
+        return {}
+
+    def _tokenize(self, batch: Sequence[ReadRow]) -> None:
+        if self._server is None:
+            return  # the model says what is wrong
+        runnable = [(row, row.parsed) for row in batch if row.parsed is not None and row.earlier is None]
+        tokens = self._server.tokenize(self._endpoint, [parsed for _, parsed in runnable])
+        for (row, _), each in zip(runnable, tokens, strict=True):
+            row.tokens = each

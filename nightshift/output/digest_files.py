@@ -1,0 +1,143 @@
+"""Digest files: where a job's results with a digest are, sorted by digest; one or more for each part.
+
+    digests/{tenant}/{job}/{first shard}-{number}-{sha256}
+
+    magic, number of entries (uint64)
+    the first 8 bytes of each digest (uint64), the other 8, the shard of each, the row of each (uint32)
+
+Integers are little-endian. A file says only where to look: who reads a result compares its digest.
+"""
+
+import hashlib
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nightshift.errors import StorageError
+from nightshift.objectstore import ObjectStore
+from nightshift.output.row_digests import DIGEST_BYTES
+
+MAGIC: Final = b"NSDIGEST"
+ENTRY_BYTES: Final = DIGEST_BYTES + 8
+ENTRIES_MAX: Final = 1_000_000  # of a file: 24 MB, which its writer holds
+
+_HEADER: Final = struct.Struct("<8sQ")
+_NAME: Final = re.compile(r"(?P<shard>[0-9]+)-[0-9]+-(?P<sha256>[0-9a-f]{64})")
+
+Halves = tuple[NDArray[np.uint64], NDArray[np.uint64]]
+"""Of some digests."""
+
+
+class CorruptDigests(StorageError):
+    """A digest file is none."""
+
+    default_code = "corrupt_digests"
+
+
+def folder(tenant_id: str, job_id: str) -> str:
+    return f"digests/{tenant_id}/{job_id}/"
+
+
+def halves_of(digests: bytes) -> Halves:
+    """Of digests one after another."""
+    both = np.frombuffer(digests, "<u8").reshape(-1, 2)
+    return np.ascontiguousarray(both[:, 0]), np.ascontiguousarray(both[:, 1])
+
+
+@dataclass
+class DigestWriter:
+    """Digests of one part's results, written to files as they become many."""
+
+    objects: ObjectStore
+    tenant_id: str
+    job_id: str
+    first_shard: int  # of the part
+    _held: list[tuple[NDArray[np.uint64], int, NDArray[np.uint32]]] = field(default_factory=list)
+    _held_entries: int = 0
+    _files: int = 0
+
+    def add(self, shard_no: int, digests: "pa.ChunkedArray", rows: "pa.ChunkedArray") -> None:
+        """Of results of the shard, some without a digest. Raises StorageError."""
+        known = digests.is_valid()
+        digests, rows = digests.filter(known), rows.filter(known)
+        if not len(rows):
+            return
+        data = b"".join(digests.to_pylist())
+        both = np.frombuffer(data, "<u8").reshape(-1, 2)
+        self._held.append((both, shard_no, rows.to_numpy().astype(np.uint32)))
+        self._held_entries += len(rows)
+        if self._held_entries >= ENTRIES_MAX:
+            self.end()
+
+    def end(self) -> None:
+        """Write what is held. Raises StorageError."""
+        if not self._held:
+            return
+        data = _encode(self._held)
+        name = f"{self.first_shard:06d}-{self._files}-{hashlib.sha256(data).hexdigest()}"
+        self.objects.put(folder(self.tenant_id, self.job_id) + name, data)
+        self._held, self._held_entries, self._files = [], 0, self._files + 1
+
+
+def _encode(held: list[tuple[NDArray[np.uint64], int, NDArray[np.uint32]]]) -> bytes:
+    both = np.concatenate([digests for digests, _, _ in held])
+    rows = np.concatenate([rows for _, _, rows in held])
+    shards = np.concatenate([np.full(len(rows), shard_no, np.uint32) for _, shard_no, rows in held])
+    order = np.lexsort((both[:, 1], both[:, 0]))
+    columns: list[NDArray[Any]] = [both[order, 0], both[order, 1], shards[order], rows[order]]
+    header = _HEADER.pack(MAGIC, len(order))
+    return b"".join(
+        [header, *(column.astype(column.dtype.newbyteorder("<")).tobytes() for column in columns)]
+    )
+
+
+@dataclass(frozen=True)
+class DigestFileName:
+    key: str
+    first_shard: int
+    sha256: str
+    size_bytes: int
+
+
+def digest_files(objects: ObjectStore, tenant_id: str, job_id: str) -> Iterator[DigestFileName]:
+    """A job's, by their first shards. Raises StorageError."""
+    for info in objects.list(folder(tenant_id, job_id)):
+        found = _NAME.fullmatch(info.key.rpartition("/")[2])
+        if found is not None:
+            yield DigestFileName(info.key, int(found["shard"]), found["sha256"], info.size_bytes)
+
+
+class DigestTable:
+    """A digest file's bytes, wherever they lie."""
+
+    def __init__(self, data: memoryview) -> None:
+        """Raises CorruptDigests."""
+        if len(data) < _HEADER.size:
+            raise CorruptDigests("A digest file is too short.")
+        magic, count = _HEADER.unpack_from(data)
+        if magic != MAGIC or len(data) != _HEADER.size + count * ENTRY_BYTES:
+            raise CorruptDigests("A digest file is damaged, or is none.")
+        at = _HEADER.size
+        self._first = np.frombuffer(data, "<u8", count, at)
+        self._second = np.frombuffer(data, "<u8", count, at + 8 * count)
+        self._shards = np.frombuffer(data, "<u4", count, at + 16 * count)
+        self._rows = np.frombuffer(data, "<u4", count, at + 20 * count)
+
+    def find(self, digests: Halves) -> dict[int, tuple[int, int]]:
+        """Shard and row of each digest that is there, by its position."""
+        first, second = digests
+        starts = np.searchsorted(self._first, first, "left")
+        ends = np.searchsorted(self._first, first, "right")
+        found: dict[int, tuple[int, int]] = {}
+        for position in np.flatnonzero(ends > starts).tolist():
+            for at in range(int(starts[position]), int(ends[position])):
+                if self._second[at] == second[position]:
+                    found[position] = (int(self._shards[at]), int(self._rows[at]))
+                    break
+        return found
