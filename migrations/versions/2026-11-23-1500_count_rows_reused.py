@@ -1,4 +1,4 @@
-"""How many rows of a job have the result of another row."""
+"""How many rows of a job, and of a segment, have the result of another row."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,9 @@ def upgrade() -> None:
     op.add_column(
         "job", sa.Column("rows_reused", sa.BigInteger(), server_default=sa.text("0"), nullable=False)
     )
+    op.add_column("segment", sa.Column("reused", sa.Integer(), server_default=sa.text("0"), nullable=False))
 
 
 def downgrade() -> None:
+    op.drop_column("segment", "reused")
     op.drop_column("job", "rows_reused")

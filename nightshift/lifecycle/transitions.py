@@ -184,6 +184,9 @@ def commit_segment(
         tx.holdings.add(job.tenant_id, Holding(bulk_rows=-segment.succeeded - segment.failed))
         tx.usage.add(job.tenant_id, job.model, day, segment.succeeded, segment.failed, segment.usage)
         tx.events.append(lease.job_id, "job.progress", {"counts": counts_json(job.counts)}, now)
+        if segment.reused:
+            tx.jobs.add_rows_reused(lease.job_id, segment.reused)
+            tx.counters.add("rows_reused", segment.reused)
     return True
 
 
@@ -192,13 +195,6 @@ def count_redone(tx: Transaction, job_id: str, tokens: int) -> None:
     if tokens > 0:
         tx.jobs.add_tokens_redone(job_id, tokens)
         tx.counters.add("tokens_redone", tokens)
-
-
-def count_reused(tx: Transaction, job_id: str, rows: int) -> None:
-    """Count rows that have the result of another row."""
-    if rows > 0:
-        tx.jobs.add_rows_reused(job_id, rows)
-        tx.counters.add("rows_reused", rows)
 
 
 def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: datetime) -> bool:

@@ -24,6 +24,7 @@ from nightshift.objectstore.objects import (
     STREAM_CHUNK_BYTES,
     TEMPORARY_PREFIX,
     Measured,
+    ObjectChanged,
     ObjectInfo,
     Staged,
     StagedUpload,
@@ -205,6 +206,13 @@ class S3Store:
     ) -> Staged:
         with within(deadline_s):
             return self._uploads.write(self._full(key), upload_id, pieces)
+
+    def copy_staged(self, key: str, upload_id: str, source: ObjectInfo) -> Staged:
+        staged = self._uploads.copy(self._full(key), upload_id, self._full(source.key), source)
+        found = self.head(source.key)  # some servers ignore the etag that is asked for
+        if found is None or found.etag != source.etag:
+            raise ObjectChanged(f"{self._named(source.key)} was replaced as it was copied")
+        return staged
 
     def publish(self, key: str, staged: Staged) -> ObjectInfo:
         is_ours = self._uploads.publish(self._full(key), staged)

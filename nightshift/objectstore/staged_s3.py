@@ -11,8 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore.exceptions import ClientError
 
 from nightshift.errors import ObjectNotFound, StorageError
-from nightshift.objectstore.objects import Measured, Staged, StagedUpload, pieces_of
-from nightshift.objectstore.s3_errors import UNKNOWN_TO_SERVER, code_of, server_time, storage_errors
+from nightshift.objectstore.objects import (
+    Measured,
+    ObjectChanged,
+    ObjectInfo,
+    Staged,
+    StagedUpload,
+    pieces_of,
+)
+from nightshift.objectstore.s3_errors import (
+    UNKNOWN_TO_SERVER,
+    code_of,
+    server_time,
+    status_of,
+    storage_errors,
+)
 from nightshift.objectstore.s3_transfers import REQUEST_S, Multipart, parts_of
 from nightshift.objectstore.time_limits import within
 
@@ -20,6 +33,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 UPLOADS_PER_PAGE: Final = 1000  # S3's own limit
+
+PRECONDITION_FAILED: Final = 412
 
 _NO_SUCH_UPLOAD: Final = "NoSuchUpload"
 _NO_LISTING: Final = UNKNOWN_TO_SERVER | {_NO_SUCH_UPLOAD, "MethodNotAllowed"}
@@ -52,6 +67,23 @@ class StagedUploads:
             upload_id=upload_id,
             size_bytes=measured.size_bytes,
             sha256=measured.sha256,
+            part_etags=tuple(etags),
+        )
+
+    def copy(self, full_key: str, upload_id: str, source_key: str, source: ObjectInfo) -> Staged:
+        """`source_key`: in full. Raises ObjectNotFound, and ObjectChanged for another object."""
+        assert source.sha256 is not None, "the server computes none"
+        with storage_errors(self._named(source_key)):
+            try:
+                etags = self._multipart(full_key).copy(upload_id, source_key, source.etag, source.size_bytes)
+            except ClientError as error:
+                if status_of(error) != PRECONDITION_FAILED:
+                    raise
+                raise ObjectChanged(f"{self._named(source_key)} is another object by now") from error
+        return Staged(
+            upload_id=upload_id,
+            size_bytes=source.size_bytes,
+            sha256=source.sha256,
             part_etags=tuple(etags),
         )
 

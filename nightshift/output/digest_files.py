@@ -20,7 +20,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nightshift.errors import StorageError
-from nightshift.objectstore import ObjectStore
+from nightshift.jobs import Job
+from nightshift.objectstore import ObjectStore, read_verified
 from nightshift.output.row_digests import DIGEST_BYTES
 
 MAGIC: Final = b"NSDIGEST"
@@ -80,7 +81,7 @@ class DigestWriter:
         if not self._held:
             return
         data = _encode(self._held)
-        name = f"{self.first_shard:06d}-{self._files}-{hashlib.sha256(data).hexdigest()}"
+        name = f"{_part(self.first_shard)}{self._files}-{hashlib.sha256(data).hexdigest()}"
         self.objects.put(folder(self.tenant_id, self.job_id) + name, data)
         self._held, self._held_entries, self._files = [], 0, self._files + 1
 
@@ -105,12 +106,25 @@ class DigestFileName:
     size_bytes: int
 
 
-def digest_files(objects: ObjectStore, tenant_id: str, job_id: str) -> Iterator[DigestFileName]:
-    """A job's, by their first shards. Raises StorageError."""
-    for info in objects.list(folder(tenant_id, job_id)):
+def digest_files(
+    objects: ObjectStore, tenant_id: str, job_id: str, of_part: str = ""
+) -> Iterator[DigestFileName]:
+    """A job's, or those whose names begin so. Raises StorageError."""
+    for info in objects.list(folder(tenant_id, job_id) + of_part):
         found = _NAME.fullmatch(info.key.rpartition("/")[2])
         if found is not None:
             yield DigestFileName(info.key, int(found["shard"]), found["sha256"], info.size_bytes)
+
+
+def copy_digests(objects: ObjectStore, earlier: Job, job: Job, first_shard: int) -> None:
+    """Those of a part, whose rows lie in shards of the same numbers. Raises StorageError."""
+    for file in digest_files(objects, earlier.tenant_id, earlier.id, _part(first_shard)):
+        data = read_verified(objects, file.key, file.sha256, file.size_bytes)
+        objects.put(folder(job.tenant_id, job.id) + file.key.rpartition("/")[2], data)
+
+
+def _part(first_shard: int) -> str:
+    return f"{first_shard:06d}-"
 
 
 class DigestTable:

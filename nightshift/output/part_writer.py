@@ -19,13 +19,13 @@ from typing import IO, Final
 
 from nightshift import endpoints
 from nightshift.backoff import Backoff
-from nightshift.errors import InvalidRequest, NightshiftError, StorageError
-from nightshift.jobs import InputError, Job, Shard
+from nightshift.errors import InvalidRequest, NightshiftError, StorageError, StorageUnavailable
+from nightshift.jobs import InputError, Job, JsonObject, Shard
 from nightshift.jobs.part import PartClaim, PartFile, PartLease, PartProblem, PartUpload
-from nightshift.objectstore import Locations, ObjectStore, Staged, fenced
+from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, Staged, fenced
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import as_input_error, storage_verdict
-from nightshift.output.digest_files import DigestWriter
+from nightshift.output.digest_files import DigestWriter, copy_digests
 from nightshift.output.part_encoding import PartFile as Encoder
 from nightshift.output.part_encoding import PartSchema, Tally, part_file
 from nightshift.output.part_leases import TTL_S, HeldPart, PartLost
@@ -37,9 +37,11 @@ from nightshift.output.places import (
     errors_name,
     part_name,
 )
+from nightshift.output.same_parts import SamePart, same_part
 from nightshift.output.segments import DIGEST
 from nightshift.output.shard_rows import Chunk, InputTrouble, Mismatch, ShardRows
 from nightshift.processes import failpoints
+from nightshift.rows.parquet_rows import parquet_schema
 from nightshift.store import Store
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ log = logging.getLogger(__name__)
 ATTEMPTS_MAX: Final = 5  # of a part, whose writers died
 SHARDS_PAGE: Final = 64
 SPOOL_BYTES: Final = 16 * 1024 * 1024  # of failed rows in memory; more go to a temporary file
+COUNTED: Final = ("rows", "succeeded", "failed", "prompt_tokens", "completion_tokens", "reused")
 CHUNK_BYTES: Final = 1024 * 1024
 RETRY: Final = Backoff(first_s=2.0, longest_s=120.0)
 NEVER: Final = timedelta(days=3650)
@@ -173,6 +176,9 @@ class PartWriter:
         schema = self._schema(job)
         good, bad = (part_file(job.spec.format, schema) for _ in range(2))
         stage = _Staging(claim.lease, destination, self._record_uploads)
+        same = same_part(self._store, claim)
+        if same is not None and self._copied(claim, destination, same, stage):
+            return iter(stage.uploads)
         digests = DigestWriter(self._objects, job.tenant_id, job.id, part.first_shard)
         with SpooledTemporaryFile(max_size=SPOOL_BYTES) as spool:
             pieces = self._pieces(claim, good, bad, spool, digests)
@@ -182,6 +188,26 @@ class PartWriter:
                 rest = iter(lambda: spool.read(CHUNK_BYTES), b"")
                 stage.file(errors_name(part.first_shard, job.id, job.spec.format), rest, bad.tally)
         return iter(stage.uploads)
+
+    def _copied(self, claim: PartClaim, destination: Destination, same: SamePart, stage: "_Staging") -> bool:
+        """Stage a copy of an earlier run's file. False: it is not there any more, or cannot be copied."""
+        there = destination_of(same.job, self._objects, self._locations)
+        if there.store.url != destination.store.url:
+            return False
+        with at_destination():
+            found = destination.store.head(there.key(same.file.name))
+            if found is None or (found.etag, found.size_bytes) != (same.file.etag, same.file.size_bytes):
+                return False
+            schema = parquet_schema(destination.store, found.key, found.size_bytes, found.etag)
+        if not schema.equals(self._schema(claim.job).arrow):  # of another release, or another model's
+            return False
+        part, job = claim.part, claim.job
+        name = part_name(part.first_shard, job.id, job.spec.format)
+        source = replace(found, sha256=same.file.sha256)
+        if not stage.copy(name, source, replace(same.file, reused=same.file.rows)):
+            return False
+        copy_digests(self._objects, same.job, job, part.first_shard)
+        return True
 
     def _pieces(
         self, claim: PartClaim, good: Encoder, bad: Encoder, spool: IO[bytes], digests: DigestWriter
@@ -256,16 +282,8 @@ class _Staging:
 
     def file(self, name: str, pieces: Iterable[bytes], tally: Tally) -> None:
         """`tally` is full once the pieces are taken."""
-        store, key = self.destination.store, self.destination.key(name)
-        with at_destination():
-            upload_id = store.stage(key)
-        begun = PartUpload(name=name, key=key, upload_id=upload_id)
-        try:
-            self.record(self.lease, (*self.uploads, begun))
-        except PartLost:
-            store.discard(key, upload_id)
-            raise
-        failpoints.hit("part.begun")
+        begun = self._begun(name)
+        store, key, upload_id = self.destination.store, begun.key, begun.upload_id
         with at_destination():
             try:
                 staged = store.write_staged(key, upload_id, _not_ours(pieces))
@@ -276,8 +294,41 @@ class _Staging:
             if tally.rows == 0:
                 store.discard(key, upload_id)
                 return
-        done = replace(begun, staged=staged.to_json(), counted=asdict(tally) | {"failed": tally.failed})
-        self.uploads = (*self.uploads, done)
+        self._done(begun, staged, asdict(tally) | {"failed": tally.failed})
+
+    def _begun(self, name: str) -> PartUpload:
+        """Raises PartLost."""
+        store, key = self.destination.store, self.destination.key(name)
+        with at_destination():
+            upload_id = store.stage(key)
+        begun = PartUpload(name=name, key=key, upload_id=upload_id)
+        try:
+            self.record(self.lease, (*self.uploads, begun))
+        except PartLost:
+            store.discard(key, upload_id)
+            raise
+        failpoints.hit("part.begun")
+        return begun
+
+    def copy(self, name: str, source: ObjectInfo, written: PartFile) -> bool:
+        """The same of a file of these rows that lies there. False: it cannot be copied."""
+        begun = self._begun(name)
+        store = self.destination.store
+        with at_destination():
+            try:
+                staged = store.copy_staged(begun.key, begun.upload_id, source)
+            except StorageUnavailable:
+                raise
+            except StorageError as error:  # it was replaced, or this server copies no parts
+                log.info("part not copied: %s", error, extra={"action": "part_not_copied", "key": source.key})
+                store.discard(begun.key, begun.upload_id)
+                return False
+        counted = {name: getattr(written, name) for name in COUNTED}
+        self._done(begun, staged, counted)
+        return True
+
+    def _done(self, begun: PartUpload, staged: Staged, counted: JsonObject) -> None:
+        self.uploads = (*self.uploads, replace(begun, staged=staged.to_json(), counted=counted))
 
 
 def _not_ours(pieces: Iterable[bytes]) -> Iterator[bytes]:

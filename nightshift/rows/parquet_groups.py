@@ -43,6 +43,7 @@ class ParquetObject:
             coerce_int96_timestamp_unit=INT96_UNIT,
         ) as file:
             self.metadata = file.metadata
+            self.schema = file.schema_arrow
             self._names = file.schema_arrow.names
             if len(set(self._names)) < len(self._names):
                 raise UnreadableInput("It has two columns of the same name.")

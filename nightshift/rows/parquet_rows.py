@@ -52,6 +52,12 @@ def parquet_row_groups(
         return tuple(RowGroup(group.num_rows, group.total_byte_size) for group in groups)
 
 
+def parquet_schema(store: ObjectReader, key: str, size_bytes: int, etag: str) -> pa.Schema:
+    """Raises `UnreadableInput`, and `ObjectChanged` for another object."""
+    with _opened(store, key, size_bytes, etag) as file:
+        return file.schema
+
+
 @contextmanager
 def _opened(store: ObjectReader, key: str, size_bytes: int, etag: str | None) -> Iterator[ParquetObject]:
     def fetch(start: int, end: int) -> bytes:

@@ -150,6 +150,7 @@ class Checkpoints:
             size_bytes=len(encoded.data),
             sha256=hashlib.sha256(encoded.data).hexdigest(),
             output_bytes=encoded.output_bytes,
+            reused=sum(each.is_reused for each in results),
         )
 
     def _store_carry_over(self, unfinished: Mapping[int, CarryOver]) -> str:
@@ -184,7 +185,6 @@ class Checkpoints:
         )
         if holds:
             transitions.count_redone(tx, lease.job_id, checkpoint.tokens_redone)
-            transitions.count_reused(tx, lease.job_id, sum(each.is_reused for each in checkpoint.results))
         return holds
 
     def _count_refusal(self) -> None:

@@ -150,6 +150,11 @@ class Parts:
         )
         return [to_part(row) for row in rows]
 
+    def at(self, job_id: str, first_shard: int) -> OutputPart | None:
+        """The job's part that begins with this shard."""
+        page = self.of_job(job_id, after=first_shard - 1, limit=1)
+        return page[0] if page and page[0].first_shard == first_shard else None
+
     def states(self, job_id: str) -> Counter[PartState]:
         """A job's parts per state."""
         rows = self._connection.execute(

@@ -269,6 +269,15 @@ class Shards:
         )
         return [_to_segment(row) for row in rows]
 
+    def rows_reused(self, job_id: str, first_no: int, last_no: int) -> int:
+        """Of these shards of a job, the rows with the result of another row."""
+        found = self._connection.execute(
+            select(func.coalesce(func.sum(segment.c.reused), 0))
+            .join(shard, shard.c.id == segment.c.shard_id)
+            .where(shard.c.job_id == job_id, shard.c.shard_no.between(first_no, last_no))
+        )
+        return int(found.scalar_one())
+
     def segments_of_job(
         self, tenant_id: str, job_id: str, *, after_id: int = 0, limit: int
     ) -> Sequence[ListedSegment]:
@@ -400,6 +409,7 @@ class Shards:
                     "size_bytes": new.size_bytes,
                     "sha256": new.sha256,
                     "output_bytes": new.output_bytes,
+                    "reused": new.reused,
                 },
             )
         except IntegrityError as error:
@@ -456,4 +466,5 @@ def _to_segment(row: Row[Any]) -> Segment:
         size_bytes=row.size_bytes,
         sha256=row.sha256,
         output_bytes=row.output_bytes,
+        reused=row.reused,
     )

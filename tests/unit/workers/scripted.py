@@ -185,14 +185,22 @@ def _claim_online(store: Store, shard_id: str) -> OnlineClaim:
 
 
 def plan_bulk(
-    store: Store, uri: str, *, shards: int = 1, model: str = "demo", packed: str = "jsonl", **spec: Any
+    store: Store,
+    uri: str,
+    *,
+    shards: int = 1,
+    model: str = "demo",
+    packed: str = "jsonl",
+    etag: str | None = None,
+    **spec: Any,
 ) -> Job:
     """A planned bulk job: every shard is the whole object at `uri`, in this format."""
     with store.transaction() as tx:
         now = tx.now()
         job = transitions.submit_bulk(tx, a_job(JobKind.BULK, model=model, input=uri, **spec), now).job
         planned = [
-            NewShard(shard_no=number, uri=uri, format=packed, start=0, end=None) for number in range(shards)
+            NewShard(shard_no=number, uri=uri, format=packed, start=0, end=None, source_etag=etag)
+            for number in range(shards)
         ]
         transitions.plan(tx, job, model, planned, now)
     return job

@@ -3,16 +3,20 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from nightshift.endpoints.requests import ModelRequest
-from nightshift.errors import DatabaseUnavailable, StorageUnavailable
+from nightshift.errors import DatabaseUnavailable, StorageError, StorageUnavailable
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import Job, ShardState
+from nightshift.jobs.files import file_key
 from nightshift.jobs.ids import new_id
+from nightshift.jobs.part import PartFile
 from nightshift.jobs.part_options import PartOptions
-from nightshift.objectstore import Locations, ObjectStore
+from nightshift.objectstore import DirectoryStore, Locations, ObjectInfo, ObjectStore, Staged
 from nightshift.objectstore.sources import Sources
 from nightshift.output.digest_files import folder
 from nightshift.output.earlier_results import EarlierResults
@@ -198,53 +202,50 @@ def write_parts(store: Store, objects: ObjectStore, tmp_path) -> Callable[[Job],
             tx.workers.register_model(
                 Model(id="demo", kind=ModelKind.DECODER, context_length=128, revision="r1"), tx.now()
             )
-            job = tx.jobs.fetch(job.id)
-        assert cut_job(store, job) > 0
+        assert cut_job(store, job_of(store, job)) > 0
         while writer.write_next():
             pass
+        with store.snapshot() as tx:
+            assert tx.parts.problem(job.id) is None
 
     return write
 
 
-@pytest.fixture
-def run_job(store, model, write_input, run, write_parts, tmp_path) -> Callable[..., Job]:
-    model.echo = True
+RunJob = Callable[..., Job]
 
-    def run_all(lines: Sequence[str], *, earlier: Job | None = None, shards: int = 1, **spec: object) -> Job:
-        write_input(lines)
-        output = (tmp_path / new_id("out")).as_uri()
+
+@pytest.fixture
+def run_job(store, objects, model, write_input, run, write_parts, tmp_path) -> RunJob:
+    """Runs a job over these lines to its last part. `model.submitted` then has what it ran."""
+    model.echo = True
+    written: list[Sequence[str]] = [()]
+
+    def run_all(lines: Sequence[str], earlier: Job | None = None, *, shards: int = 1, **spec: object) -> Job:
+        model.submitted.clear()
+        if lines != written[-1]:
+            write_input(lines)
+            written.append(lines)
+        info = objects.head(file_key(TENANT, INPUT))
+        assert info is not None
         named = {} if earlier is None else {"reuse": earlier.id, "reused_job": earlier.id}
-        job = plan_bulk(store, INPUT, shards=shards, output=output, **named, **spec)
+        wishes = {"output": (tmp_path / new_id("out")).as_uri(), "etag": info.etag, **named, **spec}
+        job = plan_bulk(store, INPUT, shards=shards, **wishes)
         for _ in range(shards):
             finished(run(claim_bulk(store)))
         write_parts(job)
-        model.submitted.clear()
-        return job
+        return job_of(store, job)
 
     return run_all
 
 
-def run_again(store, model, write_input, run, tmp_path, lines: Sequence[str], earlier: Job, **spec) -> Job:
-    model.echo = True
-    write_input(lines)
-    job = plan_bulk(
-        store,
-        INPUT,
-        output=(tmp_path / new_id("out")).as_uri(),
-        reuse=earlier.id,
-        reused_job=earlier.id,
-        **spec,
-    )
-    finished(run(claim_bulk(store)))
-    return job
+def numbered(rows: int) -> list[str]:
+    return [batch_line(n, f"text {n}") for n in range(rows)]
 
 
-def test_only_rows_that_changed_are_run_again(
-    store, objects, model, write_input, run, run_job, tmp_path
-) -> None:
-    earlier = run_job([batch_line(n, f"text {n}") for n in range(100)])
+def test_only_rows_that_changed_are_run_again(store, objects, model, run_job: RunJob) -> None:
+    earlier = run_job(numbered(100))
     lines = [batch_line(1000 + n, f"text {n}" if n not in (7, 42, 99) else f"new {n}") for n in range(100)]
-    job = run_again(store, model, write_input, run, tmp_path, lines[::-1], earlier)
+    job = run_job(lines[::-1], earlier)
 
     assert prompts(model) == ["new 42", "new 7", "new 99"]
     results = by_id(results_of(store, objects, job))
@@ -253,39 +254,31 @@ def test_only_rows_that_changed_are_run_again(
     assert reused(store, job) == 97
 
 
-def test_a_third_run_reuses_what_the_second_reused(store, model, write_input, run, run_job, tmp_path) -> None:
-    first = run_job([batch_line(n, f"text {n}") for n in range(10)])
-    second = run_job([batch_line(n, f"text {n}") for n in range(10)], earlier=first)
-    run_again(
-        store, model, write_input, run, tmp_path, [batch_line(n, f"text {n}") for n in range(11)], second
-    )
+def test_a_third_run_reuses_what_the_second_reused(model, run_job: RunJob) -> None:
+    second = run_job(numbered(10), run_job(numbered(10)))
+    run_job(numbered(11), second)
 
     assert prompts(model) == ["text 10"]
 
 
-def test_failed_rows_are_run_again(store, objects, model, write_input, run, run_job, tmp_path) -> None:
+def test_failed_rows_are_run_again(model, run_job: RunJob) -> None:
     model.refuses = "text 1"
-    earlier = run_job([batch_line(n, f"text {n}") for n in range(3)])
+    earlier = run_job(numbered(3))
     model.refuses = None
-    run_again(
-        store, model, write_input, run, tmp_path, [batch_line(n, f"text {n}") for n in range(3)], earlier
-    )
+    run_job(numbered(3), earlier)
 
     assert prompts(model) == ["text 1"]
 
 
 @pytest.mark.parametrize("lost", ["digests", "segments", "damaged digests", "damaged segments"])
-def test_results_that_are_gone_are_computed_again(
-    store, objects, model, write_input, run, run_job, tmp_path, lost: str
-) -> None:
-    earlier = run_job([batch_line(n, f"text {n}") for n in range(3)])
+def test_results_that_are_gone_are_computed_again(store, objects, model, run_job: RunJob, lost: str) -> None:
+    earlier = run_job(numbered(3))
     for info in list(objects.list(f"{lost.split()[-1]}/")):
         if lost.startswith("damaged"):
             objects.put(info.key, b"x" + objects.read(info.key)[1:])
         else:
             objects.delete(info.key)
-    lines = [batch_line(n, f"text {n}") for n in range(3)]
-    job = run_again(store, model, write_input, run, tmp_path, lines, earlier)
+    job = run_job(numbered(3), earlier)
 
     assert len(prompts(model)) == 3
     assert shard_of(store, job).state is ShardState.DONE
@@ -293,10 +286,10 @@ def test_results_that_are_gone_are_computed_again(
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("away"), StorageUnavailable("away")])
 def test_rows_wait_while_earlier_results_cannot_be_looked_up(
-    model, run_job, write_input, run, store, tmp_path, monkeypatch, error: Exception
+    model, run_job: RunJob, monkeypatch, error: Exception
 ) -> None:
     monkeypatch.setattr(reading, "fault_delay_s", lambda faults, key: 0.01)
-    earlier = run_job([batch_line(n, f"text {n}") for n in range(3)])
+    earlier = run_job(numbered(3))
     errors = [error, error]
     find = EarlierResults.find
 
@@ -306,42 +299,140 @@ def test_rows_wait_while_earlier_results_cannot_be_looked_up(
         return find(results, *args)
 
     monkeypatch.setattr(EarlierResults, "find", failing)
-    lines = [batch_line(n, f"text {n}") for n in range(3)]
-    run_again(store, model, write_input, run, tmp_path, lines, earlier)
+    run_job(numbered(3), earlier)
 
     assert errors == []
     assert prompts(model) == []
 
 
 def test_another_tenants_results_are_not_reused(
-    store, objects, model, write_input, run, run_job, dependencies: ShardDependencies, tmp_path
+    model, run_job: RunJob, dependencies: ShardDependencies
 ) -> None:
-    earlier = run_job([batch_line(0, "text")])
-    job = run_again(store, model, write_input, run, tmp_path, [batch_line(0, "text")], earlier)
+    job = run_job(numbered(1), run_job(numbered(1)))
     assert prompts(model) == []
 
-    assert dependencies.earlier_jobs.reused_by(replace(job_of(store, job), tenant_id="other")) is None
+    assert dependencies.earlier_jobs.reused_by(job) is not None
+    assert dependencies.earlier_jobs.reused_by(replace(job, tenant_id="other")) is None
 
 
-def test_another_revision_of_the_model_has_other_digests(
-    store, objects, model, write_input, run, run_job, tmp_path
-) -> None:
-    earlier = run_job([batch_line(0, "text")])
+def test_another_revision_of_the_model_has_other_digests(model, run_job: RunJob) -> None:
+    earlier = run_job(numbered(1))
     model.model = replace(model.model, revision="r2")
-    run_again(store, model, write_input, run, tmp_path, [batch_line(0, "text")], earlier)
+    run_job(numbered(1), earlier)
 
-    assert prompts(model) == ["text"]
+    assert prompts(model) == ["text 0"]
 
 
-def test_results_of_many_shards_are_found(store, objects, model, write_input, run, run_job, tmp_path) -> None:
-    earlier = run_job(
-        [batch_line(n, f"text {n}") for n in range(30)], shards=2, parts=PartOptions(part_rows=30)
-    )
+def test_results_of_many_parts_are_found(objects, model, run_job: RunJob) -> None:
+    earlier = run_job(numbered(30), shards=2, parts=PartOptions(part_rows=30))
     assert len(list(objects.list(folder(TENANT, earlier.id)))) == 2
-    lines = [batch_line(n, f"text {n}") for n in range(31)]
-    run_again(store, model, write_input, run, tmp_path, lines, earlier)
+    run_job(numbered(31), earlier)
 
     assert prompts(model) == ["text 30"]
+
+
+# -- whole parts
+
+
+@pytest.fixture
+def copied(monkeypatch) -> list[str]:
+    """The keys of objects that were copied."""
+    keys: list[str] = []
+    copy = DirectoryStore.copy_staged
+
+    def noting(store: DirectoryStore, key: str, upload_id: str, source: ObjectInfo) -> Staged:
+        staged = copy(store, key, upload_id, source)
+        keys.append(source.key)
+        return staged
+
+    monkeypatch.setattr(DirectoryStore, "copy_staged", noting)
+    return keys
+
+
+def files_of(store: Store, job: Job) -> list[PartFile]:
+    with store.snapshot() as tx:
+        return [file for part in tx.parts.of_job(job.id, limit=10) for file in part.files]
+
+
+def part_rows(job: Job) -> list[dict[str, object]]:
+    assert job.spec.output is not None
+    folder = Path(job.spec.output.removeprefix("file://"))
+    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def test_a_part_of_the_same_rows_is_copied(store, objects, model, run_job: RunJob, copied) -> None:
+    earlier = run_job(numbered(20), format="parquet")
+    job = run_job(numbered(20), earlier, format="parquet")
+
+    assert len(copied) == 1
+    assert prompts(model) == []
+    assert part_rows(job) == part_rows(earlier)
+    [old], [new] = files_of(store, earlier), files_of(store, job)
+    assert (new.rows, new.sha256, new.reused, old.reused) == (20, old.sha256, 20, 0)
+    assert new.name != old.name
+
+    run_job(numbered(20), job, format="parquet")
+    assert prompts(model) == []
+    assert len(copied) == 2
+
+
+DIFFERENT = {
+    "a row": {"lines": [*numbered(19), batch_line(19, "new")]},
+    "an id": {"lines": [*numbered(19), batch_line(77, "text 19")]},
+    "the format": {"format": "jsonl"},
+    "bodies": {"parts": PartOptions(keep_body=True)},
+    "columns": {"parts": PartOptions(keep_columns=("doc",))},
+    "the place of the shards": {"shards": 2},
+}
+
+
+@pytest.mark.parametrize("change", DIFFERENT.values(), ids=DIFFERENT.keys())
+def test_a_part_that_may_differ_is_written_from_its_rows(
+    store, run_job: RunJob, copied, change: dict[str, object]
+) -> None:
+    earlier = run_job(numbered(20), format="parquet")
+    wishes = {"lines": numbered(20), "format": "parquet", **change}
+    job = run_job(wishes.pop("lines"), earlier, **wishes)
+
+    assert copied == []
+    assert sum(file.rows for file in files_of(store, job)) == 20 * wishes.get("shards", 1)
+
+
+def test_a_part_with_failed_rows_is_not_copied(store, model, run_job: RunJob, copied) -> None:
+    model.refuses = "text 3"
+    earlier = run_job(numbered(20), format="parquet")
+    model.refuses = None
+    job = run_job(numbered(20), earlier, format="parquet")
+
+    assert copied == []
+    assert sum(file.succeeded for file in files_of(store, job)) == 20
+
+
+@pytest.mark.parametrize("spoil", ["removed", "replaced", "not copied by the server"])
+def test_a_part_whose_file_cannot_be_copied_is_written_from_its_rows(
+    store, model, run_job: RunJob, copied, monkeypatch, spoil: str
+) -> None:
+    earlier = run_job(numbered(20), format="parquet")
+    assert earlier.spec.output is not None
+    [path] = Path(earlier.spec.output.removeprefix("file://")).glob("part-*")
+    if spoil == "removed":
+        path.unlink()
+    elif spoil == "replaced":
+        path.write_bytes(path.read_bytes()[::-1])
+    else:
+
+        def refuse(*args: object) -> Staged:
+            raise StorageError("NotImplemented")
+
+        monkeypatch.setattr(DirectoryStore, "copy_staged", refuse)
+    job = run_job(numbered(20), earlier, format="parquet")
+
+    assert copied == []
+    assert prompts(model) == []
+    assert [row["custom_id"] for row in part_rows(job)] == [f"r{n}" for n in range(20)]
+    assert not [
+        path for path in Path(job.spec.output.removeprefix("file://")).iterdir() if "tmp" in path.name
+    ]
 
 
 def job_of(store: Store, job: Job) -> Job:
