@@ -25,8 +25,8 @@ class WaitingInput:
     number: int
     arrived_us: int
 
-    def __len__(self) -> int:
-        """In tokens."""
+    @property
+    def num_tokens(self) -> int:
         return len(self.token_ids)
 
 
@@ -50,12 +50,12 @@ class EncoderBatcher:
 
     def add(self, waiting: WaitingInput) -> None:
         self._classes[waiting.priority_rank].add(waiting)
-        self._num_tokens += len(waiting)
+        self._num_tokens += waiting.num_tokens
         self.num_waiting += 1
 
     def remove(self, waiting: WaitingInput) -> None:
         self._classes[waiting.priority_rank].remove(waiting)
-        self._num_tokens -= len(waiting)
+        self._num_tokens -= waiting.num_tokens
         self.num_waiting -= 1
 
     def delay_us(self, now_us: int) -> int | None:
@@ -78,28 +78,31 @@ class EncoderBatcher:
         tokens_left = self._max_num_batched_tokens
         for queue in self._classes:
             unchosen = list(queue.by_length)
+            lengths = [num_tokens for num_tokens, _ in unchosen]
             chosen: set[int] = set()
             for oldest in queue.by_arrival.values():
                 if oldest.number in chosen:
                     continue
-                if passes and len(oldest) > tokens_left:
+                if passes and oldest.num_tokens > tokens_left:
                     return passes
-                position = bisect_left(unchosen, _length_order(oldest), key=_length_order)
-                window = bucket_around(position, unchosen, tokens_left)
-                inputs = unchosen[window]
-                del unchosen[window]
-                chosen.update(waiting.number for waiting in inputs)
-                tokens_left -= len(inputs) * len(inputs[-1])
-                passes.append(inputs)
+                position = bisect_left(unchosen, (oldest.num_tokens, oldest.number))
+                window = bucket_around(position, lengths, tokens_left)
+                numbers = [number for _, number in unchosen[window]]
+                tokens_left -= len(numbers) * lengths[window.stop - 1]
+                del unchosen[window], lengths[window]
+                chosen.update(numbers)
+                passes.append([queue.by_arrival[number] for number in numbers])
         return passes
 
     def check_integrity(self) -> None:
         """Assert that both orders of every class hold the same inputs, and that the token count is theirs."""
         for queue in self._classes:
-            assert queue.by_length == sorted(queue.by_arrival.values(), key=_length_order), "orders disagree"
+            expected = sorted((each.num_tokens, each.number) for each in queue.by_arrival.values())
+            assert queue.by_length == expected, "orders disagree"
             assert list(queue.by_arrival) == sorted(queue.by_arrival), "arrivals out of order"
-        waiting = [w for queue in self._classes for w in queue.by_length]
-        assert self._num_tokens == sum(map(len, waiting)), f"{self._num_tokens} tokens counted"
+        waiting = [each for queue in self._classes for each in queue.by_arrival.values()]
+        counted = sum(each.num_tokens for each in waiting)
+        assert self._num_tokens == counted, f"{self._num_tokens} tokens counted"
         assert self.num_waiting == len(waiting), f"{self.num_waiting} inputs counted"
 
 
@@ -107,19 +110,17 @@ class EncoderBatcher:
 class _ClassQueue:
     """The waiting inputs of one class, in two orders."""
 
-    by_length: list[WaitingInput] = field(default_factory=list)
+    by_length: list[tuple[int, int]] = field(default_factory=list)
+    """Tokens and number of each."""
     by_arrival: dict[int, WaitingInput] = field(default_factory=dict)
 
     def add(self, waiting: WaitingInput) -> None:
-        insort(self.by_length, waiting, key=_length_order)
+        insort(self.by_length, (waiting.num_tokens, waiting.number))
         self.by_arrival[waiting.number] = waiting
 
     def remove(self, waiting: WaitingInput) -> None:
-        position = bisect_left(self.by_length, _length_order(waiting), key=_length_order)
-        assert self.by_length[position] is waiting, f"input {waiting.number} is not where its length says"
+        place = (waiting.num_tokens, waiting.number)
+        position = bisect_left(self.by_length, place)
+        assert self.by_length[position] == place, f"input {waiting.number} is not where its length says"
         del self.by_length[position]
         del self.by_arrival[waiting.number]
-
-
-def _length_order(waiting: WaitingInput) -> tuple[int, int]:
-    return len(waiting), waiting.number

@@ -133,7 +133,7 @@ class EncoderEngine:
                 passes = self._batcher.plan()
             vectors = [self._model.encode([waiting.token_ids for waiting in inputs]) for inputs in passes]
             self._steps += 1
-            self._tokens_computed += sum(len(waiting) for inputs in passes for waiting in inputs)
+            self._tokens_computed += sum(waiting.num_tokens for inputs in passes for waiting in inputs)
             with self._changed:
                 return [
                     output
@@ -166,15 +166,15 @@ class EncoderEngine:
 
     def _enqueue(self, request: EncodeRequest) -> None:
         rank, now_us = PRIORITY_RANKS[request.priority], self._clock_us()
-        numbers = range(self._num_arrivals, self._num_arrivals + len(request.inputs))
+        first, num_tokens = self._num_arrivals, 0
         self._num_arrivals += len(request.inputs)
-        waiting = {
-            index: WaitingInput(request.id, index, tuple(token_ids), rank, number, now_us)
-            for number, (index, token_ids) in zip(numbers, enumerate(request.inputs), strict=True)
-        }
-        self._unfinished[request.id] = _Unfinished(waiting, sum(map(len, waiting.values())))
-        for item in waiting.values():
-            self._batcher.add(item)
+        waiting: dict[int, WaitingInput] = {}
+        for index, token_ids in enumerate(request.inputs):
+            one = WaitingInput(request.id, index, token_ids, rank, first + index, now_us)
+            waiting[index] = one
+            num_tokens += len(token_ids)
+            self._batcher.add(one)
+        self._unfinished[request.id] = _Unfinished(waiting, num_tokens)
 
     def _wait_for_more(self) -> None:
         while delay_us := self._batcher.delay_us(self._clock_us()):
@@ -188,10 +188,11 @@ class EncoderEngine:
             return None
         self._batcher.remove(waiting)
         del request.waiting[waiting.input_index]
-        # A copy, so that a request waiting for its last input does not keep the vectors of others alive.
-        request.embeddings[waiting.input_index] = vector.copy()
         if request.waiting:
+            # A copy, so that a request waiting for its last input does not keep the vectors of others alive.
+            request.embeddings[waiting.input_index] = vector.copy()
             return None
+        request.embeddings[waiting.input_index] = vector
         del self._unfinished[waiting.request_id]
         ordered = [request.embeddings[index] for index in range(len(request.embeddings))]
         return EncodeOutput(waiting.request_id, ordered, request.num_prompt_tokens)

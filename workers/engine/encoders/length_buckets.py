@@ -17,29 +17,29 @@ def length_buckets(inputs: Sequence[Sized], max_num_batched_tokens: int) -> list
     A pass pads to at most `max_num_batched_tokens`; only an input longer than that exceeds it, alone.
     """
     order = sorted(range(len(inputs)), key=lambda index: len(inputs[index]))
-    ascending = [inputs[index] for index in order]
+    lengths = [len(inputs[index]) for index in order]
     buckets = []
     while order:
-        window = bucket_around(len(order) - 1, ascending, max_num_batched_tokens)
+        window = bucket_around(len(order) - 1, lengths, max_num_batched_tokens)
         buckets.append(order[window])
-        del order[window], ascending[window]
+        del order[window], lengths[window]
     return buckets
 
 
-def bucket_around(position: int, inputs: Sequence[Sized], max_num_batched_tokens: int) -> slice:
+def bucket_around(position: int, lengths: Sequence[int], max_num_batched_tokens: int) -> slice:
     """Inputs that share a pass with the one at `position`: the nearest in length, while they fit.
 
-    `inputs` ascend in length. The slice always holds `position`, even where that alone exceeds the budget.
+    `lengths` ascend. The slice always holds `position`, even where that alone exceeds the budget.
     """
 
     def fits(first: int, last: int) -> bool:
-        if first < 0 or last >= len(inputs):
+        if first < 0 or last >= len(lengths):
             return False
-        longest, shortest = len(inputs[last]), len(inputs[first])
+        longest, shortest = lengths[last], lengths[first]
         is_alike = longest <= max(SHORT_INPUT_TOKENS, LENGTH_RATIO_MAX * shortest)
         return is_alike and (last - first + 1) * longest <= max_num_batched_tokens
 
     first = last = position
     while wider := [window for window in ((first - 1, last), (first, last + 1)) if fits(*window)]:
-        first, last = min(wider, key=lambda window: len(inputs[window[1]]) - len(inputs[window[0]]))
+        first, last = min(wider, key=lambda window: lengths[window[1]] - lengths[window[0]])
     return slice(first, last + 1)

@@ -26,7 +26,7 @@ def waiting_inputs(batcher: EncoderBatcher, *lengths: int, priority: str = "stan
 
 
 def planned_lengths(batcher: EncoderBatcher) -> list[list[int]]:
-    return [[len(waiting) for waiting in inputs] for inputs in batcher.plan()]
+    return [[waiting.num_tokens for waiting in inputs] for inputs in batcher.plan()]
 
 
 def take(batcher: EncoderBatcher) -> list[WaitingInput]:
@@ -43,7 +43,7 @@ def test_interactive_inputs_go_first_however_late_they_come():
     waiting_inputs(batcher, *[49] * 4, priority="standard")
     waiting_inputs(batcher, 48, 48, priority="interactive")
 
-    steps = [[len(waiting) for waiting in take(batcher)] for _ in range(4)]
+    steps = [[waiting.num_tokens for waiting in take(batcher)] for _ in range(4)]
 
     assert steps == [[48, 48], [49, 49], [49, 49], [50, 50]]
 
@@ -69,7 +69,7 @@ def test_the_oldest_input_is_in_the_next_step_whatever_keeps_arriving():
     taken = take(batcher)
     waiting_inputs(batcher, *[10] * 50)
 
-    assert max(map(len, taken)) == 10
+    assert max(waiting.num_tokens for waiting in taken) == 10
     assert planned_lengths(batcher)[0] == [100]
 
 
