@@ -251,8 +251,11 @@ class Client:
             if not error.is_repeat or error.status != httpx.codes.NOT_FOUND:
                 raise
 
-    def events(self, job_id: str, *, after: str | None = None) -> Iterator[JobEvent]:
-        """A job's events, from the first or after an event's id, until the job has ended.
+    def events(
+        self, job_id: str, *, after: str | None = None, on_keep_alive: Callable[[], None] = lambda: None
+    ) -> Iterator[JobEvent]:
+        """A job's events, from the first or after an event's id, until the job has ended. `on_keep_alive` is
+        called about every 15 s that bring none.
 
         A broken stream is resumed, also while the server or a proxy answers 429, 502, 503 or 504. Raises
         ApiError, and ServerUnreachable after `FOLLOWING_TRIES_MAX` failures in a row.
@@ -260,7 +263,7 @@ class Client:
         failures = 0
         while True:
             try:
-                for event in self._event_stream(job_id, after):
+                for event in self._event_stream(job_id, after, on_keep_alive):
                     yield event
                     after, failures = event.id or after, 0
                 return  # the server ends a stream only when the job has ended
@@ -392,7 +395,9 @@ class Client:
             asked["after"] = page["last_id"]
             left = None if left is None else left - len(page["data"])
 
-    def _event_stream(self, job_id: str, after: str | None) -> Iterator[JobEvent]:
+    def _event_stream(
+        self, job_id: str, after: str | None, on_keep_alive: Callable[[], None]
+    ) -> Iterator[JobEvent]:
         headers = {"last-event-id": after} if after else {}
         timeout = httpx.Timeout(SILENCE_MAX_S, connect=CONNECT_TIMEOUT_S)
         path = f"/v1/jobs/{_segment(job_id)}/events"
@@ -400,7 +405,7 @@ class Client:
             if answer.is_error:
                 answer.read()
                 raise _api_error(answer)
-            yield from parse_events(answer.iter_lines())
+            yield from parse_events(_with_comments_told(answer.iter_lines(), on_keep_alive))
 
     def _result_stream(self, job_id: str, after: str | None) -> Iterator[JsonObject]:
         path = f"/v1/jobs/{_segment(job_id)}/results"
@@ -467,6 +472,13 @@ def parse_events(lines: Iterator[str]) -> Iterator[JobEvent]:
         elif "data" in fields:
             yield JobEvent(fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"]))
             fields = {}
+
+
+def _with_comments_told(lines: Iterator[str], on_comment: Callable[[], None]) -> Iterator[str]:
+    for line in lines:
+        if line.startswith(":"):
+            on_comment()
+        yield line
 
 
 def check_base_url(base_url: str) -> None:

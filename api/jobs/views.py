@@ -8,6 +8,8 @@ from typing import Final
 from api.responses.times import eta_at, seconds, window_text
 from nightshift.endpoints.answers import usage_json
 from nightshift.jobs import InputError, Job, JobSpec, JobState, JsonObject
+from nightshift.jobs.part import OutputProblem
+from nightshift.lifecycle.output_parts import problem_of
 from nightshift.lifecycle.transitions import counts_json
 from nightshift.store import Transaction
 
@@ -86,9 +88,12 @@ def _job_json(job: Job, position: int | None, now: datetime, base_url: str) -> J
 
 
 def described_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObject:
-    """A job by itself: with its newest retries."""
+    """A job by itself: with its newest retries, and what keeps its output from being written."""
     retries = tx.jobs.retries(job.tenant_id, job.id, RETRIES_SHOWN)
-    return job_json(tx, job, now, base_url) | {"retries": list(retries)}
+    return job_json(tx, job, now, base_url) | {
+        "output_problem": _problem_json(problem_of(tx, job, now)),
+        "retries": list(retries),
+    }
 
 
 def _request_json(spec: JobSpec) -> JsonObject:
@@ -131,6 +136,19 @@ def _times_json(job: Job) -> JsonObject:
         "finalizing_at": seconds(job.finalizing_at),
         "finished_at": seconds(job.finished_at),
         "results_deleted_at": seconds(job.results_deleted_at),
+    }
+
+
+def _problem_json(found: OutputProblem | None) -> JsonObject | None:
+    if found is None:
+        return None
+    error = found.problem.error
+    return {
+        "code": error.code,
+        "message": error.message,
+        "param": error.param,
+        "is_permanent": found.problem.is_permanent,
+        "next_attempt_at": seconds(found.next_attempt_at),
     }
 
 

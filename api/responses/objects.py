@@ -118,10 +118,25 @@ class ListedJob(AcceptedJob, JobParts):
     results_deleted_at: int | None
 
 
+class OutputProblemObject(BaseModel):
+    """Why a job's output cannot be written at present.
+
+    A permanent problem stops the job, which then fails with it. `next_attempt_at` is null while an attempt is
+    under way, and of the manifest, which is tried again within two minutes.
+    """
+
+    code: str
+    message: str
+    param: str | None
+    is_permanent: bool
+    next_attempt_at: int | None
+
+
 class DescribedJob(ListedJob):
     """A job by itself: with its template and the ids of its newest retries."""
 
     template: Json | None
+    output_problem: OutputProblemObject | None
     retries: list[str]
 
 

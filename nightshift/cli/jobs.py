@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.cli.terminal import output_problem_text, print_json, print_table, say
 from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.jobs.priorities import PriorityClass
@@ -247,6 +247,8 @@ def _readable(name: str, value: Any) -> str:
         return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}Z"
     if name == "counts":
         return _counts_text(value)
+    if name == "output_problem":
+        return output_problem_text(value)
     return json_module.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from nightshift.cli.terminal import is_interactive
+from nightshift.cli.terminal import is_interactive, output_problem_text
 from nightshift.client import RemoteJob
 
 PACE_WINDOW_S: Final = 15.0  # steady, yet quick to show a change
@@ -75,8 +75,13 @@ def progress_of(job_id: str) -> Iterator[Show]:
     with Progress(*columns, console=console, transient=True) as bars:
         bar = bars.add_task(f"{_short(job_id)} queued", total=None, says="")
         pace = Pace()
+        problem: str | None = None
 
         def show(job: RemoteJob) -> None:
+            nonlocal problem
+            before, problem = problem, problem_of(job)
+            if problem not in (None, before):
+                console.print(problem, markup=False, highlight=False)  # above the bar, where it stays
             pace.add(
                 Sample(time.monotonic(), job.rows_done, job.usage.prompt_tokens + job.usage.completion_tokens)
             )
@@ -90,6 +95,12 @@ def progress_of(job_id: str) -> Iterator[Show]:
             )
 
         yield show
+
+
+def problem_of(job: RemoteJob) -> str | None:
+    """What keeps the job's output from being written."""
+    said = job.data.get("output_problem")
+    return None if said is None else output_problem_text(said)
 
 
 def _short(job_id: str) -> str:

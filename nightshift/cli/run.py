@@ -303,9 +303,12 @@ def _follow(client: "Client", job: "RemoteJob") -> "RemoteJob":
 
     try:
         with progress_of(job.id) as show:
-            for event in client.events(job.id):
-                job = client.get_job(job.id, is_followed=True)
-                show(job)
+
+            def refresh() -> None:
+                show(client.get_job(job.id, is_followed=True))
+
+            for event in client.events(job.id, on_keep_alive=refresh):
+                refresh()
                 if event.is_last:
                     break
         return client.get_job(job.id, is_followed=True)

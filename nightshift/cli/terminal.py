@@ -45,6 +45,14 @@ def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
     raise SystemExit(code)
 
 
+def output_problem_text(problem: dict[str, Any]) -> str:
+    """A job's `output_problem` in a line."""
+    message = problem["message"].rstrip(".")
+    if problem["is_permanent"]:
+        return f"the output cannot be written: {message}; the job stops"
+    return f"the output cannot be written at present: {message}; tried again"
+
+
 def describe(error: NightshiftError) -> str:
     """An error as one line that names its field."""
     is_named = error.param is None or f"'{error.param}'" in error.message

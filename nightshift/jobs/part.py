@@ -79,7 +79,7 @@ class PartFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PartProblem:
-    """Why a part could not be written the last time."""
+    """Why a part, or the manifest, could not be written the last time."""
 
     error: InputError
     is_permanent: bool  # trying again would not help
@@ -90,6 +90,14 @@ class PartProblem:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "PartProblem":
         return cls(error=InputError(**data["error"]), is_permanent=data["is_permanent"])
+
+
+@dataclass(frozen=True)
+class OutputProblem:
+    """Why an output cannot be written at present."""
+
+    problem: PartProblem
+    next_attempt_at: datetime | None = None  # None: there is none, or its time is not known
 
 
 @dataclass(frozen=True)

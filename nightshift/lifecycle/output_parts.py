@@ -1,4 +1,5 @@
-"""Cutting a job's ended shards into parts of its output, in the caller's open transaction.
+"""Cutting a job's ended shards into parts of its output, in the caller's open transaction, and what keeps
+an output from being written.
 
 Who claims a part and what was written of it: `nightshift/store/shards/parts.py`.
 """
@@ -8,9 +9,9 @@ from datetime import datetime
 from typing import Final
 
 from nightshift.errors import Conflicted
-from nightshift.jobs import Job
-from nightshift.jobs.part import CutLimits, CutShard, NewPart, cut_parts
-from nightshift.store import Transaction
+from nightshift.jobs import Job, JobKind
+from nightshift.jobs.part import CutLimits, CutShard, NewPart, OutputProblem, PartProblem, cut_parts
+from nightshift.store import Store, Transaction
 
 SHARDS_PER_CUT: Final = 2000  # looked at in one transaction …
 PARTS_PER_CUT: Final = 200  # … and cut: writers wait for it
@@ -54,6 +55,28 @@ def cut(
 def is_written(tx: Transaction, job: Job) -> bool:
     """Whether every shard that has ended is in a part whose files lie at their place."""
     return not tx.cuts.has_uncut(job.id) and not tx.parts.has_open(job.id)
+
+
+def record_problem(store: Store, job_id: str, problem: PartProblem | None) -> None:
+    """Why the job's manifest cannot be written at present. None: it can. Writes only what has changed."""
+    with store.snapshot() as tx:
+        before = tx.jobs.output_problem(job_id)
+    if before != problem:
+        with store.transaction() as tx:
+            tx.jobs.record_output_problem(job_id, problem)
+
+
+def problem_of(tx: Transaction, job: Job, now: datetime) -> OutputProblem | None:
+    """Why the job's output cannot be written at present. A time of the next attempt is in the future."""
+    if job.kind is not JobKind.BULK or job.state.is_terminal:
+        return None
+    found = tx.parts.problem(job.id)
+    if found is None:
+        of_manifest = tx.jobs.output_problem(job.id)
+        return None if of_manifest is None else OutputProblem(of_manifest)
+    if found.next_attempt_at is not None and found.next_attempt_at <= now:
+        return OutputProblem(found.problem)
+    return found
 
 
 def _before_last_run(free: list[CutShard], parts: list[NewPart]) -> int:

@@ -246,6 +246,7 @@ job = Table(
     Column("tokens_queued", BigInteger, nullable=False, server_default=text("0")),  # counted until it ends
     Column("output_place", String(64)),  # a digest of the folder that it writes to
     Column("output_upload", JSON(none_as_null=True)),  # of its manifest, as begun last by a leader
+    Column("output_problem", JSON(none_as_null=True)),  # why its manifest, or its files, could not be written
     Column("planning_attempts", Integer, nullable=False, server_default=text("0")),  # without a known end
     Column("plan_page", Integer, nullable=False, server_default=text("0")),  # pages of shards recorded
     Column("plan_cursor", JSON(none_as_null=True)),  # where the next begins; None: at the input's, or all cut
@@ -371,6 +372,7 @@ shard = Table(
 
 PART_LEASED: Final = "state = 'leased'"
 PART_WITH_UPLOADS: Final = "uploads IS NOT NULL"
+PART_WITH_PROBLEM: Final = "problem IS NOT NULL"
 
 # Runs of a native job's shards, and the files written of them.
 output_part = Table(
@@ -408,6 +410,13 @@ output_part = Table(
         "job_id",
         sqlite_where=text(PART_WITH_UPLOADS),
         postgresql_where=text(PART_WITH_UPLOADS),
+    ),
+    Index(
+        "ix_output_part_problem",
+        "job_id",
+        "not_before",
+        sqlite_where=text(PART_WITH_PROBLEM),
+        postgresql_where=text(PART_WITH_PROBLEM),
     ),
 )
 

@@ -160,12 +160,16 @@ class Assembly:
     def _output(self, job: Job) -> _Output | None:
         """None: some of it is still to be written."""
         try:
-            return self._files(job) if job.face is Face.OPENAI else self._parts(job)
+            output = self._files(job) if job.face is Face.OPENAI else self._parts(job)
         except TROUBLES as error:
             problem = problem_of(job, error)
             if not self._is_over(job, problem):
+                output_parts.record_problem(self._store, job.id, problem)
                 raise _postponed(error) from error
             return self._without_output(job, problem)
+        if output is None:
+            output_parts.record_problem(self._store, job.id, None)  # what is left is a problem of its parts
+        return output
 
     def _reopened(self, job: Job, parts: Sequence[OutputPart]) -> int:
         """Parts whose files are gone are written again: their results are still there."""
@@ -215,11 +219,11 @@ class Assembly:
         """Native: parts, a manifest, `_SUCCESS`."""
         cut_job(self._store, job)
         with self._store.snapshot() as tx:
-            is_written, problem = output_parts.is_written(tx, job), tx.parts.problem(job.id)
+            is_written, found = output_parts.is_written(tx, job), tx.parts.problem(job.id)
             has_parts = bool(tx.parts.states(job.id))
         if not is_written:
-            is_over = problem is not None and self._is_over(job, problem)
-            return self._without_output(job, problem) if problem is not None and is_over else None
+            is_over = found is not None and self._is_over(job, found.problem)
+            return self._without_output(job, found.problem) if found is not None and is_over else None
         parts = self._manifests.parts(job)
         if self._reopened(job, parts):
             return None

@@ -13,9 +13,9 @@ from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import Job, JobState, StopReason
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import CutLimits, least_shards
-from nightshift.lifecycle.output_parts import CutPass, cut
+from nightshift.lifecycle.output_parts import CutPass, cut, record_problem
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.output.part_writer import PartDependencies, PartWriter
+from nightshift.output.part_writer import PartDependencies, PartWriter, problem_of
 from nightshift.output.places import OutputTrouble, destination_of
 from nightshift.store import Store, Transaction
 from scheduler.output.manifests import Manifests
@@ -113,7 +113,7 @@ class OutputParts:
         for job_id in due:
             check(self._may_continue)
             self._listed[job_id] = (written[job_id], now)
-            self._write_manifest(job_id)
+            self._write_manifest(job_id, now)
         return len(due)
 
     def _is_due(self, job_id: str, count: int, now: datetime) -> bool:
@@ -121,7 +121,7 @@ class OutputParts:
         interval = timedelta(seconds=self._config.manifest_interval_s)
         return count != listed and (since is None or not since <= now < since + interval)
 
-    def _write_manifest(self, job_id: str) -> None:
+    def _write_manifest(self, job_id: str, now: datetime) -> None:
         with self._store.snapshot() as tx:
             job = tx.jobs.fetch(job_id)
         if job.state is not JobState.RUNNING:
@@ -129,12 +129,15 @@ class OutputParts:
         try:
             place = destination_of(job, self._dependencies.objects, self._dependencies.locations)
             self._manifests.write(job, place)
+            record_problem(self._store, job_id, None)
         except InvalidRequest as error:  # assembly says so
             log.warning("no output: %s", error, extra={"action": "output_impossible", "job": job.id})
             with self._store.transaction() as tx:
                 request_stop(tx, tx.jobs.fetch(job_id), StopReason.FAILED, tx.now())
-        except (OutputTrouble, StorageError) as error:  # the next one has it all
+        except (OutputTrouble, StorageError) as error:
             log.warning("no manifest: %s", error, extra={"action": "manifest_postponed", "job": job.id})
+            self._listed[job_id] = (0, now)  # it is tried again
+            record_problem(self._store, job_id, problem_of(job, error))
 
 
 def cut_job(store: Store, job: Job) -> int:

@@ -37,7 +37,7 @@ from nightshift.jobs import (
 )
 from nightshift.jobs.ids import SUFFIX_LENGTH
 from nightshift.jobs.leases import Lead
-from nightshift.jobs.part import PartUpload
+from nightshift.jobs.part import PartProblem, PartUpload
 from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
@@ -295,6 +295,18 @@ class Jobs:
             job.c.state.in_(ACTIVE_STATES),
             _is_held(lead),
             output_upload=upload.to_json(),
+        )
+
+    def output_problem(self, job_id: str) -> PartProblem | None:
+        """Why the job's manifest, or its files, could not be written the last time."""
+        found = self._connection.execute(select(job.c.output_problem).where(job.c.id == job_id)).scalar_one()
+        return None if found is None else PartProblem.from_json(found)
+
+    def record_output_problem(self, job_id: str, problem: PartProblem | None) -> None:
+        self._update(
+            job.c.id == job_id,
+            job.c.state.in_(ACTIVE_STATES),
+            output_problem=None if problem is None else problem.to_json(),
         )
 
     def begin_planning(self, job_id: str, lead: Lead) -> int | None:

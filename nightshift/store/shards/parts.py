@@ -27,6 +27,7 @@ from nightshift.jobs import Job, JobKind, JobState
 from nightshift.jobs.leases import Term
 from nightshift.jobs.part import (
     OutputPart,
+    OutputProblem,
     PartClaim,
     PartFile,
     PartLease,
@@ -45,6 +46,7 @@ WRITING_STATES = (JobState.RUNNING, JobState.FINALIZING)  # of jobs with parts t
 
 _LEASED = text(tables.PART_LEASED)  # the indexes' own words: with parameters SQLite does not use them
 _WITH_UPLOADS = text(tables.PART_WITH_UPLOADS)
+_WITH_PROBLEM = text(tables.PART_WITH_PROBLEM)
 
 
 class Parts:
@@ -162,15 +164,25 @@ class Parts:
         )
         return Counter({PartState(state): count for state, count in rows})
 
-    def problem(self, job_id: str) -> PartProblem | None:
-        """A problem of a part that is still to be written, a permanent one first."""
-        rows = self._connection.execute(
-            select(part.c.problem)
-            .where(part.c.job_id == job_id, part.c.state.in_(_OPEN), part.c.problem.is_not(None))
-            .order_by(part.c.first_shard)
-        )
-        found = [PartProblem.from_json(problem) for problem in rows.scalars()]
-        return min(found, key=lambda each: not each.is_permanent, default=None)
+    def problem(self, job_id: str) -> OutputProblem | None:
+        """A problem of a part that is still to be written: a permanent one, or the next that is tried again.
+
+        Not more than two are read, however many parts wait for the same place.
+        """
+        last = self._problem(job_id, part.c.not_before.desc())  # one that is never tried again is the last
+        return last if last is None or last.problem.is_permanent else self._problem(job_id, part.c.not_before)
+
+    def _problem(self, job_id: str, order: ColumnElement[Any]) -> OutputProblem | None:
+        row = self._connection.execute(
+            select(part.c.problem, part.c.not_before)
+            .where(part.c.job_id == job_id, _WITH_PROBLEM)
+            .order_by(order)
+            .limit(1)
+        ).one_or_none()
+        if row is None:
+            return None
+        found = PartProblem.from_json(row.problem)
+        return OutputProblem(found, None if found.is_permanent else row.not_before)
 
     def has_open(self, job_id: str) -> bool:
         """Whether a part of the job is still to be written."""

@@ -277,6 +277,14 @@ def test_events_end_with_the_job(connect):
     assert [event.is_last for event in events] == [False, True]
 
 
+def test_a_stream_without_events_calls_back(connect):
+    body = ': ping\n\n: ping\n\nid: 1-0\nevent: job.succeeded\ndata: {"type": "job.succeeded"}\n\n'
+    told = []
+    client = connect(Server(httpx.Response(200, text=body)))
+    assert len(list(client.events("job_1", on_keep_alive=lambda: told.append("ping")))) == 1
+    assert told == ["ping", "ping"]
+
+
 def test_a_broken_event_stream_is_taken_up_where_it_broke(connect):
     class Breaking(httpx.SyncByteStream):
         def __iter__(self) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ import pytest
 
 from api.services import AppSettings
 from nightshift.jobs import Counts, InputError, JobState, NewShard
+from nightshift.jobs.part import PartProblem
 from nightshift.jobs.planning import PlanCursor
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import new_secret, secret_key
@@ -39,6 +40,26 @@ def test_an_online_job_is_accepted_run_and_read(http: httpx.Client, worker: Fake
     assert row["outcome"] == "succeeded"
     assert row["response"]["body"]["choices"][0]["message"]["content"] == "one two"
     assert http.get(f"/v1/jobs/{job['id']}/results", params={"after": row["id"]}).json()["data"] == []
+
+
+def test_a_job_says_what_keeps_its_output_from_being_written(
+    http: httpx.Client, bulk: dict[str, object], store: Store
+) -> None:
+    job_id = http.post("/v1/jobs", json=bulk).json()["id"]
+    assert http.get(f"/v1/jobs/{job_id}").json()["output_problem"] is None
+    away = InputError("storage_unavailable", "The bucket is away.", param="output")
+    with store.transaction() as tx:
+        tx.jobs.record_output_problem(job_id, PartProblem(error=away, is_permanent=False))
+
+    assert http.get(f"/v1/jobs/{job_id}").json()["output_problem"] == {
+        "code": "storage_unavailable",
+        "message": "The bucket is away.",
+        "param": "output",
+        "is_permanent": False,
+        "next_attempt_at": None,
+    }
+    [listed] = http.get("/v1/jobs").json()["data"]
+    assert "output_problem" not in listed
 
 
 def test_prefer_wait_holds_until_the_job_has_ended(http: httpx.Client, worker: FakeWorker) -> None:

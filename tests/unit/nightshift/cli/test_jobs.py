@@ -1,5 +1,6 @@
 import json
 
+import httpx
 import pytest
 
 from nightshift.cli.jobs import _event_text
@@ -45,6 +46,19 @@ def test_a_job_is_shown_in_lines_without_what_is_empty(nightshift, server):
     assert "created_at:          2023-11-14 22:13:20Z\n" in out
     assert "errors" not in out
     assert "links" not in out
+
+
+@pytest.mark.parametrize(
+    ("is_permanent", "line"),
+    [
+        (False, "the output cannot be written at present: the bucket is away; tried again"),
+        (True, "the output cannot be written: the bucket is away; the job stops"),
+    ],
+)
+def test_what_keeps_an_output_from_being_written_is_a_line(nightshift, server, is_permanent, line):
+    problem = {"code": "storage_unavailable", "message": "the bucket is away.", "is_permanent": is_permanent}
+    server.instead = lambda request: httpx.Response(200, json=server.job | {"output_problem": problem})
+    assert f"output_problem:      {line}\n" in nightshift("jobs", "show", "job_1").out
 
 
 def test_a_job_is_known_by_its_batch_id_too(nightshift, server):

@@ -273,6 +273,20 @@ def test_a_refusal_is_one_line_with_the_field_named(nightshift, server):
     assert ended.err == "nightshift: Invalid 'completion_window'.\n"
 
 
+def test_with_wait_a_job_is_looked_at_again_while_no_event_comes(nightshift, server, monkeypatch):
+    shown = []
+    monkeypatch.setattr("nightshift.cli.progress.is_interactive", lambda: True)
+    monkeypatch.setattr("nightshift.cli.progress.problem_of", lambda job: shown.append(job.data))
+    events = ": ping\n\n" * 2 + 'id: 1-0\nevent: job.succeeded\ndata: {"type": "job.succeeded"}\n\n'
+
+    def with_pings(request: httpx.Request) -> httpx.Response | None:
+        return httpx.Response(200, text=events) if request.url.path.endswith("/events") else None
+
+    server.instead = with_pings
+    assert nightshift("run", "s3://in/x.jsonl", *BASICS, "--wait").code == 0
+    assert shown == [server.job] * 3
+
+
 def test_with_wait_a_server_that_restarts_meanwhile_is_waited_for(nightshift, server):
     looks = [("/events", 503), ("/job_1", httpx.ConnectError("refused")), ("/job_1", 502)]
 

@@ -1,0 +1,115 @@
+"""What keeps a job's output from being written is known while the job waits for it, and not any longer."""
+
+import pytest
+
+from nightshift.errors import StorageDenied, StorageUnavailable
+from nightshift.jobs import Job, JobState
+from nightshift.jobs.part import OutputProblem
+from nightshift.jobs.part_options import PartOptions
+from nightshift.lifecycle.output_parts import problem_of
+from nightshift.objectstore import ObjectUri
+from nightshift.tenants.keys import DEFAULT_TENANT
+from nightshift.testing import FakeClock
+from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled
+from tests.integration.scheduler.scheduling import FailingStore, Place
+
+EVERY_SHARD = PartOptions(part_rows=1)
+AWAY = StorageUnavailable("the bucket is away")
+
+
+def problem(place: Place, job: Job) -> OutputProblem | None:
+    with place.store.snapshot() as tx:
+        return problem_of(tx, tx.jobs.fetch(job.id), tx.now())
+
+
+def message(place: Place, job: Job) -> str | None:
+    found = problem(place, job)
+    return None if found is None else found.problem.error.message
+
+
+def broken_from(
+    monkeypatch: pytest.MonkeyPatch, place: Place, operation: str, error: Exception, calls_before: int = 0
+) -> FailingStore:
+    inner = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
+    broken = FailingStore(inner, operation, error, calls_before=calls_before)
+    monkeypatch.setattr(place.locations, "open", lambda *which: broken)
+    return broken
+
+
+def test_a_part_that_waits_for_its_place_says_why_and_until_when(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, TEXTS)
+    place.work_off()
+    assert problem(place, job) is None
+    away = broken_from(monkeypatch, place, "stage", AWAY)
+
+    place.write_parts(clock.now)
+
+    found = problem(place, job)
+    assert found is not None
+    assert (found.problem.error.code, found.problem.error.param) == ("storage_unavailable", "output")
+    assert (found.problem.error.message, found.problem.is_permanent) == ("the bucket is away", False)
+    assert found.next_attempt_at is not None
+    assert found.next_attempt_at > clock.now
+
+    clock.advance(seconds=120)
+    found = problem(place, job)
+    assert found is not None
+    assert found.next_attempt_at is None, "it is due"
+    away.is_broken = False
+    place.write_parts(clock.now)
+    assert problem(place, job) is None
+
+
+def test_a_part_that_never_can_be_written_is_what_is_said(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD)
+    place.work_off(shards=1)
+    away = broken_from(monkeypatch, place, "stage", AWAY)
+    place.write_parts(clock.now)
+    away._error = StorageDenied("not yours")
+    place.work_off(shards=1)
+    place.write_parts(clock.now)
+
+    found = problem(place, job)
+
+    assert found is not None
+    assert (found.problem.is_permanent, found.problem.error.message) == (True, "not yours")
+    assert found.next_attempt_at is None
+
+
+def test_a_running_jobs_manifest_that_cannot_be_written_is_said_until_it_is(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD)
+    place.work_off(shards=1)
+    duty = place.output_parts()
+    place.write_parts(clock.now, duty)  # the part alone
+    away = broken_from(monkeypatch, place, "stage", AWAY)
+    place.write_parts(clock.now, duty)
+
+    assert place.job(job).state is JobState.RUNNING
+    assert message(place, job) == "the bucket is away"
+
+    away.is_broken = False
+    clock.advance(seconds=30)
+    place.write_parts(clock.now, duty)
+    assert message(place, job) is None
+
+
+def test_the_last_manifest_that_cannot_be_written_is_said_until_the_job_ends(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, TEXTS)
+    place.work_off()
+    place.write_parts(clock.now)
+    away = broken_from(monkeypatch, place, "publish", AWAY)
+
+    assert assembled(place, job, clock).state is JobState.FINALIZING
+    assert message(place, job) == "the bucket is away"
+
+    away.is_broken = False
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert message(place, job) is None
