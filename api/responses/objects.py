@@ -122,7 +122,8 @@ class OutputProblemObject(BaseModel):
     """Why a job's output cannot be written at present.
 
     A permanent problem stops the job, which then fails with it. `next_attempt_at` is null while an attempt is
-    under way, and of the manifest, which is tried again within two minutes.
+    under way, and of the manifest, which is tried again after at most two
+    minutes.
     """
 
     code: str

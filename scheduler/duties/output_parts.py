@@ -1,29 +1,25 @@
 """Parts of the output of native jobs: cut from ended shards while a job runs, listed in its manifest.
 
-They are written by threads of this process, and by workers.
+They are written by threads of this process, and by workers. A pass itself only asks the database.
 """
 
-import logging
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
-from nightshift.errors import InvalidRequest, StorageError
-from nightshift.jobs import Job, JobState, StopReason
+from nightshift.jobs import Job, StopReason
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import CutLimits, least_shards
-from nightshift.lifecycle.output_parts import CutPass, cut, record_problem
+from nightshift.lifecycle.output_parts import CutPass, cut
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.output.part_writer import PartDependencies, PartWriter, problem_of
-from nightshift.output.places import OutputTrouble, destination_of
+from nightshift.output.part_writer import PartDependencies, PartWriter
 from nightshift.store import Store, Transaction
-from scheduler.output.manifests import Manifests
-from scheduler.output.publication import Publication
+from scheduler.output.running_manifests import Outcome, RunningManifests, RunningManifestsConfig
 from scheduler.output.writer_threads import WriterThreads
 from scheduler.runtime.duty import MayContinue, Result, check
-
-log = logging.getLogger(__name__)
+from scheduler.runtime.thread_pools import POSTPONED
 
 ROWS_MAX: Final = 2**53  # of a part of a job that names no limit
 
@@ -32,7 +28,7 @@ ROWS_MAX: Final = 2**53  # of a part of a job that names no limit
 class OutputPartsConfig:
     interval_s: float = 0.5
     threads_max: int = 2  # each writes one part at a time
-    manifest_interval_s: float = 5.0  # between two manifests of one job
+    manifests: RunningManifestsConfig = field(default_factory=RunningManifestsConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +36,7 @@ class Cut(Result):
     parts: int = 0
     expired: int = 0  # leases of parts
     manifests: int = 0
+    postponed: int = 0  # manifests whose place was away
     stopped: int = 0  # jobs whose output cannot be written
 
 
@@ -61,11 +58,9 @@ class OutputParts:
         self._threads = WriterThreads(
             lambda: PartWriter(dependencies, owner, may_continue), config.threads_max
         )
-        self._manifests = Manifests(dependencies.store, Publication(dependencies.store, lead))
+        self._manifests = RunningManifests(dependencies, lead, config.manifests, may_continue)
         self._waited: dict[str, object] = {}  # by job, as of the last pass
-        self._listed: dict[str, tuple[int, datetime]] = {}  # parts in a job's manifest, and since when
         self.interval_s = config.interval_s
-        self.wait_until_idle = self._threads.wait_until_idle
 
     def run_once(self, now: datetime) -> Cut:
         expired = self._expire(now)
@@ -75,7 +70,26 @@ class OutputParts:
         if is_wanted:
             self._threads.wake()
         stopped = self._stop_unwritable(now)
-        return Cut(parts=parts, expired=expired, manifests=self._write_manifests(now), stopped=stopped)
+        with self._store.snapshot() as tx:
+            written = tx.parts.written_of_running()
+        manifests = self._manifests.run_once(now, written).ended
+        return Cut(
+            parts=parts,
+            expired=expired,
+            manifests=manifests[Outcome.WRITTEN],
+            postponed=manifests[POSTPONED],
+            stopped=stopped + manifests[Outcome.STOPPED],
+        )
+
+    @property
+    def blocked_s(self) -> float:
+        return self._manifests.blocked_s
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """False: a part or a manifest is still being written."""
+        ends_at_s = time.monotonic() + timeout_s
+        is_idle = self._threads.wait_until_idle(timeout_s)
+        return self._manifests.wait_until_idle(max(0.0, ends_at_s - time.monotonic())) and is_idle
 
     def _expire(self, now: datetime) -> int:
         with self._store.snapshot() as tx:  # a write would keep others waiting at every pass
@@ -103,41 +117,6 @@ class OutputParts:
             with self._store.transaction() as tx:
                 request_stop(tx, tx.jobs.fetch(job_id), StopReason.FAILED, now)
         return len(found)
-
-    def _write_manifests(self, now: datetime) -> int:
-        """Of running jobs with parts that their manifest does not have."""
-        with self._store.snapshot() as tx:
-            written = tx.parts.written_of_running()
-        self._listed = {id: listed for id, listed in self._listed.items() if id in written}
-        due = [id for id, count in written.items() if self._is_due(id, count, now)]
-        for job_id in due:
-            check(self._may_continue)
-            self._listed[job_id] = (written[job_id], now)
-            self._write_manifest(job_id, now)
-        return len(due)
-
-    def _is_due(self, job_id: str, count: int, now: datetime) -> bool:
-        listed, since = self._listed.get(job_id, (0, None))
-        interval = timedelta(seconds=self._config.manifest_interval_s)
-        return count != listed and (since is None or not since <= now < since + interval)
-
-    def _write_manifest(self, job_id: str, now: datetime) -> None:
-        with self._store.snapshot() as tx:
-            job = tx.jobs.fetch(job_id)
-        if job.state is not JobState.RUNNING:
-            return  # assembly writes the last one
-        try:
-            place = destination_of(job, self._dependencies.objects, self._dependencies.locations)
-            self._manifests.write(job, place)
-            record_problem(self._store, job_id, None)
-        except InvalidRequest as error:  # assembly says so
-            log.warning("no output: %s", error, extra={"action": "output_impossible", "job": job.id})
-            with self._store.transaction() as tx:
-                request_stop(tx, tx.jobs.fetch(job_id), StopReason.FAILED, tx.now())
-        except (OutputTrouble, StorageError) as error:
-            log.warning("no manifest: %s", error, extra={"action": "manifest_postponed", "job": job.id})
-            self._listed[job_id] = (0, now)  # it is tried again
-            record_problem(self._store, job_id, problem_of(job, error))
 
 
 def cut_job(store: Store, job: Job) -> int:

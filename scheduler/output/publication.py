@@ -25,7 +25,7 @@ class Publication:
 
     def put(self, job: Job, destination: Destination, name: str, data: bytes) -> None:
         """Raises OutputTrouble, DatabaseUnavailable, and Interrupted where another may lead or the job has
-        ended.
+        another state by now.
         """
         target, key = destination.store, destination.key(name)
         with self.store.snapshot() as tx:
@@ -54,4 +54,4 @@ class Publication:
         if lead is None:
             return False
         with self.store.transaction() as tx:
-            return tx.jobs.begin_output(job.id, upload, lead)
+            return tx.jobs.begin_output(job, upload, lead)

@@ -288,10 +288,13 @@ class Jobs:
         found = self._connection.execute(select(job.c.output_upload).where(job.c.id == job_id)).scalar_one()
         return None if found is None else PartUpload.from_json(found)
 
-    def begin_output(self, job_id: str, upload: PartUpload, lead: Lead) -> bool:
-        """Record what the leader begins of a job's manifest. False: the job has ended, or another leads."""
+    def begin_output(self, begins: Job, upload: PartUpload, lead: Lead) -> bool:
+        """Record what the leader begins of a job's manifest. False: the job's state is another by now, or
+        another scheduler leads. So the manifest of a running job never replaces its last one.
+        """
         return self._update(
-            job.c.id == job_id,
+            job.c.id == begins.id,
+            job.c.state == begins.state,
             job.c.state.in_(ACTIVE_STATES),
             _is_held(lead),
             output_upload=upload.to_json(),

@@ -18,6 +18,7 @@ from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged, S
 from nightshift.output.part_writer import ATTEMPTS_MAX, PartWriter
 from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import FakeClock, a_spec, submit
+from scheduler.output.running_manifests import RunningManifestsConfig
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, ids, stop
 from tests.integration.scheduler.scheduling import FailingStore, Place
 
@@ -113,7 +114,7 @@ def test_a_part_ends_with_the_shard_that_fills_it(place: Place, clock: FakeClock
 
 def test_a_manifest_is_not_replaced_at_every_part(place: Place, clock: FakeClock) -> None:
     a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD)
-    duty = place.output_parts(manifest_interval_s=5.0)
+    duty = place.output_parts(manifests=RunningManifestsConfig(interval_s=5.0))
     written = []
     for _ in range(4):
         place.work_off(shards=1)
@@ -123,7 +124,7 @@ def test_a_manifest_is_not_replaced_at_every_part(place: Place, clock: FakeClock
 
     assert written == [1, 1, 1, 1]
     clock.advance(seconds=5)
-    duty.run_once(clock.now)
+    place.write_parts(clock.now, duty)
     assert len(manifest(place)["parts"]) == 4
 
 

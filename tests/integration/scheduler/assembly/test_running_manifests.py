@@ -1,0 +1,204 @@
+"""Manifests of running jobs: each in its own thread, one of one job at a time, none after the last one."""
+
+import json
+from contextvars import Context
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+import pytest
+
+from nightshift.errors import StorageDenied
+from nightshift.jobs import Job, JobState, StopReason
+from nightshift.jobs.part_options import PartOptions
+from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged
+from nightshift.output.part_writer import PartWriter
+from nightshift.tenants.keys import DEFAULT_TENANT
+from nightshift.testing import MODEL, FakeClock, a_spec, submit
+from scheduler.duties.output_parts import OutputParts
+from scheduler.output.running_manifests import RunningManifests
+from tests.integration.scheduler.assembly.conftest import TEMPLATE, TEXTS, a_native_job, assembled, planned
+from tests.integration.scheduler.scheduling import IDLE_S, BusyStore, FailingStore, Place, jsonl
+
+EVERY_SHARD = PartOptions(part_rows=1)
+SIGNAL_S = 60.0
+
+
+@dataclass
+class SlowPlaces:
+    """A store in which the manifests of one folder wait until they may go on; the others are told of."""
+
+    inner: ObjectStore
+    slow: str
+    may_go_on: Event = field(default_factory=Event)
+    waiting: Event = field(default_factory=Event)
+    published: Event = field(default_factory=Event)  # a manifest of another folder
+    begun: list[str] = field(default_factory=list)
+
+    def stage(self, key: str, **more: Any) -> str:
+        if key.endswith("manifest.json"):
+            self.begun.append(key)
+            if f"/{self.slow}/" in key:
+                self.waiting.set()
+                assert self.may_go_on.wait(SIGNAL_S)
+        return self.inner.stage(key, **more)
+
+    def publish(self, key: str, staged: Staged) -> ObjectInfo:
+        info = self.inner.publish(key, staged)
+        if key.endswith("manifest.json"):
+            self.published.set()
+        return info
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def store_of_outputs(place: Place) -> ObjectStore:
+    return place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
+
+
+def with_written_parts(place: Place, clock: FakeClock, output: str, duty: OutputParts) -> Job:
+    """A running job with a written part that no manifest has, and shards to come."""
+    job = a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD, output=place.uri(f"{output}/"))
+    place.work_off(shards=1)
+    duty.run_once(clock.now)
+    return job
+
+
+def write_all(place: Place) -> None:
+    writer = PartWriter(place.part_dependencies(), "worker_1")
+    while writer.write_next():
+        pass
+
+
+def listed(place: Place, output: str) -> int:
+    said = json.loads((place.bucket / output / "manifest.json").read_text())
+    return len(said["parts"])
+
+
+def test_a_place_that_hangs_delays_no_other_job(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = SlowPlaces(store_of_outputs(place), "slow")
+    monkeypatch.setattr(place.locations, "open", lambda *which: places)
+    duty = place.output_parts(threads_max=0)
+    with_written_parts(place, clock, "slow", duty)
+    write_all(place)
+    duty.run_once(clock.now)
+    assert places.waiting.wait(SIGNAL_S)
+
+    place.work_off()
+    quick = a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD)
+    place.work_off()
+    assert duty.run_once(clock.now).parts > len(place.shards(quick)), "those of both are cut"
+    write_all(place)
+    clock.advance(seconds=5)
+    duty.run_once(clock.now)
+    assert places.published.wait(SIGNAL_S)
+
+    assert listed(place, "out") == len(place.shards(quick))
+    assert not (place.bucket / "slow" / "manifest.json").exists()
+    assert [key.rpartition("/bucket/")[2] for key in places.begun] == [
+        "slow/manifest.json",
+        "out/manifest.json",
+    ]
+    places.may_go_on.set()
+    assert duty.wait_until_idle(IDLE_S)
+    assert listed(place, "slow") == 1, "as of when it began"
+    duty.run_once(clock.now)
+    assert duty.wait_until_idle(IDLE_S)
+    assert listed(place, "slow") == len(place.shards(quick))
+
+
+def test_one_tenant_whose_places_hang_leaves_threads_for_the_others(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = SlowPlaces(store_of_outputs(place), "slow")
+    monkeypatch.setattr(place.locations, "open", lambda *which: places)
+    duty = place.output_parts(threads_max=0)
+    for number in range(6):
+        with_written_parts(place, clock, f"slow/{number}", duty)
+        place.work_off()
+    (place.bucket / "in.jsonl").write_bytes(jsonl({"text": text} for text in TEXTS))
+    spec = a_spec(input=place.uri("in.jsonl"), output=place.uri("out/"), template=TEMPLATE)
+    theirs = planned(place, submit(place.store, tenant_id="other", model=MODEL, spec=spec), clock)
+    place.work_off()
+    duty.run_once(clock.now)
+    write_all(place)
+
+    duty.run_once(clock.now)
+    assert places.published.wait(SIGNAL_S)
+
+    said = json.loads(place.out("manifest.json"))
+    assert said["job_id"] == theirs.id
+    assert len(places.begun) == 5, "the other tenant has four of the eight threads"
+    places.may_go_on.set()
+    assert duty.wait_until_idle(IDLE_S)
+
+
+def test_a_manifest_that_comes_after_the_last_one_is_not_written(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = store_of_outputs(place)
+    duty = place.output_parts(threads_max=0)
+    job = with_written_parts(place, clock, "out", duty)
+    write_all(place)
+
+    def the_job_is_over() -> None:
+        monkeypatch.setattr(place.locations, "open", lambda *which: inner)
+        place.work_off()
+        place.assembly().run_once(clock.now)
+        assert Context().run(assembled, place, job, clock).state is JobState.SUCCEEDED
+
+    busy = BusyStore(inner, "stage", the_job_is_over)
+    monkeypatch.setattr(place.locations, "open", lambda *which: busy)
+    duty.run_once(clock.now)
+    assert duty.wait_until_idle(IDLE_S)
+
+    said = json.loads(place.out("manifest.json"))
+    assert (said["complete"], len(said["parts"])) == (True, len(place.shards(job)))
+
+
+def test_a_manifest_of_a_running_job_never_replaces_that_of_its_assembly(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = store_of_outputs(place)
+    duty = place.output_parts(threads_max=0)
+    job = with_written_parts(place, clock, "out", duty)
+    write_all(place)
+
+    def the_job_is_finalized() -> None:
+        with place.store.transaction() as tx:
+            assert tx.jobs.mark_finalizing(job.id, clock.now)
+
+    busy = BusyStore(inner, "stage", the_job_is_finalized)
+    monkeypatch.setattr(place.locations, "open", lambda *which: busy)
+    duty.run_once(clock.now)
+    assert duty.wait_until_idle(IDLE_S)
+
+    assert [path.name for path in (place.bucket / "out").iterdir()] == place.part_names()
+
+
+def test_a_place_that_refuses_the_manifest_stops_the_job_early(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duty = place.output_parts(threads_max=0)
+    job = with_written_parts(place, clock, "out", duty)
+    write_all(place)
+    refusing = FailingStore(store_of_outputs(place), "stage", StorageDenied())
+    monkeypatch.setattr(place.locations, "open", lambda *which: refusing)
+    duty.run_once(clock.now)
+    assert duty.wait_until_idle(IDLE_S)
+
+    assert place.job(job).stop_reason is StopReason.FAILED
+    assert duty.run_once(clock.now).stopped == 1
+    ended = assembled(place, job, clock)
+    assert (ended.state, ended.errors[0].code) == (JobState.FAILED, "storage_denied")
+
+
+def test_a_thread_that_hangs_is_seen_when_there_is_no_other(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunningManifests, "blocked_s", 7.0)
+
+    assert place.output_parts().blocked_s == 7.0
