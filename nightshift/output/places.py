@@ -58,9 +58,14 @@ def destination_of(job: Job, objects: ObjectStore, locations: Locations) -> Dest
     """Raises InvalidRequest for a place that is no longer allowed."""
     if job.spec.output is None:
         return Destination(objects, f"results/{job.tenant_id}/{job.id}/")
-    location = ObjectUri.parse(job.spec.output)
+    return named_destination(job.spec.output, job.tenant_id, locations)
+
+
+def named_destination(output: str, tenant_id: str, locations: Locations) -> Destination:
+    """Raises InvalidRequest for a place that is no longer allowed."""
+    location = ObjectUri.parse(output)
     prefix = location.key if location.is_prefix else f"{location.key}/"
-    return Destination(locations.open(location, job.tenant_id), prefix)
+    return Destination(locations.open(location, tenant_id), prefix)
 
 
 def place_of(spec: JobSpec) -> str | None:

@@ -3,6 +3,8 @@
 An OpenAI file is validated row by row first; a native input is only surveyed. A job whose input cannot be run
 fails with the reasons; one whose storage is away is tried again.
 
+The place of an output is looked at first: a job that could never write there runs no row.
+
 A native input becomes pages of shards, each recorded in a transaction with the cursor from which the next one
 goes on. Rows of a page run while others are cut. Of two schedulers one writes a page.
 
@@ -32,6 +34,8 @@ from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import as_input_error, storage_verdict
+from nightshift.output.part_writer import problem_of
+from nightshift.output.places import OutputTrouble
 from nightshift.processes import failpoints
 from nightshift.rows.validation import FileLimits
 from nightshift.store import Store
@@ -43,6 +47,7 @@ from scheduler.input.retrying import RetryInputs
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
 from scheduler.input.writing import Outcome, PlanWriter, param_of
+from scheduler.output.earlier_runs import check_output
 from scheduler.runtime.duty import Interrupted, MayContinue, Result
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 
@@ -93,6 +98,7 @@ class Planning:
         self._lead = lead
         self._writer = PlanWriter(store, ring_sender, config.default_quotas)
         self._sources = sources
+        self._locations = locations
         self._config = config
         self._may_continue = may_continue
         self._clock = clock
@@ -176,6 +182,9 @@ class Planning:
         if attempts > self._config.attempts_max:
             return self._writer.refuse(job, (_given_up(job, attempts - 1),))
         assert job.spec.input is not None, "a bulk job has an input"
+        objection = self._objection_to_output(job)
+        if objection is not None:
+            return self._writer.refuse(job, (objection,))
         pages, ends_s = self._pages(job), self._clock() + self._config.turn_s
         while True:
             try:
@@ -192,6 +201,26 @@ class Planning:
             if self._clock() >= ends_s:
                 return Outcome.YIELDED
             job = replace(job, plan_cursor=page.next)
+
+    def _objection_to_output(self, job: Job) -> InputError | None:
+        """Why the output can never be written, as far as its place says before any row has run.
+
+        One that is away now may be back before there is anything to write: the job is planned.
+        """
+        if job.spec.output is None or job.plan_cursor.page:
+            return None
+        try:
+            check_output(job.spec.output, job.tenant_id, self._locations)
+        except (InvalidRequest, OutputTrouble) as error:
+            problem = problem_of(job, error)
+            if problem.is_permanent:
+                return problem.error
+            log.warning(
+                "output not looked at: %s",
+                problem.error.message,
+                extra={"action": "output_not_looked_at", "job": job.id},
+            )
+        return None
 
     def _pages(self, job: Job) -> Iterator[Page]:
         assert job.spec.input is not None, "a bulk job has an input"

@@ -8,13 +8,14 @@ from typing import Final
 
 from nightshift.errors import InvalidRequest, ObjectNotFound
 from nightshift.jobs import Job, JsonObject
-from nightshift.objectstore import ObjectTooLarge
+from nightshift.objectstore import Locations, ObjectTooLarge, ObjectUri
 from nightshift.output.places import (
     MANIFEST_NAME,
     SUCCESS_NAME,
     Destination,
     at_destination,
     is_of_another_run,
+    named_destination,
     run_in,
 )
 from nightshift.store import Store
@@ -44,6 +45,20 @@ def owner_of(destination: Destination) -> str | None:
     if found is None:
         raise _not_ours(MANIFEST_NAME)
     return found[1].decode()
+
+
+def check_output(output: str, tenant_id: str, locations: Locations) -> None:
+    """Look at a place before any row is run for it. Changes nothing there.
+
+    Raises OutputTrouble, and InvalidRequest for a file, or a folder of another's output.
+    """
+    destination = named_destination(output, tenant_id, locations)
+    if ObjectUri.parse(output).scheme == "file":  # in a bucket, an object beside the folder may have its name
+        with at_destination():
+            if destination.store.head(destination.prefix.rstrip("/")) is not None:
+                message = "The output is a file. Name a folder, or take the file away."
+                raise InvalidRequest(message, param="output", code="output_not_a_folder")
+    owner_of(destination)
 
 
 def listed_by_others(job: Job, destination: Destination) -> set[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from nightshift.errors import CredentialsRefused, ObjectNotFound, StorageDenied, StorageUnavailable
 from nightshift.jobs import JobState, ShardState, StopReason, Webhook
-from nightshift.objectstore import ObjectDamaged, ObjectUri
+from nightshift.objectstore import Locations, ObjectDamaged, ObjectUri
 from nightshift.output.segments import decode_segment, encode_segment
 from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import FakeClock, claimed
@@ -115,9 +115,12 @@ def test_an_input_that_is_refused_fails_its_job_although_the_output_would_be_our
     assert (ended.errors[0].code, ended.errors[0].param) == ("storage_denied", "input")
 
 
-def test_an_output_that_may_not_be_written_fails_its_job_and_says_so(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, ["a"], output="file:///elsewhere/out/")
+def test_an_output_that_may_no_longer_be_written_fails_its_job_and_says_so(
+    place: Place, clock: FakeClock
+) -> None:
+    job = a_native_job(place, clock, ["a"])
     place.work_off()
+    place.locations = Locations((), ())
     ended = assembled(place, job, clock)
     assert (ended.state, ended.errors[0].code) == (JobState.FAILED, "location_not_allowed")
     assert (ended.counts.total, ended.counts.succeeded) == (1, 1)

@@ -351,13 +351,13 @@ def test_files_of_the_user_stay(place: Place, clock: FakeClock) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b'{"job_id": 7}', b'{"job_id": "theirs", "parts": []}', b"\xff"]
 )
-def test_a_folder_of_somebody_elses_output_is_not_written_over(
+def test_a_folder_that_becomes_anothers_while_a_job_runs_is_not_written_over(
     place: Place, clock: FakeClock, name: str, content: bytes
 ) -> None:
-    (place.bucket / "out").mkdir()
-    (place.bucket / "out" / name).write_bytes(content)
     job = a_native_job(place, clock, TEXTS)
     place.work_off()
+    (place.bucket / "out").mkdir()
+    (place.bucket / "out" / name).write_bytes(content)
 
     ended = assembled(place, job, clock)
 
@@ -385,10 +385,10 @@ def test_a_manifest_that_would_cost_too_much_to_read_is_replaced_unread(
     assert place.out("part-00000.jsonl") == b"{}\n"
 
 
-def test_a_job_stops_early_for_a_folder_that_is_not_ours(place: Place, clock: FakeClock) -> None:
+def test_a_job_stops_early_for_a_folder_that_becomes_anothers(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD)
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / "manifest.json").write_text("{}")
-    job = a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD)
     duty = place.output_parts()
     place.work_off(shards=1)
     place.write_parts(clock.now, duty)

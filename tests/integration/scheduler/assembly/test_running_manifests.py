@@ -3,7 +3,7 @@
 import json
 from contextvars import Context
 from dataclasses import dataclass, field
-from threading import Event
+from threading import Event, Semaphore
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ class SlowPlaces:
     inner: ObjectStore
     slow: str
     may_go_on: Event = field(default_factory=Event)
-    waiting: Event = field(default_factory=Event)
+    waiting: Semaphore = field(default_factory=lambda: Semaphore(0))  # one for each that waits
     published: Event = field(default_factory=Event)  # a manifest of another folder
     begun: list[str] = field(default_factory=list)
 
@@ -39,7 +39,7 @@ class SlowPlaces:
         if key.endswith("manifest.json"):
             self.begun.append(key)
             if f"/{self.slow}/" in key:
-                self.waiting.set()
+                self.waiting.release()
                 assert self.may_go_on.wait(SIGNAL_S)
         return self.inner.stage(key, **more)
 
@@ -85,7 +85,7 @@ def test_a_place_that_hangs_delays_no_other_job(
     with_written_parts(place, clock, "slow", duty)
     write_all(place)
     duty.run_once(clock.now)
-    assert places.waiting.wait(SIGNAL_S)
+    assert places.waiting.acquire(timeout=SIGNAL_S)
 
     place.work_off()
     quick = a_native_job(place, clock, 4 * TEXTS, parts=EVERY_SHARD)
@@ -117,7 +117,7 @@ def test_one_tenant_whose_places_hang_leaves_threads_for_the_others(
     monkeypatch.setattr(place.locations, "open", lambda *which: places)
     duty = place.output_parts(threads_max=0)
     for number in range(6):
-        with_written_parts(place, clock, f"slow/{number}", duty)
+        a_native_job(place, clock, ["a"], output=place.uri(f"slow/{number}/"))
         place.work_off()
     (place.bucket / "in.jsonl").write_bytes(jsonl({"text": text} for text in TEXTS))
     spec = a_spec(input=place.uri("in.jsonl"), output=place.uri("out/"), template=TEMPLATE)
@@ -128,6 +128,7 @@ def test_one_tenant_whose_places_hang_leaves_threads_for_the_others(
 
     duty.run_once(clock.now)
     assert places.published.wait(SIGNAL_S)
+    assert all(places.waiting.acquire(timeout=SIGNAL_S) for _ in range(4))
 
     said = json.loads(place.out("manifest.json"))
     assert said["job_id"] == theirs.id
