@@ -10,6 +10,7 @@ from typing import Any, Final, TypeGuard
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JobSpec, JsonObject, NewShard
 from nightshift.jobs.part_options import KEEP_ALL
+from nightshift.objectstore.sources import is_file_id
 from nightshift.rows.inputs import BadRow, Row
 from nightshift.rows.kept_columns import NOTHING, kept_text
 from nightshift.rows.partitions import partition_columns
@@ -18,6 +19,8 @@ from nightshift.rows.templates import columns, render, value_of
 CUSTOM_ID_CHARS_MAX: Final = 512  # OpenAI's
 RECORD_ID_CHARS_MAX: Final = 512  # ids may be URLs and paths
 QUOTED_CHARS_MAX: Final = 80  # of a value in a message
+URI_CHARS_MAX: Final = 200  # of an object in a message
+OF_OBJECTS: Final = ("missing_column", "missing_id")  # errors that all rows of an object are likely to have
 NUL: Final = "\0"  # PostgreSQL cannot store it
 
 
@@ -63,10 +66,20 @@ def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest 
         return RowProblem(
             custom_id_of(row, spec, shard),
             error.code or "invalid_value",
-            error.message,
+            f"{error.message}{_place_of(shard) if error.code in OF_OBJECTS else ''}",
             error.param,
             kept_of(row, spec, shard),
         )
+
+
+def _place_of(shard: NewShard) -> str:
+    """The object, as the end of a message; of a long URI its end. Empty for an uploaded file, which is all
+    of the input.
+    """
+    if is_file_id(shard.uri):
+        return ""
+    end = shard.uri if len(shard.uri) <= URI_CHARS_MAX else f"…{shard.uri[-URI_CHARS_MAX:]}"
+    return f" The row is in {end!r}."
 
 
 def custom_id_of(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str:

@@ -129,3 +129,30 @@ def test_folders_are_columns() -> None:
     job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
     assert columns_of(job, shard) == {"n.m"}
     assert columns_of(replace(job, template=None), shard) is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "end"),
+    [
+        ("s3://in/day=1/a.jsonl", " The row is in 's3://in/day=1/a.jsonl'."),
+        ("s3://in/\n'\x1b[31m.jsonl", ' The row is in "s3://in/\\n\'\\x1b[31m.jsonl".'),
+        (f"s3://in/{'d' * 1000}/a.jsonl", f" The row is in '…{'d' * 192}/a.jsonl'."),
+        ("file-abc", "."),
+    ],
+)
+def test_an_error_about_a_column_names_the_object(uri: str, end: str) -> None:
+    in_template = asked({"text": "a"}, uri=uri, template={"input": "{{nowhere}}"})
+    of_ids = asked({"text": "a"}, uri=uri, template=TEMPLATE, id_column="nowhere")
+
+    for problem in (in_template, of_ids):
+        assert isinstance(problem, RowProblem)
+        assert problem.param == "nowhere"
+        assert problem.message.endswith(end)
+        assert ("The row is in" in problem.message) == uri.startswith("s3:")
+
+
+def test_an_error_of_a_single_row_does_not_name_the_object() -> None:
+    problem = asked({"custom_id": ""}, uri="s3://in/a.jsonl")
+
+    assert isinstance(problem, RowProblem)
+    assert "s3://" not in problem.message
