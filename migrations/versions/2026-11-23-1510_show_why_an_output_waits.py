@@ -1,4 +1,6 @@
-"""Why a job's output is not written at present, of its manifest and, by an index, of its parts."""
+"""Why a job's output is not written at present, of its manifest and, by an index, of its parts. Whether
+there is something to cut or to list, without counting shards and parts.
+"""
 
 from collections.abc import Sequence
 
@@ -15,6 +17,8 @@ _WITH_PROBLEM = sa.text("problem IS NOT NULL")
 
 def upgrade() -> None:
     op.add_column("job", sa.Column("output_problem", sa.JSON(none_as_null=True), nullable=True))
+    for name in ("shards_ended", "parts_written"):
+        op.add_column("job", sa.Column(name, sa.Integer(), server_default=sa.text("0"), nullable=False))
     op.create_index(
         "ix_output_part_problem",
         "output_part",
@@ -26,4 +30,6 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_index("ix_output_part_problem", "output_part")
+    op.drop_column("job", "parts_written")
+    op.drop_column("job", "shards_ended")
     op.drop_column("job", "output_problem")

@@ -247,6 +247,9 @@ job = Table(
     Column("output_place", String(64)),  # a digest of the folder that it writes to
     Column("output_upload", JSON(none_as_null=True)),  # of its manifest, as begun last by a leader
     Column("output_problem", JSON(none_as_null=True)),  # why its manifest, or its files, could not be written
+    # These two say that there is something to cut or to list: they may miss a shard, and no part.
+    Column("shards_ended", Integer, nullable=False, server_default=text("0")),
+    Column("parts_written", Integer, nullable=False, server_default=text("0")),
     Column("planning_attempts", Integer, nullable=False, server_default=text("0")),  # without a known end
     Column("plan_page", Integer, nullable=False, server_default=text("0")),  # pages of shards recorded
     Column("plan_cursor", JSON(none_as_null=True)),  # where the next begins; None: at the input's, or all cut

@@ -4,8 +4,8 @@ They are written by threads of this process, and by workers. A pass itself only 
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -16,6 +16,7 @@ from nightshift.lifecycle.output_parts import CutPass, cut
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.output.part_writer import PartDependencies, PartWriter
 from nightshift.store import Store, Transaction
+from nightshift.store.shards.cuts import OutputProgress
 from scheduler.output.running_manifests import Outcome, RunningManifests, RunningManifestsConfig
 from scheduler.output.writer_threads import WriterThreads
 from scheduler.runtime.duty import MayContinue, Result, check
@@ -59,19 +60,20 @@ class OutputParts:
             lambda: PartWriter(dependencies, owner, may_continue), config.threads_max
         )
         self._manifests = RunningManifests(dependencies, lead, config.manifests, may_continue)
-        self._waited: dict[str, object] = {}  # by job, as of the last pass
+        self._seen: dict[str, OutputProgress] = {}  # by job, when it was last cut
         self.interval_s = config.interval_s
 
     def run_once(self, now: datetime) -> Cut:
         expired = self._expire(now)
-        parts = self._cut()
+        with self._store.snapshot() as tx:
+            under_way = tx.cuts.under_way()
+        parts = self._cut(under_way)
         with self._store.snapshot() as tx:
             is_wanted = tx.parts.has_claimable(now)
         if is_wanted:
             self._threads.wake()
         stopped = self._stop_unwritable(now)
-        with self._store.snapshot() as tx:
-            written = tx.parts.written_of_running()
+        written = {id: job.parts_written for id, job in under_way.items() if job.is_running}
         manifests = self._manifests.run_once(now, written).ended
         return Cut(
             parts=parts,
@@ -96,17 +98,16 @@ class OutputParts:
             has_expired = tx.parts.has_expired(now)
         return self._store.run(lambda tx: tx.parts.expire(now)) if has_expired else 0
 
-    def _cut(self) -> int:
-        with self._store.snapshot() as tx:
-            waiting = tx.cuts.waiting()
-        self._waited = {id: many for id, many in self._waited.items() if id in waiting}
+    def _cut(self, under_way: Mapping[str, OutputProgress]) -> int:
+        seen = {id: replace(progress, parts_written=0) for id, progress in under_way.items()}
+        self._seen = {id: progress for id, progress in self._seen.items() if id in seen}
         parts = 0
-        for job_id in [id for id, many in waiting.items() if self._waited.get(id) != many]:
+        for job_id in [id for id, progress in seen.items() if self._seen.get(id) != progress]:
             check(self._may_continue)
             with self._store.snapshot() as tx:
                 job = tx.jobs.fetch(job_id)
             parts += cut_job(self._store, job)
-            self._waited[job_id] = waiting[job_id]  # a job whose cutting raised is looked at again
+            self._seen[job_id] = seen[job_id]  # a job whose cutting raised is looked at again
         return parts
 
     def _stop_unwritable(self, now: datetime) -> int:

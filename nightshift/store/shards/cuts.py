@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, func, insert, or_, select, text, update
+from sqlalchemy import Connection, bindparam, insert, or_, select, text, update
 
 from nightshift.jobs import Face, Job, JobKind, JobState, ShardState
 from nightshift.jobs.ids import new_id
@@ -20,9 +20,18 @@ output_part = tables.output_part
 job = tables.job
 
 NEIGHBOURS_PER_QUERY: Final = 500
-WITH_SHARDS: Final = (JobState.QUEUED, JobState.RUNNING, JobState.FINALIZING)
+WITH_PARTS: Final = (JobState.RUNNING, JobState.FINALIZING)
 
 _TO_CUT = text(tables.TO_CUT)  # the index's own words: with parameters SQLite does not use it
+
+_NOTE_ENDED = (
+    update(job).where(job.c.id == bindparam("of")).values(shards_ended=job.c.shards_ended + bindparam("more"))
+)
+_NOTE_WRITTEN = (
+    update(job)
+    .where(job.c.id == bindparam("of"))
+    .values(parts_written=job.c.parts_written + bindparam("more"))
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,28 @@ class CutPage:
 
     shards: Sequence[CutShard]
     is_full: bool  # there may be more
+
+
+@dataclass(frozen=True)
+class OutputProgress:
+    """Whether there may be something to cut or to list: any of these has changed then."""
+
+    is_running: bool
+    is_complete: bool  # there will be no more shards
+    shards_ended: int
+    parts_written: int
+
+
+def note_ended(connection: Connection, job_id: str, shards: int = 1) -> None:
+    """Let the job's ended shards be looked at. In a worker's transaction before anything that locks a shard:
+    opposite orders would deadlock. Without it a shard waits for the next one that ends, or for the job's end.
+    """
+    connection.execute(_NOTE_ENDED, {"of": job_id, "more": shards})
+
+
+def note_written(connection: Connection, job_id: str, parts: int = 1) -> None:
+    """Let the job's manifest be written again."""
+    connection.execute(_NOTE_WRITTEN, {"of": job_id, "more": parts})
 
 
 class Cuts:
@@ -101,21 +132,30 @@ class Cuts:
         ]
         if rows:
             self._connection.execute(insert(output_part), rows)
+        written = sum(row["state"] == PartState.WRITTEN for row in rows)
+        if written:
+            note_written(self._connection, job.id, written)
 
-    def waiting(self) -> Mapping[str, tuple[int, bool]]:
-        """Of each native job under way: how many of its ended shards are in no part, if any, and whether
-        there will be no more shards.
-        """
-        uncut = (
-            select(func.count()).where(shard.c.job_id == job.c.id, _TO_CUT).correlate(job).scalar_subquery()
-        )
-        is_complete = or_(job.c.planned_at.is_not(None), job.c.stop_reason.is_not(None))
+    def under_way(self) -> Mapping[str, OutputProgress]:
+        """Of each native job whose output is being written. Costs a row of each job, whatever it has."""
         rows = self._connection.execute(
-            select(job.c.id, uncut, is_complete).where(
-                job.c.kind == JobKind.BULK, job.c.face == Face.NATIVE, job.c.state.in_(WITH_SHARDS)
-            )
+            select(
+                job.c.id,
+                job.c.state,
+                or_(job.c.planned_at.is_not(None), job.c.stop_reason.is_not(None)).label("is_complete"),
+                job.c.shards_ended,
+                job.c.parts_written,
+            ).where(job.c.kind == JobKind.BULK, job.c.face == Face.NATIVE, job.c.state.in_(WITH_PARTS))
         )
-        return {id: (count, bool(whole)) for id, count, whole in rows if count}
+        return {
+            row.id: OutputProgress(
+                is_running=row.state == JobState.RUNNING,
+                is_complete=bool(row.is_complete),
+                shards_ended=row.shards_ended,
+                parts_written=row.parts_written,
+            )
+            for row in rows
+        }
 
     def has_uncut(self, job_id: str) -> bool:
         """Whether an ended shard of the job is in no part."""

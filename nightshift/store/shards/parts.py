@@ -37,6 +37,7 @@ from nightshift.jobs.part import (
 )
 from nightshift.store import tables
 from nightshift.store.jobs.jobs import ACTIVE_STATES, to_job
+from nightshift.store.shards.cuts import note_written
 
 job = tables.job
 part = tables.output_part
@@ -98,7 +99,7 @@ class Parts:
 
     def record_written(self, lease: PartLease, files: Sequence[PartFile]) -> bool:
         """The part's files lie at their place. False: the lease is lost."""
-        return self._release(
+        holds = self._release(
             lease,
             state=PartState.WRITTEN,
             uploads=None,
@@ -108,6 +109,9 @@ class Parts:
             succeeded=sum(file.succeeded for file in files),
             failed=sum(file.failed for file in files),
         )
+        if holds:
+            note_written(self._connection, lease.job_id)
+        return holds
 
     def hand_back(
         self,
@@ -213,34 +217,27 @@ class Parts:
         found = (
             select(part.c.id)
             .join(job, job.c.id == part.c.job_id)
-            .where(job.c.state.in_(WRITING_STATES), *_claimable(now))
+            .where(job.c.kind == JobKind.BULK, job.c.state.in_(WRITING_STATES), *_claimable(now))
             .limit(1)
         )
         return self._connection.execute(found).one_or_none() is not None
 
-    def written_of_running(self) -> dict[str, int]:
-        """How many parts of each running job are written, if any."""
-        rows = self._connection.execute(
-            select(part.c.job_id, func.count())
-            .join(job, job.c.id == part.c.job_id)
-            .where(job.c.state == JobState.RUNNING, part.c.state == PartState.WRITTEN)
-            .group_by(part.c.job_id)
-        )
-        return {row.job_id: row[1] for row in rows}
-
     def unwritable(self) -> set[str]:
         """Ids of running jobs with a part that no trying again would write."""
+        last = (
+            select(part.c.problem)
+            .where(part.c.job_id == job.c.id, _WITH_PROBLEM)
+            .order_by(part.c.not_before.desc())  # one that is never tried again is the last
+            .limit(1)
+            .correlate(job)
+            .scalar_subquery()
+        )
         rows = self._connection.execute(
-            select(part.c.job_id, part.c.problem)
-            .join(job, job.c.id == part.c.job_id)
-            .where(
-                job.c.state == JobState.RUNNING,
-                job.c.stop_reason.is_(None),
-                part.c.state == PartState.READY,
-                part.c.problem.is_not(None),
+            select(job.c.id, last.label("problem")).where(
+                job.c.kind == JobKind.BULK, job.c.state == JobState.RUNNING, job.c.stop_reason.is_(None)
             )
         )
-        return {job_id for job_id, problem in rows if PartProblem.from_json(problem).is_permanent}
+        return {id for id, problem in rows if problem and PartProblem.from_json(problem).is_permanent}
 
     def open_uploads(self) -> set[str]:
         """Ids of all uploads that unfinished jobs may still publish."""

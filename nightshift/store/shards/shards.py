@@ -41,6 +41,7 @@ from nightshift.jobs.ids import new_ids
 from nightshift.jobs.leases import Lease, Term
 from nightshift.store import tables
 from nightshift.store.databases.multi_insert import insert_rows
+from nightshift.store.shards.cuts import note_ended
 
 shard = tables.shard
 segment = tables.segment
@@ -195,6 +196,7 @@ class Shards:
 
     def complete(self, lease: Lease, *, rows_total: int) -> bool:
         """Mark the shard done if the lease holds and every row is listed; else False."""
+        note_ended(self._connection, lease.job_id)
         return self._update_held(
             lease,
             shard.c.rows_done == rows_total,
@@ -205,10 +207,12 @@ class Shards:
 
     def stop_held(self, lease: Lease) -> bool:
         """End a shard of a stopping job. Rows without a result get an error line at assembly."""
+        note_ended(self._connection, lease.job_id)
         return self._update_held(lease, state=ShardState.STOPPED, lease_until=None)
 
     def fail_held(self, lease: Lease) -> bool:
         """Give a shard up: no worker can finish it."""
+        note_ended(self._connection, lease.job_id)
         return self._update_held(lease, state=ShardState.FAILED, lease_until=None)
 
     def record_result(self, lease: Lease, answer: Answer) -> bool:
@@ -314,7 +318,12 @@ class Shards:
         end_no = self._connection.scalar(end)
         if end_no is not None:
             found.append(shard.c.shard_no < end_no)
-        return self._connection.execute(update(shard).where(*found).values(state=ShardState.STOPPED)).rowcount
+        ended = self._connection.execute(
+            update(shard).where(*found).values(state=ShardState.STOPPED)
+        ).rowcount
+        if ended:
+            note_ended(self._connection, job_id, ended)
+        return ended
 
     def has_open(self, job_id: str) -> bool:
         """Whether a shard of the job is queued or leased."""

@@ -1,15 +1,20 @@
 """Cutting ended shards into parts: each once, also by two at once, and without a look at those cut before."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import select
 
 from nightshift.errors import Conflicted
-from nightshift.jobs import Job, StopReason
+from nightshift.jobs import Face, Job, JobState, StopReason
+from nightshift.jobs.leases import Lease
 from nightshift.jobs.part import CutLimits, NewPart, PartState
+from nightshift.jobs.planning import PlanCursor
 from nightshift.lifecycle import output_parts, transitions
 from nightshift.store import Store, Transaction, tables
 from nightshift.store.databases.database import Database
-from nightshift.testing import FakeClock, claimed, planned
+from nightshift.store.shards.cuts import OutputProgress
+from nightshift.testing import FakeClock, a_shard, claimed, commit_rows, completed, planned, submit
 from tests.integration.store.databases.recording import recorded
 from tests.integration.store.racing import at_once, in_background, wait_until_blocked
 from tests.integration.store.shards.parts_ground import (
@@ -157,6 +162,94 @@ def test_jobs_are_cut_each_by_itself(store: Store) -> None:
     assert (ranges(store, first), ranges(store, second)) == ([(0, 1)], [])
 
 
+# -- whether there is something to cut -------------------------------------------------------------------
+
+
+def progress(store: Store, job: Job) -> OutputProgress | None:
+    with store.snapshot() as tx:
+        return tx.cuts.under_way().get(job.id)
+
+
+def test_a_job_is_cut_again_when_a_shard_has_ended_and_not_before(store: Store) -> None:
+    job = with_ended(store, 6, ended=[0])
+    seen = [progress(store, job)]
+
+    claim = claimed(store)
+    commit_rows(store, claim.lease, rows=4)
+    assert progress(store, job) == seen[-1]
+
+    completed(store, claim.lease, rows_total=4)
+    seen.append(progress(store, job))
+    with store.transaction() as tx:
+        tx.shards.fail_held(claimed_in(tx))
+    seen.append(progress(store, job))
+    with store.transaction() as tx:
+        held = claimed_in(tx)
+    with store.transaction() as tx:
+        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+    seen.append(progress(store, job))
+    with store.transaction() as tx:
+        tx.shards.stop_held(held)
+    seen.append(progress(store, job))
+
+    assert None not in seen
+    assert len(set(seen)) == len(seen)
+    with store.transaction() as tx:
+        tx.jobs.mark_finalizing(job.id, tx.now())
+    assert progress(store, job) not in (None, *seen)
+
+
+def test_a_job_is_cut_again_when_there_will_be_no_more_shards(store: Store) -> None:
+    job = submit(store)
+    with store.transaction() as tx:
+        cursor = PlanCursor(page=1, shards=1)
+        transitions.plan(tx, job, "demo", [a_shard()], tx.now(), rows_estimated=1, next=cursor)
+    claimed(store)
+    before = progress(store, job)
+    with store.transaction() as tx:
+        transitions.plan(tx, tx.jobs.fetch(job.id), "demo", [], tx.now())
+
+    assert before is not None
+    assert progress(store, job) == replace(before, is_complete=True)
+
+
+def test_each_part_that_is_written_is_counted(store: Store) -> None:
+    job = with_ended(store, 4, ended=[0, 1])
+    cut(store, job)
+    before = progress(store, job)
+    with store.transaction() as tx:
+        claim = tx.parts.claim("s", tx.now(), 30.0)
+        assert claim is not None
+        assert tx.parts.record_written(claim.lease, [])
+        assert not tx.parts.record_written(claim.lease, [])
+    with store.transaction() as tx:
+        for _ in range(2):
+            assert tx.shards.complete(claimed_in(tx), rows_total=0)
+    cut(store, job)  # a part without rows is written as it is cut
+
+    after = progress(store, job)
+    assert before is not None
+    assert after is not None
+    assert (before.parts_written, after.parts_written) == (0, 2)
+
+
+def test_jobs_of_openais_routes_and_jobs_that_have_not_begun_or_have_ended_are_not_cut(store: Store) -> None:
+    with_ended(store, 1, ended=[0], face=Face.OPENAI)
+    ended = with_ended(store, 1, ended=[0])
+    with store.transaction() as tx:
+        transitions.finish(tx, ended, JobState.FAILED, tx.now())
+    planned(store, shards=2)
+
+    with store.snapshot() as tx:
+        assert tx.cuts.under_way() == {}
+
+
+def claimed_in(tx: Transaction) -> Lease:
+    claim = tx.claims.bulk("w", ["demo"], tx.now(), 30.0)
+    assert claim is not None
+    return claim.lease
+
+
 # -- two at once -----------------------------------------------------------------------------------------
 
 
@@ -251,6 +344,26 @@ def test_what_was_cut_before_is_not_looked_at_again(store: Store) -> None:
     assert "shard_no" in of_neighbours
     assert "shard_no" in of_part
     assert not [plan for plan in plans if "Seq Scan" in plan or "SCAN shard" in plan], plans
+
+
+def test_a_pass_without_news_looks_at_no_shard_and_at_problems_alone(store: Store) -> None:
+    make_large(store)
+    explain = "EXPLAIN QUERY PLAN" if store.database.is_sqlite else "EXPLAIN"
+
+    with store.transaction() as tx, recorded(store.database) as statements:
+        tx.cuts.under_way()
+        tx.parts.unwritable()
+        plans = [
+            "\n".join(str(row) for row in tx._connection.exec_driver_sql(f"{explain} {said}", values))
+            for said, values in list(statements)
+        ]
+
+    of_progress, of_problems = plans
+    assert "shard" not in of_progress
+    assert "output_part" not in of_progress
+    if store.database.is_sqlite:  # PostgreSQL reads a table that is empty
+        assert "ix_output_part_problem" in of_problems
+    assert "ix_output_part_of_job" not in of_problems
 
 
 def cut_in(tx: Transaction, job: Job) -> output_parts.CutPass:
