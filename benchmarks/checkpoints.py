@@ -9,14 +9,16 @@ import argparse
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.environments import BENCH_DIRECTORY
-from benchmarks.models import SHAPES, make_model
+from benchmarks.models import ENCODERS, SHAPES, make_encoder, make_model
 from benchmarks.vocabularies import save_trained_tokenizer, special_token_ids
 
 MODELS_DIRECTORY = BENCH_DIRECTORY / "models"
 DTYPES = ("float32", "bfloat16")
 CONTEXT_LENGTH = 2048
+ENCODER_CONTEXT_LENGTH = 512
 
 
 def ensure(name: str, dtype: str, directory: Path = MODELS_DIRECTORY) -> Path:
@@ -37,10 +39,24 @@ def make(name: str, dtype: str, path: Path) -> None:
     eps = {} if shape.family == "gpt2" else {"rms_norm_eps": 1e-5}
     tokens = special_token_ids("bos", "eos", "pad")
     model = make_model(shape, torch.float32, torch.device("cpu"), CONTEXT_LENGTH, **tokens, **eps)
+    _save(model.to(getattr(torch, dtype)), shape.vocab_size, path)
+
+
+def ensure_encoder(name: str, directory: Path = MODELS_DIRECTORY) -> Path:
+    """The float32 checkpoint's directory of an encoder, made first if it is not there."""
+    path = directory / name
+    if not (path / "config.json").exists():
+        shape = ENCODERS[name]
+        model = make_encoder(shape, ENCODER_CONTEXT_LENGTH, **special_token_ids("pad"))
+        _save(model, shape.vocab_size, path)
+    return path
+
+
+def _save(model: Any, vocab_size: int, path: Path) -> None:
     unfinished = path.with_name(path.name + ".part")
     shutil.rmtree(unfinished, ignore_errors=True)
-    model.to(getattr(torch, dtype)).save_pretrained(unfinished)
-    save_trained_tokenizer(shape.vocab_size, unfinished)
+    model.save_pretrained(unfinished)
+    save_trained_tokenizer(vocab_size, unfinished)
     unfinished.rename(path)
 
 

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.reliability.databases import store_on
 from benchmarks.reliability.figures import Figure, show
-from nightshift.fleet.models import Model, ModelKind
+from benchmarks.zeros import MODEL, Zeros
 from nightshift.jobs import BulkClaim, Job, JobState, NewShard
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import MIB, DirectoryStore, Locations
@@ -43,29 +42,9 @@ from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.rows.earlier_jobs import EarlierJobs
 from workers.shard.runner import ShardRunner
 
-DIMENSIONS: Final = 384
 SHARD_ROWS: Final = 2000
 LINE_BYTES_MAX: Final = MIB
-TOKENS: Final = 12  # of each row
 WAIT_S: Final = 3600.0
-MODEL: Final = Model(
-    id="zeros", kind=ModelKind.ENCODER, context_length=512, revision="1", dimensions=DIMENSIONS
-)
-
-
-class Zeros:
-    """An encoder that does nothing."""
-
-    max_length = 512
-    vocab_size = 30_000
-    max_num_batched_tokens = 8192
-    dimensions = DIMENSIONS
-
-    def tokenize_all(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[1] * TOKENS for _ in texts]
-
-    def encode(self, inputs: Sequence[Sequence[int]]) -> Any:
-        return np.zeros((len(inputs), DIMENSIONS), np.float32)
 
 
 class TrustedLeases:

@@ -63,6 +63,15 @@ ENVIRONMENTS = {
             left_out=("torchvision", "torchaudio", "torchcodec"),
         ),
         Environment("ctranslate2", (TORCH, "ctranslate2==4.8.5", "transformers>=5.17"), "import ctranslate2"),
+        # Our own encoder runs in it, on the versions that the project pins.
+        Environment(
+            "ray",
+            (
+                *(TORCH, "ray[data]==2.60.0", "transformers==5.23.0", "tokenizers==0.23.3"),
+                *("safetensors==0.8.0", "numpy==2.4.6", "pyarrow==26.0.1", "jinja2==3.1.6"),
+            ),
+            "import ray.data, transformers, safetensors.torch, jinja2",
+        ),
     )
 }
 

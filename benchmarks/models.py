@@ -96,6 +96,42 @@ QWENS = {
 """As Qwen3-0.6B and Qwen3-8B publish them; tiny is for trying the script."""
 
 
+@dataclass(frozen=True)
+class EncoderShape:
+    """A BERT's dimensions."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    intermediate_size: int
+
+
+ENCODERS = {
+    "minilm": EncoderShape(30_522, 384, 6, 12, 1536),
+    "minilm-tiny": EncoderShape(1_000, 32, 2, 2, 64),
+}
+"""As all-MiniLM-L6-v2 publishes its own; tiny is for trying the scripts."""
+
+
+def make_encoder(shape: EncoderShape, context_length: int, **settings: Any) -> Any:
+    """A transformers BERT with random weights, in eval mode. `settings` go to its config."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        intermediate_size=shape.intermediate_size,
+        max_position_embeddings=context_length,
+        **settings,
+    )
+    torch.manual_seed(0)
+    return BertModel(config, add_pooling_layer=False).eval()
+
+
 def make_model(
     shape: Shape, dtype: torch.dtype, device: torch.device, context_length: int, **settings: Any
 ) -> Any:

@@ -33,7 +33,7 @@ def save_trained_tokenizer(vocab_size: int, directory: Path) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_source_texts(), trainer)
+    tokenizer.train_from_iterator(source_texts(), trainer)
     special = {f"{use}_token": token for use, token in SPECIAL_TOKENS.items()}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, padding_side="left").save_pretrained(
         directory
@@ -60,7 +60,7 @@ def _byte_level(model: models.Model) -> Tokenizer:
     return tokenizer
 
 
-def _source_texts() -> Iterator[str]:
+def source_texts() -> Iterator[str]:
     root = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(file for file in root.rglob("*.py") if "site-packages" not in file.parts)
     for file in files[:SOURCE_FILES_MAX]:

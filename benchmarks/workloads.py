@@ -23,6 +23,9 @@ class Lengths:
     low: int
     high: int
 
+    def draw(self, rng: random.Random) -> int:
+        return min(self.high, max(self.low, round(self.median * rng.lognormvariate(0, self.sigma))))
+
 
 PROMPT_LENGTHS = Lengths(90, 0.6, 32, 256)
 OUTPUT_LENGTHS = Lengths(48, 0.9, 4, 384)
@@ -101,7 +104,7 @@ def make_workload(name: str, seed: int = DEFAULT_SEED, num_requests: int | None 
     prefix = draw_ids(recipe.num_shared_prefix_tokens)
     requests = []
     for index in range(recipe.num_requests):
-        num_prompt, num_output = _draw_length(lengths, recipe.prompt), _draw_length(lengths, recipe.output)
+        num_prompt, num_output = recipe.prompt.draw(lengths), recipe.output.draw(lengths)
         requests.append(BenchRequest(index, prefix + draw_ids(num_prompt), num_output))
     return Workload(name, recipe.model, seed, recipe.num_shared_prefix_tokens, tuple(requests[:num_requests]))
 
@@ -112,7 +115,3 @@ def warm_up_requests(workload: Workload, count: int = 32, num_output_tokens: int
         BenchRequest(request.id, request.prompt_token_ids[::-1], num_output_tokens)
         for request in workload.requests[:count]
     ]
-
-
-def _draw_length(rng: random.Random, lengths: Lengths) -> int:
-    return min(lengths.high, max(lengths.low, round(lengths.median * rng.lognormvariate(0, lengths.sigma))))

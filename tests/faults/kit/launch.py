@@ -87,6 +87,8 @@ def _commands(service: Service) -> dict[str, tuple[str, ...]]:
     worker = (*python, "tests.faults.kit.worker_process")
     if service.parts.engine == "demo":
         worker = (*worker, "demo") if service.parts.are_forked else (*python, "nightshift.cli.main", "worker")
+    if service.parts.worker is not None:
+        worker = (*python, service.parts.worker)
     return {
         "api": (*api, "--timeout-graceful-shutdown", "5"),
         **{f"scheduler-{n}": (*python, "scheduler") for n in range(1, service.parts.schedulers + 1)},
@@ -215,7 +217,14 @@ def _environment(
         **settings,
     }
     environment = {f"NIGHTSHIFT_{name}": word for name, word in words.items()}
-    return environment | _detour_to_s3(ground) | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return (
+        environment
+        | _detour_to_s3(ground)
+        | {
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": str(parts.threads),
+        }
+    )
 
 
 def _detours(proxy: Mapping[str, FaultProxy]) -> dict[str, str]:

@@ -62,6 +62,8 @@ class Parts:
     of_role: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # settings of single processes
     are_forked: bool = True  # its processes, from one that has imported everything (`forks.py`)
     programs: frozenset[str] = frozenset()  # roles whose processes are started as programs all the same
+    worker: str | None = None  # the module that runs in the place of a worker's supervisor
+    threads: int = 1  # of torch in a worker
 
     def __str__(self) -> str:
         words = (self.database, self.objects, *(["demo"] if self.engine == "demo" else []))

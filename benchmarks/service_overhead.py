@@ -1,0 +1,192 @@
+"""What the whole service costs over its bare engine: the same rows on the same two cores, a worker each.
+
+    python -m benchmarks.service_overhead
+
+The service is its real processes with SQLite and a directory; its input and output are files. The engine
+alone has the rows in memory and keeps its answers there; it runs before and after the service. Starting,
+loading and some first rows are in neither figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks import checkpoints
+from benchmarks.launch import LOGS_DIRECTORY, run_process
+from benchmarks.measure import cpu_times
+from benchmarks.report import Cell, others, report, share, spread
+from benchmarks.runners.bare_engine import BareRun
+from benchmarks.service.running import PARTS, Ended, run_job, service_with
+from benchmarks.texts import PROMPTS, make_texts
+from benchmarks.workloads import OUTPUT_LENGTHS
+from nightshift.demo import DEMO_MODEL_ID, LARGEST_NUMBER, demo_model_path
+from nightshift.fleet.checkpoints import model_id
+
+WARM_UP: Final = 32  # rows
+DEMO_TOKENS_MAX: Final = 64
+TIMEOUT_S: Final = 3600.0
+SEED: Final = 7
+
+
+@dataclass(frozen=True)
+class Work:
+    """Rows for a model, the first `WARM_UP` of which are not counted."""
+
+    name: str
+    checkpoint: Path
+    endpoint: str
+    dtype: str
+    rows: Sequence[Any]
+    """Lines of an OpenAI batch, or texts to embed."""
+
+    @property
+    def is_embedding(self) -> bool:
+        return self.endpoint == "embeddings"
+
+    def body(self, uri: str, output: str) -> dict[str, Any]:
+        """Of the job over an input."""
+        places: dict[str, Any] = {"endpoint": self.endpoint, "input": uri, "output": output}
+        if not self.is_embedding:
+            return places
+        template = {"model": model_id(str(self.checkpoint)), "input": "{{text}}"}
+        return places | {"template": template, "id_column": "id", "format": "parquet"}
+
+    def write(self, rows: Sequence[Any], path: Path) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self.is_embedding:
+            path = path.with_suffix(".parquet")
+            pq.write_table(pa.table({"id": [f"row-{n}" for n in range(len(rows))], "text": rows}), path)
+        else:
+            path = path.with_suffix(".jsonl")
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+
+def works(chosen: argparse.Namespace) -> Iterator[Work]:
+    if chosen.medium:
+        path = checkpoints.ensure(chosen.decoder, chosen.dtype)
+        yield Work(chosen.decoder, path, "completions", chosen.dtype, _completions(path, chosen.medium))
+    if chosen.demo:
+        yield Work("demo", demo_model_path(), "chat", "auto", _chats(chosen.demo))
+    if chosen.encoder:
+        path = checkpoints.ensure_encoder(chosen.encoder_model)
+        texts = make_texts(chosen.encoder + WARM_UP, SEED)
+        yield Work(chosen.encoder_model, path, "embeddings", "auto", texts)
+
+
+def _completions(path: Path, count: int) -> list[dict[str, Any]]:
+    draw = random.Random(SEED)
+    return [
+        _line(number, "/v1/completions", {
+            "model": model_id(str(path)),
+            "prompt": text,
+            "max_tokens": OUTPUT_LENGTHS.draw(draw),
+            "temperature": 0,
+            "ignore_eos": True,
+        })
+        for number, text in enumerate(make_texts(count + WARM_UP, SEED, PROMPTS))
+    ]  # fmt: skip
+
+
+def _chats(count: int) -> list[dict[str, Any]]:
+    numbers = random.Random(SEED).sample(range(LARGEST_NUMBER + 1), count + WARM_UP)
+    return [
+        _line(number, "/v1/chat/completions", {
+            "model": DEMO_MODEL_ID,
+            "messages": [{"role": "user", "content": str(asked)}],
+            "max_tokens": DEMO_TOKENS_MAX,
+            "temperature": 0,
+        })
+        for number, asked in enumerate(numbers)
+    ]  # fmt: skip
+
+
+def _line(number: int, route: str, body: dict[str, Any]) -> dict[str, Any]:
+    return {"custom_id": f"row-{number}", "method": "POST", "url": route, "body": body}
+
+
+def run_bare(work: Work, threads: int, folder: Path) -> BareRun:
+    source = work.write(work.rows, folder / "bare")
+    result = folder / "result.json"
+    command = [sys.executable, "-m", "benchmarks.runners.bare_engine", "--model", str(work.checkpoint)]
+    command += ["--input", str(source), "--dtype", work.dtype, "--threads", str(threads)]
+    command += ["--warm-up", str(WARM_UP), "--result", str(result)]
+    variables = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    LOGS_DIRECTORY.mkdir(parents=True, exist_ok=True)
+    run_process(command, variables, LOGS_DIRECTORY / f"bare-{work.name}.log", TIMEOUT_S)
+    return BareRun.read(result)
+
+
+def run_service(work: Work, threads: int) -> Ended:
+    with service_with(work.checkpoint, replace(PARTS, threads=threads), DTYPE=work.dtype) as service:
+        place = Path(service.location("").removeprefix("file://"))
+        for name, rows in (("warm-up", work.rows[:WARM_UP]), ("rows", work.rows[WARM_UP:])):
+            source = work.write(rows, place / name / "input")
+            body = work.body(source.as_uri(), service.location(f"{name}/out/"))
+            found = run_job(service, body, len(rows))
+    return found
+
+
+def measured(work: Work, threads: int) -> dict[str, Cell]:
+    before = cpu_times()
+    with tempfile.TemporaryDirectory(prefix="ns-bench-") as name:
+        bare = [run_bare(work, threads, Path(name))]
+        service = run_service(work, threads)
+        bare.append(run_bare(work, threads, Path(name)))
+    usage, rows = service.job.usage, bare[0].rows
+    if not work.is_embedding:
+        made = {usage.completion_tokens, *(run.output_tokens for run in bare)}
+        assert len(made) == 1 or work.dtype == "auto", f"other tokens than the engine alone: {made}"
+    speeds = [run.rows / run.seconds for run in bare]
+    alone, claimed, submitted = mean(speeds), rows / service.after_claim_s, rows / service.after_submit_s
+    tokens = usage.prompt_tokens if work.is_embedding else usage.completion_tokens
+    bare_tokens = bare[0].prompt_tokens if work.is_embedding else bare[0].output_tokens
+    return {
+        "work": f"{work.name}, {work.dtype}",
+        "rows": rows,
+        "engine alone, rows/s": spread(speeds),
+        "service, first claim to _SUCCESS": claimed,
+        "cost": share(alone - claimed, alone),
+        "submit to _SUCCESS": submitted,
+        "cost of that": share(alone - submitted, alone),
+        "tok/s alone": bare_tokens / rows * alone,
+        "tok/s service": tokens / service.after_claim_s,
+        "others' CPU": others(cpu_times().other_share_since(before)),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--medium", type=int, default=1024, metavar="ROWS", help="of the decoder; 0: none")
+    parser.add_argument("--demo", type=int, default=20_000, metavar="ROWS", help="of the demo model; 0: none")
+    parser.add_argument("--encoder", type=int, default=20_000, metavar="ROWS", help="of the encoder; 0: none")
+    parser.add_argument("--decoder", default="medium", choices=["tiny", "small", "medium"])
+    parser.add_argument("--encoder-model", default="minilm", choices=["minilm", "minilm-tiny"])
+    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"], help="of the decoder")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of torch")
+    chosen = parser.parse_args(arguments)
+    rows = []
+    for work in works(chosen):
+        print(f"{work.name}: {len(work.rows) - WARM_UP} rows …", flush=True)
+        rows.append(measured(work, chosen.threads))
+    notes = [f"{chosen.threads} threads. Tokens: generated, of an encoder read."]
+    report("service-overhead", rows, notes)
+
+
+if __name__ == "__main__":
+    main()
