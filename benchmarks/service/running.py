@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.launch import LOGS_DIRECTORY
 from benchmarks.reliability.services import PRODUCTION
 from benchmarks.service.worker_process import POOL
 from nightshift.jobs import Job, JobState
@@ -91,13 +92,17 @@ def fetch(service: Service, job_id: str) -> Job:
 
 
 def start_cli(service: Service, *arguments: str) -> subprocess.Popen[str]:
-    """`nightshift run --wait`, in a process of its own, which prints the job's id at its end."""
+    """`nightshift run --wait`, in a session of its own."""
     environment = os.environ | {
         "NIGHTSHIFT_BASE_URL": service.base_url,
         "NIGHTSHIFT_API_KEY": service.api_key,
     }
     command = (sys.executable, "-P", "-m", "nightshift.cli.main", "run", *arguments, "--wait")
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    LOGS_DIRECTORY.mkdir(parents=True, exist_ok=True)
+    with (LOGS_DIRECTORY / "nightshift-run.log").open("a") as log:
+        return subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, text=True, start_new_session=True
+        )
 
 
 def clock_offset_s() -> float:
