@@ -93,7 +93,7 @@ def ensure(environment: Environment) -> Path:
     overrides.write_text("".join(f'{name} ; python_version < "3"\n' for name in environment.left_out))
     links = ["--find-links", os.environ["PIP_FIND_LINKS"]] if os.environ.get("PIP_FIND_LINKS") else []
     _run(
-        uv, "pip", "install", "--quiet", "--python", str(environment.python()), *links,
+        uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(environment.python()), *links,
         "--overrides", str(overrides), *environment.requirements,
     )  # fmt: skip
     _run(str(environment.python()), "-c", environment.probe)

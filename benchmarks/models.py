@@ -129,7 +129,7 @@ def make_encoder(shape: EncoderShape, context_length: int, **settings: Any) -> A
         **settings,
     )
     torch.manual_seed(0)
-    return BertModel(config, add_pooling_layer=False).eval()
+    return BertModel(config).eval()
 
 
 def make_model(
