@@ -28,7 +28,7 @@ from benchmarks.report import Cell, others, report
 from tests.faults.kit.processes import wait_for
 
 OURS: Final = "Nightshift"
-RAY: Final = "Ray Data"
+RAY: Final = "Ray Data 2.60"
 WAIT_S: Final = 3600.0
 
 Opened = Callable[[], AbstractContextManager[System]]
