@@ -12,7 +12,7 @@ from benchmarks.workloads import Lengths
 WORDS = 20_000
 SHORT = Lengths(12, 0.5, 4, 48)
 """In words, as a sentence or two."""
-PROMPTS = Lengths(50, 0.6, 18, 142)
+PROMPTS = Lengths(80, 0.6, 28, 226)
 """In words: about the tokens of `workloads.PROMPT_LENGTHS`."""
 
 
