@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -21,8 +22,9 @@ from functools import partial
 from statistics import mean
 from typing import Final, Literal
 
-from benchmarks import checkpoints, records
+from benchmarks import checkpoints, environments, records
 from benchmarks.embedding_runs import System, Texts, kill_session, on_nightshift, on_ray, wait_for_end
+from benchmarks.environments import PeerUnavailableError
 from benchmarks.measure import adopt_orphans, cpu_times
 from benchmarks.report import Cell, others, report
 from tests.faults.kit.processes import wait_for
@@ -65,9 +67,7 @@ def measured(name: str, opened: Opened, victim: Victim = "nothing") -> Run:
         process = system.start()
         try:
             if victim != "nothing":
-                wait_for(
-                    "half of the rows", lambda: system.place.rows_begun() >= system.texts.rows / 2, WAIT_S
-                )
+                wait_for_half(system, process)
             if victim == "worker":
                 os.kill(records.calls_begun(system.place.records)[-1].pid, signal.SIGKILL)
             if victim == "driver":
@@ -89,6 +89,18 @@ def measured(name: str, opened: Opened, victim: Victim = "nothing") -> Run:
             rows_double=found.total() - len(found),
             other_cpu_share=cpu_times().other_share_since(before),
         )
+
+
+def wait_for_half(system: System, process: subprocess.Popen[str]) -> None:
+    """Until half of the rows were begun. Raises RuntimeError where the process ends before."""
+    half = system.texts.rows / 2
+    wait_for(
+        "half of the rows",
+        lambda: process.poll() is not None or system.place.rows_begun() >= half,
+        WAIT_S,
+    )
+    if process.poll() is not None:
+        raise RuntimeError(f"{process.args!r} ended before it was to be killed: more rows would take longer")
 
 
 def speeds(texts: Texts, rounds: int) -> None:
@@ -151,6 +163,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--encoder", default="minilm", choices=["minilm", "minilm-tiny"])
     parser.add_argument("--kills", action="store_true", help="kill a worker, then the driver, half-way")
     chosen = parser.parse_args(arguments)
+    try:
+        environments.ensure(environments.ENVIRONMENTS["ray"])
+    except PeerUnavailableError as error:
+        parser.exit(1, f"Ray Data: {error}\n")
     adopt_orphans()  # Ray's processes outlive their driver
     texts = Texts.make(checkpoints.ensure_encoder(chosen.encoder), chosen.rows)
     if not chosen.kills:

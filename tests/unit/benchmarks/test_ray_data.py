@@ -72,6 +72,17 @@ def test_a_run_that_fails_has_no_figures(tmp_path: Path) -> None:
         measured("Ray Data", opened)
 
 
+def test_a_run_that_ends_before_it_is_killed_has_no_figures(tmp_path: Path) -> None:
+    system = Scripted(a_place(tmp_path, []), iter(("",)))
+
+    @contextmanager
+    def opened() -> Iterator[Scripted]:
+        yield system
+
+    with pytest.raises(RuntimeError, match="before it was to be killed"):
+        measured("Ray Data", opened, "worker")
+
+
 def test_the_input_is_several_files_whose_ids_differ(tmp_path: Path) -> None:
     rows = FILE_ROWS + 1
     Texts(Path("minilm"), rows, [f"text {row}" for row in range(rows)]).write(tmp_path / "in")
