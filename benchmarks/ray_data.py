@@ -23,10 +23,18 @@ from statistics import mean
 from typing import Final, Literal
 
 from benchmarks import checkpoints, environments, records
-from benchmarks.embedding_runs import System, Texts, kill_session, on_nightshift, on_ray, wait_for_end
+from benchmarks.embedding_runs import (
+    PROCESSES,
+    System,
+    Texts,
+    kill_session,
+    on_nightshift,
+    on_ray,
+    wait_for_end,
+)
 from benchmarks.environments import PeerUnavailableError
 from benchmarks.measure import adopt_orphans, cpu_times
-from benchmarks.report import Cell, others, report
+from benchmarks.report import Cell, others, report, share
 from tests.faults.kit.processes import wait_for
 
 OURS: Final = "Nightshift"
@@ -52,6 +60,10 @@ class Run:
     rows_begun: int
     rows_missing: int
     rows_double: int
+    rows_a_call: float
+    """Of the encoder; more than a pass of the model may take."""
+    encoding_s: float
+    """In calls of the encoder, all processes together."""
     other_cpu_share: float
 
     @property
@@ -87,6 +99,9 @@ def measured(name: str, opened: Opened, victim: Victim = "nothing") -> Run:
             rows_begun=place.rows_begun(),
             rows_missing=system.texts.rows - len(found),
             rows_double=found.total() - len(found),
+            rows_a_call=place.rows_begun() / len(records.calls_begun(place.records)),
+            encoding_s=sum(call.ended_ns - call.began_ns for call in records.calls_ended(place.records))
+            / 1e9,
             other_cpu_share=cpu_times().other_share_since(before),
         )
 
@@ -127,6 +142,8 @@ def _speed_row(run: Run) -> dict[str, Cell]:
         "from nothing, rows/s": run.rows / (run.ended_s - run.opened_s),
         "command to first batch, s": run.first_s - run.started_s,
         "nothing to first batch, s": run.first_s - run.opened_s,
+        "rows a call": run.rows_a_call,
+        "in the encoder": share(run.encoding_s, PROCESSES * (run.ended_s - run.first_s)),
         "rows missing": run.rows_missing,
         "others' CPU": others(run.other_cpu_share),
     }
