@@ -24,8 +24,8 @@ class Zeros:
     max_num_batched_tokens = 8192
     dimensions = DIMENSIONS
 
-    def tokenize(self, text: str) -> list[int]:
-        return [1] * TOKENS
+    def tokenize_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[1] * TOKENS for _ in texts]
 
     def encode(self, inputs: Sequence[Sequence[int]]) -> Any:
         return np.zeros((len(inputs), DIMENSIONS), np.float32)

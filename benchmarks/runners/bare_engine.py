@@ -104,8 +104,8 @@ def load_encoder(path: str, dtype: Any, threads: int) -> Run:
 
     def run(texts: Sequence[str]) -> Tokens:
         ended: list[EncodeOutput] = []
-        for number, text in enumerate(texts):
-            request = EncodeRequest(str(number), [model.tokenize(text)], "background")
+        for number, token_ids in enumerate(model.tokenize_all(texts)):
+            request = EncodeRequest(str(number), [token_ids], "background")
             while True:
                 try:
                     engine.add(request)

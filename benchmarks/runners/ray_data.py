@@ -31,7 +31,7 @@ class Embed:
         self._encoder = RecordedEncoder.load(model, "float32")
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        inputs = [self._encoder.tokenize(text) for text in batch["text"]]
+        inputs = self._encoder.tokenize_all([str(text) for text in batch["text"]])
         vectors: NDArray[np.float32] = self._encoder.encode(inputs)
         return {"id": batch["id"], "embedding": vectors}
 
