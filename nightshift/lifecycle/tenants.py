@@ -127,8 +127,9 @@ class Administration:
         return get_tenant(self._tx, name)
 
     def delete_tenant(self, name: str) -> None:
-        """Revoke its keys; its name is not given again. Raises NotFound, and Conflict while a job of the
-        tenant has not ended, and for the tenant `default`, which `nightshift up` makes keys of.
+        """Revoke its keys and let its files expire; its name is not given again. Raises NotFound, and
+        Conflict while a job of the tenant has not ended, and for the tenant `default`, which `nightshift up`
+        makes keys of.
         """
         get_tenant(self._tx, name)
         if name == DEFAULT_TENANT:
@@ -140,6 +141,7 @@ class Administration:
                 f"Tenant '{name}' has jobs that have not ended: cancel them first.", code="tenant_has_jobs"
             )
         self._tx.keys.revoke_all(name, self._now)
+        self._tx.files.expire_all(name, self._now)
         self._tx.tenants.mark_deleted(name, self._now)
         self._record(Action.TENANT_DELETED, name)
 

@@ -6,6 +6,7 @@ import pytest
 from nightshift.jobs import JobState
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
+from nightshift.testing import a_file
 from tests.integration.api.conftest import TIMEOUT_S
 
 
@@ -115,6 +116,19 @@ def test_a_deleted_tenant_is_not_found_and_its_keys_are_refused(
         ("GET", ""), ("PATCH", ""), ("DELETE", ""), ("GET", "/keys"), ("POST", "/keys")
     ):  # fmt: skip
         assert admin.request(method, f"/v1/tenants/acme{path}", json={}).status_code == 404
+
+
+def test_the_files_of_a_deleted_tenant_expire(
+    admin: httpx.Client, store: Store, acme: dict[str, object]
+) -> None:
+    with store.transaction() as tx:
+        for tenant_id in ("acme", "other"):
+            tx.files.insert(a_file(tenant_id=tenant_id))
+
+    assert admin.delete("/v1/tenants/acme").status_code == 200
+
+    with store.snapshot() as tx:
+        assert [file.tenant_id for file in tx.files.expired(tx.now(), limit=9)] == ["acme"]
 
 
 def test_a_tenant_with_jobs_that_have_not_ended_is_not_deleted(
