@@ -6,7 +6,7 @@ shows. A key never leads outside the allowed directories, also not through symbo
 
 import os
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -171,27 +171,38 @@ class DirectoryStore:
                 yield StagedUpload(key, path.name)
 
     def forget_unfinished(self, older_than: timedelta, kept: Container[str] = ()) -> int:
-        found = [path for path in self._temporaries_in(self._root, older_than) if path.name not in kept]
-        for path in found:
-            with reading(path.name), suppress(FileNotFoundError):
-                path.unlink()
-        return len(found)
+        count, latest_s = 0, time.time() - older_than.total_seconds()
+        for here, folders, names in self._walk(self._root):
+            for name in self._old_temporaries(here, names, latest_s):
+                if name not in kept:
+                    count += 1
+                    with reading(name), suppress(FileNotFoundError):
+                        (here / name).unlink()
+            if not folders and not names and is_older(here, latest_s):  # a writer that came to nothing
+                prune_empty(here, self._root)
+        return count
 
     def close(self) -> None:
         """Nothing is held open between calls."""
 
     def _temporaries_in(self, base: Path, older_than: timedelta | None) -> Iterator[Path]:
         """Temporary files in a directory and below, in no order."""
-        # Files are dated by this machine's clock, too.
         latest_s = None if older_than is None else time.time() - older_than.total_seconds()
+        for here, _, names in self._walk(base):
+            yield from (here / name for name in self._old_temporaries(here, names, latest_s))
+
+    def _old_temporaries(self, here: Path, names: Sequence[str], latest_s: float | None) -> Iterator[str]:
+        """Of the files in a directory. They are dated by this machine's clock, too."""
+        for name in names:
+            if name.startswith(TEMPORARY_PREFIX) and (latest_s is None or is_older(here / name, latest_s)):
+                yield name
+
+    def _walk(self, base: Path) -> Iterator[tuple[Path, Sequence[str], Sequence[str]]]:
+        """Directories that may be used, each with the names of those in it and of its files."""
         for folder, folders, names in os.walk(base):
             here = Path(folder)
             folders[:] = [name for name in folders if is_inside(here / name, self._within, self._without)]
-            for name in names:
-                if name.startswith(TEMPORARY_PREFIX) and (
-                    latest_s is None or is_older(here / name, latest_s)
-                ):
-                    yield here / name
+            yield here, folders, names
 
     def _keys_under(self, base: Path, base_key: str, prefix: str, start_after: str) -> Iterator[str]:
         """Keys of files under `base` that begin with `prefix` and follow `start_after`, in byte order.

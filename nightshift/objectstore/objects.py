@@ -183,7 +183,8 @@ class ObjectStore(ObjectReader, Protocol):
         """
 
     def forget_unfinished(self, older_than: timedelta, kept: Container[str] = ()) -> int:
-        """Remove unfinished objects that dead writers left. Returns how many.
+        """Remove unfinished objects that dead writers left, and a directory's empty folders. Returns how many
+        objects.
 
         Only those begun more than `older_than` ago by the store's clock; younger ones may be in progress.
         `kept`: ids of uploads that stay.

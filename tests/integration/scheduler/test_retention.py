@@ -388,6 +388,19 @@ def test_a_file_that_was_never_finished_is_deleted_after_a_day(tmp_path: Path) -
     assert (dead.exists(), alive.exists(), objects.read("a/whole")) == (False, True, b"x")
 
 
+def test_an_empty_folder_is_deleted_after_a_day(tmp_path: Path) -> None:
+    objects = DirectoryStore(tmp_path / "root")
+    for folder in ("old", "young"):
+        key = f"{folder}/of_job/x"
+        objects.discard(key, objects.stage(key))
+    for path in (tmp_path / "root/old/of_job", tmp_path / "root/old", tmp_path / "root"):
+        os.utime(path, (path.stat().st_mtime - OLD_S,) * 2)
+
+    assert objects.forget_unfinished(timedelta(days=1)) == 0
+
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["young"]
+
+
 @pytest.mark.parametrize("if_absent", [False, True])
 def test_a_writer_whose_unfinished_file_is_deleted_is_told_to_begin_again(
     tmp_path: Path, if_absent: bool
