@@ -6,7 +6,9 @@ import pytest
 from sqlalchemy import func, select
 
 from nightshift.jobs import Job, JobState, StopReason
+from nightshift.jobs.files import retry_input_id
 from nightshift.lifecycle import retry, transitions
+from nightshift.lifecycle.deletion import delete_job
 from nightshift.store import Store, tables
 from nightshift.testing import FakeClock, a_new_job
 from tests.integration.scheduler.assembly.conftest import (
@@ -179,3 +181,21 @@ def test_a_retry_can_be_retried(place: Place, store: Store, clock: FakeClock) ->
     with store.snapshot() as tx:
         assert list(tx.jobs.retries("default", old.id, 10)) == [first.id]
         assert list(tx.jobs.retries("default", first.id, 10)) == [second.id]
+
+
+@pytest.mark.parametrize(("face", "is_kept"), [("native", False), ("openai", True)])
+def test_the_input_of_a_retry_goes_with_it_unless_it_is_a_batchs(
+    place: Place, clock: FakeClock, face: str, is_kept: bool
+) -> None:
+    make = a_native_job if face == "native" else a_batch
+    old = make(place, clock, [*TEXTS, "bad"])
+    place.work_off()
+    new = planned(place, retry_of(place, assembled(place, old, clock)), clock)
+    place.work_off()
+    ended = assembled(place, new, clock)
+
+    with place.store.transaction() as tx:
+        assert delete_job(tx, ended, tx.now())
+
+    with place.store.snapshot() as tx:
+        assert (tx.files.get("default", retry_input_id(new.id), clock.now) is not None) == is_kept
