@@ -255,7 +255,9 @@ Retention = Annotated[float, Field(ge=60, le=YEARS, allow_inf_nan=False)]
 
 
 class RetentionSettings(_Settings):
-    """How long what belongs to a job stays after the job's end, and deliveries after their event."""
+    """How long what belongs to a job stays after the job's end, deliveries after their event, and workers
+    after their last heartbeat.
+    """
 
     # As long as the Idempotency-Key of a request is known, which repeats its answer.
     online_job_retention_s: Retention = DAY_S
@@ -264,6 +266,7 @@ class RetentionSettings(_Settings):
     event_retention_s: Retention = 7 * DAY_S  # streams are resumed within minutes; for a look back
     delivery_retention_s: Retention = 30 * DAY_S  # an event is tried for three days
     bulk_job_retention_s: Retention = 90 * DAY_S  # a quarter's nightly runs
+    worker_retention_s: Retention = 30 * DAY_S  # why it ended is asked within days
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, literal, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.fleet.models import Model, ModelKind
@@ -97,6 +97,14 @@ class Workers:
             .returning(worker.c.id)
         )
         return tuple(stopped.scalars())
+
+    def forget_stopped(self, heard_before: datetime, limit: int) -> int:
+        """Delete the records of stopped workers without a heartbeat since then. Returns how many."""
+        found = select(worker.c.id).where(
+            worker.c.state == WorkerState.STOPPED, worker.c.heartbeat_at <= heard_before
+        )
+        page = found.order_by(worker.c.id).limit(limit).scalar_subquery()
+        return self._connection.execute(delete(worker).where(worker.c.id.in_(page))).rowcount
 
     def serves(self, worker_id: str, models: Sequence[str], now: datetime) -> bool:
         """Record that the worker has loaded these models and is ready."""

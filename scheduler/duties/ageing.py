@@ -49,6 +49,8 @@ class Aged(Result):
     results: int = 0  # of bulk jobs that stay
     events: int = 0  # of so many jobs that stay
     deliveries: int = 0
+    receivers: int = 0  # that want no more events of jobs which are gone
+    workers: int = 0  # that stopped
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Ageing:
             with self._store.snapshot() as tx:
                 tenants = tx.ageing.tenants()
             self._round.extend(self._of_tenant(tenant_id, now) for tenant_id in tenants)
+            self._round.append(self._workers(now))
         done: Counter[str] = Counter()
         turns = take_turns(self._round, self._may_continue, self._pause)
         try:
@@ -102,6 +105,7 @@ class Ageing:
         for rule in self._rules:
             yield from self._by(rule, tenant_id, now)
         yield from self._deliveries(tenant_id, now)
+        yield from self._receivers(tenant_id)
 
     def _by(self, rule: Rule, tenant_id: str, now: datetime) -> Iterator[Counter[str]]:
         until = now - timedelta(seconds=rule.stays_s)
@@ -138,6 +142,19 @@ class Ageing:
             lambda tx: tx.deletions.delete_ended_deliveries(tenant_id, until, limit), durable=False
         ):
             yield Counter(deliveries=done)
+
+    def _receivers(self, tenant_id: str) -> Iterator[Counter[str]]:
+        limit = self._config.jobs_per_step_max
+        while done := self._store.run(
+            lambda tx: tx.deletions.delete_gone_receivers(tenant_id, limit), durable=False
+        ):
+            yield Counter(receivers=done)
+
+    def _workers(self, now: datetime) -> Iterator[Counter[str]]:
+        until = now - timedelta(seconds=self._config.stays.worker_retention_s)
+        limit = self._config.jobs_per_step_max
+        while done := self._store.run(lambda tx: tx.workers.forget_stopped(until, limit), durable=False):
+            yield Counter(workers=done)
 
 
 def rules(stays: RetentionSettings) -> Sequence[Rule]:

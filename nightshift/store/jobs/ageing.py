@@ -30,9 +30,9 @@ class Ageing:
         self._connection = connection
 
     def tenants(self) -> Sequence[str]:
-        """Those with jobs or deliveries, in alphabetical order."""
-        found = {*distinct_tenants(self._connection, job), *distinct_tenants(self._connection, delivery)}
-        return sorted(found)
+        """Those with jobs, deliveries or receivers that are gone, in alphabetical order."""
+        of_jobs = (job, delivery, tables.gone_endpoint)
+        return sorted({tenant for table in of_jobs for tenant in distinct_tenants(self._connection, table)})
 
     def ended(
         self,

@@ -131,6 +131,13 @@ class Deletions:
         of_tenant = (delivery.c.tenant_id == tenant_id) & (delivery.c.created_at <= until)
         return self._delete_deliveries(of_tenant & (delivery.c.state != DeliveryState.PENDING), limit)
 
+    def delete_gone_receivers(self, tenant_id: str, limit: int) -> int:
+        """A tenant's records of receivers that refuse the events of jobs which are all deleted. How many."""
+        gone = tables.gone_endpoint
+        concerned = select(job.c.id).where(job.c.tenant_id == tenant_id, job.c.created_at <= gone.c.gone_at)
+        found = (gone.c.tenant_id == tenant_id) & ~concerned.exists()
+        return self._delete_some(gone, gone.c.url_sha256, found, limit)
+
     def delete_dead_letters(self, job_id: str) -> None:
         self._connection.execute(delete(tables.dead_row).where(tables.dead_row.c.job_id == job_id))
 

@@ -22,6 +22,7 @@ from nightshift.testing import (
     STARTS_AT,
     FakeClock,
     a_delivery,
+    a_worker,
     an_answer,
     an_attempt,
     asked,
@@ -41,6 +42,7 @@ STAYS = RetentionSettings(
     delivery_retention_s=400,
     result_retention_s=500,
     bulk_job_retention_s=600,
+    worker_retention_s=700,
 )
 
 
@@ -197,6 +199,38 @@ def dead(store: Store, job: Job) -> str:
     return letter.id
 
 
+def test_that_a_receiver_is_gone_is_known_as_long_as_any_job_that_it_concerns(
+    store: Store, clock: FakeClock
+) -> None:
+    job = ended_online(store)
+    delivery = a_delivery(job)
+    with store.transaction() as tx:
+        tx.deliveries.insert(delivery)
+        tx.deliveries.disable_endpoint(delivery, clock.now)
+        assert tx.deliveries.record(
+            delivery, an_attempt(delivery, status_code=410), DeliveryState.DEAD, STARTS_AT
+        )
+    clock.advance(seconds=200)
+    later = ended_online(store)
+
+    assert _aged(store, clock, 99).receivers == 0
+    assert _aged(store, clock, 1) == Aged(online_jobs=1, bodies=1, receivers=1)
+    assert sees(store, later)[0]
+
+
+def test_workers_that_stopped_are_forgotten_in_their_time(store: Store, clock: FakeClock) -> None:
+    at_work, stopped = a_worker(), a_worker()
+    with store.transaction() as tx:
+        for worker in (at_work, stopped):
+            tx.workers.register(worker)
+        tx.workers.ended(stopped.id, ExitCause.KILLED, clock.now)
+
+    assert _aged(store, clock, 699) == Aged()
+    assert _aged(store, clock, 1) == Aged(workers=1)
+    with store.snapshot() as tx:
+        assert [worker.id for worker in tx.workers.list()] == [at_work.id]
+
+
 def test_a_job_that_its_owner_deletes_at_the_same_time_is_recorded_once(
     place: Place, clock: FakeClock
 ) -> None:
@@ -270,6 +304,7 @@ CALLS: dict[str, Callable[[Transaction], object]] = {
     "shards": lambda tx: tx.deletions.delete_shards(OF, 9),
     "deliveries": lambda tx: tx.deletions.delete_deliveries(IDS, 9),
     "ended deliveries": lambda tx: tx.deletions.delete_ended_deliveries("default", STARTS_AT, 9),
+    "gone receivers": lambda tx: tx.deletions.delete_gone_receivers("default", 9),
     "of owner": lambda tx: (tx.deletions.delete_key("job_1"), tx.deletions.delete_dead_letters("job_1")),
     "online": lambda tx: tx.deletions.delete_online(IDS),
     "bodies": lambda tx: tx.deletions.delete_bodies(IDS),
