@@ -42,6 +42,7 @@ from nightshift.store import Store
 from nightshift.tenants.fairness import may_take
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from scheduler.duties.ringing import RingSender
+from scheduler.input.page_size import PageSize
 from scheduler.input.plan import Page, Refused
 from scheduler.input.retrying import RetryInputs
 from scheduler.input.surveying import SurveyConfig, Surveyor
@@ -96,13 +97,14 @@ class Planning:
         self._store = store
         self._retries = retries
         self._lead = lead
-        self._writer = PlanWriter(store, ring_sender, config.default_quotas)
+        page_size = PageSize(config.survey.limits.page_shards, clock)
+        self._writer = PlanWriter(store, ring_sender, config.default_quotas, page_size)
         self._sources = sources
         self._locations = locations
         self._config = config
         self._may_continue = may_continue
         self._clock = clock
-        self._surveyor = Surveyor(store, sources, locations, config.survey)
+        self._surveyor = Surveyor(store, sources, locations, config.survey, page_size)
         self._pool = JobPool(self.name, self._waiting, self._plan, config.pool, self._may_start)
         self._stopped: frozenset[str] = frozenset()  # of the jobs under way
         self._turns: dict[str, int] = {}  # of tenants with unplanned jobs: when each was last served

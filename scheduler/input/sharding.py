@@ -1,6 +1,6 @@
 """Cuts input into shards. Pure: sizes in, ranges out; the cost grows with the shards, not with the rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil
@@ -43,8 +43,12 @@ class Cutter:
     make the same shards.
     """
 
-    def __init__(self, limits: ShardLimits, cursor: PlanCursor) -> None:
+    def __init__(
+        self, limits: ShardLimits, cursor: PlanCursor, page_shards: Callable[[], int] | None = None
+    ) -> None:
+        """`page_shards`: as many at most, as of now; by default those of the limits."""
         self._limits = limits
+        self._page_shards = page_shards or (lambda: limits.page_shards)
         self._cursor = cursor
         self._first = cursor
         self._shards: list[NewShard] = []
@@ -81,7 +85,7 @@ class Cutter:
     @property
     def _is_full(self) -> bool:
         is_first = self._first.shards == 0
-        most = self._limits.page_shards
+        most = self._page_shards()
         return len(self._shards) >= (min(most, self._limits.first_page_shards) if is_first else most)
 
     def _count(self, found: InputObject | None) -> None:

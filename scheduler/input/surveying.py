@@ -21,6 +21,7 @@ from nightshift.rows.surveys import FoundObject, Listed, objects_at, uploaded_fi
 from nightshift.rows.watched_reader import ReadTooLarge, ShortReader, WatchedReader
 from nightshift.store import Store
 from nightshift.tenants.rates import CHARS_PER_TOKEN
+from scheduler.input.page_size import PageSize
 from scheduler.input.plan import Page, Refused
 from scheduler.input.sharding import CutPage, Cutter, ShardLimits
 from scheduler.runtime.duty import MayContinue, check, interruptible
@@ -60,12 +61,13 @@ class Surveyor:
     sources: Sources
     locations: Locations
     config: SurveyConfig
+    page_size: PageSize
 
     def pages(self, job: Job, catalogue: Catalogue, may_continue: MayContinue) -> Iterator[Page]:
         """Shards of about equal size, from the job's cursor on. Raises Refused, InvalidRequest, StorageError
         and Interrupted.
         """
-        cutter = Cutter(self.config.limits, job.plan_cursor)
+        cutter = Cutter(self.config.limits, job.plan_cursor, lambda: self.page_size.shards)
         model = job.model if job.plan_cursor.shards else None
         reading = _Reading(self.config.rows_bytes_max, may_continue, job.plan_cursor.blank_bytes)
 

@@ -14,6 +14,7 @@ from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.quotas import Quotas
 from scheduler.duties.ringing import RingSender
+from scheduler.input.page_size import PageSize
 from scheduler.input.plan import Page
 from scheduler.runtime.thread_pools import POSTPONED
 
@@ -34,6 +35,7 @@ class PlanWriter:
     store: Store
     ring_sender: RingSender
     default_quotas: Quotas
+    page_size: PageSize
 
     def write(self, job: Job, page: Page) -> Outcome:
         """Record the page that begins at the job's cursor, and ring."""
@@ -62,8 +64,12 @@ class PlanWriter:
         return Outcome.REFUSED if ended else Outcome.TOO_LATE
 
     def _record(self, job: Job, page: Page) -> tuple[Ring, ...] | None:
-        """None: too late. Raises QuotaExceeded."""
-        with self.store.transaction() as tx:
+        """None: too late. Raises QuotaExceeded.
+
+        Before the last page, not durable: what a power failure undoes is cut again.
+        """
+        is_last = page.next is None
+        with self.page_size.timed(len(page.shards)), self.store.transaction(durable=is_last) as tx:
             admit_planned(tx, job.tenant_id, self.default_quotas)
             return plan(
                 tx,

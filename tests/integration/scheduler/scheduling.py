@@ -116,9 +116,10 @@ class Place:
         rows_max: int = 1000,
         turn_s: float = PlanningConfig.turn_s,
         may_continue: MayContinue = lambda: True,
+        clock: Callable[[], float] = lambda: 0.0,
         **pages: int,
     ) -> Planning:
-        """`pages`: limits of a page of shards."""
+        """`pages`: limits of a page of shards. `clock`: by default, nothing takes any time."""
         file = FileLimits(
             rows_max=rows_max, embedding_inputs_max=100, shard_bytes=shard_bytes, shard_rows=shard_rows
         )
@@ -135,6 +136,7 @@ class Place:
             lambda: self.elector.lead,
             RetryInputs(self.store, self.objects, sources, LINE_BYTES_MAX),
             may_continue,
+            clock,
         )
 
     def assembly(

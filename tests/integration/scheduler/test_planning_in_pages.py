@@ -1,8 +1,11 @@
 """An input of many objects is cut page by page: whatever happens between two, every row has one result."""
 
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift.errors import Conflict, ObjectNotFound
-from nightshift.jobs import Job, JobState, ShardState, StopReason
+from nightshift.jobs import Job, JobState, NewShard, ShardState, StopReason
 from nightshift.jobs.planning import PlanCursor
 from nightshift.lifecycle import controls, retry
 from nightshift.lifecycle.tenants import Administration
@@ -20,6 +23,7 @@ from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri
 from nightshift.output.places import MANIFEST_NAME
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
+from nightshift.store.shards.shards import Shards
 from nightshift.tenants.audit import Actor
 from nightshift.testing import MODEL, FakeClock, InMemoryQueue, a_spec, claimed, submit
 from scheduler.duties.planning import Planned, Planning
@@ -371,6 +375,50 @@ def test_one_listing_serves_all_pages_of_a_turn(
         turn(place, clock, place.planning(page_shards=100))
         assert (store.listings, store.listed) == ([None], 1000)
     assert place.job(job).planned_at is not None
+
+
+@dataclass(frozen=True)
+class RecordedPage:
+    shards: int
+    is_durable: bool
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> list[RecordedPage]:
+    """As they are recorded from here on."""
+    found: list[RecordedPage] = []
+    insert = Shards.insert_bulk
+
+    def insert_bulk(shards: Shards, job: Job, model: str, planned: Sequence[NewShard], now: datetime) -> None:
+        options = shards._connection.get_execution_options()
+        found.append(RecordedPage(len(planned), options["nightshift_durable"]))
+        insert(shards, job, model, planned, now)
+
+    monkeypatch.setattr(Shards, "insert_bulk", insert_bulk)
+    return found
+
+
+def test_pages_get_short_while_recording_them_takes_long(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, pages: list[RecordedPage]
+) -> None:
+    job = place.native(name="in/", template=TEMPLATE, model=MODEL)
+    slow_clock = itertools.count()  # a second at each look
+    with counting(place, monkeypatch, objects=200):
+        plan(place, clock, place.planning(page_shards=100, clock=lambda: next(slow_clock)))
+
+    assert [page.shards for page in pages] == [64, 50, 25, 16, 16, 16, 13]
+    with place.store.snapshot() as tx:
+        numbers = [shard.shard_no for shard in tx.shards.of_job(job.id, limit=2000)]
+    assert numbers == list(range(200))
+
+
+def test_only_the_last_page_waits_for_the_disk(
+    place: Place, clock: FakeClock, pages: list[RecordedPage]
+) -> None:
+    a_folder(place, 7)
+    plan(place, clock, place.planning(page_shards=3, first_page_shards=2))
+
+    assert [page.is_durable for page in pages] == [False, False, True]
 
 
 def test_between_two_pages_another_tenants_job_has_its_turn(
