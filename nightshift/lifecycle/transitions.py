@@ -31,6 +31,7 @@ from nightshift.outbound.webhook_events import PROGRESS, RUNNING, event_type
 from nightshift.output.places import place_of
 from nightshift.store import Transaction
 from nightshift.store.shards.outbox import Ring
+from nightshift.store.shards.prepared import PreparedShards
 from nightshift.tenants.holdings import Holding, held_by
 from nightshift.tenants.usage import usage_day
 
@@ -90,12 +91,14 @@ def plan(
     rows_estimated: int | None = None,
     tokens_estimated: int = 0,
     next: PlanCursor | None = None,
+    prepared: PreparedShards | None = None,
 ) -> tuple[Ring, ...] | None:
     """Record the page of a bulk job's shards that begins at the job's cursor, claimable from now on. None:
     too late.
 
     `next`: where the next page begins; None: the job is planned. `model`: None as long as there are no
-    shards. Rings where workers may have run out of the job's shards.
+    shards. `prepared`: the shards, where they were made into rows before the transaction. Rings where workers
+    may have run out of the job's shards.
     """
     if not tx.jobs.record_page(
         job.id,
@@ -114,7 +117,7 @@ def plan(
     if shards:
         assert model is not None, "the model is known before the first shard"
         rings = 0 if tx.shards.queued_of(job.id, limit=1) else min(len(shards), BULK_RINGS_MAX)
-        tx.shards.insert_bulk(job, model, shards, now)
+        tx.shards.insert_bulk(prepared or tx.shards.prepared(job, model, shards, now))
     if next is None:
         count = job.plan_cursor.shards + len(shards)
         tx.events.append(job.id, "job.planned", {"shards": count, "rows_total": rows_total}, now)

@@ -12,6 +12,7 @@ from nightshift.objectstore.verdicts import as_input_error
 from nightshift.processes import failpoints
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
+from nightshift.store.shards.prepared import PreparedShards
 from nightshift.tenants.quotas import Quotas
 from scheduler.duties.ringing import RingSender
 from scheduler.input.page_size import PageSize
@@ -69,6 +70,7 @@ class PlanWriter:
         Before the last page, not durable: what a power failure undoes is cut again.
         """
         is_last = page.next is None
+        prepared = self._prepared(job, page)
         with self.page_size.timed(len(page.shards)), self.store.transaction(durable=is_last) as tx:
             admit_planned(tx, job.tenant_id, self.default_quotas)
             return plan(
@@ -81,7 +83,15 @@ class PlanWriter:
                 rows_estimated=page.rows_estimated,
                 tokens_estimated=page.tokens_estimated,
                 next=page.next,
+                prepared=prepared,
             )
+
+    def _prepared(self, job: Job, page: Page) -> PreparedShards | None:
+        """The page's shards, before the transaction: no writer waits while they are made into rows."""
+        if page.model is None:
+            return None
+        with self.store.snapshot() as tx:
+            return tx.shards.prepared(job, page.model, page.shards, tx.now())
 
     def _has_open_shards(self, job: Job) -> bool:
         with self.store.snapshot() as tx:

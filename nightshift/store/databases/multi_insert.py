@@ -1,7 +1,7 @@
 """Inserts many rows, or groups of rows into several tables, in one round trip.
 
     insert_groups(connection, [[(job, {...}), (shard, {...}), (outbox, {...})], ...])
-    insert_rows(connection, shard, [{...}, ...])
+    PreparedRows(dialect, shard, [{...}, ...]).insert(connection)
 
 PostgreSQL gets one statement with a parameter per table, its rows as JSON: psycopg would parse a statement
 with a parameter per value each time. SQLite has no such statement and no round trips, and gets one per table.
@@ -25,10 +25,12 @@ from sqlalchemy import (
     insert,
     text,
 )
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import postgresql, sqlite
 
 _dialect: Any = postgresql.dialect  # SQLAlchemy gives it no type
+_sqlite_dialect: Any = sqlite.dialect
 _DIALECT: Final[Dialect] = _dialect()
+_SQLITE: Final[Dialect] = _sqlite_dialect()
 
 Row = tuple[Table, Mapping[str, Any]]
 Shape = tuple[Table, tuple[str, ...]]  # a table and the given columns
@@ -50,17 +52,52 @@ def insert_groups(connection: Connection, groups: Sequence[Sequence[Row]]) -> Se
     return list(connection.execute(_numbered(last), by_table[-1]).scalars())
 
 
-def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert many rows of the same columns into one table."""
-    if not rows:
-        return
-    if connection.dialect.name != "postgresql":
-        connection.execute(_single_insert(table), rows)
-        return
-    shape = (table, tuple(rows[0]))
-    (converters,) = _converters((shape,))
-    as_json = json.dumps([_plain(one, converters) for one in rows])
-    connection.execute(_insert_alone(shape), {"rows_0": as_json})
+class PreparedRows:
+    """Rows of one table and of the same columns, converted before the transaction that inserts them."""
+
+    def __init__(self, dialect: str, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """`dialect`: the database's. There is at least one row."""
+        shape = (table, tuple(rows[0]))
+        if dialect == "sqlite":
+            insert_many = _sqlite_insert(shape)
+            self._statement: TextClause | str = insert_many.statement
+            self._rows: Any = [insert_many.parameters(row) for row in rows]
+            return
+        (converters,) = _converters((shape,))
+        self._statement = _insert_alone(shape)
+        self._rows = {"rows_0": json.dumps([_plain(one, converters) for one in rows])}
+
+    def insert(self, connection: Connection) -> None:
+        if isinstance(self._statement, str):
+            connection.exec_driver_sql(self._statement, self._rows)
+        else:
+            connection.execute(self._statement, self._rows)
+
+
+class _SqliteInsert:
+    """Of one row with the given columns, and the defaults of others."""
+
+    def __init__(self, table: Table, given: tuple[str, ...]) -> None:
+        compiled = insert(table).compile(dialect=_SQLITE, column_keys=given)
+        names = tuple(compiled.positiontup or ())
+        self.statement = str(compiled)
+        self._defaults = _scalar_defaults(table, given)
+        self._columns = [(name, _bound(table.c[name])) for name in names]
+
+    def parameters(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        values = {**self._defaults, **row}
+        return tuple(
+            values[name] if convert is None else convert(values[name]) for name, convert in self._columns
+        )
+
+
+def _bound(column: Column[Any]) -> Callable[[Any], Any] | None:
+    return column.type.dialect_impl(_SQLITE).bind_processor(_SQLITE)
+
+
+@cache
+def _sqlite_insert(shape: Shape) -> _SqliteInsert:
+    return _SqliteInsert(*shape)
 
 
 def _insert_at_once(
@@ -103,17 +140,21 @@ def _insert_of(number: int, table: Table, given: tuple[str, ...]) -> str:
     quoted = _DIALECT.identifier_preparer.quote
     columns = {name: quoted(name) for name in given}
     types = ", ".join(f"{columns[name]} {table.c[name].type.compile(_DIALECT)}" for name in given)
-    defaults = {
-        quoted(column.name): str(int(column.default.arg))
-        for column in table.c
-        if column.name not in given and isinstance(column.default, ColumnDefault) and column.default.is_scalar
-    }
+    defaults = {quoted(name): str(value) for name, value in _scalar_defaults(table, given).items()}
     return (
         f"INSERT INTO {quoted(table.name)} ({', '.join([*columns.values(), *defaults])}) "
         f"SELECT {', '.join([*columns.values(), *defaults.values()])} "
         f"FROM ROWS FROM (json_to_recordset(CAST(:rows_{number} AS JSON)) AS ({types})) WITH ORDINALITY "
         "ORDER BY ordinality"
     )
+
+
+def _scalar_defaults(table: Table, given: tuple[str, ...]) -> dict[str, int]:
+    return {
+        column.name: int(column.default.arg)
+        for column in table.c
+        if column.name not in given and isinstance(column.default, ColumnDefault) and column.default.is_scalar
+    }
 
 
 Converter = Callable[[Any], Any] | None  # None: the value is JSON already

@@ -37,11 +37,10 @@ from nightshift.jobs import (
     ShardState,
     Usage,
 )
-from nightshift.jobs.ids import new_ids
 from nightshift.jobs.leases import Lease, Term
 from nightshift.store import tables
-from nightshift.store.databases.multi_insert import insert_rows
 from nightshift.store.shards.cuts import note_ended
+from nightshift.store.shards.prepared import PreparedShards
 
 shard = tables.shard
 segment = tables.segment
@@ -52,7 +51,6 @@ OPEN_SHARD_STATES = tuple(state for state in ShardState if not state.is_terminal
 STOPPED_MAX = 500  # shards in one transaction
 RUNG_JOBS_MAX = 64  # bulk jobs looked at for shards without a ring: the most urgent with queued shards
 RUNG_SHARDS_MAX = 64  # … of each
-INSERT_ROWS_MAX = 500  # in one statement
 
 # Built once: a worker waits while SQLAlchemy builds a statement.
 
@@ -132,31 +130,14 @@ class Shards:
 
     # -- planning --------------------------------------------------------------------------------------
 
-    def insert_bulk(self, job: Job, model: str, planned: Sequence[NewShard], now: datetime) -> None:
+    def prepared(self, job: Job, model: str, planned: Sequence[NewShard], now: datetime) -> PreparedShards:
+        """A bulk job's claimable shards, for `insert_bulk` in this or a later transaction."""
+        return PreparedShards.of(self._connection.dialect.name, job, model, planned, now)
+
+    def insert_bulk(self, prepared: PreparedShards) -> None:
         """Record a bulk job's claimable shards."""
-        rows = [
-            {
-                "id": shard_id,
-                "job_id": job.id,
-                "tenant_id": job.tenant_id,
-                "kind": JobKind.BULK,
-                "model": model,
-                "shard_no": new.shard_no,
-                "state": ShardState.QUEUED,
-                "enqueued_at": now,
-                "rows_estimated": new.rows_estimated,
-                "first_row": new.first_row,
-                "uri": new.uri,
-                "format": new.format,
-                "start": new.start,
-                "end": new.end,
-                "capacity": job.spec.capacity,
-                "source_etag": new.source_etag,
-            }
-            for shard_id, new in zip(new_ids("shard", len(planned)), planned, strict=True)
-        ]
-        for first in range(0, len(rows), INSERT_ROWS_MAX):
-            insert_rows(self._connection, shard, rows[first : first + INSERT_ROWS_MAX])
+        for rows in prepared.rows:
+            rows.insert(self._connection)
 
     # -- writes under a lease --------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift.errors import Conflict, ObjectNotFound
-from nightshift.jobs import Job, JobState, NewShard, ShardState, StopReason
+from nightshift.jobs import Job, JobState, ShardState, StopReason
 from nightshift.jobs.planning import PlanCursor
 from nightshift.lifecycle import controls, retry
 from nightshift.lifecycle.tenants import Administration
@@ -23,6 +22,7 @@ from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri
 from nightshift.output.places import MANIFEST_NAME
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
+from nightshift.store.shards.prepared import PreparedShards
 from nightshift.store.shards.shards import Shards
 from nightshift.tenants.audit import Actor
 from nightshift.testing import MODEL, FakeClock, InMemoryQueue, a_spec, claimed, submit
@@ -389,10 +389,10 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[RecordedPage]:
     found: list[RecordedPage] = []
     insert = Shards.insert_bulk
 
-    def insert_bulk(shards: Shards, job: Job, model: str, planned: Sequence[NewShard], now: datetime) -> None:
+    def insert_bulk(shards: Shards, prepared: PreparedShards) -> None:
         options = shards._connection.get_execution_options()
-        found.append(RecordedPage(len(planned), options["nightshift_durable"]))
-        insert(shards, job, model, planned, now)
+        found.append(RecordedPage(prepared.count, options["nightshift_durable"]))
+        insert(shards, prepared)
 
     monkeypatch.setattr(Shards, "insert_bulk", insert_bulk)
     return found
@@ -410,6 +410,23 @@ def test_pages_get_short_while_recording_them_takes_long(
     with place.store.snapshot() as tx:
         numbers = [shard.shard_no for shard in tx.shards.of_job(job.id, limit=2000)]
     assert numbers == list(range(200))
+
+
+def test_no_writer_waits_while_shards_are_made_into_rows(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_folder(place, 7)
+    only_read: list[bool] = []
+    prepare = Shards.prepared
+
+    def prepared(shards: Shards, *arguments: Any) -> PreparedShards:
+        only_read.append(shards._connection.get_execution_options().get("nightshift_reads_only", False))
+        return prepare(shards, *arguments)
+
+    monkeypatch.setattr(Shards, "prepared", prepared)
+    plan(place, clock, place.planning(page_shards=3, first_page_shards=2))
+
+    assert only_read == [True, True, True]
 
 
 def test_only_the_last_page_waits_for_the_disk(

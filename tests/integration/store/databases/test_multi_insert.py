@@ -8,7 +8,7 @@ from sqlalchemy.exc import IntegrityError
 
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
-from nightshift.store.databases.multi_insert import insert_groups, insert_rows
+from nightshift.store.databases.multi_insert import PreparedRows, insert_groups
 from nightshift.testing import STARTS_AT, asked
 from tests.integration.store.databases.recording import recorded
 
@@ -124,11 +124,11 @@ def test_accepting_a_request_takes_a_statement_that_psycopg_keeps_parsed(store: 
 
 def test_many_rows_of_a_table_are_those_inserted_one_by_one(database: Database) -> None:
     job, shard, _ = (values for _, values in rows_of_a_request("job_a"))
-    shards = [{**shard, "id": f"shard_{number}", "shard_no": number, "end": None} for number in range(3)]
+    other_types = {"end": None, "suspects": [1, 2], "is_isolating": True, "lease_until": STARTS_AT}
+    shards = [{**shard, **other_types, "id": f"shard_{number}", "shard_no": number} for number in range(3)]
     with database.write() as connection:
         connection.execute(insert(tables.job), job)
-        insert_rows(connection, tables.shard, [])
-        insert_rows(connection, tables.shard, shards[:2])
+        PreparedRows(database.dialect, tables.shard, shards[:2]).insert(connection)
         connection.execute(insert(tables.shard), shards[2])
 
     first, *others = read(database, tables.shard)
