@@ -46,12 +46,14 @@ class Found:
     objects: set[str]  # with files and folders that no listing shows
 
 
-@pytest.fixture(params=["directory", "s3"])
-def place(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> Iterator[Place]:
-    """With the service's objects in each kind of store."""
+@pytest.fixture(params=["sqlite", "postgresql", "sqlite, s3"])
+def place(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> Iterator[Place]:
+    """On each database, and with the service's objects in each kind of store."""
+    database, _, objects_in = request.param.partition(", ")
+    store = Store(request.getfixturevalue(f"{database}_database"), clock=clock)
     with ExitStack() as stack:
         found = Place.at(store, tmp_path)
-        if request.param == "s3":
+        if objects_in:
             server: S3Server = request.getfixturevalue("moto_server")
             stack.enter_context(server.in_environment())
             objects: Any = S3Store(server.client, server.new_bucket(), "own")
