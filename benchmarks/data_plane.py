@@ -29,6 +29,7 @@ from nightshift.lifecycle import transitions
 from nightshift.objectstore import MIB, DirectoryStore, Locations
 from nightshift.objectstore.sources import Sources
 from nightshift.output.part_writer import PartDependencies
+from nightshift.processes import garbage
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store
 from nightshift.testing import a_new_job, a_spec
@@ -160,6 +161,7 @@ def measured(count: int) -> Iterator[Figure]:
         threading.Thread(target=elector.run, args=(keeping,), daemon=True).start()
         server = EmbeddingServer(MODEL, cast(Any, Zeros()), _fatal)
         server.start()
+        garbage.tune()
         cpu_s, began_s = time.process_time(), time.monotonic()
         with bench.writing_parts(elector):
             bench.run_rows(server)

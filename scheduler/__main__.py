@@ -25,6 +25,7 @@ from nightshift.objectstore.sources import Sources
 from nightshift.observability import set_up_logging
 from nightshift.outbound.safe_http import Egress, EgressConfig
 from nightshift.output.part_writer import PartDependencies
+from nightshift.processes import garbage
 from nightshift.processes.starting import starting
 from nightshift.rows.validation import FileLimits
 from nightshift.settings import (
@@ -89,6 +90,7 @@ def main() -> int:
             service = Service(stack.enter_context(opened()), settings, stop)
             if settings.scheduler_metrics_port:
                 stack.enter_context(service.metrics.served(settings.scheduler_metrics_port))
+        garbage.tune()
         service.run()
     return 0
 

@@ -24,6 +24,7 @@ from nightshift.objectstore import Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.cloud_metadata import Provider
 from nightshift.output.part_writer import PartDependencies
+from nightshift.processes import garbage
 from nightshift.settings import QueueSettings, WorkerSettings
 from nightshift.store import Store
 from workers.health.heartbeat import Heartbeat
@@ -111,6 +112,7 @@ class Runtime:
         check_distinct(self._settings.models)
         self._models = Models(self._load(self._settings, engine_died))
         self._make_parts()
+        garbage.tune()
         if self._settings.worker_metrics_port:
             self._metrics.serve(self._settings.worker_metrics_port)
         for server in self._models:

@@ -32,7 +32,7 @@ from nightshift.output.shard_results import Window
 from nightshift.output.shard_rows import Chunk, Missing
 
 PARQUET: Final = "parquet"
-ROW_GROUP_BYTES: Final = 32 * 1024 * 1024  # as Arrow holds them
+ROW_GROUP_BYTES: Final = 16 * 1024 * 1024  # as Arrow holds them
 COMPRESSION: Final = "zstd"  # of all but vectors, which it does not make smaller
 FLOAT_BYTES: Final = 4
 
@@ -69,25 +69,25 @@ class PartFile(ABC):
     def __init__(self) -> None:
         self.tally = Tally()
 
-    def add(self, chunk: Chunk) -> bytes:
-        """The bytes that are done."""
+    def add(self, chunk: Chunk) -> list[bytes]:
+        """The bytes that are done, in pieces."""
         self.tally.count(chunk)
         return self._add(chunk)
 
     @abstractmethod
-    def end(self) -> bytes:
+    def end(self) -> list[bytes]:
         """The last bytes."""
 
     @abstractmethod
-    def _add(self, chunk: Chunk) -> bytes: ...
+    def _add(self, chunk: Chunk) -> list[bytes]: ...
 
 
 class JsonlFile(PartFile):
-    def _add(self, chunk: Chunk) -> bytes:
-        return b"".join(line for _, line in lines(chunk, native=True))
+    def _add(self, chunk: Chunk) -> list[bytes]:
+        return [b"".join(line for _, line in lines(chunk, native=True))]
 
-    def end(self) -> bytes:
-        return b""
+    def end(self) -> list[bytes]:
+        return []
 
 
 class ParquetFile(PartFile):
@@ -107,7 +107,7 @@ class ParquetFile(PartFile):
         self._held: list[pa.Table] = []
         self._held_bytes = 0
 
-    def _add(self, chunk: Chunk) -> bytes:
+    def _add(self, chunk: Chunk) -> list[bytes]:
         table = self._schema.table(chunk)
         if table.num_rows:
             self._held.append(table)
@@ -116,7 +116,7 @@ class ParquetFile(PartFile):
             self._write()
         return self._sink.taken()
 
-    def end(self) -> bytes:
+    def end(self) -> list[bytes]:
         self._write()
         self._writer.close()
         return self._sink.taken()
@@ -313,6 +313,6 @@ class _Sink(io.RawIOBase):
     def tell(self) -> int:
         return self._end
 
-    def taken(self) -> bytes:
+    def taken(self) -> list[bytes]:
         pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
+        return pieces

@@ -217,14 +217,14 @@ class PartWriter:
             for chunk in self._rows.chunks(claim.job, shard):
                 if not self._may_continue():
                     raise WritingStopped
-                spool.write(bad.add(chunk.failed()))
+                spool.writelines(bad.add(chunk.failed()))
                 succeeded = chunk.succeeded()
                 if succeeded is not None and DIGEST in succeeded.table.column_names:
                     digests.add(shard.shard_no, succeeded.table.column(DIGEST), succeeded.table.column("row"))
-                yield good.add(Chunk(succeeded))
+                yield from good.add(Chunk(succeeded))
         digests.end()
-        spool.write(bad.end())
-        yield good.end()
+        spool.writelines(bad.end())
+        yield from good.end()
 
     def _shards(self, claim: PartClaim) -> Iterator[Shard]:
         last_no, part = claim.part.first_shard - 1, claim.part

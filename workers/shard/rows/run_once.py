@@ -1,14 +1,14 @@
 """Rows of one job with the same digest are run once by this worker: the others wait for the first one.
 
-ask ──► its result is known
-    ├─► a turn that runs ─────────────► `ended` with the result: told to all that wait
-    └─► a turn that waits for another      └── or `leave` without one: the next that waits runs
+lead ──► its result is known
+     ├─► True: this row runs ──► `ended` with the result, told to those that wait
+     └─► False: `wait`            └── or `give_up` without one: the next that waits runs
 """
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from nightshift.output.row_results import RowResult
@@ -20,20 +20,14 @@ Key = tuple[str, bytes]
 """A job, and a digest."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Turn:
-    """Of one row."""
+    """Of a row that waits for another."""
 
     key: Key
     on_end: Callable[[RowResult | None], None]
-    """Called once if it waits: with the result of the row that ran, or None, and then it runs."""
-    runs: bool
-
-
-@dataclass
-class _Running:
-    turn: Turn
-    waiting: list[Turn] = field(default_factory=list)
+    """Called once: with the result of the row that ran, or None, and then this one runs."""
+    runs: bool = False
 
 
 class RunOnce:
@@ -42,49 +36,59 @@ class RunOnce:
     def __init__(self, known_bytes_max: int = KNOWN_BYTES_MAX) -> None:
         self._known_bytes_max = known_bytes_max
         self._lock = threading.Lock()
-        self._running: dict[Key, _Running] = {}
+        self._running: dict[Key, list[Turn] | None] = {}  # with those that wait
         self._known: OrderedDict[Key, RowResult] = OrderedDict()
         self._known_bytes = 0
 
-    def ask(self, key: Key, on_end: Callable[[RowResult | None], None]) -> RowResult | Turn:
-        """The caller of a turn calls `ended` or `leave` for it."""
+    def lead(self, key: Key) -> RowResult | bool:
+        """A known result; or whether a row is to be run, and its caller calls `ended` or `give_up`."""
         with self._lock:
             if (known := self._known.get(key)) is not None:
                 self._known.move_to_end(key)
                 return known
-            running = self._running.get(key)
-            turn = Turn(key, on_end, runs=running is None)
-            if running is None:
-                self._running[key] = _Running(turn)
-            else:
-                running.waiting.append(turn)
+            if key in self._running:
+                return False
+            self._running[key] = None
+            return True
+
+    def wait(self, key: Key, on_end: Callable[[RowResult | None], None]) -> Turn | None:
+        """For the row that runs; its caller calls `leave` unless it was told. None: none runs any more."""
+        with self._lock:
+            if key not in self._running:
+                return None
+            turn = Turn(key, on_end)
+            self._running[key] = [*(self._running[key] or ()), turn]
             return turn
 
-    def ended(self, turn: Turn, result: RowResult) -> None:
-        """A turn that runs has a good result."""
+    def ended(self, key: Key, result: RowResult) -> None:
+        """A row that was to be run has a good result."""
         with self._lock:
-            assert turn.runs, "it waits"
-            running = self._running.pop(turn.key)
-            self._remember(turn.key, result)
-        for each in running.waiting:
-            each.on_end(result)
+            waiting = self._running.pop(key)
+            self._remember(key, result)
+        for turn in waiting or ():
+            turn.on_end(result)
 
-    def leave(self, turn: Turn) -> None:
-        """A row is not run to a good result here, or not waited for."""
+    def give_up(self, key: Key) -> None:
+        """A row that was to be run has no good result here."""
         following: Turn | None = None
         with self._lock:
-            running = self._running.get(turn.key)
-            if running is None:
-                return  # it waited, and has been told
-            if running.turn is not turn:
-                running.waiting = [each for each in running.waiting if each is not turn]
-            elif not running.waiting:
-                del self._running[turn.key]
-            else:
-                following = running.turn = running.waiting.pop(0)
+            waiting = self._running.pop(key)
+            if waiting:
+                following, *rest = waiting
                 following.runs = True
+                self._running[key] = rest
         if following is not None:
             following.on_end(None)
+
+    def leave(self, turn: Turn) -> None:
+        """A row waits no more, or does not run though it may."""
+        with self._lock:
+            if not turn.runs:
+                waiting = self._running.get(turn.key)
+                if waiting and turn in waiting:
+                    waiting.remove(turn)
+                return
+        self.give_up(turn.key)
 
     def _remember(self, key: Key, result: RowResult) -> None:
         self._known[key] = result
@@ -95,5 +99,5 @@ class RunOnce:
 
 
 def _bytes_of(result: RowResult) -> int:
-    values = sum(len(value) for value in result.values.values() if value is not None)
+    values = sum(map(len, filter(None, result.values.values())))
     return ENTRY_BYTES + values + len(result.body_text or "")

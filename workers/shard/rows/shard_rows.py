@@ -19,7 +19,7 @@ from workers.shard.config import ShardDependencies
 from workers.shard.in_flight import AdmittedRow
 from workers.shard.isolation import Watch
 from workers.shard.rows.reading import Reader, ReadRow
-from workers.shard.rows.run_once import Turn
+from workers.shard.rows.run_once import Key, Turn
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +59,9 @@ class ShardRows:
         )
         self._once = dependencies.once
         self._on_turn = on_turn
-        self._turns: dict[int, Turn] = {}  # of rows in the engine, about to be, or waiting for others
-        self._waiting: dict[int, ReadRow] = {}  # for the result of another row
+        self._leads: dict[int, Key] = {}  # of rows in the engine, or about to be: others may wait for them
+        self._turns: dict[int, Turn] = {}  # of rows that wait for another
+        self._waiting: dict[int, ReadRow] = {}  # the same
         self._waiting_chars = 0
         self._ready: deque[ReadRow] = deque()  # they waited in vain
         self._earlier = earlier
@@ -159,10 +160,11 @@ class ShardRows:
         if read is None:
             return None  # the shard is ending
         self._waiting_chars -= read.chars
+        turn = self._turns.pop(row)
         if result is None:
+            self._leads[row] = turn.key
             self._ready.append(read)
             return None
-        del self._turns[row]
         return self._reused(read, result)
 
     def cancel(self, admitted: AdmittedRow) -> None:
@@ -174,6 +176,8 @@ class ShardRows:
         that has taken the cancelled ones out.
         """
         self._reader.close()
+        for key in self._leads.values():
+            self._once.give_up(key)
         for turn in self._turns.values():
             self._once.leave(turn)
         if self._cancelled_in is None:
@@ -198,19 +202,21 @@ class ShardRows:
 
     def _known(self, read: ReadRow) -> RowResult | None:
         """The result of another row of the job with the same request. It may be waited for."""
-        if not read.is_shareable or read.digest is None or read.row in self._turns:
+        if not read.is_shareable or read.digest is None or read.row in self._leads:
             return None
         if self._claim.crash_history.is_watched:
             return None  # its rows begin in order
-        row = read.row
-        said = self._once.ask((self._claim.job.id, read.digest), lambda result: self._on_turn(row, result))
+        key, row = (self._claim.job.id, read.digest), read.row
+        while (said := self._once.lead(key)) is False:
+            turn = self._once.wait(key, lambda result: self._on_turn(row, result))
+            if turn is not None:
+                read.tokens = None  # it is not likely to need them
+                self._turns[row], self._waiting[row] = turn, read
+                self._waiting_chars += read.chars
+                return None
         if isinstance(said, RowResult):
             return self._reused(read, said)
-        self._turns[row] = said
-        if not said.runs:
-            read.tokens = None  # it is not likely to need them
-            self._waiting[row] = read
-            self._waiting_chars += read.chars
+        self._leads[row] = key
         return None
 
     def _try(self, read: ReadRow, tries: int) -> AdmittedRow | RowResult | None:
@@ -259,11 +265,11 @@ class ShardRows:
 
     def _shared(self, result: RowResult) -> RowResult:
         """Tell the rows that wait for it."""
-        turn = self._turns.pop(result.row, None)
-        if turn is not None and result.succeeded:
-            self._once.ended(turn, result)
-        elif turn is not None:
-            self._once.leave(turn)
+        key = self._leads.pop(result.row, None)
+        if key is not None and result.succeeded:
+            self._once.ended(key, result)
+        elif key is not None:
+            self._once.give_up(key)
         return result
 
 

@@ -54,7 +54,7 @@ def _text(kept: Any) -> str:
 
 def parquet(chunk: Chunk, keep: KeepColumns, **options: Any) -> pa.Table:
     file = part_file("parquet", PartSchema(Chat(), keep_columns=keep, **options))
-    return pq.read_table(io.BytesIO(file.add(chunk) + file.end()))
+    return pq.read_table(io.BytesIO(b"".join(file.add(chunk) + file.end())))
 
 
 def test_lines_have_the_columns_of_good_failed_and_unread_rows(objects: ObjectStore) -> None:

@@ -83,7 +83,7 @@ def not_run(row: int) -> Missing:
 
 
 def table_of(file: PartFile, chunks: Sequence[Chunk]) -> pa.Table:
-    data = b"".join([*(file.add(chunk) for chunk in chunks), file.end()])
+    data = b"".join(piece for chunk in chunks for piece in file.add(chunk)) + b"".join(file.end())
     return pq.read_table(io.BytesIO(data))
 
 
@@ -246,7 +246,7 @@ def test_the_same_rows_give_the_same_bytes_and_few_row_groups(objects: ObjectSto
     found = windows(objects, *([said(row) for row in pair] for pair in pairwise(range(50))))
 
     once, again = (
-        b"".join([*(file.add(Chunk(window)) for window in found), file.end()])
+        b"".join(piece for window in found for piece in file.add(Chunk(window))) + b"".join(file.end())
         for file in (part_file("parquet", PartSchema(Chat())) for _ in range(2))
     )
 

@@ -122,8 +122,8 @@ def test_rows_of_a_new_endpoint_are_run_and_written_in_its_columns(
         segments = tx.shards.segments(shard_of(store, job).id)
     with ShardResults(objects, segments, results["r7"].shard) as stored:
         file = part_file("parquet", PartSchema(spellings))
-        pieces = [file.add(Chunk(window)) for window in stored.windows()]
-        part.write_bytes(b"".join([*pieces, file.end()]))
+        pieces = [piece for window in stored.windows() for piece in file.add(Chunk(window))]
+        part.write_bytes(b"".join([*pieces, *file.end()]))
     assert pq.read_table(part)["text"].to_pylist() == [number_in_words(7), number_in_words(48213)]
 
 

@@ -3,7 +3,7 @@
 from nightshift.jobs import Usage
 from nightshift.output.row_results import RowResult
 from nightshift.testing import a_row_result
-from workers.shard.rows.run_once import ENTRY_BYTES, RunOnce, Turn
+from workers.shard.rows.run_once import ENTRY_BYTES, RunOnce
 
 KEY = ("job", b"d")
 
@@ -11,13 +11,15 @@ KEY = ("job", b"d")
 class Row:
     def __init__(self, once: RunOnce, key=KEY) -> None:
         self.told: list[RowResult | None] = []
-        said = once.ask(key, self.told.append)
+        self.key = key
+        said = once.lead(key)
         self.known = said if isinstance(said, RowResult) else None
-        self.turn = said if isinstance(said, Turn) else None
+        self.turn = once.wait(key, self.told.append) if said is False else None
+        self.leads = said is True
 
     @property
     def runs(self) -> bool:
-        return self.turn is not None and self.turn.runs
+        return self.leads or (self.turn is not None and self.turn.runs)
 
 
 def result(row: int = 0) -> RowResult:
@@ -29,7 +31,7 @@ def test_the_first_runs_and_its_result_is_told_to_those_that_wait() -> None:
     first, second, third = (Row(once) for _ in range(3))
     assert [row.runs for row in (first, second, third)] == [True, False, False]
 
-    once.ended(first.turn, answer := result())
+    once.ended(KEY, answer := result())
 
     assert (second.told, third.told, first.told) == ([answer], [answer], [])
     assert Row(once).known is answer
@@ -44,9 +46,9 @@ def test_others_are_not_kept_waiting() -> None:
 
 def test_one_that_leaves_makes_the_next_one_run() -> None:
     once = RunOnce()
-    first, second, third = (Row(once) for _ in range(3))
+    _, second, third = (Row(once) for _ in range(3))
 
-    once.leave(first.turn)
+    once.give_up(KEY)
     assert (second.told, second.runs, third.told) == ([None], True, [])
 
     once.leave(second.turn)
@@ -58,19 +60,29 @@ def test_one_that_leaves_makes_the_next_one_run() -> None:
 
 def test_one_that_leaves_while_it_waits_is_not_told() -> None:
     once = RunOnce()
-    first, second, third = (Row(once) for _ in range(3))
+    _, second, third = (Row(once) for _ in range(3))
     once.leave(second.turn)
-    once.ended(first.turn, answer := result())
+    once.ended(KEY, answer := result())
 
     assert (second.told, third.told) == ([], [answer])
     once.leave(third.turn)  # it was told already
+
+
+def test_one_that_comes_as_the_other_ends_asks_again() -> None:
+    once = RunOnce()
+    assert once.lead(KEY) is True
+    assert once.lead(KEY) is False
+    once.ended(KEY, answer := result())
+
+    assert once.wait(KEY, [].append) is None
+    assert once.lead(KEY) is answer
 
 
 def test_the_oldest_results_are_forgotten() -> None:
     once = RunOnce(known_bytes_max=3 * ENTRY_BYTES + 3 * len(result().body_text or ""))
     for number in range(5):
         row = Row(once, ("job", bytes([number])))
-        once.ended(row.turn, result(number))
+        once.ended(row.key, result(number))
 
     known = [Row(once, ("job", bytes([number]))).known for number in range(5)]
     assert [each is not None for each in known] == [False, False, True, True, True]
