@@ -185,6 +185,7 @@ def _config() -> ShardConfig:
     settings = WorkerSettings()
     return ShardConfig(
         rows_in_flight_max=settings.rows_in_flight_max,
+        encoder_rows_in_flight_max=settings.encoder_rows_in_flight_max,
         segment_rows=settings.segment_rows,
         segment_interval_s=settings.segment_interval_s,
         carry_over_interval_s=settings.carry_over_interval_s,

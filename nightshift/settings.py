@@ -339,6 +339,7 @@ class WorkerSettings(RowSettings):
     capacity: Literal["spot", "on_demand"] = "on_demand"  # this machine's kind
     shards_max: Count = 2  # bulk shards held
     rows_in_flight_max: Count = 128  # of one shard
+    encoder_rows_in_flight_max: Count = 1024  # likewise: an encoder's passes hold rows of like length
     segment_rows: Count = 64  # a segment is written after this many finished rows …
     segment_interval_s: Seconds = 2.0  # … or this long, whichever comes first
     segment_spacing_s: SecondsOrNone = 0.25  # … but rows that finish faster wait so long for others

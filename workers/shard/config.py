@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from nightshift import endpoints
+from nightshift.fleet.models import ModelKind
+from nightshift.jobs import BulkClaim
 from nightshift.objectstore import ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
@@ -15,7 +18,7 @@ from workers.shard.uploads import UPLOADS_MAX
 
 @dataclass(frozen=True)
 class ShardConfig:
-    rows_in_flight_max: int  # inside the engine at once
+    rows_in_flight_max: int  # inside the engine at once; of a watched shard, of every model
     segment_rows: int  # a checkpoint after so many finished rows …
     segment_interval_s: float  # … or so long after the first of them
     carry_over_interval_s: float  # between saves of the tokens of older rows; 0: only on leaving
@@ -24,6 +27,14 @@ class ShardConfig:
     line_bytes_max: int  # one input row
     segment_spacing_s: float = 0.0  # the least time from the first row of a segment to its end …
     segment_rows_max: int = 4096  # … unless it has so many
+    encoder_rows_in_flight_max: int | None = None  # None: as of a decoder
+
+    def rows_in_flight(self, claim: BulkClaim) -> int:
+        """The most of this shard."""
+        kind = endpoints.get(claim.job.spec.endpoint).model_kind
+        if kind is not ModelKind.ENCODER or claim.crash_history.is_watched:
+            return self.rows_in_flight_max
+        return self.encoder_rows_in_flight_max or self.rows_in_flight_max
 
     @property
     def rows_at_risk_max(self) -> int:

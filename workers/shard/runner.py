@@ -62,6 +62,7 @@ class ShardRunner:
         self._config = config
         self._on_end = on_end
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
+        self._rows_in_flight_max = config.rows_in_flight(claim)
         self._row_timeout_s = claim.job.spec.row_timeout_s
         self._inbox = Inbox()
         self._orders = Orders(config)
@@ -193,7 +194,7 @@ class ShardRunner:
 
     @property
     def _may_admit(self) -> bool:
-        has_room = len(self._ledger.in_flight) < self._config.rows_in_flight_max
+        has_room = len(self._ledger.in_flight) < self._rows_in_flight_max
         return has_room and not self._uploads_are_full and self._orders.may_begin
 
     def _admit_rows(self) -> None:

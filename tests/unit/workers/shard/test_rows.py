@@ -246,3 +246,15 @@ def test_a_busy_model_is_offered_the_row_again(store, model, write_input, run) -
 
 def content(result: RowResult) -> str:
     return result.body["choices"][0]["message"]["content"]
+
+
+def test_an_encoder_has_more_rows_at_once_but_of_a_shard_that_lost_a_worker(store) -> None:
+    config = replace(CONFIG, rows_in_flight_max=3, encoder_rows_in_flight_max=50)
+    plan_bulk(store, INPUT, shards=2)
+    plan_bulk(store, INPUT, endpoint="/v1/embeddings")
+    chat, _, embeddings = (claim_bulk(store) for _ in range(3))
+    watched = replace(embeddings, crash_history=CrashHistory(crashes=1))
+
+    assert watched.crash_history.is_watched
+    assert [config.rows_in_flight(claim) for claim in (chat, embeddings, watched)] == [3, 50, 3]
+    assert CONFIG.rows_in_flight(embeddings) == CONFIG.rows_in_flight_max
