@@ -337,7 +337,7 @@ class WorkerSettings(RowSettings):
     deterministic: bool = False  # bitwise equal results in any batch; float32 on a CPU
     device: str = "auto"
     capacity: Literal["spot", "on_demand"] = "on_demand"  # this machine's kind
-    shards_max: Count = 2  # bulk shards held
+    shards_max: Count = 3  # bulk shards held: one is read while the others run
     rows_in_flight_max: Count = 128  # of one shard
     encoder_rows_in_flight_max: Count = 1024  # likewise: an encoder's passes hold rows of like length
     segment_rows: Count = 64  # a segment is written after this many finished rows …
