@@ -16,8 +16,10 @@ def upgrade() -> None:
         "job", sa.Column("rows_reused", sa.BigInteger(), server_default=sa.text("0"), nullable=False)
     )
     op.add_column("segment", sa.Column("reused", sa.Integer(), server_default=sa.text("0"), nullable=False))
+    op.add_column("segment", sa.Column("earlier", sa.Integer(), server_default=sa.text("0"), nullable=False))
 
 
 def downgrade() -> None:
+    op.drop_column("segment", "earlier")
     op.drop_column("segment", "reused")
     op.drop_column("job", "rows_reused")

@@ -70,11 +70,13 @@ class PartFile:
     reused: int = 0  # rows with the result of another
 
     def to_json(self) -> JsonObject:
-        return asdict(self)
+        """The release before reads no `reused`."""
+        said = asdict(self)
+        return said if self.reused else {name: said[name] for name in said if name != "reused"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "PartFile":
-        return cls(**data)
+        return cls(**{name: data[name] for name in data if name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,8 @@ class Segment:
     size_bytes: int
     sha256: str
     output_bytes: int | None = None  # of its successes' lines in an output file; None: not counted
-    reused: int = 0  # of its rows, with the result of another row
+    reused: int = 0  # of its rows, with the result of another row …
+    earlier: int = 0  # … of the job that is reused
 
     @property
     def rows(self) -> int:

@@ -2,13 +2,14 @@
 
 import logging
 import mmap
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import accumulate
 from tempfile import TemporaryFile
-from typing import Final
+from typing import IO, Final
 
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import Job, Segment
@@ -34,7 +35,7 @@ FILE_BYTES_MAX: Final = 4 * ENTRIES_MAX * ENTRY_BYTES
 HELD_BYTES: Final = 128 * 1024 * 1024  # of results in open shards: those of the next rows are often there
 HELD_SHARDS: Final = 256
 
-LOST: Final = (ObjectNotFound, ObjectDamaged, CorruptSegment, CorruptDigests)
+LOST: Final = (ObjectNotFound, ObjectDamaged, CorruptSegment, CorruptDigests, OSError)
 
 
 class EarlierResults:
@@ -75,7 +76,9 @@ class EarlierResults:
         with self._lock:
             while self._shards:
                 self._drop_oldest()
-            self._index = None
+            if self._index is not None:
+                self._index.close()
+                self._index = None
 
     def _of_shard(self, shard_no: int, wanted: Sequence[tuple[bytes, int]]) -> dict[bytes, RowResult]:
         shard = self._opened(shard_no)
@@ -144,11 +147,17 @@ class _Index:
         self._is_lost = [False] * len(self._files)
         sizes = [_aligned(file.size_bytes) for file in self._files]
         self._offsets = [0, *accumulate(sizes)][:-1]
+        self._file: IO[bytes] | None = None
         self._map: mmap.mmap | None = None
         if sum(sizes):
-            with TemporaryFile() as file:  # it stays as long as it is mapped
-                file.truncate(sum(sizes))
-                self._map = mmap.mmap(file.fileno(), sum(sizes))
+            self._file = TemporaryFile()  # noqa: SIM115 closed with the index
+            self._file.truncate(sum(sizes))
+            self._map = mmap.mmap(self._file.fileno(), sum(sizes), access=mmap.ACCESS_READ)
+
+    def close(self) -> None:
+        """What is mapped stays until nothing refers to it."""
+        if self._file is not None:
+            self._file.close()
 
     def find(self, digests: Sequence[bytes], near_shard: int) -> dict[bytes, tuple[int, int]]:
         """Shard and row of those that are there. Raises StorageError."""
@@ -182,10 +191,13 @@ class _Index:
         return self._tables[number]
 
     def _loaded(self, number: int, file: DigestFileName) -> DigestTable:
+        assert self._file is not None, "there are files"
         assert self._map is not None, "there are files"
         data = read_verified(self._objects, file.key, file.sha256, FILE_BYTES_MAX)
         start = self._offsets[number]
-        self._map[start : start + len(data)] = data
+        os.pwrite(
+            self._file.fileno(), data, start
+        )  # not through the mapping: a full disk would end the process
         return DigestTable(memoryview(self._map)[start : start + len(data)])
 
 

@@ -19,7 +19,7 @@ from typing import IO, Final
 
 from nightshift import endpoints
 from nightshift.backoff import Backoff
-from nightshift.errors import InvalidRequest, NightshiftError, StorageError, StorageUnavailable
+from nightshift.errors import InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import InputError, Job, JsonObject, Shard
 from nightshift.jobs.part import PartClaim, PartFile, PartLease, PartProblem, PartUpload
 from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, Staged, fenced
@@ -177,7 +177,7 @@ class PartWriter:
         good, bad = (part_file(job.spec.format, schema) for _ in range(2))
         stage = _Staging(claim.lease, destination, self._record_uploads)
         same = same_part(self._store, claim)
-        if same is not None and self._copied(claim, destination, same, stage):
+        if same is not None and self._has_copied(claim, destination, same, stage):
             return iter(stage.uploads)
         digests = DigestWriter(self._objects, job.tenant_id, job.id, part.first_shard)
         with SpooledTemporaryFile(max_size=SPOOL_BYTES) as spool:
@@ -189,8 +189,19 @@ class PartWriter:
                 stage.file(errors_name(part.first_shard, job.id, job.spec.format), rest, bad.tally)
         return iter(stage.uploads)
 
+    def _has_copied(
+        self, claim: PartClaim, destination: Destination, same: SamePart, stage: "_Staging"
+    ) -> bool:
+        """Whether an earlier run's file is staged as a copy. Where anything fails, the part is written."""
+        try:
+            return self._copied(claim, destination, same, stage)
+        except (OutputTrouble, InvalidRequest, StorageError) as error:
+            about = {"action": "part_not_copied", "job": claim.job.id, "earlier": same.job.id}
+            log.info("part not copied: %s", error, extra=about)
+            return False
+
     def _copied(self, claim: PartClaim, destination: Destination, same: SamePart, stage: "_Staging") -> bool:
-        """Stage a copy of an earlier run's file. False: it is not there any more, or cannot be copied."""
+        """False: it is not there any more. Raises OutputTrouble, InvalidRequest and StorageError."""
         there = destination_of(same.job, self._objects, self._locations)
         if there.store.url != destination.store.url:
             return False
@@ -204,9 +215,8 @@ class PartWriter:
         part, job = claim.part, claim.job
         name = part_name(part.first_shard, job.id, job.spec.format)
         source = replace(found, sha256=same.file.sha256)
-        if not stage.copy(name, source, replace(same.file, reused=same.file.rows)):
-            return False
         copy_digests(self._objects, same.job, job, part.first_shard)
+        stage.copy(name, source, replace(same.file, reused=same.file.rows))
         return True
 
     def _pieces(
@@ -310,22 +320,19 @@ class _Staging:
         failpoints.hit("part.begun")
         return begun
 
-    def copy(self, name: str, source: ObjectInfo, written: PartFile) -> bool:
-        """The same of a file of these rows that lies there. False: it cannot be copied."""
+    def copy(self, name: str, source: ObjectInfo, written: PartFile) -> None:
+        """The same of a file of these rows that lies there. Raises OutputTrouble."""
         begun = self._begun(name)
         store = self.destination.store
         with at_destination():
             try:
                 staged = store.copy_staged(begun.key, begun.upload_id, source)
-            except StorageUnavailable:
+            except StorageError:  # it was replaced, or this server copies no parts
+                with suppress(StorageError):
+                    store.discard(begun.key, begun.upload_id)
                 raise
-            except StorageError as error:  # it was replaced, or this server copies no parts
-                log.info("part not copied: %s", error, extra={"action": "part_not_copied", "key": source.key})
-                store.discard(begun.key, begun.upload_id)
-                return False
         counted = {name: getattr(written, name) for name in COUNTED}
         self._done(begun, staged, counted)
-        return True
 
     def _done(self, begun: PartUpload, staged: Staged, counted: JsonObject) -> None:
         self.uploads = (*self.uploads, replace(begun, staged=staged.to_json(), counted=counted))

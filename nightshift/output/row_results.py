@@ -58,7 +58,8 @@ class RowResult:
     body_text: str | None = None  # JSON on one line; None: it is written from the values
     kept: str | None = None  # of its input, JSON on one line; None: its job keeps nothing
     digest: bytes | None = None  # of its request (`row_digests`); None: not known, or it has no good result
-    is_reused: bool = False  # from another row with this digest
+    is_reused: bool = False  # from another row with this digest …
+    is_earlier: bool = False  # … of the job that this one reuses
 
     @classmethod
     def of(
@@ -87,6 +88,12 @@ class RowResult:
         return self.status_code < 400
 
     @property
+    def num_chars(self) -> int:
+        """About how much it takes in a segment."""
+        values = sum(map(len, filter(None, self.values.values())))
+        return values + len(self.body_text or "") + len(self.kept or "")
+
+    @property
     def id(self) -> str:
         return self.shard.identity(self.row).id("batch_req_")
 
@@ -106,8 +113,13 @@ class RowResult:
     def outcome(self) -> str:
         return "succeeded" if self.succeeded else "errored"
 
-    def reused(self, shard: ShardHead, row: int, custom_id: str, kept: str | None) -> "RowResult":
-        """As the result of another row with the same digest. Its ids become that row's."""
+    def reused(
+        self, shard: ShardHead, row: int, custom_id: str, kept: str | None, *, is_earlier: bool = False
+    ) -> "RowResult":
+        """As the result of another row with the same digest. The answer's id becomes that row's.
+
+        `is_earlier`: this is a result of the job that the other row's job reuses.
+        """
         body_text = self.body_text
         if body_text is not None:
             body_text = endpoints.get(shard.endpoint).renamed(
@@ -121,6 +133,7 @@ class RowResult:
             body_text=body_text,
             kept=kept,
             is_reused=True,
+            is_earlier=is_earlier,
         )
 
     def with_body(self) -> "RowResult":

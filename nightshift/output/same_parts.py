@@ -4,8 +4,10 @@ The files are copied by the store, and no result is read. Only for Parquet witho
 have the ids of their run.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 from nightshift.jobs import Job, JobSpec, Shard, ShardState
@@ -41,15 +43,16 @@ def same_part(store: Store, claim: PartClaim) -> SamePart | None:
         found = tx.parts.at(earlier.id, part.first_shard)
         if found is None or not _is_whole(found) or found.last_shard != part.last_shard:
             return None
-        if found.rows != tx.shards.rows_reused(job.id, part.first_shard, part.last_shard):
+        if found.rows != tx.shards.rows_earlier(job.id, part.first_shard, part.last_shard):
             return None
-    pairs = zip(_shards(store, job.id, part), _shards(store, earlier.id, part), strict=True)
+    pairs = zip_longest(_shards(store, job.id, part), _shards(store, earlier.id, part))
     return SamePart(earlier, found) if all(_is_same(new, old) for new, old in pairs) else None
 
 
 def _plan(spec: JobSpec) -> tuple[object, ...]:
     """What decides about a row's place, its id, and what its part says of it."""
-    return (spec.endpoint, spec.template, spec.id_column, spec.format, spec.parts, spec.kept_in)
+    template = json.dumps(spec.template)  # with the order of its fields
+    return (spec.endpoint, template, spec.id_column, spec.format, spec.parts, spec.kept_in)
 
 
 def _is_whole(part: OutputPart) -> bool:
@@ -57,7 +60,10 @@ def _is_whole(part: OutputPart) -> bool:
     return part.state is PartState.WRITTEN and part.failed == 0 and len(part.files) == 1
 
 
-def _is_same(new: Shard, old: Shard) -> bool:
+def _is_same(new: Shard | None, old: Shard | None) -> bool:
+    if new is None or old is None:  # the earlier job was deleted meanwhile
+        return False
+
     def of(shard: Shard) -> tuple[object, ...]:
         place = (shard.uri, shard.format, shard.start, shard.end, shard.source_etag)
         return (shard.shard_no, shard.state, shard.first_row, shard.rows_total, *place)

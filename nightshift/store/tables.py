@@ -440,7 +440,8 @@ segment = Table(
     Column("size_bytes", BigInteger, nullable=False),
     Column("sha256", String(64), nullable=False),
     Column("output_bytes", BigInteger),  # None: listed by a worker of the release before
-    Column("reused", Integer, nullable=False, server_default=text("0")),  # rows with another's result
+    Column("reused", Integer, nullable=False, server_default=text("0")),  # rows with another's result …
+    Column("earlier", Integer, nullable=False, server_default=text("0")),  # … of the job that is reused
     UniqueConstraint("shard_id", "term", "seq"),
     Index("ix_segment_job", "job_id", "id"),
 )

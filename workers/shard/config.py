@@ -12,7 +12,7 @@ from workers.health.heartbeat import Heartbeat
 from workers.serving.models import Models
 from workers.shard.isolation import Isolation
 from workers.shard.rows.earlier_jobs import EarlierJobs
-from workers.shard.rows.run_once import RunOnce
+from workers.shard.rows.run_once import WAITING_MAX, RunOnce
 from workers.shard.uploads import UPLOADS_MAX
 
 
@@ -39,7 +39,8 @@ class ShardConfig:
     @property
     def rows_at_risk_max(self) -> int:
         """Rows begun and in no listed segment, of a shard whose segments are not spaced."""
-        return (UPLOADS_MAX + 1) * self.segment_rows + 2 * self.rows_in_flight_max
+        in_flight = max(self.rows_in_flight_max, self.encoder_rows_in_flight_max or 0)
+        return (UPLOADS_MAX + 1) * self.segment_rows + 2 * in_flight + WAITING_MAX
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from workers.shard.in_flight import AdmittedRow, InFlight
 from workers.shard.pace import hopeless_rows
 from workers.shard.segments import Checkpoint
 
-KEPT_CHARS: Final = 16 * 1024 * 1024  # a checkpoint is due once its results keep so much of their input
+HELD_CHARS: Final = 16 * 1024 * 1024  # a checkpoint is due once its results have so much text and vectors
 
 
 class Ledger:
@@ -43,7 +43,7 @@ class Ledger:
         self._in_flight: dict[int, InFlight] = {}  # by row
         self._earlier: dict[int, CarryOver] = {}  # of rows that this lease has not begun
         self._results: list[RowResult] = []  # in no checkpoint
-        self._kept_chars = 0  # of them
+        self._held_chars = 0  # of them
         self._unlisted: deque[Checkpoint] = deque()
         self._oldest_result_s = 0.0
         self._carry_over_due_s = clock_s() + config.carry_over_interval_s
@@ -90,7 +90,7 @@ class Ledger:
         if not self._results:
             self._oldest_result_s = self._clock_s()
         self._results.append(result)
-        self._kept_chars += len(result.kept or "")
+        self._held_chars += result.num_chars
 
     def take_checkpoint(self, rows_total: int | None, *, of_everything: bool = False) -> Checkpoint | None:
         """New results and, when they are due, the rows in flight for at least the interval; or,
@@ -112,7 +112,7 @@ class Ledger:
             tokens_covered=self._generated - left_out,
             tokens_redone=self._redone,
         )
-        self._results, self._kept_chars, self._redone = [], 0, 0
+        self._results, self._held_chars, self._redone = [], 0, 0
         self._unlisted.append(checkpoint)
         return checkpoint
 
@@ -170,7 +170,7 @@ class Ledger:
     @property
     def is_due(self) -> bool:
         """Whether a checkpoint is, for the number, size or age of results, or the age of rows in flight."""
-        if self._carry_over_is_due or self._kept_chars >= KEPT_CHARS:
+        if self._carry_over_is_due or self._held_chars >= HELD_CHARS:
             return True
         if not self._results:
             return False

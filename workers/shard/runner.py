@@ -308,9 +308,7 @@ class ShardRunner:
         if isinstance(message, RowProgress):
             self._note_progress(message)
         elif isinstance(message, TurnCame):
-            result = self._rows.turn_came(message.row, message.result)
-            if result is not None:
-                self._ledger.finish(result)
+            self._rows.turn_came(message.row, message.result)
         elif isinstance(message, CheckpointListed):
             self._ledger.listed(message.checkpoint)
         elif isinstance(message, Drain):

@@ -151,6 +151,7 @@ class Checkpoints:
             sha256=hashlib.sha256(encoded.data).hexdigest(),
             output_bytes=encoded.output_bytes,
             reused=sum(each.is_reused for each in results),
+            earlier=sum(each.is_earlier for each in results),
         )
 
     def _store_carry_over(self, unfinished: Mapping[int, CarryOver]) -> str:

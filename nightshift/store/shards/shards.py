@@ -254,10 +254,10 @@ class Shards:
         )
         return [_to_segment(row) for row in rows]
 
-    def rows_reused(self, job_id: str, first_no: int, last_no: int) -> int:
-        """Of these shards of a job, the rows with the result of another row."""
+    def rows_earlier(self, job_id: str, first_no: int, last_no: int) -> int:
+        """Of these shards of a job, the rows with a result of the job that it reuses."""
         found = self._connection.execute(
-            select(func.coalesce(func.sum(segment.c.reused), 0))
+            select(func.coalesce(func.sum(segment.c.earlier), 0))
             .join(shard, shard.c.id == segment.c.shard_id)
             .where(shard.c.job_id == job_id, shard.c.shard_no.between(first_no, last_no))
         )
@@ -400,6 +400,7 @@ class Shards:
                     "sha256": new.sha256,
                     "output_bytes": new.output_bytes,
                     "reused": new.reused,
+                    "earlier": new.earlier,
                 },
             )
         except IntegrityError as error:
@@ -457,4 +458,5 @@ def _to_segment(row: Row[Any]) -> Segment:
         sha256=row.sha256,
         output_bytes=row.output_bytes,
         reused=row.reused,
+        earlier=row.earlier,
     )

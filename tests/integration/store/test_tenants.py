@@ -29,6 +29,7 @@ from nightshift.testing import (
     STARTS_AT,
     a_delivery,
     a_file,
+    a_spec,
     a_webhook_endpoint,
     an_answer,
     an_api_key,
@@ -44,6 +45,7 @@ from nightshift.testing import (
 OWNER, STRANGER = "tenant_owner", "tenant_stranger"
 DAY = timedelta(days=1)
 FINGERPRINT = "f" * 64
+RUN_NAME = "nightly"
 KEY = "nightly"
 
 
@@ -64,7 +66,8 @@ class Belongings:
 
 
 def belongings(store: Store, tenant_id: str) -> Belongings:
-    bulk = planned(store, tenant_id=tenant_id, fingerprint=FINGERPRINT)
+    spec = a_spec(name=RUN_NAME, run_date="2026-11-20")
+    bulk = planned(store, tenant_id=tenant_id, fingerprint=FINGERPRINT, spec=spec)
     asked(store, tenant_id=tenant_id)  # and not answered yet
     lease = claimed(store).lease
     commit_rows(store, lease)
@@ -116,6 +119,7 @@ def belongings(store: Store, tenant_id: str) -> Belongings:
         tx.deliveries.insert(delivery)
         tx.deliveries.record(delivery, an_attempt(delivery), DeliveryState.DELIVERED, tx.now())
         tx.webhook_endpoints.insert(endpoint)
+        tx.deliveries.disable_endpoint(delivery, STARTS_AT - 1000 * DAY)  # before its first job
         tx.deliveries.insert(owed, died)
         tx.idempotency.keep(tenant_id, KEY, answer, tx.now(), tx.now() + DAY)
         tx.keys.insert(an_api_key(tenant_id=tenant_id))
@@ -137,6 +141,7 @@ def names_the_writer(tx: Transaction, tenant_id: str, job: Job) -> bool:
 REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
     "jobs.get": lambda tx, tenant, of: tx.jobs.get(tenant, of.bulk.id),
     "jobs.list": lambda tx, tenant, of: tx.jobs.list(tenant, limit=10),
+    "jobs.runs": lambda tx, tenant, of: tx.jobs.runs(tenant, RUN_NAME, limit=10),
     "jobs.find_repeat": lambda tx, tenant, of: tx.jobs.find_repeat(tenant, FINGERPRINT, STARTS_AT),
     "jobs.check_output": lambda tx, tenant, of: names_the_writer(tx, tenant, of.bulk),
     "holdings.of": lambda tx, tenant, of: tx.holdings.of(tenant),
@@ -159,6 +164,9 @@ REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
     ),
     "deletions.mark_deleted": lambda tx, tenant, of: tx.deletions.mark_deleted(
         tenant, of.online.id, tx.now()
+    ),
+    "deletions.delete_gone_receivers": lambda tx, tenant, of: tx.deletions.delete_gone_receivers(
+        tenant, limit=10
     ),
     "deletions.waiting": lambda tx, tenant, of: tx.deletions.waiting(tenant, limit=10),
     "deletions.delete_ended_deliveries": lambda tx, tenant, of: tx.deletions.delete_ended_deliveries(
@@ -212,6 +220,10 @@ REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
     "files.list": lambda tx, tenant, of: tx.files.list(tenant, tx.now(), limit=10),
     "files.expire": lambda tx, tenant, of: tx.files.expire(tenant, of.file.id, tx.now()),
     "files.delete": lambda tx, tenant, of: tx.files.delete(tenant, of.file.id),
+    "files.expire_all": lambda tx, tenant, of: (
+        tx.files.expire_all(tenant, tx.now()),
+        tx.files.get(of.file.tenant_id, of.file.id, tx.now()) is None,
+    )[1],
     "usage.list": lambda tx, tenant, of: tx.usage.list(
         tenant, limit=10, since=STARTS_AT.date(), until=STARTS_AT.date()
     ),

@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from nightshift import endpoints
 from nightshift.endpoints.requests import ModelRequest
@@ -28,6 +28,11 @@ BATCH_ROWS: Final = 256
 BATCH_CHARS: Final = 1024 * 1024
 AHEAD_ROWS: Final = 1024  # read, and not taken
 AHEAD_CHARS: Final = 4 * 1024 * 1024  # of their texts; one row may have more
+
+
+LOOK_UP_FAULTS_MAX: Final = 20  # then rows are run as if there were no earlier results
+
+NUMBER_CHARS: Final = 10  # what a number takes, in characters of a text
 
 
 class InputUnreadable(Exception):
@@ -73,6 +78,8 @@ class Reader:
         self._sources = sources
         self._models = models
         self._earlier_jobs = earlier_jobs
+        self._is_watched = claim.crash_history.is_watched
+        self._ahead_rows = 1 if self._is_watched else AHEAD_ROWS
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
         self._server = models.find(claim.job.model, self._endpoint)
         self._digests: RowDigests | None = None
@@ -112,11 +119,13 @@ class Reader:
     @property
     def total(self) -> int | None:
         """The shard's rows, once all are taken."""
-        return None if self._ahead else self._total
+        total = self._total  # first: rows are put before it is known
+        return None if self._ahead else total
 
     @property
     def has_more(self) -> bool:
-        return bool(self._ahead) or (self._total is None and self._error is None)
+        is_read = self._total is not None or self._error is not None  # first, likewise
+        return not is_read or bool(self._ahead)
 
     @property
     def is_behind(self) -> bool:
@@ -135,7 +144,7 @@ class Reader:
                 return None
             row = self._ahead.popleft()
             self._ahead_chars -= row.chars
-            has_room = len(self._ahead) <= AHEAD_ROWS // 2 and self._ahead_chars <= AHEAD_CHARS // 2
+            has_room = len(self._ahead) <= self._ahead_rows // 2 and self._ahead_chars <= AHEAD_CHARS // 2
             if self._is_full and has_room:
                 self._is_full = False
                 self._changed.notify()
@@ -152,6 +161,8 @@ class Reader:
             error = InputUnreadable(unreadable)
         except Exception as unforeseen:  # noqa: BLE001 for the shard's thread to report
             error = unforeseen
+        except BaseException as panic:  # noqa: BLE001 of a library in Rust: else the shard would wait for ever
+            error = RuntimeError(f"{type(panic).__name__}: {panic}")
         with self._changed:
             self._total, self._error = total, error
         self._on_rows()
@@ -160,7 +171,7 @@ class Reader:
         """The number of rows. None: it was closed first."""
         with self._changed:
             self._changed.wait_for(lambda: self._done is not None or self._is_closed)
-        done, total, rows_max = self._done or (), 0, FIRST_BATCH_ROWS
+        done, total, rows_max = self._done or (), 0, min(FIRST_BATCH_ROWS, self._ahead_rows)
         batch: list[ReadRow] = []
         chars = 0
         try:
@@ -173,11 +184,18 @@ class Reader:
                 if len(batch) == rows_max or chars >= BATCH_CHARS:
                     if not self._put(batch):
                         return None
-                    batch, chars, rows_max = [], 0, min(2 * rows_max, BATCH_ROWS)
+                    rows_max = self._next_batch(batch, rows_max)
+                    batch, chars = [], 0
         except (StorageError, InvalidRequest):
             self._put(batch)  # they were readable
             raise
         return total if self._put(batch) else None
+
+    def _next_batch(self, batch: Sequence[ReadRow], rows_max: int) -> int:
+        """The most rows of the batch after this one: fewer where earlier results are large."""
+        if sum(row.chars for row in batch) > AHEAD_CHARS:
+            return max(1, len(batch) // 4)
+        return min(2 * rows_max, BATCH_ROWS, self._ahead_rows)
 
     def _rows(self) -> Iterator[Row | BadRow]:
         if self._is_closed:
@@ -196,9 +214,9 @@ class Reader:
         except InvalidRequest as error:
             read.refused = error
             return read
-        read.chars += parsed.text_chars
+        assert isinstance(request, RowRequest), "it was parsed"
+        read.chars += held_chars(request.body)
         if self._digests is not None and self._server is not None:
-            assert isinstance(request, RowRequest), "it was parsed"
             read.digest = self._digests.of(request.body)
             read.is_shareable = self._job.spec.reuse_sampled or self._server.is_repeatable(parsed)
         return read
@@ -226,7 +244,7 @@ class Reader:
         if was_empty and batch:
             self._on_rows()
         with self._changed:
-            self._is_full = len(self._ahead) >= AHEAD_ROWS or self._ahead_chars >= AHEAD_CHARS
+            self._is_full = len(self._ahead) >= self._ahead_rows or self._ahead_chars >= AHEAD_CHARS
             self._changed.wait_for(lambda: not self._is_full or self._is_closed)
             return not self._is_closed
 
@@ -239,26 +257,45 @@ class Reader:
         for row in batch:
             if row.is_shareable and row.digest is not None:
                 row.earlier = found.get(row.digest)
+                row.chars += 0 if row.earlier is None else row.earlier.num_chars
 
     def _found_earlier(self, digests: Sequence[bytes]) -> Mapping[bytes, RowResult]:
-        """Waits for the database and our own store: rows are not run for want of them."""
+        """Waits a while for the database and our own store. Any other fault costs running the rows."""
         faults = 0
-        while not self._is_closed:
+        while not self._is_closed and faults < LOOK_UP_FAULTS_MAX:
             try:
                 earlier = self._earlier_jobs.reused_by(self._job)
                 return {} if earlier is None else earlier.find(digests, self._shard.shard_no)
             except (DatabaseUnavailable, StorageUnavailable) as error:
                 about = {"action": "reuse_waits", "reason": error.message}
                 log.warning("rows wait for earlier results", extra=about)
+            except (StorageError, OSError) as error:
+                about = {"action": "reuse_failed", "reason": str(error)}
+                log.warning("rows are run again", extra=about)
+                break
             faults += 1
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed, fault_delay_s(faults, self._job.id))
         return {}
 
     def _tokenize(self, batch: Sequence[ReadRow]) -> None:
-        if self._server is None:
-            return  # the model says what is wrong
+        """Not of a watched shard: a row that kills the process is to be known first."""
+        if self._server is None or self._is_watched:
+            return  # the model does it, or says what is wrong
         runnable = [(row, row.parsed) for row in batch if row.parsed is not None and row.earlier is None]
         tokens = self._server.tokenize(self._endpoint, [parsed for _, parsed in runnable])
         for (row, _), each in zip(runnable, tokens, strict=True):
             row.tokens = each
+
+
+def held_chars(value: Any) -> int:
+    """About what a request's body takes in memory. Its depth was limited when it was read."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(name) + held_chars(each) for name, each in value.items())
+    if isinstance(value, list):
+        if value and type(value[0]) is int:  # token ids
+            return NUMBER_CHARS * len(value)
+        return sum(map(held_chars, value))
+    return NUMBER_CHARS

@@ -2,17 +2,19 @@
 
 lead ──► its result is known
      ├─► True: this row runs ──► `ended` with the result, told to those that wait
-     └─► False: `wait`            └── or `give_up` without one: the next that waits runs
+     └─► False: `wait`            └── `failed`: all that wait run; `leave_off`: the next one does
 """
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from sys import getsizeof
 from typing import Final
 
 from nightshift.output.row_results import RowResult
 
+WAITING_MAX: Final = 1024  # rows of a shard that wait for others
 KNOWN_BYTES_MAX: Final = 32 * 1024 * 1024  # of results, of all jobs; the oldest are forgotten
 ENTRY_BYTES: Final = 1024  # of a result without its texts and vectors
 
@@ -27,7 +29,7 @@ class Turn:
     key: Key
     on_end: Callable[[RowResult | None], None]
     """Called once: with the result of the row that ran, or None, and then this one runs."""
-    runs: bool = False
+    leads: bool = False  # others wait for it now
 
 
 class RunOnce:
@@ -41,7 +43,9 @@ class RunOnce:
         self._known_bytes = 0
 
     def lead(self, key: Key) -> RowResult | bool:
-        """A known result; or whether a row is to be run, and its caller calls `ended` or `give_up`."""
+        """A known result; or whether a row is to be run, and its caller calls `ended`, `failed` or
+        `leave_off`.
+        """
         with self._lock:
             if (known := self._known.get(key)) is not None:
                 self._known.move_to_end(key)
@@ -68,14 +72,21 @@ class RunOnce:
         for turn in waiting or ():
             turn.on_end(result)
 
-    def give_up(self, key: Key) -> None:
-        """A row that was to be run has no good result here."""
+    def failed(self, key: Key) -> None:
+        """A row has a result that is not good: the others are not kept waiting to fail one by one."""
+        with self._lock:
+            waiting = self._running.pop(key)
+        for turn in waiting or ():
+            turn.on_end(None)
+
+    def leave_off(self, key: Key) -> None:
+        """A row that was to be run has no result here."""
         following: Turn | None = None
         with self._lock:
             waiting = self._running.pop(key)
             if waiting:
                 following, *rest = waiting
-                following.runs = True
+                following.leads = True
                 self._running[key] = rest
         if following is not None:
             following.on_end(None)
@@ -83,14 +94,15 @@ class RunOnce:
     def leave(self, turn: Turn) -> None:
         """A row waits no more, or does not run though it may."""
         with self._lock:
-            if not turn.runs:
+            if not turn.leads:
                 waiting = self._running.get(turn.key)
                 if waiting and turn in waiting:
                     waiting.remove(turn)
                 return
-        self.give_up(turn.key)
+        self.leave_off(turn.key)
 
     def _remember(self, key: Key, result: RowResult) -> None:
+        result = replace(result, kept=None, custom_id="")  # its own row's
         self._known[key] = result
         self._known_bytes += _bytes_of(result)
         while self._known_bytes > self._known_bytes_max:
@@ -99,5 +111,4 @@ class RunOnce:
 
 
 def _bytes_of(result: RowResult) -> int:
-    values = sum(map(len, filter(None, result.values.values())))
-    return ENTRY_BYTES + values + len(result.body_text or "")
+    return ENTRY_BYTES + sum(map(getsizeof, result.values.values())) + getsizeof(result.body_text)

@@ -19,11 +19,10 @@ from workers.shard.config import ShardDependencies
 from workers.shard.in_flight import AdmittedRow
 from workers.shard.isolation import Watch
 from workers.shard.rows.reading import Reader, ReadRow
-from workers.shard.rows.run_once import Key, Turn
+from workers.shard.rows.run_once import WAITING_MAX, Key, Turn
 
 log = logging.getLogger(__name__)
 
-WAITING_MAX: Final = 4096  # rows that wait for others …
 WAITING_CHARS_MAX: Final = 4 * 1024 * 1024  # … and of their texts; one row may have more
 ROW_TRIES_MAX: Final = 3  # of a row that the engine breaks off, before that is its result
 
@@ -63,7 +62,7 @@ class ShardRows:
         self._turns: dict[int, Turn] = {}  # of rows that wait for another
         self._waiting: dict[int, ReadRow] = {}  # the same
         self._waiting_chars = 0
-        self._ready: deque[ReadRow] = deque()  # they waited in vain
+        self._ready: deque[tuple[ReadRow, RowResult | None]] = deque()  # they have waited; None: in vain
         self._earlier = earlier
         self._on_progress = on_progress
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
@@ -110,7 +109,8 @@ class ShardRows:
                 self._again.popleft()
             return admitted
         if self._ready:
-            admitted = self._try(self._ready[0], tries=1)
+            read, result = self._ready[0]
+            admitted = self._try(read, tries=1) if result is None else self._reused(read, result)
             if admitted is not None:
                 self._ready.popleft()
             return admitted
@@ -154,18 +154,14 @@ class ShardRows:
         self.cancel(admitted)
         return self._shared(self._result(admitted.read, timed_out(timeout_s)))
 
-    def turn_came(self, row: int, result: RowResult | None) -> RowResult | None:
-        """Another row has ended. None: this one is to be run."""
-        read = self._waiting.pop(row, None)
-        if read is None:
-            return None  # the shard is ending
+    def turn_came(self, row: int, result: RowResult | None) -> None:
+        """The row that this one waited for has ended with this result, or this one is to be run."""
+        read = self._waiting.pop(row)
         self._waiting_chars -= read.chars
         turn = self._turns.pop(row)
-        if result is None:
+        if turn.leads:
             self._leads[row] = turn.key
-            self._ready.append(read)
-            return None
-        return self._reused(read, result)
+        self._ready.append((read, result))
 
     def cancel(self, admitted: AdmittedRow) -> None:
         self._cancelled_in = admitted.server  # a job has one model
@@ -177,7 +173,7 @@ class ShardRows:
         """
         self._reader.close()
         for key in self._leads.values():
-            self._once.give_up(key)
+            self._once.leave_off(key)
         for turn in self._turns.values():
             self._once.leave(turn)
         if self._cancelled_in is None:
@@ -193,7 +189,7 @@ class ShardRows:
         if read.refused is not None:
             return self._result(read, refusal(read.refused))
         if read.earlier is not None:
-            return self._reused(read, read.earlier)
+            return self._reused(read, read.earlier, is_earlier=True)
         if (known := self._known(read)) is not None:
             return known
         if read.row in self._waiting:
@@ -260,8 +256,8 @@ class ShardRows:
     def _result(self, read: ReadRow, result: Result) -> RowResult:
         return RowResult.of(self._head, read.row, read.custom_id, result, read.kept, read.digest)
 
-    def _reused(self, read: ReadRow, result: RowResult) -> RowResult:
-        return result.reused(self._head, read.row, read.custom_id, read.kept)
+    def _reused(self, read: ReadRow, result: RowResult, *, is_earlier: bool = False) -> RowResult:
+        return result.reused(self._head, read.row, read.custom_id, read.kept, is_earlier=is_earlier)
 
     def _shared(self, result: RowResult) -> RowResult:
         """Tell the rows that wait for it."""
@@ -269,7 +265,7 @@ class ShardRows:
         if key is not None and result.succeeded:
             self._once.ended(key, result)
         elif key is not None:
-            self._once.give_up(key)
+            self._once.failed(key)
         return result
 
 

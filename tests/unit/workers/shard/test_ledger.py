@@ -95,7 +95,7 @@ def test_a_checkpoint_is_due_after_enough_results_or_some_time_after_the_first(
 def test_a_checkpoint_is_due_once_its_results_keep_much_of_their_input(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.shard.ledger.KEPT_CHARS", 30)
+    monkeypatch.setattr("workers.shard.ledger.HELD_CHARS", 30)
     ledger = Ledger(CONFIG, clock_s=clock)
     for row, is_due in ((0, False), (1, True)):
         ledger.finish(replace(result(row), kept='{"a":"0123456789"}'))

@@ -19,7 +19,14 @@ from workers.serving.model_server import Inference
 from workers.serving.models import Models
 from workers.shard.config import ShardDependencies
 from workers.shard.rows import reading
-from workers.shard.rows.reading import AHEAD_CHARS, AHEAD_ROWS, BATCH_ROWS, InputUnreadable, Reader
+from workers.shard.rows.reading import (
+    AHEAD_CHARS,
+    AHEAD_ROWS,
+    BATCH_ROWS,
+    InputUnreadable,
+    Reader,
+    held_chars,
+)
 
 
 class Tokenizing(ScriptedServer):
@@ -248,3 +255,8 @@ def test_rows_before_an_unreadable_one_are_run_to_their_end(
 
     assert set(by_id(results_of(store, objects, job))) == {"r0", "r1", "r2"}
     assert shard_of(store, job).state is ShardState.QUEUED
+
+
+def test_token_ids_count_as_text_that_is_ahead() -> None:
+    assert held_chars({"model": "m", "input": [[7] * 100, [8] * 100]}) > 1000
+    assert held_chars({"model": "m", "input": "x" * 50}) < 100

@@ -1,5 +1,8 @@
 """Of rows with the same digest one runs; the others have its result, or the next one runs."""
 
+from dataclasses import replace
+from sys import getsizeof
+
 from nightshift.jobs import Usage
 from nightshift.output.row_results import RowResult
 from nightshift.testing import a_row_result
@@ -19,7 +22,7 @@ class Row:
 
     @property
     def runs(self) -> bool:
-        return self.leads or (self.turn is not None and self.turn.runs)
+        return self.leads or (self.turn is not None and self.turn.leads)
 
 
 def result(row: int = 0) -> RowResult:
@@ -34,7 +37,7 @@ def test_the_first_runs_and_its_result_is_told_to_those_that_wait() -> None:
     once.ended(KEY, answer := result())
 
     assert (second.told, third.told, first.told) == ([answer], [answer], [])
-    assert Row(once).known is answer
+    assert Row(once).known == replace(answer, custom_id="")
 
 
 def test_others_are_not_kept_waiting() -> None:
@@ -48,7 +51,7 @@ def test_one_that_leaves_makes_the_next_one_run() -> None:
     once = RunOnce()
     _, second, third = (Row(once) for _ in range(3))
 
-    once.give_up(KEY)
+    once.leave_off(KEY)
     assert (second.told, second.runs, third.told) == ([None], True, [])
 
     once.leave(second.turn)
@@ -56,6 +59,25 @@ def test_one_that_leaves_makes_the_next_one_run() -> None:
 
     once.leave(third.turn)
     assert Row(once).runs
+
+
+def test_all_run_where_the_first_has_no_good_result() -> None:
+    """Else they would time out one after the other."""
+    once = RunOnce()
+    _, second, third = (Row(once) for _ in range(3))
+    once.failed(KEY)
+
+    assert (second.told, third.told) == ([None], [None])
+    assert not second.runs, "none waits for it"
+    assert Row(once).leads
+
+
+def test_what_is_kept_of_a_row_is_not_remembered() -> None:
+    once = RunOnce()
+    assert once.lead(KEY) is True
+    once.ended(KEY, replace(result(), kept="x" * 100_000))
+
+    assert Row(once).known.kept is None
 
 
 def test_one_that_leaves_while_it_waits_is_not_told() -> None:
@@ -75,11 +97,11 @@ def test_one_that_comes_as_the_other_ends_asks_again() -> None:
     once.ended(KEY, answer := result())
 
     assert once.wait(KEY, [].append) is None
-    assert once.lead(KEY) is answer
+    assert once.lead(KEY) == replace(answer, custom_id="")
 
 
 def test_the_oldest_results_are_forgotten() -> None:
-    once = RunOnce(known_bytes_max=3 * ENTRY_BYTES + 3 * len(result().body_text or ""))
+    once = RunOnce(known_bytes_max=3 * (ENTRY_BYTES + getsizeof(result().body_text)))
     for number in range(5):
         row = Row(once, ("job", bytes([number])))
         once.ended(row.key, result(number))
