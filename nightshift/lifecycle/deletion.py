@@ -15,8 +15,8 @@ DELIVERIES_AT_ONCE_MAX: Final = 1000  # of one job; the scheduler deletes the re
 
 def delete_job(tx: Transaction, job: Job, now: datetime) -> bool:
     """In the caller's transaction. Its usage stays, and so do its input and output files, but not the input
-    that was written for a native retry: nobody has uploaded it. What is still owed to its webhook is not
-    sent. False: it has not ended.
+    of a native retry, which the service wrote. What is still owed to its webhook is not sent. False: it has
+    not ended.
     """
     if not tx.deletions.mark_deleted(job.tenant_id, job.id, now):
         return False

@@ -138,7 +138,7 @@ def test_a_row_whose_twin_was_lost_with_its_lease_is_run_itself(
 
 
 def test_a_shard_that_leaves_does_not_keep_its_twin_waiting(store, objects, model, write_input, run) -> None:
-    """It waits itself, and is drained: nobody will tell it."""
+    """It waits for the answer, and is drained before that comes."""
     write_input([batch_line(0, "same")])
     plan_bulk(store, INPUT, shards=3)
     first, second, third = (run(claim_bulk(store)) for _ in range(3))
