@@ -1,6 +1,7 @@
 """The engine's boundary: requests in, outputs out. Knows tokens, not jobs.
 
-Importing this package costs nothing: `Engine`, which needs torch, is imported when it is first asked for.
+Importing this package costs nothing: `Engine` and `generate`, which need torch, are imported when they are
+first asked for.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from .stats import EncoderStats, EngineStats
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .offline import generate
 
 __all__ = [
     "ChatTemplateFailed",
@@ -59,6 +61,7 @@ __all__ = [
     "SamplingParams",
     "TokenLogprobs",
     "UnsupportedModel",
+    "generate",
 ]
 
 
@@ -67,4 +70,8 @@ def __getattr__(name: str) -> Any:
         from .engine import Engine
 
         return Engine
+    if name == "generate":
+        from .offline import generate
+
+        return generate
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
