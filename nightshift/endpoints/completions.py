@@ -1,6 +1,6 @@
 """POST /v1/completions."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
@@ -11,9 +11,11 @@ from nightshift.endpoints.generation import Choice
 from nightshift.endpoints.logprobs import Chosen, escaped, shown, token_text
 from nightshift.endpoints.requests import invalid_type, invalid_value, missing
 from nightshift.errors import InvalidRequest
+from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
 
 LOGPROBS_MAX: Final = 5
+LANGUAGE_CHARS_MAX: Final = 32
 DEFAULT_MAX_TOKENS: Final = 16  # as at OpenAI
 _TOKENS: Final[JsonObject] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 
@@ -31,6 +33,10 @@ Prompts = Annotated[
         }
     ),
 ]
+
+
+Language = Annotated[str, Field(min_length=1, max_length=LANGUAGE_CHARS_MAX)]
+"""As the model's tokenizer calls it, such as `fr_XX` or `fra_Latn`."""
 
 
 def prompts_of(value: object) -> list[str | list[int]]:
@@ -68,6 +74,8 @@ class CompletionRequest(ChoicesRequest):
 
     prompt: Prompts
     logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX, strict=True)] | None = None
+    source_language: Language | None = None
+    target_language: Language | None = None
 
     also_unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {
         "tools": ([],),
@@ -102,6 +110,11 @@ class CompletionRequest(ChoicesRequest):
         return self.max_tokens or DEFAULT_MAX_TOKENS
 
     @property
+    def languages(self) -> Mapping[str, str]:
+        given = {"source_language": self.source_language, "target_language": self.target_language}
+        return {field: language for field, language in given.items() if language is not None}
+
+    @property
     def prompts_given(self) -> list[str | list[int]]:
         return [*self.prompt]
 
@@ -112,6 +125,7 @@ class CompletionRequest(ChoicesRequest):
 
 class Completions(ChoicesEndpoint):
     route = "/v1/completions"
+    model_kinds: Collection[ModelKind] = (ModelKind.DECODER, ModelKind.SEQ2SEQ)
     name = "completions"
     operation = "create_completion"
     summary = "Continue a text"

@@ -167,6 +167,11 @@ class GenerationRequest(ModelRequest):
         return 1
 
     @property
+    def languages(self) -> Mapping[str, str]:
+        """Of a translation, by field."""
+        return {}
+
+    @property
     def text_chars(self) -> int:
         return sum(map(prompt_chars, self.prompts_given))
 
@@ -228,6 +233,10 @@ class CallingRequest(GenerationRequest):
 # Known but unsupported parameters, with their neutral values.
 _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
     "best_of": (1,),
+    "num_beams": (1,),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "early_stopping": (False,),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "audio": (),

@@ -14,6 +14,7 @@ class ModelKind(StrEnum):
     CLASSIFIER = "classifier"
     IMAGE_CLASSIFIER = "image_classifier"
     IMAGE_ENCODER = "image_encoder"
+    SEQ2SEQ = "seq2seq"
 
     @property
     def does(self) -> str:
@@ -22,7 +23,7 @@ class ModelKind(StrEnum):
     @property
     def runs_in_one_step(self) -> bool:
         """Whether an input is done after one step, and needs no memory between steps."""
-        return self is not ModelKind.DECODER
+        return self not in (ModelKind.DECODER, ModelKind.SEQ2SEQ)
 
 
 _DOES: Final = {
@@ -31,6 +32,7 @@ _DOES: Final = {
     ModelKind.CLASSIFIER: "scores text",
     ModelKind.IMAGE_CLASSIFIER: "scores images",
     ModelKind.IMAGE_ENCODER: "makes embeddings of images",
+    ModelKind.SEQ2SEQ: "translates or rewrites text",
 }
 
 

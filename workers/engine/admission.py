@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import chain
 
-from .errors import InvalidRequest, InvalidTokenIds, PromptTooLong
+from .errors import InvalidRequest, InvalidTokenIds, PromptTooLong, SourceTooLong
 from .request import PRIORITY_RANKS, Request
 
 
@@ -23,6 +23,8 @@ class ModelFacts:
     vocab_size: int
     context_length: int
     eos_token_ids: frozenset[int]
+    source_length: int = 0
+    """Of an encoder-decoder: tokens that a source may have. Its `context_length` is the decoder's alone."""
     digest: str = ""
     """Tells these weights from others: `weights.model_digest`."""
     dtype: str = "float32"
@@ -52,8 +54,13 @@ def token_limit(request: Request, model: ModelFacts, kv_capacity: int) -> int:
             f"output_logprobs has {len(request.output_logprobs)} entries "
             f"for {len(request.output_token_ids)} output tokens"
         )
-    limit, limited_by = min((model.context_length, "context"), (kv_capacity, "KV memory"))
+    if request.num_source_tokens > model.source_length:
+        raise SourceTooLong(request.num_source_tokens, model.source_length)
+    context = request.source_slots + model.context_length
+    limit, limited_by = min((context, "context"), (kv_capacity, "KV memory"))
     num_prompt_tokens, max_tokens = len(request.prompt_token_ids), request.sampling.max_tokens
+    if model.source_length and not 0 < request.source_slots < num_prompt_tokens:
+        raise InvalidRequest(f"request {request.id!r} has no source for the encoder")
     if num_prompt_tokens == 0:
         raise InvalidRequest(f"request {request.id!r} has an empty prompt")
     if num_prompt_tokens + 1 > limit:

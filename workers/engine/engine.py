@@ -30,7 +30,7 @@ from .execution.attention.selection import can_be_recorded, has_transposed_keys,
 from .execution.cuda_graphs import CudaCapture
 from .execution.devices import DeviceMemory, on_device
 from .execution.kv_memory import KvMemory, num_blocks_for
-from .execution.model_runner import ModelRunner, is_out_of_memory
+from .execution.model_runner import is_out_of_memory
 from .kinds import DECODER, require_kind
 from .live_request import LiveRequest
 from .loading.model import LoadedModel, load_model
@@ -181,7 +181,7 @@ class Engine:
                 f"no memory for {num_blocks} KV blocks; set num_kv_blocks: {error}"
             ) from error
         attention = make_attention(model.attention, kv, facts.context_length)
-        runner = ModelRunner(model.forward_pass, kv, attention, device)
+        runner = model.runner(model.forward_pass, kv, attention, device)
         if has_graphs:
             runner.record_graphs(
                 CudaCapture(device),
@@ -218,7 +218,9 @@ class Engine:
         """
         limit = self._token_limit(request)
         digests = self._prompt_digests(request)  # here, on the caller's thread: a step should not wait for it
-        text = self.tokenizer.text_stream(request.prompt_token_ids, request.sampling.stop)
+        text = self.tokenizer.text_stream(
+            request.prompt_token_ids[request.source_slots :], request.sampling.stop
+        )
         compiling = self._compiler().compile(request.grammar) if request.grammar is not None else None
         with self._inbox_lock:
             if request.id in self._known_ids:

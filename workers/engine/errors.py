@@ -73,6 +73,14 @@ class PromptTooLong(InvalidRequest):
         self.limit = limit
 
 
+class SourceTooLong(PromptTooLong):
+    """The source has more tokens than the encoder reads."""
+
+    def __init__(self, num_source_tokens: int, limit: int) -> None:
+        super().__init__(num_source_tokens, limit, "encoder's input")
+        self.args = (f"a source of {num_source_tokens} tokens exceeds the encoder's input of {limit} tokens",)
+
+
 class DuplicateRequest(InvalidRequest):
     """A request with this id is already in the engine."""
 

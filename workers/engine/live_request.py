@@ -76,7 +76,7 @@ class LiveRequest:
             text=text,
             token_ids=token_ids,
             finish_reason=None,
-            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_prompt_tokens=sequence.request.num_source_tokens or sequence.num_prompt_tokens,
             num_output_tokens=num_output_tokens,
             num_cached_tokens=sequence.num_cached_tokens or 0,
             logprobs=self.logprobs[num_output_tokens - len(token_ids) : num_output_tokens] if asked else None,

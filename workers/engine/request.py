@@ -55,6 +55,11 @@ class Request:
     output_kind: OutputKind = "delta"
     """An output for each step that adds to it, or a single one, of everything, at its end; named as in vLLM.
     `Engine.generated` reads what it has before."""
+    source_slots: int = 0
+    """Of an encoder-decoder: how many of the prompt's first tokens are its source, which the encoder reads,
+    and what fills up the last block of that (`seq2seq/prompt.py`)."""
+    num_source_tokens: int = 0
+    """Those of the source alone."""
 
 
 @dataclass(slots=True)

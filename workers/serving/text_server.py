@@ -289,12 +289,22 @@ class TextServer(ModelServer):
         assert isinstance(request, GenerationRequest), "its requests are for text"
         try:
             check_output_length(request, self.model.context_length)
+            self.check_languages(request)
             return [
                 self._part(prompt, request.callable_tools, endpoint.prompt_place(request, number))
                 for number, prompt in enumerate(request.prompts_given)
             ]
         except InvalidRequest as error:
             return error
+
+    def check_languages(self, request: GenerationRequest) -> None:
+        """A decoder has none to choose. Raises InvalidRequest naming the field."""
+        if (given := next(iter(request.languages), None)) is not None:
+            raise InvalidRequest(
+                f"'{given}' is for models that translate; '{self.model.id}' {self.model.kind.does}.",
+                param=given,
+                code="unsupported_parameter",
+            )
 
     def _part(self, prompt: Prompt, tools: Tools | None, field: str) -> Part:
         check_length(prompt_chars(prompt), self.model.context_length, field)

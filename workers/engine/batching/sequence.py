@@ -85,7 +85,8 @@ class Sequence:
         self.counts_tokens = request.sampling.has_penalties
         if self.counts_tokens:
             # Only the penalty on repetition looks at the prompt.
-            counted = request.prompt_token_ids if request.sampling.repetition_penalty != 1.0 else ()
+            read = request.prompt_token_ids[request.source_slots :]
+            counted = read if request.sampling.repetition_penalty != 1.0 else ()
             self.token_counts = TokenCounts(counted, request.output_token_ids)
 
     @property

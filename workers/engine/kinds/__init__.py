@@ -20,6 +20,7 @@ from .decoder import Decoder
 from .encoder import Encoder
 from .images import ImageClassifier, ImageEncoder
 from .kind import Checkpoint, Kind
+from .seq2seq import Seq2seq
 
 __all__ = [
     "CLASSIFIER",
@@ -28,6 +29,7 @@ __all__ = [
     "IMAGE_CLASSIFIER",
     "IMAGE_ENCODER",
     "KINDS",
+    "SEQ2SEQ",
     "Checkpoint",
     "Kind",
     "kind_of",
@@ -37,8 +39,9 @@ __all__ = [
 
 DECODER, ENCODER, CLASSIFIER = Decoder(), Encoder(), Classifier()
 IMAGE_CLASSIFIER, IMAGE_ENCODER = ImageClassifier(), ImageEncoder()
+SEQ2SEQ = Seq2seq()
 
-KINDS: tuple[Kind, ...] = (DECODER, ENCODER, CLASSIFIER, IMAGE_CLASSIFIER, IMAGE_ENCODER)
+KINDS: tuple[Kind, ...] = (DECODER, ENCODER, CLASSIFIER, IMAGE_CLASSIFIER, IMAGE_ENCODER, SEQ2SEQ)
 
 _OTHER_TASKS = {
     "ForSequenceClassification": "classifies or ranks texts",

@@ -7,6 +7,7 @@ then checked against them. What the parts do is written where the parts are; the
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from ..execution.linears.measuring import fastest_packing
 from ..execution.linears.native import NativeLinear
 from ..execution.linears.packing import native_packing
 from ..execution.mapped_files import return_free_memory
+from ..execution.model_runner import ModelRunner
 from ..execution.packed_modules import pack_modules
 from ..text.tokenizer import Tokenizer
 from . import weights
@@ -48,7 +50,8 @@ class LoadedModel:
     """A model proven on this machine, and what the engine has to know of it."""
 
     facts: ModelFacts
-    forward_pass: ForwardPass
+    forward_pass: Any
+    """As `runner` calls it: a `ForwardPass`, or an `EncoderDecoder`."""
     shapes: dict[int, KvShape]
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -57,6 +60,8 @@ class LoadedModel:
     """Name of the attention back end."""
     step_bytes: int
     """What the largest step needs besides KV memory."""
+    runner: Callable[..., Any] = ModelRunner
+    """Makes the model's runner of its forward pass, KV memory, attention and device."""
 
 
 def load_model(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:

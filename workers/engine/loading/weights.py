@@ -22,7 +22,7 @@ from transformers.utils.hub import cached_file
 from ..config import EngineConfig
 from ..errors import EngineError, InvalidConfig, ModelLoadFailed, UnsupportedModel
 from ..execution.linears.measuring import fastest_dtype
-from ..kinds import DECODER, require_kind
+from ..kinds import DECODER, Kind, require_kind
 from ..text.tokenizer import Tokenizer
 from .context import pin_longrope
 from .files import check_generation_config, local_directory
@@ -88,16 +88,22 @@ def resolve_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
     return dtype if name == "auto" else KV_DTYPES[name]
 
 
-def load_model(config: EngineConfig, device: torch.device) -> Any:
-    """The decoder on its device, in eval mode. Raises `ModelLoadFailed` or `UnsupportedModel`."""
-    require_kind(config.model, config.revision, DECODER)
+def load_model(
+    config: EngineConfig,
+    device: torch.device,
+    *,
+    kind: Kind = DECODER,
+    auto_class: Any = AutoModelForCausalLM,
+) -> Any:
+    """A model that generates, on its device, in eval mode. Raises `ModelLoadFailed` or `UnsupportedModel`."""
+    require_kind(config.model, config.revision, kind)
     directory = local_directory(config.model, config.revision)
     check_generation_config(directory, config.model)
     try:
         hf_config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
-        check_stored_tensors(directory, config.model, hf_config, AutoModelForCausalLM)
+        check_stored_tensors(directory, config.model, hf_config, auto_class)
         dtype = decoder_dtype(config, hf_config, device)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = auto_class.from_pretrained(
             directory,
             config=hf_config,
             dtype=dtype,
@@ -114,7 +120,7 @@ def load_model(config: EngineConfig, device: torch.device) -> Any:
     model, found = loaded
     check_complete(config.model, found)
     made_as = type(model).__name__
-    if unused := DECODER.unused(hf_config, made_as, found["unexpected_keys"]):
+    if unused := kind.unused(hf_config, made_as, found["unexpected_keys"]):
         reason = f"{len(unused)} weights in its files belong to nothing in {made_as}: {_shown(unused)}"
         raise UnsupportedModel(config.model, reason)
     pin_longrope(model, config.max_model_len, config.model)

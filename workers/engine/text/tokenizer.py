@@ -7,6 +7,7 @@ Holds the model's tokenizer and its chat template. Knows no sequences and no ten
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -17,6 +18,8 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 from ..errors import ChatTemplateFailed, InvalidRequest, ModelLoadFailed
 from .decoders import ByteTextDecoder, FallbackTextDecoder, TextDecoder, WindowTextDecoder
 from .detokenizer import TextStream
+
+_LANGUAGE = re.compile(r"__([a-z]{2,3})__|([a-z]{2,3}_[A-Za-z]{2,4})")
 
 
 class Tokenizer:
@@ -101,6 +104,14 @@ class Tokenizer:
     def has_token_types(self) -> bool:
         """Whether its models are told which of two texts a token belongs to."""
         return "token_type_ids" in self._hf.model_input_names
+
+    @property
+    def languages(self) -> dict[str, int]:
+        """Ids of the special tokens that name a language, as in mBART, M2M-100 and NLLB: en_XX, __en__,
+        eng_Latn; by name, without underscores around it.
+        """
+        named = ((_LANGUAGE.fullmatch(self._added[id].decode()), id) for id in self._silent)
+        return {found[1] or found[2]: id for found, id in named if found is not None}
 
     @property
     def chat_template(self) -> str:

@@ -8,6 +8,7 @@ from workers.serving.kinds.decoder import Decoders
 from workers.serving.kinds.encoder import Encoders
 from workers.serving.kinds.images import ImageClassifiers, ImageEncoders
 from workers.serving.kinds.kind import ServedKind
+from workers.serving.kinds.seq2seq import Seq2seqModels
 
 SERVED_KINDS: Final[tuple[ServedKind, ...]] = (
     Decoders(),
@@ -15,6 +16,7 @@ SERVED_KINDS: Final[tuple[ServedKind, ...]] = (
     Classifiers(),
     ImageClassifiers(),
     ImageEncoders(),
+    Seq2seqModels(),
 )
 
 _BY_KIND: Final = {each.kind: each for each in SERVED_KINDS}

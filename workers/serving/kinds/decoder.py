@@ -47,7 +47,7 @@ class _Weights:
 
     def serve(self, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
         engine = Engine.over(self.loaded, self.tokenizer, self.config, memory)
-        return TextServer(self.model, engine, on_fatal, _sampling_defaults(self.config.model))
+        return TextServer(self.model, engine, on_fatal, sampling_defaults(self.config.model))
 
 
 def engine_config(path_or_id: str, settings: WorkerSettings) -> EngineConfig:
@@ -70,7 +70,7 @@ def engine_config(path_or_id: str, settings: WorkerSettings) -> EngineConfig:
     )
 
 
-def _sampling_defaults(directory: str) -> SamplingDefaults:
+def sampling_defaults(directory: str) -> SamplingDefaults:
     """Of its generation_config.json. Raises ConfigurationError if no request could be sampled with them."""
     try:
         config = GenerationConfig.from_pretrained(directory)

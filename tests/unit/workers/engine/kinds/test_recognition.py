@@ -55,6 +55,22 @@ def test_a_head_over_the_vocabulary_generates_unless_the_files_say_how_it_embeds
 
 @pytest.mark.parametrize(
     ("architecture", "model_type"),
+    [
+        ("T5ForConditionalGeneration", "t5"),
+        ("MT5ForConditionalGeneration", "mt5"),
+        ("BartForConditionalGeneration", "bart"),
+        ("MBartForConditionalGeneration", "mbart"),
+        ("MarianMTModel", "marian"),
+        ("M2M100ForConditionalGeneration", "m2m_100"),
+        ("PegasusForConditionalGeneration", "pegasus"),
+    ],
+)
+def test_an_encoder_decoder_of_text_translates(architecture: str, model_type: str) -> None:
+    assert kind(architecture, model_type) == "seq2seq"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type"),
     [("BertModel", "bert"), ("XLMRobertaModel", "xlm-roberta"), ("Qwen3Model", "qwen3")],
 )
 @pytest.mark.parametrize("has_modules", [False, True])
@@ -95,6 +111,7 @@ def test_a_head_over_labels_classifies_whatever_lies_beside_it(
         ("Qwen2ForRewardModel", "qwen2", "rates answers"),
         ("Qwen2VLForConditionalGeneration", "qwen2_vl", "generates from more than text"),
         ("T5EncoderModel", "t5", "encoder-decoder"),
+        ("WhisperForConditionalGeneration", "whisper", "whisper is an encoder-decoder"),
         ("NewModel", "bert", "is not an architecture we know"),
     ],
 )

@@ -1,0 +1,93 @@
+"""Attention of a decoder's step over paged memory: of each sequence its source, then its output.
+
+    slots   0 .......... num_source .... source_slots .............
+            |  cross KV  |  unused        |  self KV, output token by token
+
+Both kinds lie in one pool of blocks, and the output begins a block of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..execution.kv_memory import KvMemory
+
+
+@dataclass(frozen=True, slots=True)
+class _Visible:
+    """The blocks that each token of a step attends over."""
+
+    blocks: Tensor  # [tokens, blocks]; short rows are filled up with block 0
+    mask: Tensor  # [tokens, 1 or heads, 1, blocks * block_size], additive
+
+
+class PagedCrossAttention:
+    """Attention of one step, in which every token is a row with blocks of its own."""
+
+    def __init__(
+        self,
+        kv: KvMemory,
+        *,
+        source_blocks: Tensor,
+        source_lengths: Tensor,
+        output_blocks: Tensor,
+        positions: Tensor,
+        position_bias: Callable[[Tensor], Tensor] | None,
+        dtype: torch.dtype,
+    ) -> None:
+        """Blocks int64 `[tokens, blocks]`; `source_lengths` and `positions` int64 `[tokens]`."""
+        self._kv = kv
+        size = kv.block_size
+        self._store_blocks = output_blocks.gather(1, (positions // size)[:, None])[:, 0]
+        self._store_offsets = positions % size
+        places = torch.arange(source_blocks.shape[1] * size, device=positions.device)
+        source_mask = _additive(places >= source_lengths[:, None], dtype)[:, None, None]
+        self._source = _Visible(source_blocks, source_mask)
+        places = torch.arange(output_blocks.shape[1] * size, device=positions.device)
+        distances = positions[:, None] - places
+        output_mask = _additive(distances < 0, dtype)[:, None, None]
+        if position_bias is not None:
+            bias = position_bias(distances.clamp(min=0))  # [tokens, places, heads]
+            output_mask = output_mask + bias.permute(0, 2, 1)[:, :, None].to(dtype)
+        self._output = _Visible(output_blocks, output_mask)
+
+    def over_output(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """Store `[tokens, heads, dim]` each, and attend over what each sequence generated."""
+        store(self._kv, layer, self._store_blocks, self._store_offsets, key, value)
+        return self._attend(layer, query, self._output, scale)
+
+    def over_source(self, layer: int, query: Tensor, scale: float) -> Tensor:
+        """Attend over the source of each sequence."""
+        return self._attend(layer, query, self._source, scale)
+
+    def _attend(self, layer: int, query: Tensor, visible: _Visible, scale: float) -> Tensor:
+        memory = self._kv.layers[layer]
+        keys, values = (_gather(each, visible.blocks, query.dtype) for each in (memory.keys, memory.values))
+        out = F.scaled_dot_product_attention(
+            query[:, :, None], keys, values, attn_mask=visible.mask, scale=scale
+        )
+        return out[:, :, 0]
+
+
+def store(kv: KvMemory, layer: int, blocks: Tensor, offsets: Tensor, key: Tensor, value: Tensor) -> None:
+    """Write keys and values `[tokens, heads, dim]` to their blocks, at their places in these."""
+    memory = kv.layers[layer]
+    memory.keys[blocks, :, offsets] = key.to(memory.keys.dtype)
+    memory.values[blocks, :, offsets] = value.to(memory.values.dtype)
+
+
+def _gather(memory: Tensor, blocks: Tensor, dtype: torch.dtype) -> Tensor:
+    """`[blocks, heads, block_size, dim]` at `[tokens, blocks]`: `[tokens, heads, places, dim]`."""
+    _, num_heads, size, dim = memory.shape
+    heads = torch.arange(num_heads, device=blocks.device)[None, :, None]
+    rows = blocks[:, None] * num_heads + heads
+    return F.embedding(rows, memory.view(-1, size * dim)).view(len(blocks), num_heads, -1, dim).to(dtype)
+
+
+def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)

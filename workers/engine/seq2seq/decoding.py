@@ -1,0 +1,100 @@
+"""What a generation_config.json asks of decoding: honoured where it concerns one output, else refused.
+
+Names and meanings are those of transformers' `GenerationConfig`. Settings of a search over several beams do
+not apply: outputs are sampled or greedy.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedModel
+
+_NOT_HONOURED: dict[str, tuple[Any, ...]] = {
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "encoder_repetition_penalty": (None, 1.0),
+    "exponential_decay_length_penalty": (None,),
+    "sequence_bias": (None, {}),
+    "begin_suppress_tokens": (None, []),
+    "forced_decoder_ids": (None, []),
+    "penalty_alpha": (None, 0, 0.0),
+}
+"""With the values that ask for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingRules:
+    """Which tokens cannot come next, whatever a request asks for."""
+
+    start_token_id: int
+    """`decoder_start_token_id`: the first token that the decoder reads."""
+    forced_bos_token_id: int | None
+    """What follows it; a target language takes its place."""
+    do_sample: bool = False
+    """Whether requests that say nothing of it are sampled."""
+    never: tuple[int, ...] = ()
+    """`bad_words_ids` of one token, and `suppress_tokens`."""
+    no_repeat_ngram_size: int = 0
+    min_length: int = 0
+    """Of what the decoder reads and generates together, before which no sequence ends."""
+
+    def apply(self, logits: Tensor, read: Sequence[array[int]], eos_token_ids: frozenset[int]) -> None:
+        """Change `logits` `[rows, vocabulary]` in place; `read` has the decoder's tokens so far of each."""
+        if self.never:
+            logits[:, list(self.never)] = -torch.inf
+        for row, tokens in enumerate(read):
+            if len(tokens) < self.min_length:
+                logits[row, list(eos_token_ids)] = -torch.inf
+            if banned := _ending_known_ngrams(tokens, self.no_repeat_ngram_size):
+                logits[row, banned] = -torch.inf
+
+
+def read_rules(model: Any, name: str) -> DecodingRules:
+    """The rules of a transformers model. Raises `UnsupportedModel` naming a setting that is not honoured."""
+    for field, neutral in _NOT_HONOURED.items():
+        if (value := _setting(model, field)) not in neutral:
+            raise UnsupportedModel(
+                name, f"its generation config has {field} ({value}), which is not computed"
+            )
+    bad_words = _setting(model, "bad_words_ids") or []
+    if any(len(word) != 1 for word in bad_words):
+        raise UnsupportedModel(name, "its generation config has bad_words_ids of several tokens")
+    start = _setting(model, "decoder_start_token_id")
+    if start is None:
+        start = _setting(model, "bos_token_id")
+    if not isinstance(start, int):
+        raise UnsupportedModel(
+            name, "neither config.json nor its generation config has decoder_start_token_id"
+        )
+    never = {word[0] for word in bad_words} | set(_setting(model, "suppress_tokens") or ())
+    vocabulary = range(model.config.vocab_size)
+    return DecodingRules(
+        start_token_id=start,
+        forced_bos_token_id=_setting(model, "forced_bos_token_id"),
+        do_sample=bool(_setting(model, "do_sample")),
+        never=tuple(sorted(token for token in never if token in vocabulary)),
+        no_repeat_ngram_size=_setting(model, "no_repeat_ngram_size") or 0,
+        min_length=_setting(model, "min_length") or 0,
+    )
+
+
+def _setting(model: Any, field: str) -> Any:
+    """Of the generation config, or of config.json where older checkpoints have it."""
+    value = getattr(model.generation_config, field, None)
+    return getattr(model.config, field, None) if value is None else value
+
+
+def _ending_known_ngrams(tokens: array[int], size: int) -> list[int]:
+    """Tokens after which the last `size` would be a run that came before."""
+    if size < 1 or len(tokens) + 1 < size:
+        return []
+    last = tokens[len(tokens) - size + 1 :]
+    return [
+        tokens[at + size - 1] for at in range(len(tokens) - size + 1) if tokens[at : at + size - 1] == last
+    ]

@@ -1,0 +1,186 @@
+"""From a configuration to an encoder-decoder ready to run: loaded, proven, packed, and proven again."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM
+
+from ..admission import ModelFacts
+from ..batching.draft import Chunk
+from ..batching.sequence import Sequence
+from ..config import EngineConfig
+from ..errors import InvalidConfig, UnsupportedModel
+from ..execution.attention.selection import make_attention
+from ..execution.devices import on_device
+from ..execution.kv_memory import KvMemory, KvShape, largest_step_bytes
+from ..execution.linears.interface import LinearDType
+from ..execution.linears.measuring import fastest_packing
+from ..execution.packed_modules import pack_modules
+from ..kinds import SEQ2SEQ
+from ..loading import weights
+from ..loading.model import LoadedModel
+from ..loading.selftest import LOGITS_ERROR_MAX
+from ..request import Request
+from ..text.tokenizer import Tokenizer
+from .decoding import read_rules
+from .layers import cross_decoder
+from .prompt import seq2seq_prompt
+from .runner import EncoderDecoder, Seq2seqRunner
+
+log = logging.getLogger(__name__)
+
+RELATIVE_POSITIONS_MAX = 512
+"""Context of a model without absolute positions whose files state none: that of T5's training."""
+_TEST_LENGTHS = ((11, 5), (6, 3))
+"""Of source and output, of each sequence of the self-test."""
+
+
+def seq2seq_config(config: EngineConfig) -> EngineConfig:
+    """What applies to an encoder-decoder. Raises `InvalidConfig` naming a field that cannot be as it is.
+
+    An encoder's states depend on the whole source, so a beginning's KV is of no use to another source.
+    """
+    if config.deterministic:
+        raise InvalidConfig("deterministic is not available for encoder-decoders")
+    if config.weight_dtype != "auto":
+        raise InvalidConfig(f"weight_dtype must be auto for encoder-decoders, got {config.weight_dtype!r}")
+    if config.attention_backend not in ("auto", "torch"):
+        raise InvalidConfig(
+            f"attention_backend must be auto or torch for encoder-decoders, got {config.attention_backend!r}"
+        )
+    if config.kv_cache_dtype in ("int8", "fp8"):
+        raise InvalidConfig(
+            f"kv_cache_dtype must not be quantised for encoder-decoders, got {config.kv_cache_dtype!r}"
+        )
+    return replace(
+        config, attention_backend="torch", enable_prefix_reuse=False, overlap_steps=False, cuda_graphs=False
+    )
+
+
+def load_seq2seq(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
+    """Load and prove. `config` is as `seq2seq_config` gives it.
+
+    Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`.
+    """
+    device = weights.resolve_device(config.device)
+    with on_device(device):
+        model = weights.load_model(config, device, kind=SEQ2SEQ, auto_class=AutoModelForSeq2SeqLM)
+        return _prove(config, model, tokenizer, weights.model_digest(config.model, config.revision))
+
+
+def _prove(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) -> LoadedModel:
+    name, device, dtype = weights.model_id(config.model), model.device, model.dtype
+    weights.check_vocabulary(tokenizer, model.config.vocab_size, name)
+    kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
+    eos = weights.eos_token_ids(model, tokenizer)
+    parts = _parts(model, name, eos)
+    first = parts.decoder.layers[0].self_attention
+    shape = KvShape(first.num_heads, first.head_dim, first.head_dim)
+    shapes = dict.fromkeys(range(len(parts.decoder.layers)), shape)
+    expected = _reference_logits(model, parts)
+    _check(parts, shapes, expected, name)
+    if device.type == "cpu":
+        head: LinearDType = "bfloat16" if dtype == torch.bfloat16 else "float32"
+        packing = fastest_packing(head, *weights.typical_linear(model.config), head_dtype=head)
+        pack_modules(model, packing, dtype, head=model.get_output_embeddings())
+        parts = _parts(model, name, eos)
+        _check(parts, shapes, expected, name)
+    length = _context_length(model.config, tokenizer, config.max_model_len)
+    facts = ModelFacts(
+        id=name,
+        vocab_size=model.config.vocab_size,
+        context_length=length,
+        source_length=length,
+        eos_token_ids=eos,
+        digest=digest,
+        dtype=str(dtype).removeprefix("torch."),
+        kv_cache_dtype=str(kv_dtype).removeprefix("torch."),
+        device=device.type,
+        attention_backend="torch",
+    )
+    log.info("encoder-decoder loaded: %s, %s on %s", name, dtype, device)
+    step_bytes = largest_step_bytes(config, model.config, dtype)
+    return LoadedModel(facts, parts, shapes, dtype, kv_dtype, device, "torch", step_bytes, Seq2seqRunner)
+
+
+def _parts(model: Any, name: str, eos_token_ids: frozenset[int]) -> EncoderDecoder:
+    pad = model.config.pad_token_id
+    return EncoderDecoder(
+        model.get_encoder(),
+        cross_decoder(model),
+        read_rules(model, name),
+        pad if isinstance(pad, int) else 0,
+        model.config.vocab_size,
+        eos_token_ids,
+        model.dtype,
+    )
+
+
+def _context_length(hf_config: Any, tokenizer: Tokenizer, max_model_len: int | None) -> int:
+    """Tokens that a source may have, and an output. Raises `InvalidConfig` if there are not so many."""
+    positions = getattr(hf_config, "max_position_embeddings", None)
+    if positions is not None and max_model_len is not None and max_model_len > positions:
+        raise InvalidConfig(f"max_model_len {max_model_len} exceeds the model's {positions} positions")
+    length = max_model_len or positions or tokenizer.context_length or RELATIVE_POSITIONS_MAX
+    return int(length)
+
+
+def _test_tokens(model: EncoderDecoder) -> list[tuple[list[int], list[int]]]:
+    """Source and output of each sequence, without padding."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(count: int) -> list[int]:
+        ids = torch.randint(0, model.vocab_size - 1, (count,), generator=generator)
+        return [id + (id >= model.pad_token_id) for id in ids.tolist()]
+
+    return [(draw(source), draw(output)) for source, output in _TEST_LENGTHS]
+
+
+@torch.inference_mode()
+def _reference_logits(model: Any, parts: EncoderDecoder) -> list[Tensor]:
+    """Of transformers' own model, of each sequence alone: those after its start and after each token."""
+    found = []
+    for source, output in _test_tokens(parts):
+        ids = torch.tensor([source], device=model.device)
+        decoder_ids = torch.tensor([[parts.rules.start_token_id, *output]], device=model.device)
+        mask = torch.ones_like(decoder_ids)
+        logits = model(
+            input_ids=ids, decoder_input_ids=decoder_ids, decoder_attention_mask=mask, use_cache=False
+        ).logits
+        found.append(logits[0].float())
+    return found
+
+
+def _check(parts: EncoderDecoder, shapes: dict[int, KvShape], expected: list[Tensor], name: str) -> None:
+    """Raise `UnsupportedModel` unless both sequences, step by step, have the logits expected."""
+    plain = replace(parts, rules=replace(parts.rules, never=(), no_repeat_ngram_size=0, min_length=0))
+    device = expected[0].device
+    kv = KvMemory(shapes, num_blocks=16, block_size=4, dtype=parts.dtype, device=device)
+    runner = Seq2seqRunner(plain, kv, make_attention("torch", kv), device)
+    sequences = []
+    for number, (source, output) in enumerate(_test_tokens(parts)):
+        prompt = seq2seq_prompt(source, [parts.rules.start_token_id], kv.block_size)
+        request = Request(
+            str(number),
+            prompt.token_ids,
+            source_slots=prompt.source_slots,
+            num_source_tokens=len(source),
+        )
+        sequence = Sequence(request, arrival=number, num_tokens_max=64)
+        sequence.add_blocks([8 * number + at for at in (5, 0, 7, 2, 4, 6)])
+        sequences.append((sequence, output))
+    for step, tokens in enumerate(zip(*(output for _, output in sequences), strict=False)):
+        chunks = [Chunk(each, each.num_uncomputed_tokens) for each, _ in sequences]
+        logits = runner.forward(chunks)
+        for row, (chunk, wanted) in enumerate(zip(chunks, expected, strict=True)):
+            error = (logits[row] - wanted[step]).square().mean().sqrt() / wanted[step].std()
+            if not error <= LOGITS_ERROR_MAX[parts.dtype]:  # NaN is none
+                reason = f"its logits differ from those of transformers' own model by {error.item():.2g}"
+                raise UnsupportedModel(name, reason)
+            chunk.sequence.num_computed_tokens += chunk.num_tokens
+            chunk.sequence.append(tokens[row])

@@ -1,0 +1,176 @@
+"""Runs an encoder-decoder over a step's chunks: sources through the encoder, outputs through the decoder.
+
+To the batcher a source is the first part of a prompt. Its chunks only count; the encoder reads a source
+whole, in the step that brings its last chunk, together with the other sources of that step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batching.draft import Chunk
+from ..batching.sequence import Sequence
+from ..execution.attention.interface import AttentionBackend
+from ..execution.kv_memory import KvMemory
+from .attention import PagedCrossAttention, store
+from .decoding import DecodingRules
+from .layers import CrossDecoder
+
+PADDING_RATIO_MAX = 0.25
+"""Share of the tokens of an encoder's pass that may be padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderDecoder:
+    """A loaded model, as the runner calls it."""
+
+    encoder: Any
+    """transformers' own."""
+    decoder: CrossDecoder
+    rules: DecodingRules
+    pad_token_id: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    dtype: torch.dtype
+
+
+class Seq2seqRunner:
+    """A model, its KV memory, and the way from chunks to logits."""
+
+    def __init__(
+        self, model: EncoderDecoder, kv: KvMemory, attention: AttentionBackend, device: torch.device
+    ) -> None:
+        self._model = model
+        self._kv = kv
+        self._device = device
+
+    @torch.inference_mode()
+    def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
+        """Compute all chunks; logits `[rows, vocabulary]` in the order given, float32.
+
+        Each chunk that is its sequence's last has one row. Steps do not overlap: `promised` is None.
+        """
+        assert promised is None, "the tokens of the step before are known"
+        ends = [(chunk, chunk.sequence.num_computed_tokens + chunk.num_tokens) for chunk in chunks]
+        begun = [
+            chunk.sequence
+            for chunk, end in ends
+            if chunk.sequence.num_computed_tokens < chunk.sequence.request.source_slots <= end
+        ]
+        for group in _similar_lengths(begun):
+            self._encode(group)
+        decoded = [(chunk, end) for chunk, end in ends if end > chunk.sequence.request.source_slots]
+        if not decoded:
+            return torch.empty(0, self._model.vocab_size, device=self._device)
+        return self._decode(decoded)
+
+    def clear_blocks(self, blocks: list[int]) -> None:
+        """Zero blocks whose content is not finite, before other sequences get them."""
+        self._kv.clear(blocks)
+
+    def _encode(self, sequences: list[Sequence]) -> None:
+        """Put the cross-attention's keys and values of sources into their blocks."""
+        sources = [
+            sequence.token_ids[: sequence.request.num_source_tokens].tolist() for sequence in sequences
+        ]
+        width = max(map(len, sources))
+        pad = self._model.pad_token_id
+        input_ids = torch.tensor([ids + [pad] * (width - len(ids)) for ids in sources], device=self._device)
+        lengths = torch.tensor([len(ids) for ids in sources], device=self._device)
+        mask = torch.arange(width, device=self._device) < lengths[:, None]
+        states = self._model.encoder(input_ids=input_ids, attention_mask=mask.long()).last_hidden_state
+        hidden = states[mask]  # [tokens, hidden], without padding
+        size = self._kv.block_size
+        places = np.concatenate([np.arange(len(ids)) for ids in sources])
+        rows = np.concatenate(
+            [
+                sequence.block_row[np.arange(len(ids)) // size]
+                for sequence, ids in zip(sequences, sources, strict=True)
+            ]
+        )
+        blocks, offsets = self._on_device(rows), self._on_device(places % size)
+        for index, layer in enumerate(self._model.decoder.layers):
+            cross = layer.cross_attention
+            key, value = (cross.heads(of(hidden)) for of in (cross.key, cross.value))
+            store(self._kv, index, blocks, offsets, key, value)
+
+    def _decode(self, chunks: list[tuple[Chunk, int]]) -> Tensor:
+        """Logits of the last token of each chunk that is its sequence's last."""
+        size = self._kv.block_size
+        sequences = [chunk.sequence for chunk, _ in chunks]
+        slots = [sequence.request.source_slots for sequence in sequences]
+        starts = [
+            max(sequence.num_computed_tokens, skip) for sequence, skip in zip(sequences, slots, strict=True)
+        ]
+        counts = [end - start for (_, end), start in zip(chunks, starts, strict=True)]
+        token_ids = chain.from_iterable(
+            sequence.token_ids[start:end]
+            for sequence, start, (_, end) in zip(sequences, starts, chunks, strict=True)
+        )
+        positions = np.concatenate(
+            [
+                np.arange(start - skip, end - skip)
+                for start, skip, (_, end) in zip(starts, slots, chunks, strict=True)
+            ]
+        )
+        of_source = _table([s.block_row[: skip // size] for s, skip in zip(sequences, slots, strict=True)])
+        of_output = _table(
+            [
+                s.block_row[skip // size : -(-end // size)]
+                for s, skip, (_, end) in zip(sequences, slots, chunks, strict=True)
+            ]
+        )
+        lengths = np.array([sequence.request.num_source_tokens for sequence in sequences])
+        at = self._on_device(positions)
+        attention = PagedCrossAttention(
+            self._kv,
+            source_blocks=self._on_device(of_source.repeat(counts, axis=0)),
+            source_lengths=self._on_device(lengths.repeat(counts)),
+            output_blocks=self._on_device(of_output.repeat(counts, axis=0)),
+            positions=at,
+            position_bias=self._model.decoder.position_bias,
+            dtype=self._model.dtype,
+        )
+        ids = torch.tensor([*token_ids], device=self._device)
+        hidden = self._model.decoder.hidden(ids, at, attention)
+        lasts = np.cumsum(counts) - 1
+        sampled = [row for row, (chunk, _) in enumerate(chunks) if chunk.is_last]
+        logits = self._model.decoder.head(hidden[self._on_device(lasts[sampled])]).float()
+        read = [sequences[row].token_ids[slots[row] :] for row in sampled]
+        self._model.rules.apply(logits, read, self._model.eos_token_ids)
+        return logits
+
+    def _on_device(self, values: Any) -> Tensor:
+        return torch.from_numpy(np.asarray(values, dtype=np.int64)).to(self._device)
+
+
+def _similar_lengths(sequences: list[Sequence]) -> Iterator[list[Sequence]]:
+    """Groups in which little is padding, longest first."""
+    group: list[Sequence] = []
+    num_tokens = 0
+    for sequence in sorted(sequences, key=lambda each: -each.request.num_source_tokens):
+        length = sequence.request.num_source_tokens
+        padded = (len(group) + 1) * (group[0] if group else sequence).request.num_source_tokens
+        if group and num_tokens + length < (1 - PADDING_RATIO_MAX) * padded:
+            yield group
+            group, num_tokens = [], 0
+        group.append(sequence)
+        num_tokens += length
+    if group:
+        yield group
+
+
+def _table(rows: list[Any]) -> Any:
+    """Rows of blocks, filled up with block 0 to one width."""
+    table = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
+    for at, row in enumerate(rows):
+        table[at, : len(row)] = row
+    return table

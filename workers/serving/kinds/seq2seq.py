@@ -1,0 +1,49 @@
+"""Encoder-decoders in a worker."""
+
+from dataclasses import dataclass, replace
+
+from nightshift.fleet.models import Model, ModelKind
+from nightshift.settings import WorkerSettings
+from workers.engine import Engine, EngineConfig
+from workers.engine.execution.devices import DeviceMemory
+from workers.engine.kinds import SEQ2SEQ
+from workers.engine.loading.model import LoadedModel
+from workers.engine.seq2seq.model import load_seq2seq, seq2seq_config
+from workers.engine.text.tokenizer import Tokenizer
+from workers.serving.kinds.decoder import engine_config, sampling_defaults
+from workers.serving.kinds.kind import Loaded, ServedKind, Source
+from workers.serving.model_server import ModelServer, OnFatal
+from workers.serving.seq2seq_server import Seq2seqServer
+
+
+class Seq2seqModels(ServedKind):
+    """Each keeps the KV of its sources and outputs, in its part of the device's memory."""
+
+    model_kind = ModelKind.SEQ2SEQ
+    kind = SEQ2SEQ
+    is_batched_dynamically = False
+
+    def load(self, source: Source, settings: WorkerSettings) -> Loaded:
+        config = seq2seq_config(engine_config(str(source.directory), settings))
+        tokenizer = Tokenizer.load(config.model, config.revision)
+        loaded = load_seq2seq(config, tokenizer)
+        model = self.model(source, context_length=loaded.facts.context_length)
+        return Loaded(source.path_or_id, _Weights(model, loaded, tokenizer, config).serve, loaded.device)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """An encoder-decoder without KV memory."""
+
+    model: Model
+    loaded: LoadedModel
+    tokenizer: Tokenizer
+    config: EngineConfig
+
+    def serve(self, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
+        engine = Engine.over(self.loaded, self.tokenizer, self.config, memory)
+        defaults = sampling_defaults(self.config.model)
+        if not self.loaded.forward_pass.rules.do_sample:  # greedy, as transformers' `generate` is
+            defaults = replace(defaults, temperature=0.0)
+        rules = self.loaded.forward_pass.rules
+        return Seq2seqServer(self.model, engine, on_fatal, defaults, rules, self.config.block_size)
