@@ -1,9 +1,9 @@
-"""The models that workers registered or the operator announced."""
+"""The models that workers serve or the operator announced."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from nightshift import endpoints
@@ -14,6 +14,7 @@ from nightshift.jobs import InputError
 from nightshift.store import Transaction
 
 CACHED_S: Final = 5.0  # the longest a served model is answered from the cache
+RESTARTED_WITHIN: Final = timedelta(minutes=10)  # what a crashed worker served is expected back
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,14 @@ class CachedCatalogue:
         self._cached_until_s = 0.0
 
     def read(self, tx: Transaction) -> Catalogue:
-        return Catalogue(tx.workers.models(), self._announced)
+        """The announced models and those of live workers. Where none is announced, all registered ones: their
+        workers may be scaled to none for now.
+        """
+        registered = tx.workers.models()
+        if self._announced:
+            wanted = {*map(model_id, self._announced), *tx.workers.served(tx.now() - RESTARTED_WITHIN)}
+            registered = [model for model in registered if model.id in wanted]
+        return Catalogue(registered, self._announced)
 
     def check(self, tx: Transaction, name: str, endpoint: str) -> None:
         """Raises UnknownModel, which lists the served models, or InvalidRequest."""

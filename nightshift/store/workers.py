@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, literal, select, update
+from sqlalchemy import Connection, Row, and_, delete, func, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.fleet.models import Model, ModelKind
@@ -124,6 +124,13 @@ class Workers:
         if state is not None:
             wanted = wanted.where(worker.c.state == state)
         return [_to_worker(row) for row in self._connection.execute(wanted)]
+
+    def served(self, crashed_since: datetime) -> set[str]:
+        """The ids of the models that workers serve, or served until a crash since then."""
+        crashes = [cause for cause in ExitCause if cause.is_crash]
+        has_crashed = and_(worker.c.ended_cause.in_(crashes), worker.c.heartbeat_at >= crashed_since)
+        found = select(worker.c.models).where(or_(worker.c.state != WorkerState.STOPPED, has_crashed))
+        return {id for models in self._connection.execute(found).scalars() for id in models}
 
     def register_model(self, new: Model, now: datetime) -> None:
         """Register a served model, or update it."""

@@ -1,11 +1,15 @@
 """The models are read from the database once in a while, and a new model is served at once all the same."""
 
+from datetime import timedelta
+
 import pytest
 
 from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.lifecycle.catalogue import CACHED_S, CachedCatalogue
+from nightshift.fleet.workers import ExitCause, WorkerState
+from nightshift.lifecycle.catalogue import CACHED_S, RESTARTED_WITHIN, CachedCatalogue
 from nightshift.store import Store
+from nightshift.testing import a_worker
 
 
 class Seconds:
@@ -30,6 +34,7 @@ def catalogue(seconds: Seconds) -> CachedCatalogue:
 def register(store: Store, id: str, kind: ModelKind) -> None:
     with store.transaction() as tx:
         tx.workers.register_model(Model(id=id, kind=kind, context_length=512, revision="1"), tx.now())
+        tx.workers.register(a_worker(id=f"worker of {id}", models=(id,), heartbeat_at=tx.now()))
 
 
 def forget_models(store: Store) -> None:
@@ -97,3 +102,46 @@ def test_an_announced_model_may_be_asked_for_anything_until_a_worker_says_what_i
 
     with pytest.raises(InvalidRequest):
         check(store, catalogue, "announced", "/v1/embeddings")
+
+
+def listed(store: Store, catalogue: CachedCatalogue) -> list[str]:
+    with store.snapshot() as tx:
+        return [model.id for model in catalogue.read(tx).models]
+
+
+def test_a_model_whose_workers_have_stopped_is_refused_with_what_is_served(
+    store: Store, catalogue: CachedCatalogue
+) -> None:
+    register(store, "earlier", ModelKind.DECODER)
+    register(store, "announced", ModelKind.DECODER)
+    assert set(listed(store, catalogue)) == {"earlier", "announced"}
+    with store.transaction() as tx:
+        for id in ("earlier", "announced"):
+            tx.workers.mark(f"worker of {id}", WorkerState.STOPPED, tx.now())
+
+    assert listed(store, catalogue) == ["announced"]
+    with pytest.raises(UnknownModel, match=r"'earlier' .* served are: announced\.$"):
+        check(store, catalogue, "earlier")
+
+
+def test_a_model_whose_worker_crashed_is_served_while_the_worker_is_expected_back(
+    store: Store, catalogue: CachedCatalogue
+) -> None:
+    register(store, "crashing", ModelKind.DECODER)
+    with store.transaction() as tx:
+        tx.workers.ended("worker of crashing", ExitCause.KILLED, tx.now())
+    check(store, catalogue, "crashing")
+
+    with store.transaction() as tx:
+        long_ago = tx.now() - RESTARTED_WITHIN - timedelta(seconds=1)
+        tx.workers.mark("worker of crashing", WorkerState.STOPPED, long_ago)
+
+    assert listed(store, catalogue) == ["announced"]
+
+
+def test_where_no_model_is_announced_those_without_a_worker_stay_listed(store: Store) -> None:
+    register(store, "pool", ModelKind.ENCODER)
+    with store.transaction() as tx:
+        tx.workers.mark("worker of pool", WorkerState.STOPPED, tx.now())
+
+    assert listed(store, CachedCatalogue([])) == ["pool"]
