@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environments import BENCH_DIRECTORY
-from benchmarks.models import ENCODERS, SHAPES, make_encoder, make_model
+from benchmarks.models import ENCODERS, SHAPES, make_encoder, make_model, make_translator
 from benchmarks.vocabularies import save_trained_tokenizer, special_token_ids
 
 MODELS_DIRECTORY = BENCH_DIRECTORY / "models"
 DTYPES = ("float32", "bfloat16")
 CONTEXT_LENGTH = 2048
 ENCODER_CONTEXT_LENGTH = 512
+TOKENIZER_SIZE = 32_000
+"""Of the translator, whose vocabulary is larger: more merges take a minute."""
 
 
 def ensure(name: str, dtype: str, directory: Path = MODELS_DIRECTORY) -> Path:
@@ -49,6 +51,14 @@ def ensure_encoder(name: str, directory: Path = MODELS_DIRECTORY) -> Path:
         shape = ENCODERS[name]
         model = make_encoder(shape, ENCODER_CONTEXT_LENGTH, **special_token_ids("pad"))
         _save(model, shape.vocab_size, path)
+    return path
+
+
+def ensure_translator(directory: Path = MODELS_DIRECTORY) -> Path:
+    """The float32 checkpoint's directory of a Marian like opus-mt, made first if it is not there."""
+    path = directory / "marian"
+    if not (path / "config.json").exists():
+        _save(make_translator(**special_token_ids("bos", "eos", "pad")), TOKENIZER_SIZE, path)
     return path
 
 

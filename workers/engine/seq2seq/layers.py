@@ -113,7 +113,7 @@ def _bart(model: Any) -> CrossDecoder:
 
     def head(x: Tensor) -> Tensor:
         logits: Tensor = model.lm_head(x if last_norm is None else last_norm(x))
-        return logits if bias is None else logits + bias
+        return logits if bias is None else logits.add_(bias)
 
     layers = [
         Layer(

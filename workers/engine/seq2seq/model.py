@@ -15,7 +15,11 @@ from ..batching.draft import Chunk
 from ..batching.sequence import Sequence
 from ..config import EngineConfig
 from ..errors import InvalidConfig, UnsupportedModel
-from ..execution.attention.selection import make_attention
+from ..execution.attention.selection import (
+    has_transposed_keys,
+    make_attention,
+    resolve_attention_backend,
+)
 from ..execution.devices import on_device
 from ..execution.kv_memory import KvMemory, KvShape, largest_step_bytes
 from ..execution.linears.interface import LinearDType
@@ -49,17 +53,16 @@ def seq2seq_config(config: EngineConfig) -> EngineConfig:
         raise InvalidConfig("deterministic is not available for encoder-decoders")
     if config.weight_dtype != "auto":
         raise InvalidConfig(f"weight_dtype must be auto for encoder-decoders, got {config.weight_dtype!r}")
-    if config.attention_backend not in ("auto", "torch"):
+    if config.attention_backend not in ("auto", "torch", "native"):
         raise InvalidConfig(
-            f"attention_backend must be auto or torch for encoder-decoders, got {config.attention_backend!r}"
+            "attention_backend must be auto, torch or native for encoder-decoders, "
+            f"got {config.attention_backend!r}"
         )
     if config.kv_cache_dtype in ("int8", "fp8"):
         raise InvalidConfig(
             f"kv_cache_dtype must not be quantised for encoder-decoders, got {config.kv_cache_dtype!r}"
         )
-    return replace(
-        config, attention_backend="torch", enable_prefix_reuse=False, overlap_steps=False, cuda_graphs=False
-    )
+    return replace(config, enable_prefix_reuse=False, overlap_steps=False, cuda_graphs=False)
 
 
 def load_seq2seq(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
@@ -82,14 +85,15 @@ def _prove(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) 
     first = parts.decoder.layers[0].self_attention
     shape = KvShape(first.num_heads, first.head_dim, first.head_dim)
     shapes = dict.fromkeys(range(len(parts.decoder.layers)), shape)
+    attention = _attention_backend(config.attention_backend, parts, device, kv_dtype)
     expected = _reference_logits(model, parts)
-    _check(parts, shapes, expected, name)
+    _check(parts, shapes, expected, name, attention)
     if device.type == "cpu":
         head: LinearDType = "bfloat16" if dtype == torch.bfloat16 else "float32"
         packing = fastest_packing(head, *weights.typical_linear(model.config), head_dtype=head)
         pack_modules(model, packing, dtype, head=model.get_output_embeddings())
         parts = _parts(model, name, eos)
-        _check(parts, shapes, expected, name)
+        _check(parts, shapes, expected, name, attention)
     length = _context_length(model.config, tokenizer, config.max_model_len)
     facts = ModelFacts(
         id=name,
@@ -101,11 +105,20 @@ def _prove(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) 
         dtype=str(dtype).removeprefix("torch."),
         kv_cache_dtype=str(kv_dtype).removeprefix("torch."),
         device=device.type,
-        attention_backend="torch",
+        attention_backend=attention,
     )
     log.info("encoder-decoder loaded: %s, %s on %s", name, dtype, device)
     step_bytes = largest_step_bytes(config, model.config, dtype)
-    return LoadedModel(facts, parts, shapes, dtype, kv_dtype, device, "torch", step_bytes, Seq2seqRunner)
+    return LoadedModel(facts, parts, shapes, dtype, kv_dtype, device, attention, step_bytes, Seq2seqRunner)
+
+
+def _attention_backend(asked: str, parts: EncoderDecoder, device: torch.device, kv_dtype: torch.dtype) -> str:
+    """The kernel adds no position bias, and the others expect causal attention. Raises `InvalidConfig`."""
+    if parts.decoder.position_bias is not None and asked == "native":
+        raise InvalidConfig("attention_backend must be auto or torch: this model adds a bias by position")
+    if parts.decoder.position_bias is not None or device.type != "cpu":
+        asked = "torch"
+    return resolve_attention_backend(asked, device, parts.dtype, kv_dtype)
 
 
 def _parts(model: Any, name: str, eos_token_ids: frozenset[int]) -> EncoderDecoder:
@@ -156,12 +169,21 @@ def _reference_logits(model: Any, parts: EncoderDecoder) -> list[Tensor]:
     return found
 
 
-def _check(parts: EncoderDecoder, shapes: dict[int, KvShape], expected: list[Tensor], name: str) -> None:
+def _check(
+    parts: EncoderDecoder, shapes: dict[int, KvShape], expected: list[Tensor], name: str, attention: str
+) -> None:
     """Raise `UnsupportedModel` unless both sequences, step by step, have the logits expected."""
     plain = replace(parts, rules=replace(parts.rules, never=(), no_repeat_ngram_size=0, min_length=0))
     device = expected[0].device
-    kv = KvMemory(shapes, num_blocks=16, block_size=4, dtype=parts.dtype, device=device)
-    runner = Seq2seqRunner(plain, kv, make_attention("torch", kv), device)
+    kv = KvMemory(
+        shapes,
+        num_blocks=16,
+        block_size=4,
+        dtype=parts.dtype,
+        device=device,
+        transposed_keys=has_transposed_keys(attention),
+    )
+    runner = Seq2seqRunner(plain, kv, make_attention(attention, kv), device)
     sequences = []
     for number, (source, output) in enumerate(_test_tokens(parts)):
         prompt = seq2seq_prompt(source, [parts.rules.start_token_id], kv.block_size)

@@ -19,10 +19,12 @@ from torch import Tensor
 from ..batching.draft import Chunk
 from ..batching.sequence import Sequence
 from ..execution.attention.interface import AttentionBackend
+from ..execution.attention.native_backend import NativeAttention
 from ..execution.kv_memory import KvMemory
 from .attention import PagedCrossAttention, store
 from .decoding import DecodingRules
-from .layers import CrossDecoder
+from .layers import Attend, CrossDecoder
+from .native_attention import NativeCrossAttention
 
 PADDING_RATIO_MAX = 0.25
 """Share of the tokens of an encoder's pass that may be padding."""
@@ -51,6 +53,7 @@ class Seq2seqRunner:
         self._model = model
         self._kv = kv
         self._device = device
+        self._native = NativeCrossAttention(kv) if isinstance(attention, NativeAttention) else None
 
     @torch.inference_mode()
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
@@ -130,14 +133,11 @@ class Seq2seqRunner:
         )
         lengths = np.array([sequence.request.num_source_tokens for sequence in sequences])
         at = self._on_device(positions)
-        attention = PagedCrossAttention(
-            self._kv,
+        attention = self._attention(
             source_blocks=self._on_device(of_source.repeat(counts, axis=0)),
             source_lengths=self._on_device(lengths.repeat(counts)),
             output_blocks=self._on_device(of_output.repeat(counts, axis=0)),
             positions=at,
-            position_bias=self._model.decoder.position_bias,
-            dtype=self._model.dtype,
         )
         ids = torch.tensor([*token_ids], device=self._device)
         hidden = self._model.decoder.hidden(ids, at, attention)
@@ -147,6 +147,15 @@ class Seq2seqRunner:
         read = [sequences[row].token_ids[slots[row] :] for row in sampled]
         self._model.rules.apply(logits, read, self._model.eos_token_ids)
         return logits
+
+    def _attention(self, **where: Tensor) -> Attend:
+        """Of one step."""
+        if self._native is not None:
+            return self._native.step(**where)
+        model = self._model
+        return PagedCrossAttention(
+            self._kv, **where, position_bias=model.decoder.position_bias, dtype=model.dtype
+        )
 
     def _on_device(self, values: Any) -> Tensor:
         return torch.from_numpy(np.asarray(values, dtype=np.int64)).to(self._device)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.workers.engine.seq2seq.tiny_seq2seq import (
+    BLOCK_SIZE,
     FAMILIES,
     POSITIONS,
     START,
@@ -16,8 +17,9 @@ from tests.unit.workers.engine.seq2seq.tiny_seq2seq import (
     save_seq2seq,
     translation,
 )
-from tests.unit.workers.engine.tiny_models import EOS, complete
+from tests.unit.workers.engine.tiny_models import EOS, complete, engine_config
 from workers.engine import (
+    Engine,
     EngineConfig,
     InvalidConfig,
     InvalidRequest,
@@ -26,7 +28,8 @@ from workers.engine import (
     SamplingParams,
     UnsupportedModel,
 )
-from workers.engine.seq2seq.model import seq2seq_config
+from workers.engine.seq2seq.model import load_seq2seq, seq2seq_config
+from workers.engine.text.tokenizer import Tokenizer
 
 
 def some_sources(count: int = 7, seed: int = 3) -> list[list[int]]:
@@ -55,6 +58,26 @@ def test_greedy_outputs_are_those_of_generate_alone_and_batched(tmp_path: Path, 
     assert len({tuple(each) for each in expected}) > 1, "the outputs do not depend on the sources"
     assert [each.num_prompt_tokens for each in batched] == [*map(len, sources)]
     engine.check_integrity()
+
+
+def test_plain_torch_answers_as_the_kernel_does(bart: Path) -> None:
+    """It computes where there is no kernel: on a GPU, and for T5."""
+    config = seq2seq_config(engine_config(bart, attention_backend="torch", block_size=BLOCK_SIZE))
+    tokenizer = Tokenizer.load(config.model)
+    loaded = load_seq2seq(config, tokenizer)
+    sources = some_sources()
+    requests = [translation(str(at), source) for at, source in enumerate(sources)]
+
+    found = complete(Engine.over(loaded, tokenizer, config), *requests)
+
+    assert loaded.attention == "torch"
+    assert [each.token_ids for each in found] == generate(bart, sources)
+
+
+def test_a_bias_by_position_keeps_the_kernel_out(tmp_path: Path) -> None:
+    config = seq2seq_config(engine_config(save_seq2seq(tmp_path, "t5"), attention_backend="native"))
+    with pytest.raises(InvalidConfig, match="attention_backend must be auto or torch"):
+        load_seq2seq(config, Tokenizer.load(config.model))
 
 
 def test_preempted_sequences_answer_as_if_they_had_not_been(bart: Path) -> None:
@@ -162,7 +185,7 @@ def test_an_output_ends_where_the_decoders_positions_do(bart: Path) -> None:
     [
         ("deterministic", True),
         ("weight_dtype", "int8"),
-        ("attention_backend", "native"),
+        ("attention_backend", "triton"),
         ("kv_cache_dtype", "int8"),
     ],
 )
