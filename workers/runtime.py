@@ -154,7 +154,10 @@ class Runtime:
         self._output_parts = OutputParts(self._part_dependencies(), self._worker_id)
         self._watchdog = self._make_watchdog()
         self._metrics = WorkerMetrics(
-            lambda: self._models, self._count_leases, lambda: self._shutdown.is_draining
+            lambda: self._models,
+            self._count_leases,
+            lambda: self._shutdown.is_draining,
+            self._online.times,
         )
 
     # -- leaving

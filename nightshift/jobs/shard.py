@@ -125,6 +125,7 @@ class OnlineClaim:
     job: Job
     body: JsonObject
     runs_alone: bool = False  # workers were lost with it: its worker runs nothing else
+    waited_s: float = 0.0  # from its submit to this claim, by the database's clock
 
 
 def segment_key(lease: Lease, shard_no: int, seq: int) -> str:

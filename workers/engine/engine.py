@@ -31,6 +31,7 @@ from .execution.cuda_graphs import CudaCapture
 from .execution.devices import DeviceMemory, on_device
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import is_out_of_memory
+from .histograms import ClassHistograms, EngineHistograms
 from .kinds import DECODER, require_kind
 from .live_request import LiveRequest
 from .loading.model import LoadedModel, load_model
@@ -123,6 +124,7 @@ class Engine:
             kv_cache_dtype=model.kv_cache_dtype,
             deterministic=config.deterministic,
         )
+        self.histograms = EngineHistograms()
         self._live: dict[str, LiveRequest] = {}
         self._outbox: list[Output] = []
         # The inbox is all that other threads touch. A step takes it over in one go.
@@ -362,8 +364,10 @@ class Engine:
                 promised = None
             choice = self._sampler.choose(logits, sampled, promised)
         for chunk in chunks:
-            if chunk.sequence.id in self._live:  # else it ended with the step just settled
+            live = self._live.get(chunk.sequence.id)
+            if live is not None:  # else it ended with the step just settled
                 self._batcher.advance(chunk)
+                live.count_launch(launched_s, self._counts_of(live))
         for row, sequence in enumerate(sampled):
             sequence.promise(row)
         return _Launched(chunks, starts, sampled, choice, shape, launched_s)
@@ -380,8 +384,10 @@ class Engine:
         self._settled_s = settled_s
         for chunk, start in zip(step.chunks, step.starts, strict=True):
             self._batcher.publish(chunk, start)
+        num_tokens = sum(chunk.num_tokens for chunk in step.chunks)
         self._steps += 1
-        self._tokens_computed += sum(chunk.num_tokens for chunk in step.chunks)
+        self._tokens_computed += num_tokens
+        self.histograms.observe_step(len(step.chunks), num_tokens)
         for row, (sequence, token) in enumerate(zip(step.sampled, result.tokens, strict=True)):
             sequence.num_promised -= 1
             live = self._live.get(sequence.id)
@@ -456,6 +462,7 @@ class Engine:
             if logprobs is not None:
                 live.logprobs.append(logprobs)
             self._tokens_generated += 1
+            live.count_token(self._settled_s, self._counts_of(live))
             text, reason = self._read(live, token)
         except GrammarFailed as error:
             return self._refuse(live, str(error))
@@ -485,6 +492,9 @@ class Engine:
             return text, "stop" if live.text.is_stopped or is_whole else "length"
         return text, None
 
+    def _counts_of(self, live: LiveRequest) -> ClassHistograms:
+        return self.histograms.of(live.sequence.request.priority)
+
     def _fail(self, live: LiveRequest, reason: str) -> Output:
         """End one sequence the model failed on, and keep its values out of reach of the others."""
         sequence = live.sequence
@@ -502,6 +512,7 @@ class Engine:
 
     def _finish(self, live: LiveRequest, reason: FinishReason, text: str, token_ids: list[int]) -> Output:
         sequence = live.sequence
+        live.count_end(self._counts_of(live))
         if self._uncompiled.pop(sequence.id, None) is None:
             self._batcher.remove(sequence)
         del self._live[sequence.id]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .batching.sequence import Sequence
+from .histograms import ClassHistograms
 from .request import FinishReason, Output, TokenLogprobs
 from .text.detokenizer import TextStream
 
@@ -26,6 +28,11 @@ class LiveRequest:
     """Its grammar, if it has one."""
     pieces: list[str] = field(default_factory=list)
     """Its text so far, if its only output comes at its end."""
+    added_s: float = field(default_factory=time.perf_counter)
+    launched_s: float | None = None
+    """Of the first step that computes some of it."""
+    first_token_s: float | None = None
+    last_token_s: float = 0.0
 
     @property
     def is_final_only(self) -> bool:
@@ -35,6 +42,31 @@ class LiveRequest:
     def stays_unread(self) -> bool:
         """Whether its text is made at its end: nothing in the text may end it before."""
         return self.is_final_only and not self.sequence.sampling.stop
+
+    def count_launch(self, launched_s: float, counts: ClassHistograms) -> None:
+        """A step computes some of it."""
+        if self.launched_s is None:
+            self.launched_s = launched_s
+            counts.queue_s.observe(launched_s - self.added_s)
+            counts.prompt_tokens += self.num_prompt_tokens
+
+    def count_token(self, now_s: float, counts: ClassHistograms) -> None:
+        """It has a new token."""
+        counts.generation_tokens += 1
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+            counts.prefill_s.observe(now_s - (self.launched_s or now_s))
+        else:
+            counts.inter_token_s.observe(now_s - self.last_token_s)
+        self.last_token_s = now_s
+
+    def count_end(self, counts: ClassHistograms) -> None:
+        if self.first_token_s is not None:
+            counts.decode_s.observe(self.last_token_s - self.first_token_s)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self.sequence.request.num_source_tokens or self.sequence.num_prompt_tokens
 
     def read(self, token: int, *, look_for_stop: bool) -> str:
         """The text that a token makes certain."""
@@ -76,7 +108,7 @@ class LiveRequest:
             text=text,
             token_ids=token_ids,
             finish_reason=None,
-            num_prompt_tokens=sequence.request.num_source_tokens or sequence.num_prompt_tokens,
+            num_prompt_tokens=self.num_prompt_tokens,
             num_output_tokens=num_output_tokens,
             num_cached_tokens=sequence.num_cached_tokens or 0,
             logprobs=self.logprobs[num_output_tokens - len(token_ids) : num_output_tokens] if asked else None,

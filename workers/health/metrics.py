@@ -12,6 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from nightshift.errors import ConfigurationError
+from workers.health.request_metrics import request_metrics
+from workers.online.times import OnlineTimes
 from workers.serving.model_server import ModelServer
 
 
@@ -106,8 +108,10 @@ class WorkerMetrics(Collector):
         servers: Callable[[], Iterable[ModelServer]],
         held: Callable[[], dict[str, int]],
         is_draining: Callable[[], bool],
+        online: OnlineTimes | None = None,
     ) -> None:
         """`held`: how many leases of each kind this worker has."""
+        self._online = online or OnlineTimes()
         self._servers = servers
         self._held = held
         self._is_draining = is_draining
@@ -129,13 +133,21 @@ class WorkerMetrics(Collector):
         age = GaugeMetricFamily(
             "nightshift_worker_step_age_seconds", "Age of the step under way; 0: none is", labels=("model",)
         )
+        busy = GaugeMetricFamily(
+            "nightshift_engine_busy_fraction",
+            "Share of the last 10 seconds in which an engine was in a step",
+            labels=("model",),
+        )
         for server in self._servers():
             label = (server.model.id,)
+            busy.add_metric(label, server.busy_fraction)
             since_s = server.stepping_since_s
             steps.add_metric(label, server.steps)
             seconds.add_metric(label, server.step_seconds)
             age.add_metric(label, 0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
-        return iter((held, draining, steps, seconds, age, *self._engine_metrics()))
+        yield from (held, draining, steps, seconds, age, busy)
+        yield from self._engine_metrics()
+        yield from request_metrics(self._servers(), self._online)
 
     def _engine_metrics(self) -> Iterator[Metric]:
         """The engines' figures as of the end of their last steps."""

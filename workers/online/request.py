@@ -25,6 +25,7 @@ class OnlineRequest:
     claim: OnlineClaim
     on_lease_lost: Callable[["OnlineRequest"], None]
     on_stop: Callable[["OnlineRequest"], None]
+    submitted_s: float  # of the monotonic clock
     tokens: int = 0  # generated; counted on the engine's thread only
     is_inside: bool = False  # counts as in an engine
     is_beginning: bool = False  # a thread tokenizes and submits it

@@ -22,6 +22,7 @@ from workers.health.heartbeat import Heartbeat
 from workers.online.publisher import CallText, Publisher
 from workers.online.request import OnlineRequest
 from workers.online.suspect_queue import SuspectQueue
+from workers.online.times import OnlineTimes
 from workers.serving.inference import Progress, body_chars, breakdown, refusal
 from workers.serving.model_server import Busy, Inference
 from workers.serving.models import Models
@@ -53,6 +54,7 @@ class OnlineRunner:
         self._heartbeat = heartbeat
         self._lock = threading.Condition()
         self._open: dict[str, OnlineRequest] = {}  # by inference id
+        self.times = OnlineTimes()
         self._publisher = Publisher(store, streams, heartbeat)
         self._preparing = ThreadPoolExecutor(PREPARING_MAX, thread_name_prefix="prepare")
 
@@ -70,7 +72,7 @@ class OnlineRunner:
 
     def run(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         """Take a claimed request. It ends with an answer, an error answer, or back in the queue."""
-        request = OnlineRequest(claim, on_lease_lost=self._drop, on_stop=self._stop)
+        request = OnlineRequest(claim, self._drop, self._stop, submitted_s=claimed_at_s - claim.waited_s)
         with self._lock:
             self._open[request.inference_id] = request
         self._heartbeat.hold(claim.lease, request, claimed_at_s, lambda: request.tokens)
@@ -175,6 +177,8 @@ class OnlineRunner:
 
     def _on_progress(self, request: OnlineRequest, progress: Progress) -> None:
         """On the engine's thread: must return at once."""
+        if progress.token_ids and not request.tokens:
+            self.times.first_token(request.claim, request.submitted_s)
         request.tokens += len(progress.token_ids)
         if progress.text or progress.logprobs is not None:
             self._publisher.put(request.next_text(progress))
@@ -208,6 +212,7 @@ class OnlineRunner:
 
     def _answer(self, request: OnlineRequest, result: Result) -> None:
         if self._close(request):
+            self.times.answered(request.claim, request.submitted_s)
             self._publish_end(request, _answer(request.claim, result))
 
     def _stop(self, request: OnlineRequest) -> None:

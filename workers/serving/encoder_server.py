@@ -18,6 +18,7 @@ from workers.engine.encoders.engine import Encoder, EncoderEngine
 from workers.engine.encoders.errors import EncodeQueueFull
 from workers.engine.encoders.request import EncodeOutput, EncodeRequest
 from workers.engine.encoders.texts import TextTokens
+from workers.engine.histograms import EngineHistograms
 from workers.serving.inference import Listener, Progress, queue_timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
 
@@ -110,6 +111,10 @@ class EncoderServer(ModelServer):
                 running.listener(Progress(result=queue_timed_out(output.timeout_us)))
             else:
                 running.listener(Progress(result=self.result(running, output)))
+
+    @property
+    def histograms(self) -> EngineHistograms:
+        return self._engine.histograms
 
     def _read_stats(self) -> EncoderStats:
         return self._engine.stats()

@@ -20,6 +20,8 @@ from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from workers.engine import EncoderStats, EngineStats, InvalidTokenIds, PromptTooLong
 from workers.engine.encoders.errors import EncodeInputTooLong
+from workers.engine.histograms import EngineHistograms
+from workers.serving.busy import BusyFraction
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Listener, Progress
 
@@ -71,6 +73,7 @@ class ModelServer(ABC):
         self.steps = 0  # that have ended
         self.step_seconds = 0.0  # and how long they took together
         self.engine_stats: EngineStats | EncoderStats | None = None  # as of the last step's end
+        self._busy = BusyFraction(time.monotonic())
         self._thread = threading.Thread(target=self._run, name=f"engine-{model.id}", daemon=True)
 
     def start(self) -> None:
@@ -125,6 +128,17 @@ class ModelServer(ABC):
             callback()
 
     @property
+    def histograms(self) -> EngineHistograms | None:
+        """Of its requests and steps. None: it keeps none."""
+        return None
+
+    @property
+    def busy_fraction(self) -> float:
+        """Share of the last seconds in which it was in a step, from 0 to 1."""
+        now_s, since_s = time.monotonic(), self.stepping_since_s
+        return self._busy.at(now_s, self.step_seconds + (0.0 if since_s is None else now_s - since_s))
+
+    @property
     def made_by(self) -> JsonObject | None:
         """What the tokens generated here depend on, as a carry-over records it."""
         return None
@@ -173,7 +187,9 @@ class ModelServer(ABC):
         self._step()
         self.stepping_since_s = None
         self.steps += 1
-        self.step_seconds += time.monotonic() - began_s
+        ended_s = time.monotonic()
+        self.step_seconds += ended_s - began_s
+        self._busy.note(ended_s, self.step_seconds)
         self.engine_stats = self._read_stats()
 
 

@@ -22,6 +22,7 @@ from nightshift.jobs import JsonObject
 from workers.engine import EngineStats, Grammar, MadeBy
 from workers.engine import InvalidRequest as EngineRefusal
 from workers.engine import Request as EngineRequest
+from workers.engine.histograms import EngineHistograms
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import (
     Listener,
@@ -156,6 +157,10 @@ class TextServer(ModelServer):
                 progress.token_logprobs[told:],
             )
             asked.told[choice] += len(progress.token_ids)
+
+    @property
+    def histograms(self) -> EngineHistograms:
+        return self._engine.histograms
 
     def _read_stats(self) -> EngineStats:
         return self._engine.stats()

@@ -107,7 +107,7 @@ class Claims:
         ).all()
         for row in taken:
             self._start(found[row.job_id][0], now)
-        return [OnlineClaim(_to_lease(row), *found[row.job_id], row.is_isolating) for row in taken]
+        return [_online_claim(row, *found[row.job_id], now) for row in taken]
 
     def next_online(
         self,
@@ -284,6 +284,11 @@ def _claim_order(
         case((is_in_its_place, fewest_lifted), else_=in_flight),
         in_flight,
     )
+
+
+def _online_claim(row: Row[Any], job: Job, body: JsonObject, now: datetime) -> OnlineClaim:
+    waited_s = max(0.0, (now - job.created_at).total_seconds())
+    return OnlineClaim(_to_lease(row), job, body, row.is_isolating, waited_s)
 
 
 def _to_lease(row: Row[Any]) -> Lease:

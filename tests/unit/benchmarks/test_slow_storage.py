@@ -18,6 +18,8 @@ class OneServer:
     steps = 3
     step_seconds = 1.25
     engine_stats = None
+    histograms = None
+    busy_fraction = 0.0
 
     class model:
         id = "minilm"

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DuplicateRequest
+from ..histograms import ClassHistograms, EngineHistograms
 from ..stats import EncoderStats
 from .batcher import EncoderBatcher
 from .config import QUEUE_SIZE_MAX, EncoderConfig, InvalidBatching
@@ -50,6 +51,7 @@ class _Unfinished:
     waiting: dict[int, WaitingInput]
     num_prompt_tokens: int
     timeout_us: int
+    counts: ClassHistograms
     embeddings: dict[int, Vector] = field(default_factory=dict)
 
 
@@ -81,6 +83,7 @@ class EncoderEngine:
         self._batching = self.config.dynamic_batching
         self._batcher = EncoderBatcher(self.config, max_num_batched_tokens)
         self._order = ResponseOrder() if self._batching.preserve_ordering else None
+        self.histograms = EngineHistograms()
         self._unfinished: dict[str, _Unfinished] = {}
         self._num_arrivals = 0
         self._steps = self._tokens_computed = self._tokens_padded = self._timeouts = 0
@@ -132,10 +135,11 @@ class EncoderEngine:
                 inputs = [] if ended else self._batcher.plan(self._clock_us())
                 if not inputs:
                     return self._in_order(ended)
+            began_us = self._clock_us()
             vectors = self._model.encode([waiting.input for waiting in inputs])
             self._count(inputs)
             with self._changed:
-                return self._in_order(self._deliver(inputs, vectors))
+                return self._in_order(self._deliver(inputs, vectors, began_us))
 
     def stats(self) -> EncoderStats:
         """Call it on the engine's thread, or between steps: it takes no lock."""
@@ -183,7 +187,9 @@ class EncoderEngine:
             waiting[index] = one
             num_tokens += one.num_tokens
             self._batcher.add(one)
-        self._unfinished[request.id] = _Unfinished(waiting, num_tokens, timeout_us)
+        self._unfinished[request.id] = _Unfinished(
+            waiting, num_tokens, timeout_us, self.histograms.of(request.priority)
+        )
         if self._order is not None:
             self._order.add(request.id)
 
@@ -221,14 +227,17 @@ class EncoderEngine:
     def _count(self, inputs: Sequence[WaitingInput]) -> None:
         num_tokens = sum(waiting.num_tokens for waiting in inputs)
         self._steps += 1
+        self.histograms.observe_step(len(inputs), num_tokens)
         self._tokens_computed += num_tokens
         self._tokens_padded += len(inputs) * max(waiting.num_tokens for waiting in inputs) - num_tokens
 
-    def _deliver(self, inputs: Sequence[WaitingInput], vectors: Iterable[Vector]) -> list[EncodeOutput]:
-        outputs = (self._finish(one, vector) for one, vector in zip(inputs, vectors, strict=True))
+    def _deliver(
+        self, inputs: Sequence[WaitingInput], vectors: Iterable[Vector], began_us: int
+    ) -> list[EncodeOutput]:
+        outputs = (self._finish(one, vector, began_us) for one, vector in zip(inputs, vectors, strict=True))
         return [output for output in outputs if output is not None]
 
-    def _finish(self, waiting: WaitingInput, vector: Vector) -> EncodeOutput | None:
+    def _finish(self, waiting: WaitingInput, vector: Vector, began_us: int) -> EncodeOutput | None:
         """Note an input's vector; the output, if it was the request's last. Aborted meanwhile: nothing."""
         request = self._unfinished.get(waiting.request_id)
         # The id may have been aborted and added anew during the step: only the very same input counts.
@@ -236,6 +245,8 @@ class EncoderEngine:
             return None
         self._batcher.remove(waiting)
         del request.waiting[waiting.input_index]
+        request.counts.queue_s.observe((began_us - waiting.arrived_us) / 1_000_000)
+        request.counts.prompt_tokens += waiting.num_tokens
         if request.waiting:
             # A copy, so that a request waiting for its last input does not keep the vectors of others alive.
             request.embeddings[waiting.input_index] = vector.copy()

@@ -583,3 +583,14 @@ def test_a_worker_claims_online_requests_that_want_its_kind_of_machine_or_any(
 
     assert {asked_for[shard_id] for shard_id in queued} == SERVED[capacity]
     assert {asked_for[found.lease.shard_id] for found in claims} == SERVED[capacity]
+
+
+def test_a_claim_says_how_long_an_online_request_has_waited(store: Store, clock: FakeClock) -> None:
+    shard_id = asked(store).shard_id
+    assert shard_id is not None
+    clock.advance(seconds=7)
+
+    with store.transaction() as tx:
+        (claim,) = tx.claims.online([shard_id], "worker_1", [MODEL], tx.now(), TTL_S)
+
+    assert claim.waited_s == 7

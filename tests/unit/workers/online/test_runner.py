@@ -1,6 +1,7 @@
 """Online requests: live text first, the answer committed, then announced; and never a second answer."""
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -539,3 +540,21 @@ def test_a_worker_whose_thread_for_suspected_requests_has_ended_is_not_alive(
     isolating.run(suspected(store, "suspect"), clock())
 
     wait_until(lambda: not isolating.is_alive)
+
+
+def test_times_begin_with_the_clients_submit(
+    store: Store, runner: OnlineRunner, model: ScriptedServer, streams: RecordingStreams
+) -> None:
+    claim = replace(claim_online(store, "hello"), waited_s=120.0)
+    runner.run(claim, time.monotonic())
+    (inference,) = model.running.values()
+    model.emit(inference.id, "HEL", token_ids=[1])
+    model.emit(inference.id, "LO", token_ids=[2])
+    model.answer(inference.id, "HELLO")
+    ended(streams)
+
+    ((label, times),) = runner.times
+    assert label == (claim.job.model, claim.job.priority.value)
+    for histogram in (times.first_token_s, times.request_s):
+        assert sum(histogram.counts) == 1
+        assert histogram.sum >= 120

@@ -63,6 +63,7 @@ def test_an_encoder_shows_the_figures_it_has(models: Models) -> None:
 
     of_encoder = {name for name in after if f'model="{ENCODER}"' in name}
     assert {name.partition("{")[0] for name in of_encoder} == {
+        "nightshift_engine_busy_fraction",
         "nightshift_engine_sequences_waiting",
         "nightshift_engine_steps_total",
         "nightshift_engine_timeouts_total",
@@ -78,4 +79,6 @@ def test_an_encoder_shows_the_figures_it_has(models: Models) -> None:
 def test_a_decoder_has_every_figure(models: Models) -> None:
     shown = [name for name in scrape(models) if f'model="{DECODER}"' in name]
 
-    assert len(shown) == len(ENGINE_FIGURES) - 2  # padding and timeouts are an encoder's
+    assert (
+        len(shown) == len(ENGINE_FIGURES) - 2 + 1
+    )  # padding and timeouts are an encoder's; and how busy it is
