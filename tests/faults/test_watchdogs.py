@@ -118,6 +118,7 @@ def test_a_worker_tells_prometheus_what_it_holds_its_successor_too(service):
     oracle.quiesce(service, [job])
     assert value('nightshift_worker_leases{kind="bulk"}') == 0
     assert value('nightshift_worker_steps_total{model="fake"}') > 0
+    assert value('nightshift_batch_size_count{model="fake"}') > 0
 
 
 def test_a_worker_ended_by_a_fault_in_its_own_code_says_where_it_was(service):

@@ -33,6 +33,7 @@ from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import WorkerSettings
 from workers.engine import InvalidTokenIds, MadeBy, Output, PromptTooLong, Request, TokenLogprobs
+from workers.engine.histograms import EngineHistograms
 from workers.engine.request import PRIORITY_RANKS
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import ModelServer, OnFatal
@@ -124,6 +125,7 @@ class FakeEngine:
         self._stamps = os.environ.get(STAMPS)
         self._mended = os.environ.get(MENDED)
         self._held = os.environ.get(HELD, "")
+        self.histograms = EngineHistograms()
 
     @property
     def has_work(self) -> bool:
@@ -168,6 +170,7 @@ class FakeEngine:
             aborted, self._aborted = self._aborted, []
             gone = [self._inside.pop(id) for id in aborted if id in self._inside]
             running = sorted(self._inside.values(), key=lambda one: one.order)[: self._num_seqs_max]
+        self.histograms.observe_step(len(running), len(running))
         time.sleep(max((one.step_s for one in running), default=0.0))
         outputs = [self._output(one, [], "abort") for one in gone]
         outputs += [self._advance(one) for one in running]
