@@ -18,7 +18,7 @@ from nightshift.broker.hints import HintListener
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamWriter
 from nightshift.fleet.checkpoints import check_distinct
-from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, WorkerState
+from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, Machine, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.objectstore import Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
@@ -149,7 +149,7 @@ class Runtime:
             self._settings.lease.ttl_s,
             places=self,
             heartbeat=self._heartbeat,
-            capacity=Capacity(self._settings.capacity),
+            machine=Machine(Capacity(self._settings.capacity)),
         )
         self._output_parts = OutputParts(self._part_dependencies(), self._worker_id)
         self._watchdog = self._make_watchdog()

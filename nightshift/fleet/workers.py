@@ -13,6 +13,13 @@ class Capacity(StrEnum):
     ON_DEMAND = "on_demand"
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What of a worker's machine decides which jobs may run on it."""
+
+    capacity: Capacity = Capacity.ON_DEMAND
+
+
 # Why a worker process ended itself.
 EXIT_ENGINE_DIED: Final = 70  # EX_SOFTWARE
 EXIT_DRAIN_TOO_SLOW: Final = 71

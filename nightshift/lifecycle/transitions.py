@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from nightshift.fleet.workers import Capacity
+from nightshift.fleet.workers import Machine
 from nightshift.jobs import (
     Answer,
     BulkClaim,
@@ -145,10 +145,10 @@ def claim_bulk(
     now: datetime,
     ttl_s: float,
     *,
-    capacity: Capacity = Capacity.ON_DEMAND,
+    machine: Machine = Machine(),
 ) -> BulkClaim | None:
     """Lease the best bulk shard. The first of a job begins it, with its event and its owed webhooks."""
-    claim = tx.claims.bulk(worker_id, models, now, ttl_s, capacity=capacity)
+    claim = tx.claims.bulk(worker_id, models, now, ttl_s, machine=machine)
     if claim is not None and claim.begins_job:
         job = tx.jobs.fetch(claim.job.id)
         _append_state_event(tx, job, JobState.RUNNING, now)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from nightshift.errors import DatabaseUnavailable
-from nightshift.fleet.workers import Capacity
+from nightshift.fleet.workers import Machine
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.lifecycle import transitions
 from nightshift.processes import failpoints
@@ -61,9 +61,9 @@ class Intake:
         lease_ttl_s: float,
         places: Places,
         heartbeat: Heartbeat,
-        capacity: Capacity = Capacity.ON_DEMAND,
+        machine: Machine = Machine(),
     ) -> None:
-        self._capacity = capacity
+        self._machine = machine
         self._store = store
         self._worker_id = worker_id
         self._models = models
@@ -197,7 +197,7 @@ class Intake:
         """The best first, as of up to NEXT_KEPT_S ago."""
         if poll or not self._next or time.monotonic() >= self._next_until_s:
             with self._store.snapshot() as tx:
-                self._next = deque(tx.claims.next_online(self._models, tx.now(), CLAIM_MAX, self._capacity))
+                self._next = deque(tx.claims.next_online(self._models, tx.now(), CLAIM_MAX, self._machine))
             self._next_until_s = time.monotonic() + NEXT_KEPT_S
         return [self._next.popleft() for _ in range(min(count, len(self._next)))]
 
@@ -214,7 +214,7 @@ class Intake:
                 self._models,
                 tx.now(),
                 self._lease_ttl_s,
-                capacity=self._capacity,
+                machine=self._machine,
             ),
             durable=False,
         )
@@ -246,7 +246,7 @@ class Intake:
         claimed_at_s = self._heartbeat.clock_s()
         claim = self._store.run(
             lambda tx: transitions.claim_bulk(
-                tx, self._worker_id, self._models, tx.now(), self._lease_ttl_s, capacity=self._capacity
+                tx, self._worker_id, self._models, tx.now(), self._lease_ttl_s, machine=self._machine
             )
         )
         if claim is None:

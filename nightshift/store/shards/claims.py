@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from nightshift.fleet.workers import Capacity
+from nightshift.fleet.workers import Machine
 from nightshift.jobs import (
     BulkClaim,
     CrashHistory,
@@ -61,12 +61,12 @@ class Claims:
         ttl_s: float,
         priorities: PriorityConfig = PriorityConfig(),
         *,
-        capacity: Capacity = Capacity.ON_DEMAND,
+        machine: Machine = Machine(),
     ) -> BulkClaim | None:
         """Lease the best bulk shard for these models on such a machine, ordered as in
         `nightshift/jobs/priorities.py`.
         """
-        for candidate in self._best_jobs(models, now, priorities, capacity):
+        for candidate in self._best_jobs(models, now, priorities, machine):
             if candidate.state is JobState.QUEUED:  # the claim will change it
                 Jobs(self._connection).lock(candidate.id)
             claimed = self._take_next_shard(candidate, worker_id, now, ttl_s)
@@ -88,7 +88,7 @@ class Claims:
         now: datetime,
         ttl_s: float,
         *,
-        capacity: Capacity = Capacity.ON_DEMAND,
+        machine: Machine = Machine(),
     ) -> Sequence[OnlineClaim]:
         """Lease those of these online shards that are still queued; at most 64 per call keep it short."""
         found = self._lock_jobs_of(shard_ids)
@@ -100,7 +100,7 @@ class Claims:
                 "shards": shard_ids,
                 "jobs": list(found),
                 "served": models,
-                "machines": (ANY_CAPACITY, capacity),
+                "capacities": _capacities(machine),
                 "moment": now,
                 **_taker(worker_id, now, ttl_s),
             },
@@ -114,7 +114,7 @@ class Claims:
         models: Sequence[str],
         now: datetime,
         limit: int,
-        capacity: Capacity = Capacity.ON_DEMAND,
+        machine: Machine = Machine(),
     ) -> Sequence[str]:
         """The best claimable online shards (`jobs/priorities.py`), when more have rung than there are
         slots, or Redis is silent.
@@ -137,7 +137,7 @@ class Claims:
             .where(
                 shard.c.kind == JobKind.ONLINE,
                 shard.c.model.in_(models),
-                shard.c.capacity.in_((ANY_CAPACITY, capacity)),
+                shard.c.capacity.in_(_capacities(machine)),
                 *_claimable(now),
             )
             .subquery()
@@ -150,7 +150,7 @@ class Claims:
         return list(rows.scalars())
 
     def _best_jobs(
-        self, models: Sequence[str], now: datetime, priorities: PriorityConfig, capacity: Capacity
+        self, models: Sequence[str], now: datetime, priorities: PriorityConfig, machine: Machine
     ) -> Sequence[Job]:
         in_flight = self._in_flight(JobKind.BULK)
         of_tenant = func.coalesce(in_flight.c.shards, 0)
@@ -165,7 +165,7 @@ class Claims:
                 job.c.stop_reason.is_(None),
                 job.c.paused_at.is_(None),
                 job.c.model.in_(models),
-                job.c.capacity.in_((ANY_CAPACITY, capacity)),
+                job.c.capacity.in_(_capacities(machine)),
                 select(shard.c.id).where(shard.c.job_id == job.c.id, *_claimable(now)).exists(),
             )
             .order_by(*order, job.c.deadline_at, job.c.created_at, job.c.id)
@@ -241,7 +241,7 @@ _TAKE_ONLINE = _TAKE.where(
     shard.c.job_id.in_(bindparam("jobs", expanding=True)),
     shard.c.kind == JobKind.ONLINE,
     shard.c.model.in_(bindparam("served", expanding=True)),
-    shard.c.capacity.in_(bindparam("machines", expanding=True)),
+    shard.c.capacity.in_(bindparam("capacities", expanding=True)),
     *_claimable(bindparam("moment")),
 ).returning(
     shard.c.id,
@@ -265,6 +265,11 @@ _TAKE_NEXT = _TAKE.where(
     # It may have been paused since it was chosen.
     select(job.c.id).where(job.c.id == bindparam("of"), job.c.paused_at.is_(None)).exists(),
 ).returning(shard)
+
+
+def _capacities(machine: Machine) -> Sequence[str]:
+    """Of jobs that may run on it."""
+    return (ANY_CAPACITY, machine.capacity)
 
 
 def _taker(worker_id: str, now: datetime, ttl_s: float) -> dict[str, Any]:

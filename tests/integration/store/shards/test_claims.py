@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from nightshift.fleet.workers import Capacity
+from nightshift.fleet.workers import Capacity, Machine
 from nightshift.jobs import Job, JobKind, JobState, ShardState, StopReason
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.priorities import PriorityClass, PriorityConfig
@@ -559,7 +559,9 @@ def test_a_worker_claims_bulk_jobs_that_want_its_kind_of_machine_or_any(
     wanted = {planned(store, spec=a_spec(capacity=kind)).id: kind for kind in ("spot", "any", "on_demand")}
 
     with store.transaction() as tx:
-        claims = [tx.claims.bulk("worker_1", [MODEL], tx.now(), TTL_S, capacity=capacity) for _ in range(3)]
+        claims = [
+            tx.claims.bulk("worker_1", [MODEL], tx.now(), TTL_S, machine=Machine(capacity)) for _ in range(3)
+        ]
 
     assert {wanted[found.job.id] for found in claims if found is not None} == SERVED[capacity]
     assert claims[2] is None
@@ -576,9 +578,9 @@ def test_a_worker_claims_online_requests_that_want_its_kind_of_machine_or_any(
     asked_for = {asked(store, spec=spec).shard_id: kind for kind, spec in wishes.items()}
 
     with store.transaction() as tx:
-        queued = tx.claims.next_online([MODEL], tx.now(), 10, capacity)
+        queued = tx.claims.next_online([MODEL], tx.now(), 10, Machine(capacity))
         claims = tx.claims.online(
-            list(filter(None, asked_for)), "worker_1", [MODEL], tx.now(), TTL_S, capacity=capacity
+            list(filter(None, asked_for)), "worker_1", [MODEL], tx.now(), TTL_S, machine=Machine(capacity)
         )
 
     assert {asked_for[shard_id] for shard_id in queued} == SERVED[capacity]

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
-from nightshift.fleet.workers import ExitCause
+from nightshift.fleet.workers import ExitCause, Machine
 from nightshift.jobs import JobKind, OnlineClaim, ShardState, StopReason
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import controls, transitions
@@ -117,7 +117,7 @@ class LeaseMachine(LeaseGround):
         for _ in range(places):
             claimable = self.claimable(JobKind.BULK, worker)
             with self.store.transaction() as tx:
-                found = tx.claims.bulk(worker, [MODEL], tx.now(), TTL_S, capacity=WORKERS[worker])
+                found = tx.claims.bulk(worker, [MODEL], tx.now(), TTL_S, machine=Machine(WORKERS[worker]))
             assert (found is not None) == bool(claimable)
             if found is not None:
                 assert found.lease.shard_id in claimable, "it is held, or must not be claimed"
@@ -128,7 +128,7 @@ class LeaseMachine(LeaseGround):
         """The rings name every request there ever was: those taken, those ended, those for other machines."""
         rung = [shard.id for shard in self.shards.values()]
         with self.store.transaction() as tx:
-            found = tx.claims.online(rung, worker, [MODEL], tx.now(), TTL_S, capacity=WORKERS[worker])
+            found = tx.claims.online(rung, worker, [MODEL], tx.now(), TTL_S, machine=Machine(WORKERS[worker]))
         assert {claim.lease.shard_id for claim in found} == self.claimable(JobKind.ONLINE, worker)
         self.got([claim.lease for claim in found])
 
