@@ -3,6 +3,7 @@
 Each composition root reads them once. S3 uses the standard AWS variables.
 """
 
+import re
 from ipaddress import ip_network
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from nightshift.errors import InvalidSetting
+from nightshift.fleet.workers import POOL_PATTERN
 from nightshift.jobs.leases import LeaseConfig
 from nightshift.tenants.quotas import QUOTA_MAX, Quotas
 
@@ -360,6 +362,7 @@ class WorkerSettings(RowSettings):
     deterministic: bool = False  # bitwise equal results in any batch; float32 on a CPU
     device: str = "auto"
     capacity: Literal["spot", "on_demand"] = "on_demand"  # this machine's kind
+    pools: Words = ()  # this worker also runs jobs that name one of these
     shards_max: Count = 3  # bulk shards held: one is read while the others run
     rows_in_flight_max: Count = 128  # of one shard
     encoder_rows_in_flight_max: Count = 1024  # likewise: an encoder's passes hold rows of like length
@@ -394,7 +397,16 @@ class WorkerSettings(RowSettings):
     heartbeat_s: Seconds = LeaseConfig.heartbeat_s
     lease_trust_s: Seconds = LeaseConfig.trust_s
 
-    _split = field_validator("models", "model_config_files", mode="before")(_split)
+    _split = field_validator("models", "model_config_files", "pools", mode="before")(_split)
+
+    @field_validator("pools")
+    @classmethod
+    def _check_pools(cls, pools: tuple[str, ...]) -> tuple[str, ...]:
+        if odd := [pool for pool in pools if not re.fullmatch(POOL_PATTERN, pool)]:
+            raise InvalidSetting(
+                f"{PREFIX}POOLS: {odd[0]!r} is no pool's name; take letters, digits, '.', '_' and '-'"
+            )
+        return pools
 
     @model_validator(mode="after")
     def _check_lease_times(self) -> Self:

@@ -149,7 +149,7 @@ class Runtime:
             self._settings.lease.ttl_s,
             places=self,
             heartbeat=self._heartbeat,
-            machine=Machine(Capacity(self._settings.capacity)),
+            machine=Machine(Capacity(self._settings.capacity), self._settings.pools),
         )
         self._output_parts = OutputParts(self._part_dependencies(), self._worker_id)
         self._watchdog = self._make_watchdog()

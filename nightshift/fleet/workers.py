@@ -18,6 +18,11 @@ class Machine:
     """What of a worker's machine decides which jobs may run on it."""
 
     capacity: Capacity = Capacity.ON_DEMAND
+    pools: tuple[str, ...] = ()
+    """Those it belongs to. It also runs jobs that name none."""
+
+
+POOL_PATTERN: Final = r"^[0-9A-Za-z][0-9A-Za-z._-]{0,62}$"
 
 
 # Why a worker process ended itself.

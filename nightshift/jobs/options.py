@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
+from nightshift.fleet.workers import POOL_PATTERN
 from nightshift.jobs.option_kinds import Choice, ColumnNames, Count, Duration, Kind, Share, Size, Switch, Text
 
 PART_BYTES: Final = 256 * 1024 * 1024
@@ -130,6 +131,16 @@ class BulkOptions:
             in_manifest=True,
         ),
     ] = False
+
+    pool: Annotated[
+        str | None,
+        About(
+            Text(POOL_PATTERN),
+            "Run on workers of this pool only, see NIGHTSHIFT_POOLS.",
+            "NAME",
+            in_manifest=False,
+        ),
+    ] = None
 
     def of_parts(self) -> dict[str, Any]:
         """Those that jobs with the same part files have in common."""

@@ -239,6 +239,7 @@ job = Table(
     Column("webhook_secret", LargeBinary),  # encrypted; None: the tenant's own signs
     Column("event_seq", Integer, nullable=False, default=0),  # the last event's number
     Column("capacity", String(12), nullable=False, server_default="any"),  # of the workers that may run it
+    Column("pool", String(63)),  # likewise; None: of any
     Column(
         "tokens_redone", BigInteger, nullable=False, server_default=text("0")
     ),  # generated, lost, and again

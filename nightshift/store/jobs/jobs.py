@@ -122,6 +122,7 @@ def new_row(new: NewJob, now: datetime) -> dict[str, Any]:
         "deadline_at": accepted.deadline_at,
         "webhook_secret": new.webhook_secret,
         "capacity": new.spec.capacity,
+        "pool": new.spec.options.pool,
         "event_seq": FIRST_SEQ,
         "tokens_queued": new.tokens_queued,
         "name": new.spec.name,

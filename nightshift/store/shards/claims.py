@@ -166,6 +166,7 @@ class Claims:
                 job.c.paused_at.is_(None),
                 job.c.model.in_(models),
                 job.c.capacity.in_(_capacities(machine)),
+                or_(job.c.pool.is_(None), job.c.pool.in_(machine.pools)),
                 select(shard.c.id).where(shard.c.job_id == job.c.id, *_claimable(now)).exists(),
             )
             .order_by(*order, job.c.deadline_at, job.c.created_at, job.c.id)

@@ -100,6 +100,7 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
         "date": "2026-11-20",
         "reuse": "latest",
         "reuse_sampled": True,
+        "pool": "nightly",
     }
     accepted = http.post("/v1/jobs", json=asked)
     shown = http.get(f"/v1/jobs/{accepted.json()['id']}").json()
@@ -153,6 +154,8 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
         ({"reuse": "a b"}, "reuse"),
         ({"reuse": 7}, "reuse"),
         ({"reuse_sampled": "maybe"}, "reuse_sampled"),
+        ({"pool": "two words"}, "pool"),
+        ({"pool": ""}, "pool"),
         ({"template": "x"}, "template"),
         ({"template": {"model": 7}}, "template.model"),
         ({"id_column": ""}, "id_column"),

@@ -567,6 +567,21 @@ def test_a_worker_claims_bulk_jobs_that_want_its_kind_of_machine_or_any(
     assert claims[2] is None
 
 
+def test_a_job_that_names_a_pool_runs_on_its_workers_only(store: Store) -> None:
+    wanted = {planned(store, spec=a_spec(pool=pool)).id: pool for pool in ("nightly", "gpu", None)}
+
+    def claimed(*pools: str) -> set[str | None]:
+        with store.transaction() as tx:
+            machine = Machine(pools=pools)
+            found = [tx.claims.bulk("w", [MODEL], tx.now(), TTL_S, machine=machine) for _ in wanted]
+        return {wanted[claim.job.id] for claim in found if claim is not None}
+
+    assert claimed() == {None}
+    assert claimed("other") == set()
+    assert claimed("gpu", "other") == {"gpu"}
+    assert claimed("nightly") == {"nightly"}
+
+
 @pytest.mark.parametrize("capacity", SERVED)
 def test_a_worker_claims_online_requests_that_want_its_kind_of_machine_or_any(
     store: Store, capacity: Capacity

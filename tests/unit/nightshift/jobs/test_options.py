@@ -22,6 +22,7 @@ STORED: dict[str, Any] = {
     },
     "reuse": "latest",
     "reuse_sampled": True,
+    "pool": "nightly",
 }
 OPTIONS_STORED = BulkOptions(
     max_error_rate=0.05,
@@ -34,6 +35,7 @@ OPTIONS_STORED = BulkOptions(
     keep_columns=("id", "meta.lang"),
     reuse="latest",
     reuse_sampled=True,
+    pool="nightly",
 )
 
 
