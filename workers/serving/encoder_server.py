@@ -101,6 +101,9 @@ class EncoderServer(ModelServer):
     def _has_work(self) -> bool:
         return self._engine.has_work
 
+    def _prepare_step(self) -> None:
+        self._engine.wait_for_batch()
+
     def _step(self) -> None:
         for output in self._engine.step():
             running = self._running.pop(output.id, None)

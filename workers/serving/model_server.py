@@ -24,6 +24,7 @@ from workers.engine.histograms import EngineHistograms
 from workers.serving.busy import BusyFraction
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Listener, Progress
+from workers.serving.turns import StepTurns
 
 OnFatal = Callable[[BaseException], None]
 
@@ -66,6 +67,7 @@ class ModelServer(ABC):
     def __init__(self, model: Model, on_fatal: OnFatal) -> None:
         self.model = model
         self._on_fatal = on_fatal
+        self._turns = StepTurns(one_at_a_time=False)
         self._changed = threading.Condition()
         self._is_stopping = False
         self._after_cancelled: list[tuple[int, Callable[[], None]]] = []  # (step, callback)
@@ -90,6 +92,10 @@ class ModelServer(ABC):
 
     def use_files(self, files: Files) -> None:  # noqa: B027 most kinds need none
         """Where requests that name files find them; called before `start`."""
+
+    def share_device(self, turns: StepTurns) -> None:
+        """Step in turn with other models; called before `start`."""
+        self._turns = turns
 
     @abstractmethod
     def submit(self, inference: Inference) -> None:
@@ -147,6 +153,9 @@ class ModelServer(ABC):
     @abstractmethod
     def _has_work(self) -> bool: ...
 
+    def _prepare_step(self) -> None:  # noqa: B027 most have nothing to wait for
+        """What a step waits for before it needs the device."""
+
     @abstractmethod
     def _step(self) -> None: ...
 
@@ -183,9 +192,11 @@ class ModelServer(ABC):
             callback()
 
     def _timed_step(self) -> None:
-        began_s = self.stepping_since_s = time.monotonic()
-        self._step()
-        self.stepping_since_s = None
+        self._prepare_step()
+        with self._turns.turn(self.model.id):
+            began_s = self.stepping_since_s = time.monotonic()
+            self._step()
+            self.stepping_since_s = None
         self.steps += 1
         ended_s = time.monotonic()
         self.step_seconds += ended_s - began_s

@@ -93,7 +93,11 @@ class EncoderEngine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._unfinished) or (self._order is not None and self._order.has_answers)
+        return bool(self._unfinished) or self._has_answers
+
+    @property
+    def _has_answers(self) -> bool:
+        return self._order is not None and self._order.has_answers
 
     @property
     def num_waiting(self) -> int:
@@ -122,6 +126,16 @@ class EncoderEngine:
             is_unfinished = self._drop(request_id) is not None
             self._changed.notify_all()
             return is_held or is_unfinished
+
+    def wait_for_batch(self) -> None:
+        """Wait until a step has something to do at once: up to `max_queue_delay_microseconds`."""
+        until_us: int | None = None
+        with self._changed:
+            while (wait_us := self._batcher.wait_us(now_us := self._clock_us())) and not self._has_answers:
+                until_us = now_us + wait_us if until_us is None else min(until_us, now_us + wait_us)
+                if now_us >= until_us:
+                    return  # a request has timed out, which the step reports
+                self._changed.wait((until_us - now_us) / 1_000_000)
 
     def step(self) -> list[EncodeOutput]:
         """Run one forward pass and return the requests that it completed, or that timed out: often none.
@@ -200,7 +214,7 @@ class EncoderEngine:
             if ended := self._time_out(now_us):
                 return ended
             wait_us = self._batcher.wait_us(now_us)
-            if not wait_us or (self._order is not None and self._order.has_answers):
+            if not wait_us or self._has_answers:
                 return []
             self._changed.wait(wait_us / 1_000_000)
 

@@ -8,6 +8,7 @@ tables of experts) are not weights. Reading the headers takes one small read per
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,6 +71,12 @@ def stored_tensors(directory: Path, name: str) -> Iterator[StoredTensor]:
         for key, tensor in _read_header(path, name).items():
             dtype = tensor["dtype"]
             yield StoredTensor(key, _DTYPES.get(dtype, dtype), path.name, dtype in _SERVED)
+
+
+def num_stored_elements(directory: Path, name: str) -> int:
+    """Numbers in all tensors of the files. Raises `ModelLoadFailed` naming a broken one."""
+    headers = (_read_header(path, name) for path in weight_files(directory, name))
+    return sum(math.prod(tensor["shape"]) for header in headers for tensor in header.values())
 
 
 def weight_files(directory: Path, name: str) -> list[Path]:

@@ -17,6 +17,7 @@ from tests.unit.workers.engine.encoders.formula import (
 )
 from workers.engine.encoders.batcher import DEPARTED_MAX, EncoderBatcher
 from workers.engine.encoders.config import InvalidBatching, QueuePolicy
+from workers.engine.encoders.engine import EncoderEngine
 from workers.engine.encoders.request import EncodeOutput
 from workers.engine.encoders.waiting import WaitingInput
 
@@ -246,6 +247,25 @@ def test_a_step_that_waits_for_others_wakes_for_a_timeout():
     assert batcher.wait_us(0) == 1_001
     assert [waiting.number for waiting in batcher.expire(1_001)] == [0]
     assert batcher.wait_us(1_001) is None
+
+
+def test_the_wait_for_a_batch_ends_before_the_step_that_starts_it_or_reports_a_timeout():
+    """So that a worker's other models have the device meanwhile."""
+    config = batching(
+        max_batch_size=2,
+        max_queue_delay_microseconds=20_000,
+        default_queue_policy=QueuePolicy(default_timeout_microseconds=5_000),
+    )
+    engine = EncoderEngine(FormulaEncoder(), config)  # by the real clock
+    engine.add(request("late", 3))
+    engine.wait_for_batch()  # until it times out
+    assert [(output.id, output.timeout_us) for output in engine.step()] == [("late", 5_000)]
+
+    engine.wait_for_batch()  # nothing is there to wait for
+    engine.add(request("one", 3))
+    engine.add(request("two", 3))
+    engine.wait_for_batch()  # the batch is full, or a busy machine has let the time pass
+    assert engine.step()
 
 
 def test_deadlines_of_what_has_left_are_forgotten():

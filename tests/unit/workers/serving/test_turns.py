@@ -1,0 +1,164 @@
+"""Whose step is next, among the models of one worker."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from workers.serving.turns import BETWEEN_STEPS_S, StepTurns
+
+WAIT_MAX_S = 30.0
+
+
+class Clock:
+    """Steps move it; a look at it does a little, so that nothing is waited for without end."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        self.now_s += BETWEEN_STEPS_S / 100
+        return self.now_s
+
+
+class Steps:
+    """Threads of models that step as their turns come; each step takes a time of the clock's."""
+
+    def __init__(self, turns: StepTurns, clock: Clock) -> None:
+        self.turns, self.clock = turns, clock
+        self.order: list[str] = []
+        self.inside = 0
+        self.most_inside = 0
+
+    def run(self, model: str, count: int, step_s: float) -> threading.Thread:
+        def go() -> None:
+            for _ in range(count):
+                with self.turns.turn(model):
+                    self.inside += 1
+                    self.most_inside = max(self.most_inside, self.inside)
+                    self.order.append(model)
+                    self.clock.now_s += step_s
+                    self.inside -= 1
+
+        thread = threading.Thread(target=go, daemon=True)
+        thread.start()
+        return thread
+
+
+def held(turns: StepTurns) -> Callable[[], None]:
+    """Hold the turn of a model of its own until the function returned is called."""
+    begun, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turns.turn("first"):
+            begun.set()
+            end.wait(WAIT_MAX_S)
+
+    threading.Thread(target=hold, daemon=True).start()
+    assert begun.wait(WAIT_MAX_S)
+    return end.set
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_two_models_never_step_at_once(clock: Clock) -> None:
+    steps = Steps(StepTurns(one_at_a_time=True, clock_s=clock), clock)
+
+    for thread in [steps.run(model, 200, 0.01) for model in ("chat", "embed")]:
+        thread.join(WAIT_MAX_S)
+
+    assert steps.most_inside == 1
+    assert len(steps.order) == 400
+
+
+def test_a_model_of_short_steps_has_as_much_time_as_one_of_long_steps(clock: Clock) -> None:
+    """Ten short steps are as long as a long one, and so they come before the next."""
+    turns = StepTurns(one_at_a_time=True, clock_s=clock)
+    steps = Steps(turns, clock)
+    release = held(turns)
+    threads = [steps.run("chat", 1_000, 0.01), steps.run("embed", 20, 0.1)]
+    release()
+    for thread in threads:
+        thread.join(WAIT_MAX_S)
+
+    together = steps.order[: len(steps.order) - steps.order[::-1].index("embed")]
+    chats, embeds = together.count("chat"), together.count("embed")
+    assert embeds == 20
+    assert 0.8 <= chats * 0.01 / (embeds * 0.1) <= 1.2
+
+
+def test_a_model_that_was_idle_has_saved_no_time(clock: Clock) -> None:
+    turns = StepTurns(one_at_a_time=True, clock_s=clock)
+    steps = Steps(turns, clock)
+    with turns.turn("embed"):
+        pass
+    steps.run("chat", 100, 1.0).join(WAIT_MAX_S)  # while the other has nothing to do
+    clock.now_s += BETWEEN_STEPS_S
+    release = held(turns)
+    threads = [steps.run("embed", 50, 1.0), steps.run("chat", 50, 1.0)]
+    release()
+    for thread in threads:
+        thread.join(WAIT_MAX_S)
+
+    assert "chat" in steps.order[100:105]
+
+
+def test_a_model_alone_waits_for_no_other(clock: Clock) -> None:
+    steps = Steps(StepTurns(one_at_a_time=True, clock_s=clock), clock)
+
+    steps.run("embed", 1, 1.0).join(WAIT_MAX_S)
+    chat = steps.run("chat", 100, 1.0)
+    clock.now_s += BETWEEN_STEPS_S
+    chat.join(WAIT_MAX_S)
+
+    assert steps.order.count("chat") == 100
+
+
+def test_on_a_gpu_models_step_at_once(clock: Clock) -> None:
+    turns = StepTurns(one_at_a_time=False, clock_s=clock)
+    release = held(turns)
+
+    with turns.turn("second"):
+        pass  # while the first still steps
+
+    release()
+
+
+def test_no_step_runs_while_a_model_is_made(clock: Clock) -> None:
+    turns = StepTurns(one_at_a_time=False, clock_s=clock)
+    steps = Steps(turns, clock)
+    with turns.paused():
+        waiting = steps.run("chat", 1, 0.01)
+        waiting.join(0.05)
+        assert steps.order == []
+
+    waiting.join(WAIT_MAX_S)
+    assert steps.order == ["chat"]
+
+
+def test_a_pause_begins_when_the_steps_under_way_have_ended(clock: Clock) -> None:
+    turns = StepTurns(one_at_a_time=True, clock_s=clock)
+    release, paused = held(turns), threading.Event()
+
+    def pause() -> None:
+        with turns.paused():
+            paused.set()
+
+    threading.Thread(target=pause, daemon=True).start()
+    assert not paused.wait(0.05)
+
+    release()
+    assert paused.wait(WAIT_MAX_S)
+
+
+def test_a_step_that_raises_gives_its_turn_back(clock: Clock) -> None:
+    turns = StepTurns(one_at_a_time=True, clock_s=clock)
+    with pytest.raises(ValueError), turns.turn("chat"):
+        raise ValueError
+
+    steps = Steps(turns, clock)
+    steps.run("chat", 1, 0.01).join(WAIT_MAX_S)
+    assert steps.order == ["chat"]

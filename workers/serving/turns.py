@@ -1,0 +1,94 @@
+"""Which of a worker's models steps next.
+
+On a CPU one model steps at a time, since two that step at once share every core's cache and wait for each
+other's threads (docs/models.md has the measurement). Each model with work gets the same time: the next turn
+is that of the model which has had the least. On a GPU all step when they like.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+# A model that has had less time than those that wait is waited for so long between two of its steps.
+BETWEEN_STEPS_S: Final = 0.002
+
+
+class StepTurns:
+    """Thread-safe."""
+
+    def __init__(self, *, one_at_a_time: bool, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._one_at_a_time = one_at_a_time
+        self._clock_s = clock_s
+        self._changed = threading.Condition()
+        self._stepping = 0
+        self._pauses = 0  # under way, or waiting for steps to end
+        self._used_s: dict[str, float] = {}  # by model; one that was idle is taken to have used its share
+        self._least_s = 0.0  # what the model of the last turn had used
+        self._waiting: set[str] = set()
+        self._expected: dict[str, float] = {}  # models between two steps, and until when
+
+    @contextmanager
+    def turn(self, model_id: str) -> Iterator[None]:
+        """Wait for the model's turn and hold it: for one step."""
+        with self._changed:
+            if self._expected.pop(model_id, 0.0) <= self._clock_s():  # it has been idle
+                self._used_s[model_id] = max(self._used_s.get(model_id, 0.0), self._least_s)
+            self._waiting.add(model_id)
+            while not self._may_step(model_id):
+                self._changed.wait(self._patience_s())
+            self._waiting.remove(model_id)
+            self._stepping += 1
+            self._least_s = max(self._least_s, self._used_s[model_id])
+        began_s = self._clock_s()
+        try:
+            yield
+        finally:
+            with self._changed:
+                ended_s = self._clock_s()
+                self._stepping -= 1
+                self._used_s[model_id] += ended_s - began_s
+                self._expected[model_id] = ended_s + BETWEEN_STEPS_S
+                self._changed.notify_all()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No step runs meanwhile: transformers changes torch's defaults for all threads while it makes the
+        modules of a model.
+        """
+        with self._changed:
+            self._pauses += 1
+            self._changed.wait_for(lambda: not self._stepping)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._pauses -= 1
+                self._changed.notify_all()
+
+    def forget(self, model_id: str) -> None:
+        """The model has gone."""
+        with self._changed:
+            self._used_s.pop(model_id, None)
+            self._expected.pop(model_id, None)
+
+    def _may_step(self, model_id: str) -> bool:
+        if self._pauses:
+            return False
+        if not self._one_at_a_time:
+            return True
+        return not self._stepping and model_id == self._next()
+
+    def _next(self) -> str:
+        """The one that has had the least time, of those that wait or will at once."""
+        now_s = self._clock_s()
+        soon = (id for id, until_s in self._expected.items() if until_s > now_s)
+        return min((*self._waiting, *soon), key=lambda id: (self._used_s[id], id))
+
+    def _patience_s(self) -> float | None:
+        """Until a model that is waited for has come or not. None: for a notification."""
+        if self._pauses or self._stepping or not self._one_at_a_time:
+            return None
+        ends_s = [until_s for id, until_s in self._expected.items() if id not in self._waiting]
+        return max(0.0, min(ends_s, default=0.0) - self._clock_s()) or BETWEEN_STEPS_S
