@@ -121,7 +121,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
     ring_sender = RingSender(queue, hint_publisher, store)
     rate_limits = RateLimits(settings.queue)
     vault = open_vault(settings.data)
-    catalogue = CachedCatalogue(settings.submission.models)
+    catalogue = CachedCatalogue(settings.submission.announced_models)
     submitter = Submitter(locations, vault, catalogue, settings.submission, settings.quotas.defaults)
     try:
         yield Services(

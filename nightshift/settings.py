@@ -237,6 +237,7 @@ class SubmissionSettings(RowSettings):
     """Which jobs are accepted, and how many may wait."""
 
     models: Words = ()  # known before a worker registers
+    lazy_models: Words = ()  # likewise
     online_queue_max: Limit = 1000  # unfinished online requests per tenant; more get 429
     online_queue_total_max: Limit = 10_000  # … of all tenants together
     bulk_jobs_max: Limit = 1000  # unfinished bulk jobs per tenant; more get 429
@@ -247,7 +248,11 @@ class SubmissionSettings(RowSettings):
     webhook_allow_cidrs: Cidrs = ()  # private networks allowed
     webhook_ports: Ports = ("80", "443")  # the only ones: a tenant's URL may not reach other services
 
-    _split = field_validator("models", "webhook_allow_cidrs", mode="before")(_split)
+    _split = field_validator("models", "lazy_models", "webhook_allow_cidrs", mode="before")(_split)
+
+    @property
+    def announced_models(self) -> tuple[str, ...]:
+        return (*self.models, *self.lazy_models)
 
     @property
     def webhook_port_ranges(self) -> tuple[range, ...]:
@@ -355,6 +360,11 @@ class SchedulerSettings(RowSettings):
 
 class WorkerSettings(RowSettings):
     models: Words = ()  # local paths or hub ids, org/model or org/model@commit
+    lazy_models: Words = ()  # likewise; loaded when work waits for them, in turn where not all fit
+    model_residency_s: SecondsOrNone = 60.0  # a lazy model stays so long at least; also between two swaps
+    model_idle_s: SecondsOrNone = 600.0  # a lazy model without work is unloaded; 0: when another needs it
+    # What all models take of their device, weights, KV and steps; default: what is free there at start.
+    device_memory_bytes: Count | None = None
     # Files with models' batching; `model_config` is pydantic's own name.
     model_config_files: Words = ()
     model_downloads: bool = False  # of hub ids that are not in the hub's cache; else workers stay offline
@@ -397,7 +407,7 @@ class WorkerSettings(RowSettings):
     heartbeat_s: Seconds = LeaseConfig.heartbeat_s
     lease_trust_s: Seconds = LeaseConfig.trust_s
 
-    _split = field_validator("models", "model_config_files", "pools", mode="before")(_split)
+    _split = field_validator("models", "lazy_models", "model_config_files", "pools", mode="before")(_split)
 
     @field_validator("pools")
     @classmethod

@@ -186,7 +186,7 @@ def duties(
     planning = PlanningConfig(
         file=file,
         survey=survey,
-        announced_models=submission.models,
+        announced_models=submission.announced_models,
         default_quotas=QuotaSettings().defaults,
     )
     assembly = AssemblyConfig(line_bytes_max=settings.line_bytes_max)

@@ -16,27 +16,27 @@ from workers.engine.execution.openmp import limit_spinning
 from workers.runtime import Connections, Runtime
 from workers.serving.images.fetching import ReferencedFiles, egress_of
 from workers.serving.model_server import ModelServer, OnFatal
-from workers.serving.models import LoadModels
+from workers.serving.models import LazyModel, LoadModels
 
 # Set by the supervisor, which releases this worker's leases after a crash.
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
 
 
-def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelServer]:
+def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelServer | LazyModel]:
     """The models in our own engine. Imports torch, which nothing before this needs."""
     limit_spinning(os.environ)
     if not settings.model_downloads:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is imported
-    from workers.serving.loading import load_models
+    from workers.serving.loading import open_models
 
     adopt_libraries()
-    return load_models(settings, on_fatal)
+    return open_models(settings, on_fatal)
 
 
 def compose(load: LoadModels = load_models) -> Runtime:
     """A runtime on the parts that the settings name. Raises ConfigurationError."""
     settings = WorkerSettings()
-    if not settings.models:
+    if not settings.models and not settings.lazy_models:
         raise ConfigurationError("This worker has no model: set NIGHTSHIFT_MODELS.", param="MODELS")
     data, places = DataSettings(), LocationSettings()
     objects = open_store(data.resolved_storage_url)

@@ -4,6 +4,7 @@ threads   celery main ──► intake ──► shard-N (one per bulk shard hel
                                └───► online (publishes answers)          ├──► engine-MODEL (one per model)
           heartbeat (keeps the leases of both) ◄── hints                 ┘
           output-parts (writes parts of outputs)
+          residency (loads and unloads lazy models)
           watchdog (is any of them stuck?)    spot (is this machine about to go?)
 """
 
@@ -43,8 +44,10 @@ from workers.health.watchdog import (
 from workers.intake.claiming import Intake
 from workers.online.runner import OnlineRunner
 from workers.output_parts import OutputParts
-from workers.serving.model_server import Files
+from workers.serving.model_server import Files, ModelServer
 from workers.serving.models import LoadModels, Models
+from workers.serving.residency.policy import ResidencyConfig
+from workers.serving.residency.residency import Residency
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.isolation import Isolation
 from workers.shard.rows.earlier_jobs import EarlierJobs
@@ -112,14 +115,14 @@ class Runtime:
         self._hints.start()
         self._notices.wait_until_withdrawn()
         memory.share_free_memory()
-        check_distinct(self._settings.models)
+        check_distinct((*self._settings.models, *self._settings.lazy_models))
         self._models = Models(self._load(self._settings, engine_died))
         self._make_parts()
         garbage.tune()
         if self._settings.worker_metrics_port:
             self._metrics.serve(self._settings.worker_metrics_port)
         for server in self._models:
-            server.use_files(self._connections.files)
+            self._prepare(server)
             server.start()
         self._online.start()
         self._drainer.start()  # a signal's handler, which may interrupt anything, could not do that safely
@@ -128,6 +131,10 @@ class Runtime:
         self._output_parts.start()
         self._watchdog.start()
         self._report_ready()
+        self._residency.start()
+
+    def _prepare(self, server: ModelServer) -> None:
+        server.use_files(self._connections.files)
 
     def _make_parts(self) -> None:
         """What runs rows and requests, which needs the models."""
@@ -142,14 +149,26 @@ class Runtime:
         self._shards = Shards(
             self._shard_dependencies(), self._shard_config(), lambda: self.intake.bulk_place_freed()
         )
+        machine = Machine(Capacity(self._settings.capacity), self._settings.pools)
+        self._residency = Residency(
+            self._connections.store,
+            self._models,
+            work=self,
+            registered=self._registration,
+            prepare=self._prepare,
+            machine=machine,
+            config=ResidencyConfig(self._settings.model_residency_s, self._settings.model_idle_s),
+            on_change=lambda: self.intake.models_changed(),
+        )
         self.intake = Intake(
             self._connections.store,
             self._worker_id,
-            self._models.ids,
+            self._models,
             self._settings.lease.ttl_s,
             places=self,
             heartbeat=self._heartbeat,
-            machine=Machine(Capacity(self._settings.capacity), self._settings.pools),
+            machine=machine,
+            on_left=self._residency.wake,
         )
         self._output_parts = OutputParts(self._part_dependencies(), self._worker_id)
         self._watchdog = self._make_watchdog()
@@ -158,6 +177,7 @@ class Runtime:
             self._count_leases,
             lambda: self._shutdown.is_draining,
             self._online.times,
+            self._residency.counts if self._models.lazy else None,
         )
 
     # -- leaving
@@ -189,6 +209,7 @@ class Runtime:
         self._heartbeat.state = WorkerState.DRAINING
         self._heartbeat.beat_now()
         self._watchdog.stop()
+        self._residency.stop()
         self._output_parts.stop()
         if self._shutdown.is_in_order:
             self._stop_celery(self.exit_code)
@@ -234,6 +255,7 @@ class Runtime:
             "online": lambda: self._online.is_alive,
             "shard": lambda: self._shards.are_alive,
             "output_parts": lambda: self._output_parts.is_alive,
+            "residency": lambda: self._residency.is_alive,
         }
         silent = SilentConsumer(
             self._queue,
@@ -242,7 +264,7 @@ class Runtime:
             subscribed_to=lambda: queues_with_places(self.online_free(), self.bulk_free()),
             limit_s=self._settings.deaf_after_s,
         )
-        steps = StuckStep({s.model.id: s for s in self._models}, self._settings.step_timeout_s)
+        steps = StuckStep(lambda: {s.model.id: s for s in self._models}, self._settings.step_timeout_s)
         return Watchdog([steps, DeadThread(threads), silent], self._on_finding)
 
     def _on_finding(self, finding: Finding) -> None:
@@ -270,6 +292,14 @@ class Runtime:
         runner = self._shards.run(claim, claimed_at_s)
         if self._shutdown.is_draining:
             runner.drain()
+
+    # -- work, for the residency of models
+
+    def count_of(self, model_id: str) -> int:
+        return self._online.count_of(model_id) + self._shards.count_of(model_id)
+
+    def hand_back_of(self, model_id: str) -> None:
+        self._shards.hand_back_of(model_id)
 
     def _count_leases(self) -> dict[str, int]:
         return {"online": self._online.count, "bulk": len(self._shards)}
@@ -306,7 +336,9 @@ class Runtime:
         )
 
     def _report_ready(self) -> None:
-        self._registration.open(server.model for server in self._models)
+        lazy = self._models.lazy
+        models = [*(server.model for server in self._models), *(each.model for each in lazy.values())]
+        self._registration.open(models, self._models.warm if lazy else None)
         if not self._shutdown.is_draining:
             self._heartbeat.state = WorkerState.READY
         log.info("worker ready", extra={"action": "worker_ready", "models": self._models.ids})

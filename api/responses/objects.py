@@ -277,6 +277,7 @@ class WorkerObject(BaseModel):
     object: Literal["worker"]
     status: WorkerState
     models: list[str]
+    warm_models: list[str]
     capacity: str
     drain_requested_at: int | None
     started_at: int

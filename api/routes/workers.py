@@ -46,6 +46,7 @@ def _worker_json(worker: Worker, caller: Caller) -> JsonObject:
         "object": "worker",
         "status": worker.state,
         "models": list(worker.models),
+        "warm_models": list(worker.warm),
         "capacity": worker.capacity,
         "drain_requested_at": seconds(worker.drain_requested_at),
         "started_at": seconds(worker.started_at),

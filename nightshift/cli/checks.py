@@ -56,7 +56,7 @@ class Finding:
 def examine(data: DataSettings) -> Iterator[Finding]:
     """Run every check in turn; those of a running server come last."""
     queue, worker, client = QueueSettings(), WorkerSettings(), ClientSettings()
-    names = worker.models or (str(demo.demo_model_path()),)
+    names = (*worker.models, *worker.lazy_models) or (str(demo.demo_model_path()),)
     checks: list[tuple[str, Callable[[], Finding | None]]] = [
         ("data directory", lambda: check_directory(data.data_dir)),
         ("database", lambda: check_database(data)),

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from nightshift.store import Store
 
 
+LazyModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lazy-model",
+        metavar="PATH_OR_ID",
+        help="Likewise, but loaded when work waits for it, and unloaded when it has none. May be repeated.  "
+        "[default: NIGHTSHIFT_LAZY_MODELS]",
+        show_default=False,
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

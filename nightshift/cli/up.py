@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from nightshift.cli.session import DataDir, data_settings
+from nightshift.cli.session import DataDir, LazyModels, data_settings
 from nightshift.cli.terminal import fail, is_interactive, say
 from nightshift.errors import ConfigurationError
 from nightshift.processes.children import AfterExit, ChildExit
@@ -39,6 +39,7 @@ def up(
             show_default=False,
         ),
     ] = None,
+    lazy_model: LazyModels = None,
     data_dir: DataDir = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -65,10 +66,16 @@ def up(
             "workers could serve its metrics there: set it to 0",
             param="workers",
         )
-    names = tuple(model or settings.models) or (str(demo.demo_model_path()),)
-    models = tuple(checkpoints.find(name, may_download=settings.model_downloads) for name in names)
-    checkpoints.check_distinct([found.reference for found in models])
-    for found in models:
+    lazy_names = tuple(lazy_model or settings.lazy_models)
+    names = tuple(model or settings.models)
+    if not names and not lazy_names:
+        names = (str(demo.demo_model_path()),)
+    models, lazy_models = (
+        tuple(checkpoints.find(name, may_download=settings.model_downloads) for name in each)
+        for each in (names, lazy_names)
+    )
+    checkpoints.check_distinct([found.reference for found in (*models, *lazy_models)])
+    for found in (*models, *lazy_models):
         if found.is_hub_id:
             say(f"no directory {found.name} here: taking it for a hub id")
     data = data_settings(data_dir)
@@ -77,6 +84,7 @@ def up(
         site = embedded.Embedded(
             data=data,
             models=models,
+            lazy_models=lazy_models,
             redis=stack.enter_context(embedded.embedded_redis(data)),
             host=host,
             port=embedded.usable_port(host, port),
@@ -186,7 +194,7 @@ def _announce(site: "Embedded") -> None:
                 "",
                 f"  base URL   {site.base_url}/v1",
                 f"  API key    in {site.key_file}",
-                f"  models     {', '.join(model.id for model in site.models)}",
+                f"  models     {', '.join(_names(site))}",
                 f"  data       {site.data.data_dir}  (logs in logs/)",
                 f"  jobs may read and write under {', '.join(site.file_roots)}",
                 f"  webhooks may reach {', '.join((*site.webhook_cidrs, 'the public internet'))}"
@@ -229,7 +237,8 @@ def _first_model(site: "Embedded") -> dict[str, str] | None:
     except httpx.HTTPError:
         return None
     listed = {model["id"]: model for model in answer.json()["data"]}  # others of the data directory, too
-    return next((listed[model.id] for model in site.models if model.id in listed), None)
+    models = (*site.models, *site.lazy_models)
+    return next((listed[model.id] for model in models if model.id in listed), None)
 
 
 def _log_tail(path: Path) -> str:
@@ -244,3 +253,8 @@ def last_reason(path: Path) -> str | None:
 
 def _lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines() if path.exists() else []
+
+
+def _names(site: "Embedded") -> list[str]:
+    lazy = [f"{model.id} (loaded when asked for)" for model in site.lazy_models]
+    return [*(model.id for model in site.models), *lazy]

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from nightshift.cli.session import LazyModels
 from nightshift.cli.terminal import EXIT_FAILED, fail
 from nightshift.errors import ConfigurationError
 from nightshift.processes.children import CONFIGURATION_EXIT, Child, RestartBackoff
@@ -27,6 +28,7 @@ def worker(
             show_default=False,
         ),
     ] = None,
+    lazy_model: LazyModels = None,
     check: Annotated[
         bool, typer.Option("--check", help="Start nothing; exit 0 if a worker on this host is ready, else 1.")
     ] = False,
@@ -42,8 +44,9 @@ def worker(
     from nightshift.settings import WorkerSettings, check_settings
 
     check_settings()
-    settings = WorkerSettings(models=tuple(model)) if model else WorkerSettings()
-    if not settings.models:
+    given = {"models": tuple(model or ()), "lazy_models": tuple(lazy_model or ())}
+    settings = WorkerSettings().model_copy(update={name: found for name, found in given.items() if found})
+    if not settings.models and not settings.lazy_models:
         raise ConfigurationError("a worker needs a model: use --model or NIGHTSHIFT_MODELS", param="model")
     keep_running(worker_child(settings))
 

@@ -22,7 +22,7 @@ def list_workers(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """List workers, newest first."""
+    """List workers, newest first. Models in brackets are not loaded."""
     with operator_store(data_dir) as store, store.snapshot() as tx:
         found = [worker for worker in tx.workers.list() if all or worker.state is not WorkerState.STOPPED]
     if json:
@@ -37,7 +37,7 @@ def list_workers(
                 worker.pid,
                 _status(worker),
                 worker.capacity.value,
-                ",".join(worker.models),
+                ",".join(id if id in worker.warm else f"({id})" for id in worker.models),
                 _time_text(worker.started_at),
                 _time_text(worker.heartbeat_at),
                 worker.ended_cause and worker.ended_cause.value,
@@ -81,6 +81,7 @@ def _as_json(worker: Worker) -> dict[str, Any]:
         "status": worker.state.value,
         "capacity": worker.capacity.value,
         "models": list(worker.models),
+        "warm_models": list(worker.warm),
         "started_at": _time_text(worker.started_at),
         "heartbeat_at": _time_text(worker.heartbeat_at),
         "drain_requested_at": _time_text(worker.drain_requested_at),

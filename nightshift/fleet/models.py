@@ -38,12 +38,12 @@ _DOES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model that a worker has loaded. Its id is a hub id, or the last part of its path."""
+    """A model that a worker can serve. Its id is a hub id, or the last part of its path."""
 
     id: str
     kind: ModelKind
-    context_length: int  # tokens: prompt and output together
     revision: str  # a hub revision, or a digest of the weights
+    context_length: int | None = None  # tokens: prompt and output together; None: it was never loaded
     dtype: str | None = None  # of its computation, such as bfloat16; None: not known
     dimensions: int | None = None  # of its vectors; None: it makes none
     created_at: datetime | None = None  # first registered

@@ -89,3 +89,9 @@ class Worker:
     drain_requested_at: datetime | None = None
     ended_at: datetime | None = None  # its process was seen to end
     ended_cause: ExitCause | None = None
+    warm_models: tuple[str, ...] | None = None
+    """Of `models`, those that are loaded or being loaded. None: all."""
+
+    @property
+    def warm(self) -> tuple[str, ...]:
+        return self.models if self.warm_models is None else self.warm_models

@@ -61,6 +61,7 @@ class Embedded:
 
     data: DataSettings
     models: tuple[Checkpoint, ...]
+    lazy_models: tuple[Checkpoint, ...]
     redis: Redis
     host: str
     port: int
@@ -96,6 +97,7 @@ class Embedded:
             "STORAGE_URL": self.data.resolved_storage_url,
             "REDIS_URL": self.redis.url,
             "MODELS": ",".join(model.reference for model in self.models),
+            "LAZY_MODELS": ",".join(model.reference for model in self.lazy_models),
             "BASE_URL": os.environ.get("NIGHTSHIFT_BASE_URL") or self.base_url,
             "READY_NEEDS_WORKER": "1",
             "FILE_ROOTS": ",".join(self.file_roots),

@@ -4,6 +4,7 @@ Arrow's own allocator and glibc's arenas keep what each thread has freed apart f
 """
 
 import ctypes
+import gc
 import os
 from typing import Final
 
@@ -34,6 +35,12 @@ def give_back_free_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def collect_and_give_back() -> None:
+    """Likewise what has become garbage: a model that was unloaded."""
+    gc.collect()
+    give_back_free_memory()
 
 
 def _set(option: int, value: int) -> None:

@@ -41,6 +41,7 @@ def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) 
         environment = {
             WORKER_ID: worker_id,
             "NIGHTSHIFT_MODELS": ",".join(settings.models),
+            "NIGHTSHIFT_LAZY_MODELS": ",".join(settings.lazy_models),
             "CELERY_CUSTOM_WORKER_POOL": pool,
             "TQDM_DISABLE": "1",  # progress bars fill the log
         }

@@ -565,7 +565,8 @@ worker = Table(
     Column("host", Text, nullable=False),
     Column("pid", Integer, nullable=False),
     Column("state", String(12), nullable=False),
-    Column("models", JSON, nullable=False),
+    Column("models", JSON, nullable=False),  # that it can serve
+    Column("warm_models", JSON),  # those among them that are loaded, or being loaded; None: all
     Column("started_at", UtcTimestamp, nullable=False),
     Column("heartbeat_at", UtcTimestamp, nullable=False),
     Column("capacity", String(12), nullable=False, server_default="on_demand"),
@@ -580,7 +581,7 @@ model = Table(
     metadata,
     Column("id", String(255), primary_key=True),
     Column("kind", String(32), nullable=False),
-    Column("context_length", Integer, nullable=False),
+    Column("context_length", Integer),
     Column("revision", Text, nullable=False),
     Column("dtype", String(16)),
     Column("dimensions", Integer),

@@ -106,9 +106,26 @@ class Workers:
         page = found.order_by(worker.c.id).limit(limit).scalar_subquery()
         return self._connection.execute(delete(worker).where(worker.c.id.in_(page))).rowcount
 
-    def serves(self, worker_id: str, models: Sequence[str], now: datetime) -> bool:
-        """Record that the worker has loaded these models and is ready."""
-        return self._update(worker_id, models=list(models), state=WorkerState.READY, heartbeat_at=now)
+    def serves(
+        self, worker_id: str, models: Sequence[str], now: datetime, warm: Sequence[str] | None = None
+    ) -> bool:
+        """Record that the worker can serve these models and is ready. `warm`: see `Worker`."""
+        return self._update(
+            worker_id,
+            models=list(models),
+            warm_models=None if warm is None else list(warm),
+            state=WorkerState.READY,
+            heartbeat_at=now,
+        )
+
+    def record_models(self, worker_id: str, models: Sequence[str], warm: Sequence[str]) -> bool:
+        """Record what a worker can serve and what of it is warm, whatever its state."""
+        return self._update(worker_id, models=list(models), warm_models=list(warm))
+
+    def warm_elsewhere(self, worker_id: str, heartbeat_since: datetime) -> set[str]:
+        """The models that other ready workers have warm."""
+        ready = self.list(heartbeat_since=heartbeat_since, state=WorkerState.READY)
+        return {model for each in ready if each.id != worker_id for model in each.warm}
 
     def ready_since(self, heartbeat_since: datetime) -> int:
         """The number of ready workers with a heartbeat since then."""
@@ -133,7 +150,13 @@ class Workers:
         return {id for models in self._connection.execute(found).scalars() for id in models}
 
     def register_model(self, new: Model, now: datetime) -> None:
-        """Register a served model, or update it."""
+        """Register a served model, or update it. Of one that was never loaded, what is known stays known
+        while its files stay the same.
+        """
+        if new.context_length is None:
+            known = self.model(new.id)
+            if known is not None and known.revision == new.revision:
+                return
         values = {
             "kind": new.kind,
             "context_length": new.context_length,
@@ -179,6 +202,7 @@ def _to_worker(row: Row[Any]) -> Worker:
         pid=row.pid,
         state=WorkerState(row.state),
         models=tuple(row.models),
+        warm_models=None if row.warm_models is None else tuple(row.warm_models),
         started_at=row.started_at,
         heartbeat_at=row.heartbeat_at,
         capacity=Capacity(row.capacity),

@@ -15,6 +15,7 @@ from nightshift.errors import ConfigurationError
 from workers.health.request_metrics import request_metrics
 from workers.online.times import OnlineTimes
 from workers.serving.model_server import ModelServer
+from workers.serving.residency.residency import ResidencyCounts
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,12 @@ class WorkerMetrics(Collector):
         held: Callable[[], dict[str, int]],
         is_draining: Callable[[], bool],
         online: OnlineTimes | None = None,
+        residency: ResidencyCounts | None = None,
     ) -> None:
-        """`held`: how many leases of each kind this worker has."""
+        """`held`: how many leases of each kind this worker has. `residency`: of its lazy models; None: it has
+        none.
+        """
+        self._residency = residency
         self._online = online or OnlineTimes()
         self._servers = servers
         self._held = held
@@ -146,8 +151,30 @@ class WorkerMetrics(Collector):
             seconds.add_metric(label, server.step_seconds)
             age.add_metric(label, 0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
         yield from (held, draining, steps, seconds, age, busy)
+        yield from self._residency_metrics()
         yield from self._engine_metrics()
         yield from request_metrics(self._servers(), self._online)
+
+    def _residency_metrics(self) -> Iterator[Metric]:
+        if self._residency is None:
+            return
+        warm = GaugeMetricFamily("nightshift_worker_model_warm", "1 for each loaded model", labels=("model",))
+        for server in self._servers():
+            warm.add_metric((server.model.id,), 1.0)
+        yield warm
+        for name, help, value in (
+            ("nightshift_worker_model_loads", "Lazy models loaded", self._residency.loads),
+            (
+                "nightshift_worker_model_load_seconds",
+                "Time from the decision to load a model, with any to unload first, until it could run",
+                self._residency.load_seconds,
+            ),
+            ("nightshift_worker_model_swaps", "Loads in place of other models", self._residency.swaps),
+            ("nightshift_worker_model_refusals", "Loads that failed", self._residency.refusals),
+        ):
+            counter = CounterMetricFamily(name, help)
+            counter.add_metric((), value)
+            yield counter
 
     def _engine_metrics(self) -> Iterator[Metric]:
         """The engines' figures as of the end of their last steps."""

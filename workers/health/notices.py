@@ -95,4 +95,6 @@ class Notices:
         if notice.kind is NoticeKind.INTERRUPTION:
             return True
         is_spot = Capacity(self._settings.capacity) is Capacity.SPOT
-        return is_spot and self._registration.is_replaceable(map(model_id, self._settings.models))
+        return is_spot and self._registration.is_replaceable(
+            map(model_id, (*self._settings.models, *self._settings.lazy_models))
+        )

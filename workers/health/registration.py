@@ -11,7 +11,7 @@ from typing import Final
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.models import Model
 from nightshift.fleet.workers import Capacity, Worker, WorkerState
-from nightshift.store import Store
+from nightshift.store import Store, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +29,24 @@ class Registration:
         """Record that the worker exists, and loads its models."""
         self._retry(self._insert)
 
-    def open(self, models: Iterable[Model]) -> None:
-        """Record that it has loaded these and is ready."""
+    def open(self, models: Iterable[Model], warm: Sequence[str] | None = None) -> None:
+        """Record that it can serve these and is ready. `warm`: those that are loaded; None: all."""
         served = list(models)
-        self._retry(lambda: self._serve(served))
+        self._retry(lambda: self._serve(served, warm))
+
+    def models_changed(self, served: Sequence[str], warm: Sequence[str], loaded: Model | None = None) -> None:
+        """Record what is served and warm, and what is known of a model now that it is loaded."""
+        self._retry(lambda: self._record(served, warm, loaded))
+
+    def warm_elsewhere(self, tx: Transaction) -> set[str]:
+        """The models that other workers have warm."""
+        return tx.workers.warm_elsewhere(self._worker_id, tx.now() - ALIVE_WITHIN)
+
+    def _record(self, served: Sequence[str], warm: Sequence[str], loaded: Model | None) -> None:
+        with self._store.transaction() as tx:
+            if loaded is not None:
+                tx.workers.register_model(loaded, tx.now())
+            tx.workers.record_models(self._worker_id, served, warm)
 
     def _retry(self, act: Callable[[], None]) -> None:
         """Wait for the database: a worker that ended would be restarted until its supervisor gave up."""
@@ -63,12 +77,12 @@ class Registration:
                 )
             )
 
-    def _serve(self, models: Sequence[Model]) -> None:
+    def _serve(self, models: Sequence[Model], warm: Sequence[str] | None) -> None:
         with self._store.transaction() as tx:
             now = tx.now()
             for model in models:
                 tx.workers.register_model(model, now)
-            tx.workers.serves(self._worker_id, [model.id for model in models], now)
+            tx.workers.serves(self._worker_id, [model.id for model in models], now, warm)
 
     def mark(self, state: WorkerState) -> None:
         """Without a database nothing is recorded: recovery then sees the heartbeats end."""

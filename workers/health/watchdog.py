@@ -83,8 +83,8 @@ class Stepping(Protocol):
 
 
 class StuckStep:
-    def __init__(self, servers: Mapping[str, Stepping], limit_s: float) -> None:
-        """`limit_s` 0: no step is stuck."""
+    def __init__(self, servers: Callable[[], Mapping[str, Stepping]], limit_s: float) -> None:
+        """`servers` are those of now. `limit_s` 0: no step is stuck."""
         self._servers = servers
         self._limit_s = limit_s
         self._watched: dict[
@@ -92,7 +92,7 @@ class StuckStep:
         ] = {}  # by model: its step's beginning, how long it was seen
 
     def look(self, passed_s: float) -> Finding | None:
-        for model, server in self._servers.items():
+        for model, server in self._servers().items():
             began_s = server.stepping_since_s
             if began_s is None:
                 self._watched.pop(model, None)

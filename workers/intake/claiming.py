@@ -10,7 +10,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from nightshift.errors import DatabaseUnavailable
@@ -50,6 +51,15 @@ class Places(Protocol):
     def run_bulk(self, claim: BulkClaim, claimed_at_s: float) -> None: ...
 
 
+class Models(Protocol):
+    @property
+    def warm(self) -> tuple[str, ...]:
+        """Those for which work may be claimed."""
+
+    def claiming(self) -> AbstractContextManager[tuple[str, ...]]:
+        """They stay warm until what is claimed meanwhile has been handed to them."""
+
+
 class Intake:
     """Turns rings into claims, on its own thread."""
 
@@ -57,12 +67,15 @@ class Intake:
         self,
         store: Store,
         worker_id: str,
-        models: tuple[str, ...],
+        models: Models,
         lease_ttl_s: float,
         places: Places,
         heartbeat: Heartbeat,
         machine: Machine = Machine(),
+        on_left: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_left` is called when work may wait that no warm model is for."""
+        self._on_left = on_left
         self._machine = machine
         self._store = store
         self._worker_id = worker_id
@@ -116,6 +129,13 @@ class Intake:
 
     def online_place_freed(self) -> None:
         with self._changed:
+            self._changed.notify()
+
+    def models_changed(self) -> None:
+        """There may be work for a model that has become warm."""
+        with self._changed:
+            self._next_until_s = 0.0
+            self._online_may_wait = self._bulk_may_wait = True
             self._changed.notify()
 
     def bulk_place_freed(self) -> None:
@@ -176,32 +196,37 @@ class Intake:
         if not messages and not asks:
             return
         claimed_at_s = self._heartbeat.clock_s()
-        try:
-            wanted = self._next_online(count, poll=poll) if asks else _named(messages)
-            claims = self._claim_online(wanted)
-        except DatabaseUnavailable:
-            self._heap.put_back(messages)
-            raise
+        with self._models.claiming() as warm:
+            try:
+                wanted = self._next_online(count, poll=poll) if asks else _named(messages)
+                claims = self._claim_online(wanted, warm)
+            except DatabaseUnavailable:
+                self._heap.put_back(messages)
+                raise
+            if claims:
+                failpoints.hit("worker.claimed")
+            for claim in claims:
+                self._places.run_online(claim, claimed_at_s)
         # Another worker that claimed a request named here may hold another's message.
         self._online_may_wait = bool(wanted) if asks else len(claims) < len(messages)
-        if claims:
-            failpoints.hit("worker.claimed")
         rang = {message.shard_id for message in messages}
         self.online_without_message += sum(claim.lease.shard_id not in rang for claim in claims)
-        for claim in claims:
-            self._places.run_online(claim, claimed_at_s)
         for message in messages:
             message.receipt.acknowledge()
+        if rang - {claim.lease.shard_id for claim in claims}:
+            self._on_left()
 
     def _next_online(self, count: int, *, poll: bool) -> Sequence[str]:
         """The best first, as of up to NEXT_KEPT_S ago."""
         if poll or not self._next or time.monotonic() >= self._next_until_s:
             with self._store.snapshot() as tx:
-                self._next = deque(tx.claims.next_online(self._models, tx.now(), CLAIM_MAX, self._machine))
+                self._next = deque(
+                    tx.claims.next_online(self._models.warm, tx.now(), CLAIM_MAX, self._machine)
+                )
             self._next_until_s = time.monotonic() + NEXT_KEPT_S
         return [self._next.popleft() for _ in range(min(count, len(self._next)))]
 
-    def _claim_online(self, shard_ids: Sequence[str]) -> Sequence[OnlineClaim]:
+    def _claim_online(self, shard_ids: Sequence[str], models: Sequence[str]) -> Sequence[OnlineClaim]:
         """Not durable: a power failure takes this worker with its database, and the requests are queued again
         (`docs/leases.md`).
         """
@@ -211,7 +236,7 @@ class Intake:
             lambda tx: tx.claims.online(
                 shard_ids,
                 self._worker_id,
-                self._models,
+                models,
                 tx.now(),
                 self._lease_ttl_s,
                 machine=self._machine,
@@ -229,6 +254,7 @@ class Intake:
             while self._places.bulk_free() > 0 and (tokens or poll or self._bulk_may_wait):
                 if not self._claim_bulk():
                     self._bulk_may_wait = False
+                    self._on_left()
                     break
                 claims += 1
         except Exception:  # no token can be the reason
@@ -244,16 +270,17 @@ class Intake:
 
     def _claim_bulk(self) -> bool:
         claimed_at_s = self._heartbeat.clock_s()
-        claim = self._store.run(
-            lambda tx: transitions.claim_bulk(
-                tx, self._worker_id, self._models, tx.now(), self._lease_ttl_s, machine=self._machine
+        with self._models.claiming() as warm:
+            claim = self._store.run(
+                lambda tx: transitions.claim_bulk(
+                    tx, self._worker_id, warm, tx.now(), self._lease_ttl_s, machine=self._machine
+                )
             )
-        )
-        if claim is None:
-            return False
-        failpoints.hit("worker.claimed")
-        self._bulk_may_wait = True
-        self._places.run_bulk(claim, claimed_at_s)
+            if claim is None:
+                return False
+            failpoints.hit("worker.claimed")
+            self._bulk_may_wait = True
+            self._places.run_bulk(claim, claimed_at_s)
         return True
 
     def _count_dropped(self) -> None:

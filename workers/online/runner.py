@@ -62,6 +62,11 @@ class OnlineRunner:
     def count(self) -> int:
         return len(self._open)
 
+    def count_of(self, model_id: str) -> int:
+        """Open requests for this model."""
+        with self._lock:
+            return sum(request.claim.job.model == model_id for request in self._open.values())
+
     def start(self) -> None:
         self._publisher.start()
         self._suspects.start()

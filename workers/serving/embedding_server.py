@@ -90,7 +90,7 @@ class EmbeddingServer(EncoderServer):
         assert isinstance(endpoint, EncoderEndpoint), "the model's kind was checked"
         assert isinstance(request, EncoderRequest), "its requests are for vectors"
         try:
-            max_tokens = tokens_kept(request.truncate_prompt_tokens, self.model.context_length)
+            max_tokens = tokens_kept(request.truncate_prompt_tokens, self.context_length)
             prompt = self._prompt(request)
             return [self._part(each, endpoint.input_field, prompt, max_tokens) for each in request.inputs]
         except InvalidRequest as error:
@@ -119,7 +119,7 @@ class EmbeddingServer(EncoderServer):
             raise takes_no_images(self.model, field)
         if isinstance(each, str):
             if max_tokens is None or not self._encoder.reads_parts:
-                check_length(len(each), self.model.context_length, field)
+                check_length(len(each), self.context_length, field)
             return _Text(each, field, prompt=prompt, max_tokens=max_tokens)
         if max_tokens is None or len(each) <= max_tokens:
             return each

@@ -1,13 +1,16 @@
-"""From the paths or hub ids of a worker to its model servers.
+"""From the paths or hub ids of a worker to its models: servers of those that are loaded at start, the rest.
 
 Needs torch, and so is imported only when models are loaded: a worker starts quickly, and tests replace it.
 """
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
 
+import torch
 import transformers
 from safetensors import SafetensorError
 
@@ -17,46 +20,69 @@ from nightshift.settings import PREFIX, WorkerSettings
 from workers.engine import EngineError
 from workers.engine.execution.devices import DeviceMemory
 from workers.engine.kinds import read_kind
+from workers.engine.loading.footprint import Footprint
+from workers.engine.loading.weights import resolve_device
 from workers.serving import kinds
 from workers.serving.hub import directory_of
-from workers.serving.kinds.kind import Loaded, Source
+from workers.serving.kinds.kind import Loaded, ServedKind, Source
 from workers.serving.model_config.reading import MODEL_CONFIG, ModelConfig, read_model_configs
 from workers.serving.model_server import ModelServer, OnFatal
+from workers.serving.models import LazyModel
+from workers.serving.residency.budget import Need, Shares, check_pinned, resident_bytes, shares
+from workers.serving.turns import StepTurns
 
 log = logging.getLogger(__name__)
 
 
 def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer]:
-    """All models of a worker, ready to start, in the order of the settings.
+    """The models that are loaded at start, ready to start, in the order of the settings; none may be lazy."""
+    return [cast(ModelServer, each) for each in open_models(settings, on_fatal)]
 
-    The weights of all are loaded before the first takes KV memory, of which each then has an equal part.
-    Raises ConfigurationError saying which model cannot be served, and why.
+
+def open_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer | LazyModel]:
+    """All models of a worker, in the order of the settings, first those that are loaded now.
+
+    What each will take of the device is known before anything is loaded. The weights of all are loaded
+    before the first takes KV memory, of which each then has an equal part. Raises ConfigurationError saying
+    which model cannot be served, and why.
     """
-    configs = read_model_configs(settings.model_config_files, settings.models)
+    configs = read_model_configs(settings.model_config_files, (*settings.models, *settings.lazy_models))
     transformers.utils.logging.disable_progress_bar()
-    loaded = [
-        _load(path_or_id, position, settings, configs.get(model_id(path_or_id)))
-        for position, path_or_id in enumerate(settings.models)
+    found = [
+        _find(path_or_id, position, settings, configs.get(model_id(path_or_id)))
+        for position, path_or_id in enumerate((*settings.models, *settings.lazy_models))
     ]
-    memory = _memory_of_each(loaded, settings)
-    return [_serve(each, memory, on_fatal) for each in loaded]
+    pinned, lazy = found[: len(settings.models)], found[len(settings.models) :]
+    device = _device(settings)
+    total = _memory(device, settings).in_all
+    check_pinned([each.need for each in pinned], total)
+    loaded = [each.load(settings) for each in pinned]
+    left = _memory(device, settings, taken=sum(each.footprint.weights for each in pinned))
+    share = shares([each.need for each in pinned], [each.need for each in lazy], left, total)
+    turns = StepTurns(one_at_a_time=device.type == "cpu")
+    servers = [_serve(each, share.kv, on_fatal, turns) for each in loaded]
+    _make_modules_alone(turns)
+    return [*servers, *(_lazy(each, settings, share, on_fatal, turns) for each in lazy)]
 
 
-def _memory_of_each(loaded: Sequence[Loaded], settings: WorkerSettings) -> DeviceMemory | None:
-    """The part of the device's memory for each model that keeps some."""
-    devices = [each.memory_device for each in loaded if each.memory_device is not None]
-    if not devices:
-        return None
-    memory = DeviceMemory.measure(devices[0], settings.engine_gpu_memory_utilization)  # there is one setting
-    return memory.shared_by(len(devices))
+@dataclass(frozen=True)
+class _Found:
+    """A checkpoint, its kind, and what it will take of the device."""
+
+    source: Source
+    kind: ServedKind
+    footprint: Footprint
+
+    @property
+    def need(self) -> Need:
+        return Need(self.source.id, self.footprint)
+
+    def load(self, settings: WorkerSettings) -> Loaded:
+        with _refusing(self.source.path_or_id):
+            return self.kind.load(self.source, settings)
 
 
-def _serve(loaded: Loaded, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
-    with _refusing(loaded.path_or_id):
-        return loaded.serve(memory, on_fatal)
-
-
-def _load(path_or_id: str, position: int, settings: WorkerSettings, config: ModelConfig | None) -> Loaded:
+def _find(path_or_id: str, position: int, settings: WorkerSettings, config: ModelConfig | None) -> _Found:
     with _refusing(path_or_id):
         directory = directory_of(path_or_id, may_download=settings.model_downloads)
         kind = kinds.serving(read_kind(str(directory)))
@@ -64,7 +90,55 @@ def _load(path_or_id: str, position: int, settings: WorkerSettings, config: Mode
             raise config.error("it configures dynamic batching, and the model generates text")
         if config is not None and config.matryoshka is not None and not kind.has_matryoshka:
             raise config.error("it has matryoshka fields, and the model embeds no text")
-        return kind.load(Source(path_or_id, directory, position, config), settings)
+        source = Source(path_or_id, directory, position, config)
+        return _Found(source, kind, kind.footprint(source, settings))
+
+
+def _device(settings: WorkerSettings) -> torch.device:
+    try:
+        return resolve_device(settings.device)
+    except EngineError as error:
+        raise ConfigurationError(_with_settings(str(error)), param="DEVICE") from error
+
+
+def _memory(device: torch.device, settings: WorkerSettings, taken: int = 0) -> DeviceMemory:
+    """What is there now; `taken` of what the settings allow is in use."""
+    memory = DeviceMemory.measure(device, settings.engine_gpu_memory_utilization)
+    if settings.device_memory_bytes is None:
+        return memory
+    in_all = min(memory.in_all, max(0, settings.device_memory_bytes - taken))
+    return DeviceMemory(min(memory.for_kv, in_all), in_all)
+
+
+def _lazy(
+    found: _Found, settings: WorkerSettings, share: Shares, on_fatal: OnFatal, turns: StepTurns
+) -> LazyModel:
+    def load() -> ModelServer:
+        return _serve(found.load(settings), share.kv, on_fatal, turns)
+
+    needed = resident_bytes(found.footprint, share.kv)
+    return LazyModel(found.kind.model(found.source), needed, load, share.lazy_bytes)
+
+
+def _serve(loaded: Loaded, memory: DeviceMemory, on_fatal: OnFatal, turns: StepTurns) -> ModelServer:
+    with _refusing(loaded.path_or_id):
+        server = loaded.serve(None if loaded.memory_device is None else memory, on_fatal)
+    server.share_device(turns)
+    return server
+
+
+def _make_modules_alone(turns: StepTurns) -> None:
+    """From now on no model steps while transformers makes the modules of another, for which it changes
+    torch's default dtype in all threads. Reading their weights needs no pause.
+    """
+    base: Any = transformers.PreTrainedModel
+    contexts = getattr(base.get_init_context, "unpaused", base.get_init_context.__func__)
+
+    def paused(cls: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        return [turns.paused(), *contexts(cls, *args, **kwargs)]
+
+    paused.unpaused = contexts  # type: ignore[attr-defined]
+    base.get_init_context = classmethod(paused)
 
 
 @contextmanager

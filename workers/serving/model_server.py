@@ -78,6 +78,12 @@ class ModelServer(ABC):
         self._busy = BusyFraction(time.monotonic())
         self._thread = threading.Thread(target=self._run, name=f"engine-{model.id}", daemon=True)
 
+    @property
+    def context_length(self) -> int:
+        """Tokens of prompt and output together."""
+        assert self.model.context_length is not None, "it is loaded"
+        return self.model.context_length
+
     def start(self) -> None:
         self.engine_stats = self._read_stats()
         self._thread.start()

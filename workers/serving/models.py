@@ -1,28 +1,102 @@
-"""The models of one worker, by id."""
+"""The models of one worker, by id: those that are loaded, and those that can be."""
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from nightshift.endpoints import Endpoint
 from nightshift.errors import InvalidRequest, UnknownModel
+from nightshift.fleet.models import Model
 from nightshift.settings import WorkerSettings
 from workers.serving.model_server import Inference, ModelServer, OnFatal
 
-# All models of the settings, in their order. Raises ConfigurationError.
-LoadModels = Callable[[WorkerSettings, OnFatal], Sequence[ModelServer]]
+
+@dataclass(frozen=True)
+class LazyModel:
+    """A model that is loaded when work waits for it."""
+
+    model: Model
+    """What is known of it from its files."""
+    bytes: int
+    """Of the device, for weights, KV and steps."""
+    load: Callable[[], ModelServer]
+    """Raises ConfigurationError."""
+    capacity_bytes: int
+    """For it and all other lazy models of the worker together."""
+
+
+# All models of the settings, in their order: servers of those that are loaded at start, and the others.
+# Raises ConfigurationError.
+LoadModels = Callable[[WorkerSettings, OnFatal], Sequence[ModelServer | LazyModel]]
 
 
 class Models:
-    """Routes a request to the model it names."""
+    """Routes a request to the model it names. Thread-safe."""
 
-    def __init__(self, servers: Sequence[ModelServer]) -> None:
-        self._servers = {server.model.id: server for server in servers}
+    def __init__(self, found: Sequence[ModelServer | LazyModel]) -> None:
+        self._ids = tuple(each.model.id for each in found)
+        self.lazy: Mapping[str, LazyModel] = {
+            each.model.id: each for each in found if isinstance(each, LazyModel)
+        }
+        self._servers = {each.model.id: each for each in found if not isinstance(each, LazyModel)}
+        self._claiming = threading.Lock()
+        self._retired: set[str] = set()  # they run what they have
+        self._refused: set[str] = set()  # they could not be loaded
 
     @property
     def ids(self) -> tuple[str, ...]:
-        return tuple(self._servers)
+        """That can be served here."""
+        return tuple(id for id in self._ids if id not in self._refused)
+
+    @property
+    def lazy_capacity_bytes(self) -> int:
+        """Of the device, for all lazy models together."""
+        return min((each.capacity_bytes for each in self.lazy.values()), default=0)
+
+    @property
+    def ids_known(self) -> tuple[str, ...]:
+        """All of the settings."""
+        return self._ids
+
+    @property
+    def warm(self) -> tuple[str, ...]:
+        """Those for which work may be claimed."""
+        return tuple(id for id in list(self._servers) if id not in self._retired)
+
+    @contextmanager
+    def claiming(self) -> Iterator[tuple[str, ...]]:
+        """The warm models. None of them is retired while work is claimed for them and handed to them."""
+        with self._claiming:
+            yield self.warm
+
+    def add(self, server: ModelServer) -> None:
+        """It is loaded and started."""
+        with self._claiming:
+            self._refused.discard(server.model.id)
+            self._servers = self._servers | {server.model.id: server}
+
+    def retire(self, model_id: str) -> None:
+        """Claim nothing more for it. Waits for a claim under way."""
+        with self._claiming:
+            self._retired.add(model_id)
+
+    def remove(self, model_id: str) -> ModelServer:
+        """A retired model without work, to be stopped."""
+        with self._claiming:
+            servers = dict(self._servers)
+            server = servers.pop(model_id)
+            self._servers = servers
+            self._retired.discard(model_id)
+        return server
+
+    def refuse(self, model_id: str) -> None:
+        """It could not be loaded: until it can be, it is not served."""
+        self._refused.add(model_id)
 
     def __iter__(self) -> Iterator[ModelServer]:
-        return iter(self._servers.values())
+        """Those that are loaded."""
+        return iter(list(self._servers.values()))
 
     def get(self, model_id: str) -> ModelServer:
         """Raises UnknownModel."""

@@ -122,7 +122,7 @@ class ScoreServer(EncoderServer):
     def _parts(self, request: ModelRequest) -> list[Part] | InvalidRequest:
         assert isinstance(request, ScoringRequest), "its requests are for scores"
         try:
-            max_tokens = tokens_kept(request.truncate_prompt_tokens, self.model.context_length)
+            max_tokens = tokens_kept(request.truncate_prompt_tokens, self.context_length)
             return [self._part(each, max_tokens) for each in request.texts]
         except InvalidRequest as error:
             return error
@@ -139,5 +139,5 @@ class ScoreServer(EncoderServer):
         is_read_whole = max_tokens is None or not self._classifier.reads_parts
         uncut = each.text if is_read_whole or each.pair is not None else ""
         also = each.pair if is_read_whole and each.pair is not None else ""
-        check_length(len(uncut) + len(also), self.model.context_length, each.place)
+        check_length(len(uncut) + len(also), self.context_length, each.place)
         return _Text(each.text, each.place, pair=each.pair, max_tokens=max_tokens)

@@ -293,7 +293,7 @@ class TextServer(ModelServer):
         assert isinstance(endpoint, TextEndpoint), "the model's kind was checked"
         assert isinstance(request, GenerationRequest), "its requests are for text"
         try:
-            check_output_length(request, self.model.context_length)
+            check_output_length(request, self.context_length)
             self.check_languages(request)
             return [
                 self._part(prompt, request.callable_tools, endpoint.prompt_place(request, number))
@@ -312,7 +312,7 @@ class TextServer(ModelServer):
             )
 
     def _part(self, prompt: Prompt, tools: Tools | None, field: str) -> Part:
-        check_length(prompt_chars(prompt), self.model.context_length, field)
+        check_length(prompt_chars(prompt), self.context_length, field)
         if not isinstance(prompt, Conversation):
             return Text(prompt, field) if isinstance(prompt, str) else prompt
         tokenizer = self._engine.tokenizer

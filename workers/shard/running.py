@@ -30,6 +30,18 @@ class Shards:
     def __len__(self) -> int:
         return len(self._running)
 
+    def count_of(self, model_id: str) -> int:
+        """Shards of this model's jobs."""
+        with self._lock:
+            return sum(runner.claim.job.model == model_id for runner in self._running)
+
+    def hand_back_of(self, model_id: str) -> None:
+        """Tell the shards of this model's jobs to hand themselves back, with what they have."""
+        with self._lock:
+            runners = [runner for runner in self._running if runner.claim.job.model == model_id]
+        for runner in runners:
+            runner.drain()
+
     @property
     def are_alive(self) -> bool:
         """Whether every taken place has a thread that will free it."""

@@ -5,6 +5,7 @@ each other's rows (SKIP LOCKED); on SQLite, writers take turns.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from sqlalchemy import (
     bindparam,
     case,
     func,
+    literal,
     or_,
     select,
     update,
@@ -47,6 +49,19 @@ request = tables.request
 
 ANY_CAPACITY = "any"  # of a job that runs on any machine
 JOBS_LOOKED_AT_MAX = 8  # another claimer may have just taken the first ones' last shard
+
+
+@dataclass(frozen=True)
+class WaitingWork:
+    """Work of one model that could be claimed."""
+
+    model: str
+    rank: int
+    """Its best priority class."""
+    is_due: bool
+    """A client waits for it, its deadline is near, or it has waited long."""
+    waits_s: float
+    """The oldest of it."""
 
 
 class Claims:
@@ -149,6 +164,62 @@ class Claims:
         )
         return list(rows.scalars())
 
+    def waiting(
+        self,
+        models: Sequence[str],
+        now: datetime,
+        priorities: PriorityConfig = PriorityConfig(),
+        *,
+        machine: Machine = Machine(),
+    ) -> Sequence[WaitingWork]:
+        """For which of these models something could be claimed on such a machine: one entry a model and kind
+        of job.
+        """
+        if not models:
+            return []
+        urgent = case((_is_urgent(now, priorities.deadline_ramp, priorities.ageing), 1), else_=0)
+        bulk = (
+            select(job.c.model, func.min(job.c.priority_rank), func.max(urgent), func.min(job.c.created_at))
+            .where(*self._runnable(models, now, machine))
+            .group_by(job.c.model)
+        )
+        online = (
+            select(
+                shard.c.model,
+                func.min(job.c.priority_rank),
+                literal(1),  # a client waits for the answer
+                func.min(shard.c.enqueued_at),
+            )
+            .join(job, job.c.id == shard.c.job_id)
+            .where(
+                shard.c.kind == JobKind.ONLINE,
+                shard.c.model.in_(models),
+                shard.c.capacity.in_(_capacities(machine)),
+                *_claimable(now),
+            )
+            .group_by(shard.c.model)
+        )
+        rows = [*self._connection.execute(bulk), *self._connection.execute(online)]
+        return [
+            WaitingWork(model, rank, bool(is_due), max(0.0, (now - since).total_seconds()))
+            for model, rank, is_due, since in rows
+        ]
+
+    def _runnable(
+        self, models: Sequence[str], now: datetime, machine: Machine
+    ) -> tuple[ColumnElement[bool], ...]:
+        """Bulk jobs of which a shard could be claimed."""
+        return (
+            job.c.kind == JobKind.BULK,
+            job.c.state.in_(RUNNABLE_STATES),
+            job.c.stop_reason.is_(None),
+            job.c.paused_at.is_(None),
+            job.c.model.in_(models),
+            job.c.capacity.in_(_capacities(machine)),
+            or_(job.c.pool.is_(None), job.c.pool.in_(machine.pools)),
+            select(shard.c.id).where(shard.c.job_id == job.c.id, *_claimable(now)).exists(),
+        )
+
     def _best_jobs(
         self, models: Sequence[str], now: datetime, priorities: PriorityConfig, machine: Machine
     ) -> Sequence[Job]:
@@ -159,16 +230,7 @@ class Claims:
         best = (
             select(job.c.id, *(key.label(f"key_{place}") for place, key in enumerate(order)))
             .outerjoin(in_flight, in_flight.c.tenant_id == job.c.tenant_id)
-            .where(
-                job.c.kind == JobKind.BULK,
-                job.c.state.in_(RUNNABLE_STATES),
-                job.c.stop_reason.is_(None),
-                job.c.paused_at.is_(None),
-                job.c.model.in_(models),
-                job.c.capacity.in_(_capacities(machine)),
-                or_(job.c.pool.is_(None), job.c.pool.in_(machine.pools)),
-                select(shard.c.id).where(shard.c.job_id == job.c.id, *_claimable(now)).exists(),
-            )
+            .where(*self._runnable(models, now, machine))
             .order_by(*order, job.c.deadline_at, job.c.created_at, job.c.id)
             .limit(JOBS_LOOKED_AT_MAX)
             .subquery()
@@ -277,12 +339,15 @@ def _taker(worker_id: str, now: datetime, ttl_s: float) -> dict[str, Any]:
     return {"taker": worker_id, "until": now + timedelta(seconds=ttl_s)}
 
 
+def _is_urgent(now: datetime, deadline_ramp: timedelta, ageing: timedelta) -> ColumnElement[bool]:
+    return or_(job.c.deadline_at <= now + deadline_ramp, job.c.created_at <= now - ageing)
+
+
 def _claim_order(
     now: datetime, deadline_ramp: timedelta, ageing: timedelta, in_flight: ColumnElement[int]
 ) -> tuple[ColumnElement[int], ...]:
     """What claimable jobs are sorted by before deadline and age: `jobs/priorities.py` in SQL."""
-    is_urgent = or_(job.c.deadline_at <= now + deadline_ramp, job.c.created_at <= now - ageing)
-    is_lifted = and_(is_urgent, job.c.priority_rank > 0)
+    is_lifted = and_(_is_urgent(now, deadline_ramp, ageing), job.c.priority_rank > 0)
     fewest_lifted = func.min(case((is_lifted, in_flight))).over(partition_by=job.c.priority_rank)
     is_in_its_place = in_flight < fewest_lifted
     return (

@@ -34,6 +34,8 @@ class Footprint:
     """0: it keeps no KV."""
     least_tokens: int = 0
     """Of KV, without which it is not worth loading."""
+    has_fixed_kv: bool = False
+    """`least_tokens` is what it will have, as its configuration says."""
 
     @property
     def least_kv(self) -> int:
@@ -53,14 +55,14 @@ def generator_footprint(config: EngineConfig, directory: Path) -> Footprint:
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
     text_config = hf_config.get_text_config()
     per_token = _kv_bytes_per_token(text_config, kv_dtype)
-    tokens = min(config.max_model_len or _LEAST_TOKENS, _LEAST_TOKENS)
-    if config.num_kv_blocks is not None:
-        tokens = config.num_kv_blocks * config.block_size
+    fixed_tokens = config.num_kv_blocks and config.num_kv_blocks * config.block_size
+    least_tokens = min(config.max_model_len or _LEAST_TOKENS, _LEAST_TOKENS)
     return Footprint(
         num_stored_elements(directory, config.model) * dtype.itemsize,
         largest_step_bytes(config, text_config, dtype),
         per_token,
-        tokens,
+        fixed_tokens or least_tokens,
+        has_fixed_kv=fixed_tokens is not None,
     )
 
 

@@ -8,12 +8,12 @@ from nightshift.settings import WorkerSettings
 from workers.engine.config import DTypeName
 from workers.engine.encoders.classifier import ClassifierModel
 from workers.engine.kinds import CLASSIFIER
-from workers.serving.kinds.kind import Loaded, ServedKind, Source, batched
+from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched
 from workers.serving.score_server import ScoreServer
 
 
-class Classifiers(ServedKind):
-    """They need no memory between their steps."""
+class Classifiers(OnePassKind):
+    """Texts, or pairs of them, to scores."""
 
     model_kind = ModelKind.CLASSIFIER
     kind = CLASSIFIER

@@ -12,6 +12,7 @@ from workers.engine import Engine, EngineConfig, InvalidSamplingParams, Sampling
 from workers.engine.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
 from workers.engine.execution.devices import DeviceMemory
 from workers.engine.kinds import DECODER
+from workers.engine.loading.footprint import Footprint, generator_footprint
 from workers.engine.loading.model import LoadedModel, load_model
 from workers.engine.text.tokenizer import Tokenizer
 from workers.serving.inference import SamplingDefaults
@@ -26,6 +27,9 @@ class Decoders(ServedKind):
     model_kind = ModelKind.DECODER
     kind = DECODER
     is_batched_dynamically = False
+
+    def footprint(self, source: Source, settings: WorkerSettings) -> Footprint:
+        return generator_footprint(engine_config(str(source.directory), settings), source.directory)
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
         config = engine_config(str(source.directory), settings)

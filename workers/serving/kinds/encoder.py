@@ -9,11 +9,11 @@ from workers.engine.config import DTypeName
 from workers.engine.encoders.model import EncoderModel
 from workers.engine.kinds import ENCODER
 from workers.serving.embedding_server import EmbeddingServer
-from workers.serving.kinds.kind import Loaded, ServedKind, Source, batched
+from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched
 
 
-class Encoders(ServedKind):
-    """They need no memory between their steps."""
+class Encoders(OnePassKind):
+    """Texts to vectors."""
 
     model_kind = ModelKind.ENCODER
     kind = ENCODER

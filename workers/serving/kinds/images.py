@@ -9,11 +9,11 @@ from workers.engine.config import DTypeName
 from workers.engine.images.model import ImageClassifierModel, ImageEncoderModel
 from workers.engine.kinds import IMAGE_CLASSIFIER, IMAGE_ENCODER
 from workers.serving.image_server import ImageEmbeddingServer, ImageScoreServer
-from workers.serving.kinds.kind import Loaded, ServedKind, Source, batched
+from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched
 
 
-class ImageClassifiers(ServedKind):
-    """They need no memory between their steps."""
+class ImageClassifiers(OnePassKind):
+    """Images to scores."""
 
     model_kind = ModelKind.IMAGE_CLASSIFIER
     kind = IMAGE_CLASSIFIER
@@ -26,8 +26,8 @@ class ImageClassifiers(ServedKind):
         return batched(source, partial(ImageScoreServer, model, images))
 
 
-class ImageEncoders(ServedKind):
-    """They need no memory between their steps."""
+class ImageEncoders(OnePassKind):
+    """Images to vectors."""
 
     model_kind = ModelKind.IMAGE_ENCODER
     kind = IMAGE_ENCODER

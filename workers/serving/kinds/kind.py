@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, cast
 
 import torch
 
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import WorkerSettings
+from workers.engine.config import DTypeName
 from workers.engine.encoders.config import EncoderConfig
 from workers.engine.execution.devices import DeviceMemory
 from workers.engine.kinds import Kind
+from workers.engine.loading.footprint import Footprint, encoder_footprint
 from workers.serving.model_config.reading import ModelConfig
 from workers.serving.model_server import ModelServer, OnFatal
 
@@ -88,11 +90,17 @@ class ServedKind(ABC):
     """... and to which sizes its vectors may be cut."""
 
     @abstractmethod
+    def footprint(self, source: Source, settings: WorkerSettings) -> Footprint:
+        """What it will take of the device, from its files. Raises as `load` does."""
+
+    @abstractmethod
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
         """Raises ConfigurationError, or what the engine raises."""
 
-    def model(self, source: Source, *, context_length: int, **facts: str | int | None) -> Model:
-        """What is registered of a model. `facts`: fields of `Model` that not every kind has."""
+    def model(self, source: Source, *, context_length: int | None = None, **facts: str | int | None) -> Model:
+        """What is registered of a model; without `context_length`, of one that is not loaded. `facts`: fields
+        of `Model` that not every kind has.
+        """
         return Model(
             id=source.id,
             kind=self.model_kind,
@@ -101,6 +109,13 @@ class ServedKind(ABC):
             position=source.position,
             **facts,  # type: ignore[arg-type]
         )
+
+
+class OnePassKind(ServedKind):
+    """A kind whose inputs are done after one pass: its models need no memory between their steps."""
+
+    def footprint(self, source: Source, settings: WorkerSettings) -> Footprint:
+        return encoder_footprint(source.directory, cast(DTypeName, settings.dtype), settings.device)
 
 
 def batched(source: Source, server: Callable[[OnFatal, EncoderConfig | None], ModelServer]) -> Loaded:

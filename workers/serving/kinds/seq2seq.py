@@ -7,6 +7,7 @@ from nightshift.settings import WorkerSettings
 from workers.engine import Engine, EngineConfig
 from workers.engine.execution.devices import DeviceMemory
 from workers.engine.kinds import SEQ2SEQ
+from workers.engine.loading.footprint import Footprint, generator_footprint
 from workers.engine.loading.model import LoadedModel
 from workers.engine.seq2seq.model import load_seq2seq, seq2seq_config
 from workers.engine.text.tokenizer import Tokenizer
@@ -22,6 +23,10 @@ class Seq2seqModels(ServedKind):
     model_kind = ModelKind.SEQ2SEQ
     kind = SEQ2SEQ
     is_batched_dynamically = False
+
+    def footprint(self, source: Source, settings: WorkerSettings) -> Footprint:
+        config = seq2seq_config(engine_config(str(source.directory), settings))
+        return generator_footprint(config, source.directory)
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
         config = seq2seq_config(engine_config(str(source.directory), settings))

@@ -252,7 +252,7 @@ class ShardRows:
         if log.isEnabledFor(logging.DEBUG):
             shard_no = self._claim.shard.shard_no
             log.debug("row admitted", extra={"action": "row_admitted", "shard_no": shard_no, "row": row})
-        tokens_max = _tokens_max(read.parsed, server.model.context_length)
+        tokens_max = _tokens_max(read.parsed, server.context_length)
         return AdmittedRow(inference_id, row, read, server, read.parsed.num_choices, tries, tokens_max)
 
     def _result(self, read: ReadRow, result: Result) -> RowResult:

@@ -36,6 +36,7 @@ def site(data_dir: Path) -> Embedded:
             Checkpoint("./minilm", is_hub_id=False, directory=Path("/models/minilm")),
             Checkpoint("org/llama", is_hub_id=True, directory=None),
         ),
+        lazy_models=(),
         redis=Redis(url="redis+socket:///tmp/s", command=("valkey-server",)),
         host="127.0.0.1",
         port=8123,

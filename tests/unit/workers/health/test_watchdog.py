@@ -30,33 +30,33 @@ def codes(findings: list[Finding | None]) -> list[int | None]:
 
 def test_a_step_that_does_not_end_is_stuck() -> None:
     engine = Engine(stepping_since_s=100.0)
-    check = StuckStep({"demo": engine}, limit_s=3)
+    check = StuckStep(lambda: {"demo": engine}, limit_s=3)
 
     assert codes([check.look(1.0) for _ in range(4)]) == [None, None, None, EXIT_STUCK_STEP]
 
 
 def test_many_short_steps_are_not_one_long_one() -> None:
     engine = Engine()
-    check = StuckStep({"demo": engine}, limit_s=2)
+    check = StuckStep(lambda: {"demo": engine}, limit_s=2)
     for began_s in range(10):
         engine.stepping_since_s = float(began_s)
         assert check.look(1.0) is None
 
 
 def test_without_a_limit_no_step_is_stuck() -> None:
-    check = StuckStep({"demo": Engine(stepping_since_s=100.0)}, limit_s=0)
+    check = StuckStep(lambda: {"demo": Engine(stepping_since_s=100.0)}, limit_s=0)
 
     assert codes([check.look(1.0) for _ in range(100)]) == [None] * 100
 
 
 def test_an_idle_engine_is_not_stuck() -> None:
-    assert codes([StuckStep({"demo": Engine()}, limit_s=1).look(60.0)]) == [None]
+    assert codes([StuckStep(lambda: {"demo": Engine()}, limit_s=1).look(60.0)]) == [None]
 
 
 def test_a_process_that_was_stopped_as_a_whole_is_not_stuck() -> None:
     clock, engine = ManualClock(), Engine(stepping_since_s=1.0)
     watchdog = Watchdog(
-        [StuckStep({"demo": engine}, limit_s=10)], on_finding=lambda finding: None, clock_s=clock
+        [StuckStep(lambda: {"demo": engine}, limit_s=10)], on_finding=lambda finding: None, clock_s=clock
     )
     watchdog.look()
     clock.advance(3600)

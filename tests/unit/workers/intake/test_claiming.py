@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import pytest
@@ -86,6 +87,15 @@ class Ring:
         assert self.acknowledged.wait(10), "the message was not acknowledged"
 
 
+class Warm:
+    """The demo model, which is loaded."""
+
+    warm = ("demo",)
+
+    def claiming(self) -> AbstractContextManager[tuple[str, ...]]:
+        return nullcontext(self.warm)
+
+
 @pytest.fixture
 def places() -> Places:
     return Places()
@@ -93,7 +103,7 @@ def places() -> Places:
 
 @pytest.fixture
 def intake(store: Store, heartbeat: Heartbeat, places: Places) -> Iterator[Intake]:
-    intake = Intake(store, "worker-1", ("demo",), LEASE_TTL_S, places, heartbeat)
+    intake = Intake(store, "worker-1", Warm(), LEASE_TTL_S, places, heartbeat)
     yield intake
     intake.stop()
 

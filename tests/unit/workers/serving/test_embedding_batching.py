@@ -200,7 +200,7 @@ def test_a_file_reaches_the_engine_of_the_model_it_names(tmp_path):
 def test_a_wrong_file_is_refused_before_any_model_is_loaded(tmp_path, monkeypatch):
     path = tmp_path / "models.yaml"
     path.write_text("models:\n  model:\n    max_batch_sise: 7\n")
-    monkeypatch.setattr(loading, "_load", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(loading, "_find", lambda *_: pytest.fail("a model was loaded"))
 
     with pytest.raises(
         ConfigurationError, match=r"models\.yaml, line 3: models\.model\.max_batch_sise: there"
