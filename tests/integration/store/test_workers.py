@@ -1,5 +1,6 @@
 """Workers and models, as the rest of the service sees them."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 from nightshift.fleet.models import Model, ModelKind
@@ -139,3 +140,28 @@ def test_workers_that_start_together_register_one_model(store: Store) -> None:
     with store.snapshot() as tx:
         assert [model.id for model in tx.workers.models()] == ["demo"]
         assert len(tx.workers.list()) == 4
+
+
+def test_what_is_known_of_a_model_stays_known_when_it_is_registered_unloaded(store: Store) -> None:
+    unloaded = replace(MODEL, context_length=None)
+    with store.transaction() as tx:
+        tx.workers.register_model(unloaded, tx.now())
+        assert tx.workers.models()[0].context_length is None
+        tx.workers.register_model(replace(MODEL, dtype="float32"), tx.now())
+        tx.workers.register_model(unloaded, tx.now())
+        [known] = tx.workers.models()
+        assert (known.context_length, known.dtype) == (512, "float32")
+
+        tx.workers.register_model(replace(unloaded, revision="changed"), tx.now())
+        assert tx.workers.models()[0].context_length is None
+
+
+def test_a_worker_says_which_models_it_has_warm(store: Store) -> None:
+    worker = a_worker(models=(), state=WorkerState.STARTING)
+    with store.transaction() as tx:
+        tx.workers.register(worker)
+        tx.workers.serves(worker.id, ["chat", "embed"], tx.now())
+        assert tx.workers.list()[0].warm == ("chat", "embed")  # all, where it says nothing
+
+        assert tx.workers.record_models(worker.id, ["chat", "embed"], ["chat"])
+        assert tx.workers.list()[0].warm == ("chat",)

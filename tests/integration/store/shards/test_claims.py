@@ -16,6 +16,7 @@ from nightshift.jobs.priorities import PriorityClass, PriorityConfig
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
+from nightshift.store.shards.claims import WaitingWork
 from nightshift.testing import (
     MODEL,
     STARTS_AT,
@@ -565,6 +566,40 @@ def test_a_worker_claims_bulk_jobs_that_want_its_kind_of_machine_or_any(
 
     assert {wanted[found.job.id] for found in claims if found is not None} == SERVED[capacity]
     assert claims[2] is None
+
+
+def test_what_waits_is_told_by_model_with_its_class_its_age_and_whether_it_is_due(
+    store: Store, clock: FakeClock
+) -> None:
+    planned(store, model="a", priority=PriorityClass.BACKGROUND)
+    clock.advance(seconds=60)
+    planned(store, model="a", priority=PriorityClass.STANDARD)
+    planned(store, model="b", spec=a_spec(completion_window_s=1_200))  # within the half hour of the ramp
+    asked(store, model="c", priority=PriorityClass.INTERACTIVE)
+    planned(store, model="d")
+    clock.advance(seconds=5)
+
+    with store.snapshot() as tx:
+        found = {work.model: work for work in tx.claims.waiting(["a", "b", "c"], tx.now())}
+
+    assert found == {
+        "a": WaitingWork("a", rank=1, is_due=False, waits_s=65.0),
+        "b": WaitingWork("b", rank=1, is_due=True, waits_s=5.0),
+        "c": WaitingWork("c", rank=0, is_due=True, waits_s=5.0),
+    }
+
+
+def test_what_no_worker_of_this_kind_may_claim_does_not_wait_for_it(store: Store) -> None:
+    planned(store, spec=a_spec(capacity="spot"))
+    planned(store, spec=a_spec(pool="gpu"))
+    claimed = planned(store)
+
+    with store.transaction() as tx:
+        assert tx.claims.bulk("w", [MODEL], tx.now(), TTL_S).job.id == claimed.id
+        assert tx.claims.waiting([MODEL], tx.now()) == []
+        machine = Machine(Capacity.SPOT, ("gpu",))
+        assert [work.model for work in tx.claims.waiting([MODEL], tx.now(), machine=machine)] == [MODEL]
+        assert tx.claims.waiting([], tx.now()) == []
 
 
 def test_a_job_that_names_a_pool_runs_on_its_workers_only(store: Store) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from transformers import AutoConfig, Qwen3ForCausalLM, XLMRobertaConfig, XLMRobe
 from nightshift.demo import demo_model_path
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import ModelKind
+from nightshift.processes import memory
 from nightshift.settings import WorkerSettings
 from tests.unit.workers.engine.encoders.tiny_encoders import SIZES, declare_modules, save_checkpoint
 from tests.unit.workers.engine.tiny_models import save_model
@@ -23,8 +26,10 @@ from workers.engine.execution.linears.native import NativeLinear
 from workers.engine.loading import weights
 from workers.serving import loading
 from workers.serving.kinds import decoder
+from workers.serving.kinds import encoder as encoder_kind
 from workers.serving.kinds.decoder import engine_config
 from workers.serving.loading import load_models
+from workers.serving.models import LazyModel
 from workers.serving.text_server import TextServer
 
 needs_native = pytest.mark.skipif(
@@ -232,3 +237,44 @@ def test_a_path_without_a_model_is_said_not_to_exist(may_download: bool) -> None
 
     with pytest.raises(ConfigurationError, match="cannot be served: /no/such/model does not exist, and"):
         load_models(settings, lambda _: None)
+
+
+def test_an_unloaded_model_leaves_nothing_behind() -> None:
+    """Its weights and KV are what a swap is for."""
+    settings = WorkerSettings(lazy_models=(str(demo_model_path()), str(minilm())), device="cpu")
+    for lazy in loading.open_models(settings, lambda _: None):
+        assert isinstance(lazy, LazyModel)
+        server = lazy.load()
+        server.start()
+        engine = weakref.ref(server._engine)  # type: ignore[attr-defined]
+        assert server.context_length > 0
+
+        server.stop()
+        del server
+        memory.collect_and_give_back()
+
+        assert engine() is None, f"{lazy.model.id} is still held by {gc.get_referrers(engine())}"
+
+
+def test_what_would_not_fit_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (decoder.Decoders, encoder_kind.Encoders):
+        monkeypatch.setattr(kind, "load", lambda *_: pytest.fail("a model was loaded"))
+    demo, embedder = str(demo_model_path()), str(minilm())
+
+    with pytest.raises(
+        ConfigurationError, match=r"do not fit .* model \(0\.08 GiB of weights .* of 0\.09 GiB"
+    ):
+        loading.open_models(
+            WorkerSettings(models=(demo, embedder), device="cpu", device_memory_bytes=10**8), lambda _: None
+        )
+    with pytest.raises(ConfigurationError, match=r"'model' does not fit .* of 0\.09 GiB are left"):
+        loading.open_models(
+            WorkerSettings(lazy_models=(embedder,), device="cpu", device_memory_bytes=10**8), lambda _: None
+        )
+
+
+def test_a_lazy_model_is_checked_at_start_as_far_as_its_files_tell(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "whisper", "architectures": ["WhisperModel"]}')
+
+    with pytest.raises(ConfigurationError, match="cannot be served"):
+        loading.open_models(WorkerSettings(lazy_models=(str(tmp_path),), device="cpu"), lambda _: None)

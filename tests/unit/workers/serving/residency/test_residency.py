@@ -1,0 +1,312 @@
+"""Lazy models come and go with the work that waits for them."""
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from nightshift.errors import ConfigurationError, UnknownModel
+from nightshift.fleet.models import Model, ModelKind
+from nightshift.fleet.workers import Machine, WorkerState
+from nightshift.jobs import JobKind, OnlineClaim
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle import transitions
+from nightshift.store import Store, Transaction
+from nightshift.testing import a_worker
+from tests.unit.workers.scripted import (
+    LEASE_TTL_S,
+    TENANT,
+    ManualClock,
+    ScriptedServer,
+    a_job,
+    chat_body,
+    plan_bulk,
+)
+from workers.serving.model_server import ModelServer
+from workers.serving.models import LazyModel, Models
+from workers.serving.residency.policy import Load, ResidencyConfig, Unload
+from workers.serving.residency.residency import REFUSED, Residency
+
+CONFIG = ResidencyConfig(residency_s=60.0, idle_s=600.0)
+WAIT_MAX_S = 30.0
+
+
+class Work:
+    """What runs of each model; shards that are handed back are gone."""
+
+    def __init__(self) -> None:
+        self.online: Counter[str] = Counter()
+        self.shards: Counter[str] = Counter()
+        self.handed_back: list[str] = []
+
+    def count_of(self, model_id: str) -> int:
+        return self.online[model_id] + self.shards[model_id]
+
+    def hand_back_of(self, model_id: str) -> None:
+        self.handed_back.append(model_id)
+        self.shards[model_id] = 0
+
+
+class Registered:
+    """What the database says of this worker, over time."""
+
+    def __init__(self) -> None:
+        self.history: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        self.loaded: list[Model] = []
+        self.elsewhere: set[str] = set()
+
+    def models_changed(self, served: Sequence[str], warm: Sequence[str], loaded: Model | None = None) -> None:
+        self.history.append((tuple(served), tuple(warm)))
+        self.loaded += [loaded] if loaded is not None else []
+
+    def warm_elsewhere(self, tx: Transaction) -> set[str]:
+        return self.elsewhere
+
+
+class Worker:
+    """A worker with a pinned model and two lazy ones, of which one fits at a time."""
+
+    def __init__(self, store: Store, clock: ManualClock, *, room_for: int = 1) -> None:
+        self.store, self.clock = store, clock
+        self.loads: list[str] = []
+        self.broken: set[str] = set()
+        self.work, self.registered = Work(), Registered()
+        self.changes = 0
+        self.prepared: list[ModelServer] = []
+        lazy = [self._lazy(id, capacity_bytes=10 * room_for) for id in ("embed", "translate")]
+        self.models = Models([ScriptedServer("chat"), *lazy])
+        self.residency = Residency(
+            store,
+            self.models,
+            self.work,
+            self.registered,
+            self.prepared.append,
+            machine=Machine(),
+            config=CONFIG,
+            on_change=self._changed,
+            clock_s=clock,
+        )
+
+    def _lazy(self, id: str, capacity_bytes: int) -> LazyModel:
+        def load() -> ModelServer:
+            self.loads.append(id)
+            if id in self.broken:
+                raise ConfigurationError("its file is broken", param="MODELS")
+            return ScriptedServer(id)
+
+        return LazyModel(Model(id=id, kind=ModelKind.DECODER, revision="r1"), 10, load, capacity_bytes)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def look(self) -> Load | Unload | None:
+        return self.residency.run_once(self.clock())
+
+    @property
+    def warm(self) -> set[str]:
+        return set(self.models.warm)
+
+
+@pytest.fixture
+def worker(store: Store, clock: ManualClock) -> Worker:
+    return Worker(store, clock)
+
+
+def ask(store: Store, model: str, priority: PriorityClass = PriorityClass.INTERACTIVE) -> str:
+    """An online request; its shard's id."""
+
+    new = replace(a_job(JobKind.ONLINE, model=model), tenant_id=TENANT, priority=priority)
+    with store.transaction() as tx:
+        submitted = transitions.submit_online(tx, new, chat_body("hi"), tx.now())
+    assert submitted.shard_id is not None
+    return submitted.shard_id
+
+
+def claim(store: Store, shard_id: str, models: Sequence[str]) -> Sequence[OnlineClaim]:
+    with store.transaction() as tx:
+        return tx.claims.online([shard_id], "worker-1", models, tx.now(), LEASE_TTL_S)
+
+
+def test_a_model_is_loaded_when_a_request_waits_for_it_and_then_its_work_is_claimed(
+    store: Store, worker: Worker
+) -> None:
+    assert worker.look() is None
+    shard_id = ask(store, "embed")
+    assert not claim(store, shard_id, worker.models.warm)
+
+    assert worker.look() == Load("embed")
+
+    assert worker.warm == {"chat", "embed"}
+    assert (worker.loads, worker.changes) == (["embed"], 1)
+    assert [server.model.id for server in worker.prepared] == ["embed"]
+    assert claim(store, shard_id, worker.models.warm)
+    assert worker.look() is None
+
+
+def test_others_hear_that_it_is_being_loaded_and_what_is_known_of_it_then(
+    store: Store, worker: Worker
+) -> None:
+    ask(store, "embed")
+    worker.look()
+
+    served = ("chat", "embed", "translate")
+    assert worker.registered.history == [(served, ("chat", "embed")), (served, ("chat", "embed"))]
+    assert [model.context_length for model in worker.registered.loaded] == [128]
+
+
+def test_a_job_waits_for_the_warm_work_before_its_model_replaces_another(
+    store: Store, worker: Worker, clock: ManualClock
+) -> None:
+    plan_bulk(store, "s3://bucket/a.jsonl", model="embed")
+    worker.look()
+    clock.advance(100)
+    plan_bulk(store, "s3://bucket/b.jsonl", model="translate")
+    assert worker.look() is None  # a shard of embed's job still waits
+
+    with store.transaction() as tx:
+        assert tx.claims.bulk("worker-1", ["embed"], tx.now(), LEASE_TTL_S)
+    assert worker.look() == Load("translate", ("embed",))
+    assert worker.warm == {"chat", "translate"}
+    assert worker.residency.counts.swaps == 1
+
+
+def test_a_request_that_a_client_waits_for_replaces_a_model_that_runs_rows(
+    store: Store, worker: Worker, clock: ManualClock
+) -> None:
+    """Its shards go back to the queue with what they have; nothing more is claimed for it."""
+    plan_bulk(store, "s3://bucket/a.jsonl", model="embed", shards=5)
+    worker.look()
+    worker.work.shards["embed"] = 3
+    clock.advance(61)
+    ask(store, "translate")
+
+    assert worker.look() == Load("translate", ("embed",))
+
+    assert worker.work.handed_back == ["embed"]
+    assert worker.warm == {"chat", "translate"}
+    with pytest.raises(UnknownModel):
+        worker.models.get("embed")
+
+
+def test_online_requests_of_a_model_that_goes_are_answered_first(
+    store: Store, worker: Worker, clock: ManualClock
+) -> None:
+    ask(store, "embed")
+    worker.look()
+    worker.work.online["embed"] = 1
+    clock.advance(61)
+    ask(store, "translate")
+    looking = threading.Thread(target=worker.look, daemon=True)
+    looking.start()
+    while "embed" in worker.warm:
+        assert looking.is_alive()
+
+    assert worker.models.get("embed")  # retired, and still there for what it runs
+    worker.work.online["embed"] = 0
+    looking.join(WAIT_MAX_S)
+    assert worker.warm == {"chat", "translate"}
+
+
+def test_two_models_asked_for_in_turn_are_swapped_once_in_a_residency_time(
+    store: Store, worker: Worker, clock: ManualClock
+) -> None:
+    for _ in range(30):
+        ask(store, "embed")
+        ask(store, "translate")
+        worker.look()
+        clock.advance(10)
+
+    assert len(worker.loads) in range(4, 7)  # of 300 s
+
+
+def test_models_that_fit_together_are_warm_together(store: Store, clock: ManualClock) -> None:
+    worker = Worker(store, clock, room_for=2)
+    ask(store, "embed")
+    ask(store, "translate")
+
+    worker.look()
+    worker.look()
+
+    assert worker.warm == {"chat", "embed", "translate"}
+
+
+def test_a_model_without_work_is_unloaded_and_its_memory_is_free(
+    store: Store, worker: Worker, clock: ManualClock
+) -> None:
+    shard_id = ask(store, "embed")
+    worker.look()
+    claim(store, shard_id, worker.models.warm)
+    worker.work.online["embed"] = 1
+    clock.advance(10_000)
+    assert worker.look() is None  # it still runs something
+
+    worker.work.online["embed"] = 0
+    clock.advance(599)
+    assert worker.look() is None
+    clock.advance(1)
+    assert worker.look() == Unload("embed")
+    assert worker.registered.history[-1] == (("chat", "embed", "translate"), ("chat",))
+
+
+def test_a_model_that_cannot_be_loaded_is_not_served_until_it_can_be(
+    store: Store, worker: Worker, clock: ManualClock
+) -> None:
+    worker.broken.add("embed")
+    ask(store, "embed")
+
+    worker.look()
+    assert worker.registered.history[-1] == (("chat", "translate"), ("chat",))
+    assert worker.look() is None  # not again at once
+    clock.advance(REFUSED.first_s)
+    worker.look()
+    assert worker.loads == ["embed", "embed"]
+
+    worker.broken.clear()
+    clock.advance(REFUSED.first_s)
+    assert worker.look() is None  # twice as long after the second failure
+    clock.advance(REFUSED.first_s)
+    worker.look()
+    assert worker.registered.history[-1] == (("chat", "embed", "translate"), ("chat", "embed"))
+
+
+def test_work_is_left_to_a_worker_that_has_its_model_warm(store: Store, worker: Worker) -> None:
+    worker.registered.elsewhere = {"embed"}
+    ask(store, "embed")
+
+    assert worker.look() is None
+
+
+def test_a_model_with_work_of_a_pool_of_other_workers_is_not_loaded(store: Store, worker: Worker) -> None:
+    plan_bulk(store, "s3://bucket/a.jsonl", model="embed", pool="gpu")
+
+    assert worker.look() is None
+
+
+def test_after_it_was_told_to_stop_no_model_starts(store: Store, worker: Worker) -> None:
+    ask(store, "embed")
+    worker.residency.stop()
+
+    worker.look()
+
+    assert worker.warm == {"chat"}
+
+
+def test_what_is_warm_on_ready_workers_is_known_to_the_others(store: Store) -> None:
+    with store.transaction() as tx:
+        now = tx.now()
+        for id, state, warm in (
+            ("wrk_me", WorkerState.READY, ["a"]),
+            ("wrk_2", WorkerState.READY, ["b"]),
+            ("wrk_3", WorkerState.DRAINING, ["c"]),
+            ("wrk_4", WorkerState.READY, None),
+        ):
+            tx.workers.register(
+                a_worker(id=id, models=("a", "b", "c", "d"), heartbeat_at=now, started_at=now)
+            )
+            tx.workers.serves(id, ["d"], now, warm)
+            tx.workers.mark(id, state, now)
+
+        assert tx.workers.warm_elsewhere("wrk_me", now - timedelta(seconds=30)) == {"b", "d"}
