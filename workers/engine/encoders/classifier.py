@@ -22,7 +22,7 @@ from transformers.modeling_layers import GenericForSequenceClassification
 from ..config import DTypeName
 from ..errors import ModelLoadFailed, UnsupportedModel
 from ..kinds import CLASSIFIER, require_kind
-from ..loading.files import brings_own_code, local_directory, read_object
+from ..loading.files import brings_own_code, local_directory
 from ..loading.stored_tensors import check_stored_tensors
 from ..loading.weights import (
     check_complete,
@@ -33,7 +33,7 @@ from ..loading.weights import (
 )
 from ..text.tokenizer import Tokenizer
 from .errors import token_ids_objection
-from .labels import Labels
+from .labels import Labels, read_config
 from .limits import longest_input
 from .pairs import FramedTokens, PairText, PairTokenizer
 from .scorer import TextScorer
@@ -55,7 +55,7 @@ class ClassifierModel(TextScorer):
         expected = self._sample_logits(str(path))
         self._check_batching(str(path), expected)
         self.num_labels = len(expected)
-        self.labels = Labels.read(read_object(path / "config.json", str(path)), self.num_labels, str(path))
+        self.labels = Labels.read(read_config(path), self.num_labels, str(path))
 
     @classmethod
     def load(

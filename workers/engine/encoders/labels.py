@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UnsupportedModel
+from ..loading.files import read_object
+from .prompts import FILE
 
 Activation = Literal["softmax", "sigmoid", "identity"]
 
@@ -38,8 +41,21 @@ class Labels:
         return cls(
             names=_names(config.get("id2label"), num_outputs, name),
             activation=_activation(config.get("problem_type"), num_outputs, name),
-            ranking_activation=_ranking_activation(config, num_outputs, name),
+            ranking_activation=ranking_activation(config, num_outputs, name),
         )
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """config.json, with the activation that newer releases of sentence-transformers write to their own file.
+
+    Raises `ModelLoadFailed`.
+    """
+    name = str(directory)
+    config = read_object(directory / "config.json", name)
+    own = read_object(directory / FILE, name) if (directory / FILE).exists() else {}
+    if (declared := own.get("activation_fn")) is not None:
+        config["sentence_transformers"] = {"activation_fn": declared}
+    return config
 
 
 def activated(logits: NDArray[np.float32], activation: Activation) -> NDArray[np.float32]:
@@ -100,7 +116,8 @@ def _activation(problem_type: object, num_outputs: int, name: str) -> Activation
     return "sigmoid" if num_outputs == 1 and found == "softmax" else found
 
 
-def _ranking_activation(config: Mapping[str, Any], num_outputs: int, name: str) -> Activation:
+def ranking_activation(config: Mapping[str, Any], num_outputs: int, name: str) -> Activation:
+    """What config.json says of relevance. Raises `UnsupportedModel` for an activation that is not ours."""
     declared = (config.get("sentence_transformers") or {}).get("activation_fn")
     declared = declared or config.get("sbert_ce_default_activation_function")
     if declared is None:

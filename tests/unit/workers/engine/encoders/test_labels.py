@@ -1,5 +1,7 @@
 """What a classifier's outputs are called and what is done to them, as transformers and CrossEncoder do."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 import torch
 
 from workers.engine import UnsupportedModel
-from workers.engine.encoders.labels import Activation, Labels, activated
+from workers.engine.encoders.labels import Activation, Labels, activated, read_config
 
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 
@@ -33,6 +35,19 @@ def test_the_activation_is_the_pipelines_for_labels_and_the_cross_encoders_for_a
     labels = Labels.read(config, num_outputs, "m")
 
     assert (labels.activation, labels.ranking_activation) == (classified, ranked)
+
+
+@pytest.mark.parametrize("own", [{}, {"activation_fn": IDENTITY}, {"activation_fn": None}])
+def test_newer_sentence_transformers_declares_the_activation_in_its_own_file_which_comes_first(
+    tmp_path: Path, own: dict[str, Any]
+) -> None:
+    config = {"sentence_transformers": {"activation_fn": SIGMOID, "version": "4.1.0"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(own))
+
+    labels = Labels.read(read_config(tmp_path), 1, "m")
+
+    assert labels.ranking_activation == ("identity" if own.get("activation_fn") else "sigmoid")
 
 
 def test_labels_have_the_names_of_the_map_in_the_order_of_its_numbers() -> None:
