@@ -11,10 +11,10 @@ from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import Count, ModelRequest, null_means
 from nightshift.endpoints.results import Identity, Origin, Result, Values
 from nightshift.endpoints.scoring import (
+    RankingRequest,
     Scored,
     ScoredText,
     ScoringEndpoint,
-    ScoringRequest,
     check_count,
     check_repeated,
     checked_text,
@@ -27,7 +27,7 @@ from nightshift.endpoints.scoring import (
 from nightshift.jobs import JsonObject, Usage
 
 
-class RerankRequest(ScoringRequest):
+class RerankRequest(RankingRequest):
     """POST /v1/rerank."""
 
     query: Annotated[str, Field(min_length=1)]
@@ -38,7 +38,8 @@ class RerankRequest(ScoringRequest):
     @field_validator("documents")
     @classmethod
     def _documents(cls, value: object, info: ValidationInfo) -> object:
-        check_repeated(info.data.get("query") or "", len(_texts_of(value)), "query")
+        for field in ("query", "instruction"):
+            check_repeated(info.data.get(field) or "", len(_texts_of(value)), field)
         return value
 
     @property

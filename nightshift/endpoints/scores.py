@@ -10,10 +10,10 @@ from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Identity, Origin, Result, Values
 from nightshift.endpoints.scoring import (
+    RankingRequest,
     Scored,
     ScoredText,
     ScoringEndpoint,
-    ScoringRequest,
     check_count,
     check_repeated,
     checked_text,
@@ -25,7 +25,7 @@ from nightshift.endpoints.scoring import (
 from nightshift.jobs import JsonObject, Usage
 
 
-class ScoreRequest(ScoringRequest):
+class ScoreRequest(RankingRequest):
     """POST /v1/score: a text with each of others, or as many with as many."""
 
     text_1: Any
@@ -50,6 +50,7 @@ class ScoreRequest(ScoringRequest):
             )
         if len(first) == 1:
             check_repeated(first[0], len(second), "text_1")
+        check_repeated(info.data.get("instruction") or "", len(second), "instruction")
         return value
 
     @property

@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from pydantic import Field
+
 from nightshift.endpoints.endpoint import Endpoint
 from nightshift.endpoints.requests import ModelRequest, TokensKept, null_means
 from nightshift.endpoints.results import Identity, Result
@@ -52,6 +54,13 @@ class ScoringRequest(ModelRequest):
     @property
     def text_chars(self) -> int:
         return sum(len(each.text) + len(each.pair or "") for each in self.texts)
+
+
+class RankingRequest(ScoringRequest):
+    """A request for the relevance of texts to another."""
+
+    instruction: Annotated[str, Field(min_length=1)] | None = None
+    """What makes a document relevant, for models with a place for it in their prompt."""
 
 
 class ScoringEndpoint(Endpoint):

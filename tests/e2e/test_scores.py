@@ -12,6 +12,12 @@ from tests.e2e.service import Service, nightshift, output_lines, running
 from tests.e2e.test_service import wait_for_batch
 from tests.unit.workers.engine.encoders.tiny_classifiers import reference_logits, save_classifier
 from tests.unit.workers.engine.encoders.tiny_encoders import WORDS
+from tests.unit.workers.engine.encoders.tiny_rerankers import (
+    TEMPLATE,
+    declare_logit_score,
+    reference_probabilities,
+    save_reranker,
+)
 from workers.engine.encoders.pairs import PairText
 
 TOLERANCE = 2e-5
@@ -24,12 +30,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scores")
     save_classifier(folder / "spam", "distilbert", id2label={0: "ham", 1: "spam"}, label2id=None)
     save_classifier(folder / "reranker", "bert", num_labels=1)
+    declare_logit_score(save_reranker(folder / "generative", template=TEMPLATE))
     return folder
 
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[Service]:
-    models = ("--model", str(folder / "spam"), "--model", str(folder / "reranker"))
+    names = ("spam", "reranker", "generative")
+    models = [word for name in names for word in ("--model", str(folder / name))]
     with running(folder / "data", *models, FILE_ROOTS=str(folder), DTYPE="float32") as service:
         yield service
 
@@ -46,6 +54,11 @@ def probabilities(folder: Path) -> list[list[float]]:
 def relevances(folder: Path) -> list[float]:
     logits = reference_logits(folder / "reranker", [PairText(QUERY, text) for text in TEXTS])[:, 0]
     return [float(1 / (1 + 2.718281828459045**-each)) for each in logits]
+
+
+@pytest.fixture(scope="module")
+def probabilities_of_yes(folder: Path) -> list[float]:
+    return reference_probabilities(folder / "generative", [PairText(QUERY, text) for text in TEXTS])
 
 
 def test_texts_are_classified_and_ranked_online(
@@ -105,8 +118,35 @@ def test_a_batch_file_asks_for_rankings(service: Service, relevances: list[float
     )
 
 
+def test_a_generative_reranker_ranks_online_and_in_a_batch_file(
+    service: Service, folder: Path, probabilities_of_yes: list[float]
+) -> None:
+    asked = {"model": "generative", "query": QUERY, "documents": TEXTS}
+    instruction = "find what is no word"
+    instructed = [PairText(QUERY, text, instruction=instruction) for text in TEXTS]
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/score"}
+    pairs = {"model": "generative", "text_1": QUERY, "text_2": TEXTS, "instruction": instruction}
+    with service.http() as http, service.openai() as client:
+        ranked = http.post("/rerank", json=asked).json()["results"]
+        data = json.dumps(line | {"body": pairs}).encode()
+        file = client.files.create(file=("rows.jsonl", data), purpose="batch")
+        job = {"input_file_id": file.id, "endpoint": "/v1/score", "completion_window": "24h"}
+        batch = http.post("/batches", json=job).json()
+        wait_for_batch(client, batch["id"])
+        [done] = output_lines(client, batch["id"])
+
+    found = {each["index"]: each["relevance_score"] for each in ranked}
+    assert [found[index] for index in range(len(TEXTS))] == pytest.approx(probabilities_of_yes, abs=TOLERANCE)
+    scores = [each["score"] for each in done["response"]["body"]["data"]]
+    assert scores == pytest.approx(reference_probabilities(folder / "generative", instructed), abs=TOLERANCE)
+
+
 def test_rows_become_labels_and_scores_in_parquet(
-    service: Service, folder: Path, probabilities: list[list[float]], relevances: list[float]
+    service: Service,
+    folder: Path,
+    probabilities: list[list[float]],
+    relevances: list[float],
+    probabilities_of_yes: list[float],
 ) -> None:
     table = pa.table({"text": [*TEXTS, ""], "query": [QUERY] * (len(TEXTS) + 1)})
     pq.write_table(table, folder / "texts.parquet")
@@ -114,14 +154,14 @@ def test_rows_become_labels_and_scores_in_parquet(
     def rows(endpoint: str, model: str) -> list[dict[str, object]]:
         ended = nightshift(
             service,
-            *("run", "texts.parquet", "--output", endpoint, "--endpoint", endpoint, "--model", model),
+            *("run", "texts.parquet", "--output", f"of/{model}", "--endpoint", endpoint, "--model", model),
             *("--input-column", "text", "--format", "parquet", "--wait"),
             cwd=folder,
         )
         assert "4 rows succeeded, 1 failed" in ended.stdout, ended.stdout + ended.stderr
         found = [
             row
-            for path in sorted((folder / endpoint).rglob("*.parquet"))
+            for path in sorted((folder / "of" / model).rglob("*.parquet"))
             for row in pq.read_table(path).to_pylist()
         ]
         return sorted(found, key=lambda row: str(row["custom_id"]))
@@ -136,3 +176,5 @@ def test_rows_become_labels_and_scores_in_parquet(
 
     scored = [row["score"] for row in rows("score", "reranker")]
     assert scored == [*(pytest.approx(each, abs=TOLERANCE) for each in relevances), None]
+    scored = [row["score"] for row in rows("score", "generative")]
+    assert scored == [*(pytest.approx(each, abs=TOLERANCE) for each in probabilities_of_yes), None]

@@ -10,7 +10,13 @@ from nightshift.endpoints import Endpoint
 from nightshift.endpoints.classifications import ClassificationRequest
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Result
-from nightshift.endpoints.scoring import Scored, ScoredText, ScoringEndpoint, ScoringRequest
+from nightshift.endpoints.scoring import (
+    RankingRequest,
+    Scored,
+    ScoredText,
+    ScoringEndpoint,
+    ScoringRequest,
+)
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from workers.engine.encoders.config import EncoderConfig
@@ -24,7 +30,7 @@ from workers.serving.model_server import OnFatal, takes_no_images
 from workers.serving.tokenizing import Part, Text, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
-    from workers.engine.encoders.classifier import ClassifierModel
+    from workers.engine.encoders.scorer import TextScorer
 
 
 SCORES_SHOWN_MAX: Final = 256 * 1024  # in one answer: 15 MB of JSON
@@ -63,6 +69,7 @@ class _Text(Text):
 
     pair: str | None = None
     max_tokens: int | None = None  # to which it is cut
+    instruction: str | None = None
 
 
 class ScoreServer(EncoderServer):
@@ -71,16 +78,16 @@ class ScoreServer(EncoderServer):
     def __init__(
         self,
         model: Model,
-        classifier: "ClassifierModel",
+        scorer: "TextScorer",
         on_fatal: OnFatal,
         config: EncoderConfig | None = None,
     ) -> None:
-        super().__init__(model, classifier, on_fatal, config)
-        self._classifier = classifier
+        super().__init__(model, scorer, on_fatal, config)
+        self._scorer = scorer
 
     def check(self, endpoint: Endpoint, request: ModelRequest) -> None:
         assert isinstance(endpoint, ScoringEndpoint), "the model's kind was checked"
-        num_labels = self._classifier.num_labels
+        num_labels = self._scorer.num_labels
         if endpoint.ranks and num_labels != 1:
             raise InvalidRequest(
                 f"'{self.model.id}' has {num_labels} labels: {endpoint} takes a model with one score for a "
@@ -89,6 +96,12 @@ class ScoreServer(EncoderServer):
                 code="model_not_supported",
             )
         check_scores_shown(self.model, request, num_labels)
+        if _instruction_of(request) is not None and not self._scorer.takes_instructions:
+            raise InvalidRequest(
+                f"'{self.model.id}' reads no instruction: it ranks as it was trained to.",
+                param="instruction",
+                code="unsupported_parameter",
+            )
 
     def input_place(self, endpoint: Endpoint, request: ModelRequest, index: int | None) -> str:
         assert isinstance(request, ScoringRequest), "its requests are for scores"
@@ -99,7 +112,7 @@ class ScoreServer(EncoderServer):
         assert isinstance(endpoint, ScoringEndpoint), "the model's kind was checked"
         assert isinstance(request, ScoringRequest), "its requests are for scores"
         activation = self._activation(endpoint, request)
-        return scores_of(running, output, self._classifier.labels, activation)
+        return scores_of(running, output, self._scorer.labels, activation)
 
     def tokenize(
         self, endpoint: Endpoint, requests: Sequence[ModelRequest]
@@ -109,35 +122,46 @@ class ScoreServer(EncoderServer):
     def _activation(self, endpoint: ScoringEndpoint, request: ScoringRequest) -> Activation:
         if not request.use_activation:
             return "identity"
-        labels = self._classifier.labels
+        labels = self._scorer.labels
         return labels.ranking_activation if endpoint.ranks else labels.activation
 
     def _encode(self, texts: Sequence[Text]) -> list[FramedTokens]:
         asked = [each for each in texts if isinstance(each, _Text)]
         assert len(asked) == len(texts), "as `_parts` makes them"
-        return self._classifier.tokenize_all(
-            [PairText(each.text, each.pair, each.max_tokens) for each in asked]
+        return self._scorer.tokenize_all(
+            [PairText(each.text, each.pair, each.max_tokens, each.instruction) for each in asked]
         )
 
     def _parts(self, request: ModelRequest) -> list[Part] | InvalidRequest:
         assert isinstance(request, ScoringRequest), "its requests are for scores"
         try:
             max_tokens = tokens_kept(request.truncate_prompt_tokens, self.context_length)
-            return [self._part(each, max_tokens) for each in request.texts]
+            instruction = _instruction_of(request)
+            return [self._part(each, max_tokens, instruction) for each in request.texts]
         except InvalidRequest as error:
             return error
 
-    def _part(self, each: ScoredText, max_tokens: int | None) -> _Text:
+    def _part(self, each: ScoredText, max_tokens: int | None, instruction: str | None) -> _Text:
         if each.is_image:
             raise takes_no_images(self.model, each.place)
-        if each.pair is not None and not self._classifier.takes_pairs:
+        if each.pair is None and not self._scorer.takes_texts:
+            raise InvalidRequest(
+                f"'{self.model.id}' takes a pair, not one text: it scores a document for a query.",
+                param=each.place,
+                code="invalid_value",
+            )
+        if each.pair is not None and not self._scorer.takes_pairs:
             raise InvalidRequest(
                 f"'{self.model.id}' takes one text, not a pair: its tokenizer puts nothing between two.",
                 param=each.place,
                 code="invalid_value",
             )
-        is_read_whole = max_tokens is None or not self._classifier.reads_parts
+        is_read_whole = max_tokens is None or not self._scorer.reads_parts
         uncut = each.text if is_read_whole or each.pair is not None else ""
         also = each.pair if is_read_whole and each.pair is not None else ""
-        check_length(len(uncut) + len(also), self.context_length, each.place)
-        return _Text(each.text, each.place, pair=each.pair, max_tokens=max_tokens)
+        check_length(len(uncut) + len(also) + len(instruction or ""), self.context_length, each.place)
+        return _Text(each.text, each.place, pair=each.pair, max_tokens=max_tokens, instruction=instruction)
+
+
+def _instruction_of(request: ModelRequest) -> str | None:
+    return request.instruction if isinstance(request, RankingRequest) else None

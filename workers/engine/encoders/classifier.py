@@ -14,29 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 from transformers.modeling_layers import GenericForSequenceClassification
 
 from ..config import DTypeName
-from ..errors import ModelLoadFailed, UnsupportedModel
+from ..errors import UnsupportedModel
 from ..kinds import CLASSIFIER, require_kind
-from ..loading.files import brings_own_code, local_directory
-from ..loading.stored_tensors import check_stored_tensors
-from ..loading.weights import (
-    check_complete,
-    check_vocabulary,
-    checkpoint_dtype,
-    resolve_device,
-    resolve_dtype,
-)
+from ..loading.files import local_directory
+from ..loading.weights import check_vocabulary, resolve_device
 from ..text.tokenizer import Tokenizer
 from .errors import token_ids_objection
 from .labels import Labels, read_config
 from .limits import longest_input
 from .pairs import FramedTokens, PairText, PairTokenizer
 from .scorer import TextScorer
+from .scorer_weights import load_scorer
 
 
 class ClassifierModel(TextScorer):
@@ -74,7 +67,9 @@ class ClassifierModel(TextScorer):
         directory = local_directory(str(path_or_id), revision)
         require_kind(str(directory), None, CLASSIFIER)
         tokenizer = Tokenizer.load(str(directory))
-        model = _load_weights(directory, dtype, resolve_device(device))
+        model = load_scorer(
+            directory, AutoModelForSequenceClassification, CLASSIFIER, dtype, resolve_device(device)
+        )
         check_vocabulary(tokenizer, int(model.get_input_embeddings().weight.shape[0]), str(directory))
         has_types = tokenizer.has_token_types and _takes_types(model)
         limit = longest_input(model, tokenizer, None, max_length)
@@ -117,33 +112,6 @@ class ClassifierModel(TextScorer):
                 f"{type(model).__name__} finds the last token of a text by padding, which is not computed"
             )
             raise UnsupportedModel(name, f"{reason}; served are encoders, and decoders of newer classes")
-
-
-def _load_weights(directory: Path, dtype: DTypeName, device: torch.device) -> Any:
-    name = str(directory)
-    if brings_own_code(directory, "AutoModelForSequenceClassification"):
-        raise UnsupportedModel(name, "its files bring code of their own (auto_map), which is not run")
-    try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
-        check_stored_tensors(directory, name, config, AutoModelForSequenceClassification)
-        model, loaded = AutoModelForSequenceClassification.from_pretrained(
-            directory,
-            config=config,
-            dtype=resolve_dtype(dtype, checkpoint_dtype(config), device),
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused below, by name
-        )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        raise ModelLoadFailed(f"cannot load {name!r}: {error}") from error
-    check_complete(name, loaded)
-    made_as = type(model).__name__
-    if unused := CLASSIFIER.unused(config, made_as, loaded["unexpected_keys"]):
-        raise UnsupportedModel(
-            name, f"{made_as} has no use for {unused[0]} and {len(unused) - 1} more weights"
-        )
-    return model.to(device).eval()
 
 
 def _takes_types(model: Any) -> bool:

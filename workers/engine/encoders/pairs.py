@@ -24,6 +24,8 @@ class PairText:
     pair: str | None = None
     max_tokens: int | None = None
     """Cut the last text so that it all has at most so many tokens; None: never."""
+    instruction: str | None = None
+    """What makes the two belong together, for models that read it; None: what they are made for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ __all__ = [
     "Checkpoint",
     "Kind",
     "kind_of",
+    "read_checkpoint",
     "read_kind",
     "require_kind",
 ]
@@ -58,7 +59,7 @@ _OTHER_TASKS = {
 
 def read_kind(model: str, revision: str | None = None) -> Kind:
     """The kind of a directory or hub id. Raises `UnsupportedModel` by name, or `ModelLoadFailed`."""
-    checkpoint = _read_checkpoint(model, revision)
+    checkpoint = read_checkpoint(model, revision)
     kind = kind_of(checkpoint)
     kind.check_files(checkpoint)
     return kind
@@ -84,7 +85,8 @@ def require_kind(model: str, revision: str | None, wanted: Kind) -> None:
         raise UnsupportedModel(model, f"{reason}; it was asked for as a model that {wanted.does}")
 
 
-def _read_checkpoint(model: str, revision: str | None) -> Checkpoint:
+def read_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
+    """What a directory or hub id is recognised by. Raises `UnsupportedModel` or `ModelLoadFailed`."""
     directory = local_directory(model, revision)
     check_files(directory, model)
     try:

@@ -11,6 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ..errors import UnsupportedModel
 from .kind import TOKENIZER, Checkpoint, Kind, weights_of, without_old_buffers
+from .logit_score import is_generative_reranker
 
 _GENERATES = ("ForCausalLM", "LMHeadModel", "WithLMHead")
 _FURTHER_TOKENS = re.compile(r"(^|\.)mtp(_layers|_block)?\.")
@@ -28,6 +29,8 @@ class Decoder(Kind):
     def recognises(self, checkpoint: Checkpoint) -> bool:
         architecture, config = checkpoint.architecture, checkpoint.config
         if checkpoint.is_encoder_decoder or checkpoint.has_modules or not generates(architecture, config):
+            return False
+        if is_generative_reranker(checkpoint):
             return False
         if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
             reason = f"transformers loads no decoder from a configuration of {config.model_type}"

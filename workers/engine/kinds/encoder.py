@@ -12,10 +12,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING_NAMES,
 )
 
-from ..errors import UnsupportedModel
 from .decoder import generates
 from .images import is_image_encoder
 from .kind import TOKENIZER, Checkpoint, Kind, weights_of, without_old_buffers
+from .logit_score import is_generative_reranker
 
 _PREDICTS = ("ForMaskedLM", "ForPreTraining")
 """Heads over the vocabulary, which an embedder may have been trained with and is saved with at times."""
@@ -36,11 +36,8 @@ class Encoder(Kind):
         architecture = checkpoint.architecture
         if checkpoint.is_encoder_decoder or is_image_encoder(checkpoint):
             return False
-        if "LogitScore" in (checkpoint.modules or ()):
-            reason = (
-                "it ranks by its logits of two tokens (LogitScore in modules.json), which is not computed"
-            )
-            raise UnsupportedModel(checkpoint.name, reason)
+        if is_generative_reranker(checkpoint):
+            return False
         if architecture is None:
             return checkpoint.has_modules
         if architecture in _base_models():

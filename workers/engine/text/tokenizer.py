@@ -150,7 +150,8 @@ class Tokenizer:
         return self.encode_all([text], add_special_tokens=False)[0]
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> str:
-        """A conversation's text with its special tokens, ending where the assistant's answer begins.
+        """A conversation's text with its special tokens, ending where the assistant's answer begins, unless
+        `add_generation_prompt` is False.
 
         Raises `ChatTemplateFailed` if the model has no chat template or the template refuses the messages.
         """
@@ -158,11 +159,15 @@ class Tokenizer:
             raise ChatTemplateFailed("this model has no chat template; send a plain prompt instead")
         try:
             text: str = self._hf.apply_chat_template(
-                list(messages), add_generation_prompt=True, tokenize=False, **template_arguments
+                list(messages), tokenize=False, **{"add_generation_prompt": True} | template_arguments
             )
         except Exception as error:  # the template is the model's, and so is whatever it raises
             raise ChatTemplateFailed(f"the chat template refused the messages: {error}") from error
         return text
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token, as its vocabulary spells it."""
+        return self._backend.token_to_id(token)  # type: ignore[no-any-return]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, special tokens left out."""

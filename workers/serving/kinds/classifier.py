@@ -7,7 +7,10 @@ from nightshift.fleet.models import ModelKind
 from nightshift.settings import WorkerSettings
 from workers.engine.config import DTypeName
 from workers.engine.encoders.classifier import ClassifierModel
-from workers.engine.kinds import CLASSIFIER
+from workers.engine.encoders.generative_reranker import GenerativeReranker
+from workers.engine.encoders.scorer import TextScorer
+from workers.engine.kinds import CLASSIFIER, read_checkpoint
+from workers.engine.kinds.logit_score import is_generative_reranker
 from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched
 from workers.serving.score_server import ScoreServer
 
@@ -19,8 +22,9 @@ class Classifiers(OnePassKind):
     kind = CLASSIFIER
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
-        classifier = ClassifierModel.load(
-            str(source.directory), cast(DTypeName, settings.dtype), settings.device
-        )
-        model = self.model(source, context_length=classifier.max_length, dtype=classifier.dtype)
-        return batched(source, partial(ScoreServer, model, classifier))
+        directory, dtype = str(source.directory), cast(DTypeName, settings.dtype)
+        ranks_by_tokens = is_generative_reranker(read_checkpoint(directory))
+        load = GenerativeReranker.load if ranks_by_tokens else ClassifierModel.load
+        scorer: TextScorer = load(directory, dtype, settings.device)
+        model = self.model(source, context_length=scorer.max_length, dtype=scorer.dtype)
+        return batched(source, partial(ScoreServer, model, scorer))

@@ -21,6 +21,12 @@ from tests.unit.workers.engine.encoders.tiny_classifiers import (
     save_tokenizer,
 )
 from tests.unit.workers.engine.encoders.tiny_encoders import WORDS
+from tests.unit.workers.engine.encoders.tiny_rerankers import (
+    TEMPLATE,
+    declare_logit_score,
+    reference_probabilities,
+    save_reranker,
+)
 from tests.unit.workers.serving.conftest import SETTINGS, submit
 from workers.engine.encoders.pairs import PairText
 from workers.serving import score_server
@@ -46,6 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     save_classifier(found / "single", "llama", num_labels=2)
     save_tokenizer(found / "single", has_types=False, has_pairs=False)
+    declare_logit_score(save_reranker(found / "generative", template=TEMPLATE))
     return found
 
 
@@ -119,6 +126,36 @@ def test_relevance_is_that_of_a_cross_encoder_online_and_alone(
     )
 
 
+@pytest.mark.parametrize("instruction", [None, "find what is no river"])
+def test_relevance_may_be_the_probability_of_yes_for_an_instruction(
+    models: Models, folder: Path, instruction: str | None
+) -> None:
+    fields = {} if instruction is None else {"instruction": instruction}
+    pairs = [PairText(QUERY, text, instruction=instruction) for text in TEXTS]
+    expected = reference_probabilities(folder / "generative", pairs)
+
+    scored = answered(models, "/v1/score", "generative", text_1=QUERY, text_2=TEXTS, **fields)["data"]
+    ranked = answered(models, "/v1/rerank", "generative", query=QUERY, documents=TEXTS, **fields)["results"]
+    logits = answered(
+        models, "/v1/score", "generative", text_1=QUERY, text_2=TEXTS, use_activation=False, **fields
+    )["data"]
+
+    assert [each["score"] for each in scored] == pytest.approx(expected, abs=TOLERANCE)
+    assert {each["index"]: each["relevance_score"] for each in ranked} == {
+        index: pytest.approx(score, abs=TOLERANCE) for index, score in enumerate(expected)
+    }
+    assert [1 / (1 + np.exp(-each["score"])) for each in logits] == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_a_pair_is_classified_by_a_generative_reranker_as_its_token(models: Models, folder: Path) -> None:
+    pair = {"text": QUERY, "text_pair": TEXTS[1]}
+
+    [found] = answered(models, "/v1/classifications", "generative", input=pair)["data"]
+
+    [expected] = reference_probabilities(folder / "generative", [PairText(QUERY, TEXTS[1])])
+    assert found["scores"] == [{"label": "yes", "score": pytest.approx(expected, abs=TOLERANCE)}]
+
+
 def test_usage_counts_every_pair(models: Models) -> None:
     body = answered(models, "/v1/rerank", "reranker", query="w1 w2", documents=["w3", "w4 w5"])
 
@@ -184,6 +221,29 @@ def test_a_document_is_cut_only_when_asked(models: Models, folder: Path, asked: 
             "text_2",
             "leave no room",
         ),
+        (
+            "/v1/rerank",
+            "generative",
+            {"query": LONG, "documents": ["w1"], "truncate_prompt_tokens": 100},
+            "documents[0]",
+            "leave no room",
+        ),
+        (
+            "/v1/rerank",
+            "generative",
+            {"query": QUERY, "documents": ["w1", LONG * 5]},
+            "documents[1]",
+            "takes at most 1024",
+        ),
+        ("/v1/classifications", "generative", {"input": ["w1"]}, "input[0]", "takes a pair, not one text"),
+        (
+            "/v1/rerank",
+            "reranker",
+            {"query": QUERY, "documents": ["w1"], "instruction": "a"},
+            "instruction",
+            "reads no instruction",
+        ),
+        ("/v1/completions", "generative", {"prompt": "w1"}, "model", "scores text"),
     ],
 )
 def test_what_a_model_cannot_do_is_refused_by_name(

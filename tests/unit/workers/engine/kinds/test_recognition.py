@@ -266,17 +266,30 @@ def test_a_checkpoint_without_the_files_its_kind_needs_is_refused_by_what_is_mis
         read_kind(str(directory))
 
 
-def test_a_decoder_that_ranks_by_two_tokens_is_refused_by_its_module(tmp_path: Path) -> None:
+LOGIT_SCORE = ("Transformer", "LogitScore")
+
+
+def test_a_decoder_that_ranks_by_its_logits_of_tokens_scores_text(tmp_path: Path) -> None:
     directory = save_model(tmp_path / "model", "qwen3")
-    modules = [
-        {"type": f"sentence_transformers.x.{name}", "path": ""} for name in ("Transformer", "LogitScore")
-    ]
+    modules = [{"type": f"sentence_transformers.x.{name}", "path": ""} for name in LOGIT_SCORE]
     (directory / "modules.json").write_text(json.dumps(modules))
 
-    with pytest.raises(
-        UnsupportedModel, match=r"LogitScore in modules\.json.*served are decoders.*classifiers"
-    ):
-        read_kind(str(directory))
+    assert read_kind(str(directory)).name == "classifier"
+    with pytest.raises(UnsupportedModel, match="it scores text"):
+        load_engine(directory)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type"),
+    [("Qwen3VLForConditionalGeneration", "qwen3_vl"), ("BartForCausalLM", "bart"), ("BertModel", "vit")],
+)
+def test_what_ranks_more_than_text_or_is_no_decoder_is_refused_by_name(
+    architecture: str, model_type: str
+) -> None:
+    config = AutoConfig.for_model(model_type, architectures=[architecture])
+
+    with pytest.raises(UnsupportedModel, match=f"{architecture} is no decoder of text alone; served are"):
+        kind_of(Checkpoint("the model", config, LOGIT_SCORE))
 
 
 def test_a_modules_json_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
