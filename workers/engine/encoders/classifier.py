@@ -9,6 +9,8 @@ token, which a checkpoint need not have and a text may end with.
 from __future__ import annotations
 
 import inspect
+import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +29,13 @@ from ..text.tokenizer import Tokenizer
 from .errors import token_ids_objection
 from .labels import Labels, read_config
 from .limits import longest_input
+from .packed_base import PackedBase
+from .packed_layers import SEPARATE_TOKENS_MIN, PackedLayers
 from .pairs import FramedTokens, PairText, PairTokenizer
 from .scorer import TextScorer
 from .scorer_weights import load_scorer
+
+log = logging.getLogger(__name__)
 
 
 class ClassifierModel(TextScorer):
@@ -47,6 +53,7 @@ class ClassifierModel(TextScorer):
         self._check_head(str(path))
         expected = self._sample_logits(str(path))
         self._check_batching(str(path), expected)
+        self._pack()
         self.num_labels = len(expected)
         self.labels = Labels.read(read_config(path), self.num_labels, str(path))
 
@@ -112,6 +119,31 @@ class ClassifierModel(TextScorer):
                 f"{type(model).__name__} finds the last token of a text by padding, which is not computed"
             )
             raise UnsupportedModel(name, f"{reason}; served are encoders, and decoders of newer classes")
+
+    @torch.inference_mode()
+    def _pack(self) -> None:
+        """Use packed layers where they have the logits of transformers' own; at best of first tokens alone,
+        which is what most heads read.
+        """
+        model, base = self._model, self._model.base_model
+        batches = [self._sample(), self._sample(longest=2 * SEPARATE_TOKENS_MIN)]
+        expected = torch.cat([self._forward(inputs) for inputs in batches])
+        for reads_first in (True, False):
+            layers = None if base is model else PackedLayers.of(base, reads_first=reads_first)
+            if layers is None:
+                return
+            setattr(model, model.base_model_prefix, PackedBase(layers, getattr(base, "pooler", None)))
+            try:
+                found = torch.cat([self._forward(inputs) for inputs in batches])
+                difference = float((found - expected).abs().max())
+            except (AttributeError, IndexError, RuntimeError) as error:
+                log.debug("its head does not take packed layers: %r", error)
+                difference = math.inf
+            if difference <= self._tolerance(expected):
+                layers.free_originals(base)
+                return
+            setattr(model, model.base_model_prefix, base)
+        log.warning("packed layers differ by %.1e and are not used", difference)
 
 
 def _takes_types(model: Any) -> bool:

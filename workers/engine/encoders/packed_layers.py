@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..execution.linears.activations import activation_of
@@ -19,6 +18,7 @@ from ..execution.linears.interface import Activation, Linear, LinearDType, Pack
 from ..execution.linears.measuring import fastest_pack
 from ..execution.mapped_files import MappedFiles
 from ..execution.packed_modules import free
+from .packed_attention import Attention, PaddedAttention, SeparateAttention
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +31,22 @@ SEPARATE_TOKENS_MIN = 64
 class PackedLayers:
     """All layers of one encoder. Not thread-safe: its buffers are kept from call to call."""
 
-    def __init__(self, model: Any, pack: Pack, activation: Activation) -> None:
+    def __init__(self, model: Any, pack: Pack, activation: Activation, *, reads_first: bool = False) -> None:
         self._embed: Any = model.embeddings
         self._project: Any = getattr(model, "embeddings_project", None)
         self._num_heads = int(model.config.num_attention_heads)
-        self._layers = [_Layer(layer, pack, activation) for layer in model.encoder.layer]
-        self._buffers: dict[str, Tensor] = {}
+        *layers, last = model.encoder.layer
+        self._layers = [_Layer(layer, pack, activation) for layer in layers]
+        self._last = (_FirstTokenLayer if reads_first else _Layer)(last, pack, activation)
+        self._buffers = Buffers()
 
     @classmethod
-    def of(cls, model: Any) -> PackedLayers | None:
-        """None for other architectures, other devices, and where this machine has no kernel for the dtype."""
+    def of(cls, model: Any, *, reads_first: bool = False) -> PackedLayers | None:
+        """None for other architectures, other devices, and where this machine has no kernel for the dtype.
+
+        `reads_first`: nothing is read but the first token of each input, as by a classifier's head. The last
+        layer then computes no other.
+        """
         dtype = DTYPES.get(model.dtype)
         if dtype is None or model.device.type != "cpu" or getattr(model.config, "is_decoder", False):
             return None
@@ -51,55 +57,28 @@ class PackedLayers:
                 return None
             rows, columns = first.intermediate.dense.weight.shape
             pack, _ = fastest_pack(dtype, columns, rows)
-            return cls(model, pack, activation)
+            return cls(model, pack, activation, reads_first=reads_first)
         except (AttributeError, IndexError, LookupError, TypeError) as error:
             log.debug("layers are not packed: %r", error)
             return None
 
-    def __call__(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Vectors of tokens `[inputs, tokens, dimensions]`, from ids and a 0/1 mask `[inputs, tokens]`.
+    def __call__(self, input_ids: Tensor, mask: Tensor, type_ids: Tensor | None = None) -> Tensor:
+        """Vectors of tokens `[inputs, tokens, dimensions]`, from ids, a 0/1 mask, and the number of the text
+        that each belongs to, `[inputs, tokens]` each.
 
-        Those of padding mean nothing.
+        Those of padding mean nothing. With `reads_first`, they are `[inputs, 1, dimensions]`.
         """
-        hidden: Tensor = self._embed(input_ids=input_ids)
+        types = {} if type_ids is None else {"token_type_ids": type_ids}
+        hidden: Tensor = self._embed(input_ids=input_ids, **types)
         if self._project is not None:
             hidden = self._project(hidden)
-        is_token = mask.bool()
-        if hidden.shape[1] < SEPARATE_TOKENS_MIN:
-            return self._together(hidden, None if bool(is_token.all()) else is_token)
-        return self._separately(hidden, is_token)
-
-    def _together(self, hidden: Tensor, is_token: Tensor | None) -> Tensor:
-        """With padding, and one attention for all inputs."""
-        inputs, tokens, dimensions = hidden.shape
-        visible = None if is_token is None else is_token[:, None, None, :]
-
-        def attend(qkv: Tensor) -> Tensor:
-            query, key, value = (
-                qkv.view(inputs, tokens, 3, self._num_heads, -1).permute(2, 0, 3, 1, 4).unbind()
-            )
-            context = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
-            return context.transpose(1, 2).reshape(inputs * tokens, -1)
-
-        return self._run(hidden.reshape(-1, dimensions), attend).view(inputs, tokens, dimensions)
-
-    def _separately(self, hidden: Tensor, is_token: Tensor) -> Tensor:
-        """Without padding, one input's tokens after the other's, and an attention for each."""
-        lengths = is_token.sum(1).tolist()
-
-        def attend(qkv: Tensor) -> Tensor:
-            context = self._buffer("context", qkv, qkv.shape[1] // 3)
-            for own, into in zip(torch.split(qkv, lengths), torch.split(context, lengths), strict=True):
-                query, key, value = (
-                    own.view(1, len(own), 3, self._num_heads, -1).permute(2, 0, 3, 1, 4).unbind()
-                )
-                attended = F.scaled_dot_product_attention(query, key, value)
-                into.view(1, len(own), self._num_heads, -1).copy_(attended.transpose(1, 2))
-            return context
-
-        vectors = torch.zeros_like(hidden)
-        vectors[is_token] = self._run(hidden[is_token], attend)
-        return vectors
+        is_short = hidden.shape[1] < SEPARATE_TOKENS_MIN
+        attention = (PaddedAttention if is_short else SeparateAttention)(mask.bool(), self._num_heads)
+        rows = attention.rows_of(hidden)
+        for layer in self._layers:
+            rows = layer(rows, attention, self._buffers)
+        vectors = self._last(rows, attention, self._buffers)
+        return vectors[:, None] if isinstance(self._last, _FirstTokenLayer) else attention.padded(vectors)
 
     def free_originals(self, model: Any) -> None:
         """Give up the memory of the linear layers that were packed."""
@@ -109,31 +88,18 @@ class PackedLayers:
                 if type(module) is torch.nn.Linear:
                     free(module, files)
 
-    def _run(self, rows: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
-        """All layers; `attend` makes rows `[rows, dimensions]` of query, key and value beside one another."""
-        rows = rows.contiguous()
-        for layer in self._layers:
-            qkv = self._buffer("qkv", rows, layer.qkv.out_features)
-            layer.qkv.store(rows, qkv)
-            rows = layer.norm_attention(self._add(layer.output, attend(qkv), rows))
-            inner = self._buffer("inner", rows, layer.up.out_features)
-            layer.up.store(rows, inner)
-            rows = layer.norm(self._add(layer.down, inner, rows))
-        return rows
 
-    def _add(self, linear: Linear, x: Tensor, rows: Tensor) -> Tensor:
-        """`rows` plus the layer of `x`; in place where the kernel adds in their dtype."""
-        if rows.dtype == torch.float32:
-            linear.add_to(x, rows)
-            return rows
-        out = self._buffer("out", rows, linear.out_features)
-        linear.store(x, out)
-        return rows + out
+class Buffers:
+    """Rows that are written anew by each layer, by name."""
 
-    def _buffer(self, name: str, rows: Tensor, columns: int) -> Tensor:
-        kept = self._buffers.get(name)
+    def __init__(self) -> None:
+        self._kept: dict[str, Tensor] = {}
+
+    def get(self, name: str, rows: Tensor, columns: int) -> Tensor:
+        """As many as `rows`, in their dtype."""
+        kept = self._kept.get(name)
         if kept is None or len(kept) < len(rows):
-            kept = self._buffers[name] = torch.empty(len(rows), columns, dtype=rows.dtype)
+            kept = self._kept[name] = torch.empty(len(rows), columns, dtype=rows.dtype)
         return kept[: len(rows)]
 
 
@@ -142,13 +108,60 @@ class _Layer:
 
     def __init__(self, layer: Any, pack: Pack, activation: Activation) -> None:
         attention = layer.attention.self
-        parts = (attention.query, attention.key, attention.value)
-        self.qkv = pack(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts]))
+        self._pack_inputs(pack, attention.query, attention.key, attention.value)
         self.output = pack(layer.attention.output.dense.weight, layer.attention.output.dense.bias)
         self.norm_attention: Norm = layer.attention.output.LayerNorm
         self.up = pack(layer.intermediate.dense.weight, layer.intermediate.dense.bias, activation=activation)
         self.down = pack(layer.output.dense.weight, layer.output.dense.bias)
         self.norm: Norm = layer.output.LayerNorm
+
+    def _pack_inputs(self, pack: Pack, query: Any, key: Any, value: Any) -> None:
+        self.qkv = _packed(pack, query, key, value)
+
+    def __call__(self, rows: Tensor, attention: Attention, buffers: Buffers) -> Tensor:
+        """What becomes of rows `[rows, dimensions]`, which may be overwritten."""
+        qkv = buffers.get("qkv", rows, self.qkv.out_features)
+        self.qkv.store(rows, qkv)
+        context = buffers.get("context", rows, rows.shape[1])
+        attention.attend(qkv, context)
+        return self._after_attention(context, rows, buffers)
+
+    def _after_attention(self, context: Tensor, rows: Tensor, buffers: Buffers) -> Tensor:
+        rows = self.norm_attention(_sum(self.output, context, rows, buffers))
+        inner = buffers.get("inner", rows, self.up.out_features)
+        self.up.store(rows, inner)
+        return self.norm(_sum(self.down, inner, rows, buffers))
+
+
+class _FirstTokenLayer(_Layer):
+    """A last layer of which only the first token of each input is read."""
+
+    def _pack_inputs(self, pack: Pack, query: Any, key: Any, value: Any) -> None:
+        self.query, self.key_value = _packed(pack, query), _packed(pack, key, value)
+
+    def __call__(self, rows: Tensor, attention: Attention, buffers: Buffers) -> Tensor:
+        """`[inputs, dimensions]`."""
+        key_value = buffers.get("key_value", rows, self.key_value.out_features)
+        self.key_value.store(rows, key_value)
+        first = rows[attention.starts]
+        query = buffers.get("query", first, self.query.out_features)
+        self.query.store(first, query)
+        return self._after_attention(attention.attend_from_first(query, key_value), first, buffers)
+
+
+def _packed(pack: Pack, *parts: Any) -> Linear:
+    """Several layers of the same rows as one."""
+    return pack(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts]))
+
+
+def _sum(linear: Linear, x: Tensor, rows: Tensor, buffers: Buffers) -> Tensor:
+    """`rows` plus the layer of `x`; in place where the kernel adds in their dtype."""
+    if rows.dtype == torch.float32:
+        linear.add_to(x, rows)
+        return rows
+    out = buffers.get("out", rows, linear.out_features)
+    linear.store(x, out)
+    return rows + out
 
 
 def _is_like_bert(layer: Any) -> bool:

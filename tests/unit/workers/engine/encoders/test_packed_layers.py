@@ -1,4 +1,4 @@
-"""Packed layers compute what transformers' own do, and only those built like BERT's are packed."""
+"""Packed layers compute what transformers' own do, below heads too; only those like BERT's are packed."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,14 @@ from transformers import (
     XLMRobertaConfig,
     XLMRobertaModel,
 )
+from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
+from tests.unit.workers.engine.encoders.tiny_classifiers import (
+    reference_logits,
+    save_classifier,
+    save_tokenizer,
+    some_texts,
+)
 from tests.unit.workers.engine.encoders.tiny_encoders import (
     SIZES,
     TOLERANCE,
@@ -26,7 +33,10 @@ from tests.unit.workers.engine.encoders.tiny_encoders import (
     reference,
     save_checkpoint,
 )
+from workers.engine.encoders import packed_layers
+from workers.engine.encoders.classifier import ClassifierModel
 from workers.engine.encoders.model import EncoderModel
+from workers.engine.encoders.packed_base import PackedBase
 from workers.engine.encoders.packed_layers import PackedLayers
 
 TOKENS = {"vocab_size": 64, "pad_token_id": 0}
@@ -69,7 +79,7 @@ def test_the_linear_layers_that_were_packed_keep_no_memory_of_their_own(tmp_path
 
 def test_packed_layers_that_compute_something_else_are_not_used(tmp_path, monkeypatch, caplog):
     directory = save_checkpoint(tmp_path, model_of(*LIKE_BERT[0]))
-    monkeypatch.setattr(PackedLayers, "_add", lambda self, linear, x, rows: rows)
+    monkeypatch.setattr(packed_layers, "_sum", lambda linear, x, rows, buffers: rows)
 
     encoder = EncoderModel.load(directory)
 
@@ -99,3 +109,63 @@ def test_a_longer_batch_after_a_shorter_one_does_not_change_the_shorter(tmp_path
 )
 def test_what_is_built_otherwise_stays_as_it_is(model_class, config_class, fields):
     assert PackedLayers.of(model_of(model_class, config_class, fields)) is None
+
+
+LIKE_BERT_WITH_HEADS = ["bert", "roberta", "xlm-roberta", "camembert", "electra"]
+
+
+@pytest.mark.parametrize("family", LIKE_BERT_WITH_HEADS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_classifier_runs_on_packed_layers_that_compute_no_more_than_its_head_reads(tmp_path, family, dtype):
+    positions = {"max_position_embeddings": 130}
+    directory = save_classifier(tmp_path, family, num_labels=3, **positions)
+    save_tokenizer(directory, model_max_length=128)
+    texts = some_texts(1, 4, 20, 60, 50, 33, 3, 8, 100, 90, 64)  # some are run with padding, some without
+
+    classifier = ClassifierModel.load(directory, dtype)
+
+    base = classifier._model.base_model
+    assert isinstance(base, PackedBase)
+    assert isinstance(base._layers._last, packed_layers._FirstTokenLayer)
+    expected = reference_logits(directory, texts)
+    tolerance = 2e-5 if dtype == "float32" else 0.05 * np.abs(expected).max()
+    tokens = classifier.tokenize_all(texts)
+    alone = np.concatenate([classifier.encode([each]) for each in tokens])
+    np.testing.assert_allclose(classifier.encode(tokens), expected, atol=tolerance, rtol=0)
+    np.testing.assert_allclose(alone, expected, atol=tolerance, rtol=0)
+
+
+def test_a_head_that_reads_more_than_the_first_token_gets_all_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(RobertaClassificationHead, "forward", lambda head, x: head.out_proj(x[:, :2].mean(1)))
+    directory = save_classifier(tmp_path, "roberta", num_labels=3)
+    texts = some_texts(20, 9)
+
+    classifier = ClassifierModel.load(directory, "float32")
+
+    assert type(classifier._model.base_model._layers._last) is packed_layers._Layer
+    logits = np.concatenate([classifier.encode([each]) for each in classifier.tokenize_all(texts)])
+    np.testing.assert_allclose(logits, reference_logits(directory, texts), atol=2e-5, rtol=0)
+
+
+def test_a_classifiers_packed_layers_that_compute_something_else_are_not_used(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(packed_layers, "_sum", lambda linear, x, rows, buffers: rows)
+    directory = save_classifier(tmp_path, num_labels=3)
+    texts = some_texts(4, 30)
+
+    classifier = ClassifierModel.load(directory, "float32")
+
+    assert "packed layers differ" in caplog.text
+    logits = classifier.encode(classifier.tokenize_all(texts))
+    np.testing.assert_allclose(logits, reference_logits(directory, texts), atol=2e-5, rtol=0)
+
+
+def test_the_linear_layers_that_a_classifier_has_packed_keep_no_memory_of_their_own(tmp_path, monkeypatch):
+    packed = []
+    free = PackedLayers.free_originals
+    monkeypatch.setattr(
+        PackedLayers, "free_originals", lambda layers, model: packed.append(model) or free(layers, model)
+    )
+    ClassifierModel.load(save_classifier(tmp_path, num_labels=3), "float32")
+
+    [base] = packed
+    assert sum(p.numel() for p in base.encoder.layer.parameters() if p.dim() > 1) == 0

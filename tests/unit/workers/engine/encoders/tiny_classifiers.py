@@ -77,9 +77,8 @@ def save_tokenizer(directory: Path, *, has_types: bool = True, has_pairs: bool =
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         unk_token="[UNK]",
-        model_max_length=64,
         model_input_names=names,
-        **({"pad_token": "[PAD]"} | more),
+        **({"pad_token": "[PAD]", "model_max_length": 64} | more),
     ).save_pretrained(directory)
 
 
