@@ -53,6 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_classifier(found / "single", "llama", num_labels=2)
     save_tokenizer(found / "single", has_types=False, has_pairs=False)
     declare_logit_score(save_reranker(found / "generative", template=TEMPLATE))
+    save_classifier(found / "quality", "llama", num_labels=1)
+    save_tokenizer(found / "quality", has_types=False, has_pairs=False, pad_token=None)
     return found
 
 
@@ -74,7 +76,7 @@ def answered(models: Models, route: str, model: str, **body: Any) -> JsonObject:
     return submit(models, route, {"model": model, **body}).wait().body
 
 
-@pytest.mark.parametrize("model", ["labels", "topics", "price", "reranker", "single"])
+@pytest.mark.parametrize("model", ["labels", "topics", "price", "reranker", "single", "quality"])
 def test_a_classification_is_that_of_the_pipeline_of_transformers(
     models: Models, folder: Path, model: str
 ) -> None:
@@ -207,6 +209,8 @@ def test_a_document_is_cut_only_when_asked(models: Models, folder: Path, asked: 
             "input[1].text_pair",
             "takes one text",
         ),
+        ("/v1/rerank", "quality", {"query": "w1", "documents": ["w2"]}, "documents[0]", "takes one text"),
+        ("/v1/score", "quality", {"text_1": "w1", "text_2": "w2"}, "text_2", "takes one text"),
         (
             "/v1/classifications",
             "labels",
