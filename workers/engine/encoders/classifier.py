@@ -32,6 +32,7 @@ from .limits import longest_input
 from .packed_base import PackedBase
 from .packed_layers import SEPARATE_TOKENS_MIN, PackedLayers
 from .pairs import FramedTokens, PairText, PairTokenizer
+from .rerank_prompts import PromptTokenizer, declares_prompt
 from .scorer import TextScorer
 from .scorer_weights import load_scorer
 
@@ -42,11 +43,22 @@ class ClassifierModel(TextScorer):
     """A loaded classifier: a head over labels."""
 
     def __init__(
-        self, model: Any, tokenizer: PairTokenizer, max_length: int, path: Path, *, has_types: bool
+        self,
+        model: Any,
+        tokenizer: PairTokenizer,
+        max_length: int,
+        path: Path,
+        *,
+        has_types: bool,
+        prompts: PromptTokenizer | None = None,
     ) -> None:
+        """`prompts` makes a text of a pair, where the checkpoint declares how."""
         super().__init__(model, max_length)
         types_known = getattr(model.config, "type_vocab_size", 0) or tokenizer.num_types  # 0: it ignores them
-        self.takes_pairs = tokenizer.takes_pairs and not (has_types and tokenizer.num_types > types_known)
+        tells_apart = tokenizer.takes_pairs and not (has_types and tokenizer.num_types > types_known)
+        self.takes_pairs = tells_apart or prompts is not None
+        self.takes_instructions = prompts is not None and prompts.takes_instructions
+        self._prompts = prompts
         self._tokenizer = tokenizer
         self._has_types = has_types
         self._is_decoder = isinstance(model, GenericForSequenceClassification)
@@ -88,10 +100,16 @@ class ClassifierModel(TextScorer):
             [0, *pairs.special_ids], model.get_input_embeddings().weight.shape[0]
         ):
             raise UnsupportedModel(str(directory), f"what its tokenizer puts around a text {strange}")
-        return cls(model, pairs, limit, directory, has_types=has_types)
+        has_prompt = declares_prompt(directory, tokenizer)
+        prompts = PromptTokenizer.of(directory, model.config, tokenizer) if has_prompt else None
+        return cls(model, pairs, limit, directory, has_types=has_types, prompts=prompts)
 
     def tokenize_all(self, texts: Sequence[PairText]) -> list[FramedTokens]:
-        return self._tokenizer.tokenize(texts)
+        if self._prompts is None:
+            return self._tokenizer.tokenize(texts)
+        pairs = iter(self._prompts.tokenize([each for each in texts if each.pair is not None]))
+        single = iter(self._tokenizer.tokenize([each for each in texts if each.pair is None]))
+        return [next(single if each.pair is None else pairs) for each in texts]
 
     @property
     def reads_parts(self) -> bool:

@@ -22,8 +22,7 @@ from ..text.tokenizer import Tokenizer
 from .labels import Activation, Labels, ranking_activation, read_config
 from .limits import longest_input
 from .pairs import FramedTokens, PairText
-from .prompts import Prompts
-from .rerank_prompts import PromptTokenizer, read_prompt, transformer_settings
+from .rerank_prompts import PromptTokenizer, transformer_settings
 from .scored_tokens import ScoredTokens
 from .scorer import TextScorer
 from .scorer_weights import load_scorer
@@ -70,8 +69,7 @@ class GenerativeReranker(TextScorer):
         tokenizer = Tokenizer.load(name)
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         tokens = ScoredTokens.read(directory, config, tokenizer)
-        instruction = Prompts.read(directory).default or None
-        prompts = PromptTokenizer(tokenizer, read_prompt(directory, config, tokenizer), instruction, name)
+        prompts = PromptTokenizer.of(directory, config, tokenizer)
         model = load_scorer(directory, AutoModelForCausalLM, DECODER, dtype, resolve_device(device))
         check_vocabulary(tokenizer, int(model.get_input_embeddings().weight.shape[0]), name)
         limit = longest_input(

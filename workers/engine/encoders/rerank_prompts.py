@@ -17,6 +17,7 @@ from ..loading.files import read_object
 from ..text.first_tokens import FirstTokensReader
 from ..text.tokenizer import Tokenizer
 from .pairs import FramedTokens, PairText
+from .prompts import Prompts
 from .scorer import bare
 
 Render = Callable[[str, str, str | None], str]
@@ -60,6 +61,12 @@ def read_prompt(directory: Path, config: Any, tokenizer: Tokenizer) -> Render:
         raise UnsupportedModel(str(directory), f"{reason}, which is not computed")
     is_structured = modalities["message"].get("format") == "structured"
     return template_prompt(tokenizer, is_structured=is_structured, **arguments)
+
+
+def declares_prompt(directory: Path, tokenizer: Tokenizer) -> bool:
+    """Whether sentence-transformers reads pairs in the chat template. Raises ModelLoadFailed."""
+    modalities = transformer_settings(directory).get("modality_config") or {}
+    return "message" in modalities and _has_pair_roles(tokenizer)
 
 
 def _has_pair_roles(tokenizer: Tokenizer) -> bool:
@@ -106,6 +113,12 @@ class _Frame:
 
 class PromptTokenizer:
     """Pairs of texts to tokens. Any thread may use it."""
+
+    @classmethod
+    def of(cls, directory: Path, config: Any, tokenizer: Tokenizer) -> PromptTokenizer:
+        """As the checkpoint's files declare. Raises UnsupportedModel or ModelLoadFailed."""
+        instruction = Prompts.read(directory).default or None
+        return cls(tokenizer, read_prompt(directory, config, tokenizer), instruction, str(directory))
 
     def __init__(
         self, tokenizer: Tokenizer, render: Render, default_instruction: str | None, name: str

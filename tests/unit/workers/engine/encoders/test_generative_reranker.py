@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.unit.workers.engine.encoders.tiny_classifiers import change_config
 from tests.unit.workers.engine.encoders.tiny_rerankers import (
@@ -22,6 +23,7 @@ from tests.unit.workers.engine.encoders.tiny_rerankers import (
 )
 from tests.unit.workers.engine.tiny_models import CHAT_TEMPLATE
 from workers.engine import InvalidRequest, ModelLoadFailed, UnsupportedModel
+from workers.engine.encoders.classifier import ClassifierModel
 from workers.engine.encoders.generative_reranker import GenerativeReranker
 from workers.engine.encoders.labels import activated
 from workers.engine.encoders.pairs import PairText
@@ -274,3 +276,42 @@ def test_the_context_is_that_of_the_positions(tmp_path: Path) -> None:
     reranker = GenerativeReranker.load(declare_logit_score(save_reranker(tmp_path, template=TEMPLATE)))
 
     assert reranker.max_length == POSITIONS
+
+
+def test_a_reranker_converted_to_a_head_over_labels_reads_pairs_in_its_template(tmp_path: Path) -> None:
+    """As sentence-transformers saves Qwen3-Reranker for sequence classification; a text alone is bare."""
+    directory = save_reranker(
+        tmp_path, template=TEMPLATE, auto_class=AutoModelForSequenceClassification, num_labels=1
+    )
+    declare_logit_score(directory, default="find rivers")
+    (directory / "modules.json").write_text(
+        json.dumps([{"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}])
+    )
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = AutoModelForSequenceClassification.from_pretrained(directory, dtype="float32").eval()
+    inputs = [*PAIRS, PairText("a text alone"), PairText("q", "rivers", instruction="find none")]
+    prompts = [
+        each.text
+        if each.pair is None
+        else model_card_prompt(each.text, each.pair, each.instruction or "find rivers")
+        for each in inputs
+    ]
+    with torch.inference_mode():
+        expected = [
+            model(**tokenizer(prompt, add_special_tokens=False, return_tensors="pt")).logits[0]
+            for prompt in prompts
+        ]
+
+    classifier = ClassifierModel.load(directory, "float32", "cpu")
+    logits = classifier.encode(classifier.tokenize_all(inputs))
+
+    assert (classifier.takes_pairs, classifier.takes_instructions) == (True, True)
+    np.testing.assert_allclose(logits, torch.stack(expected).numpy(), atol=TOLERANCE, rtol=0)
+
+
+def test_a_chat_template_alone_does_not_make_a_prompt_of_pairs(tmp_path: Path) -> None:
+    directory = save_reranker(
+        tmp_path, template=CHAT_TEMPLATE, auto_class=AutoModelForSequenceClassification, num_labels=1
+    )
+
+    assert not ClassifierModel.load(directory, "float32", "cpu").takes_pairs

@@ -50,14 +50,19 @@ def model_card_prompt(query: str, document: str, instruction: str | None = None)
 
 
 def save_reranker(
-    directory: Path, family: str = "qwen3", *, template: str | None = None, **overrides: Any
+    directory: Path,
+    family: str = "qwen3",
+    *,
+    template: str | None = None,
+    auto_class: Any = AutoModelForCausalLM,
+    **overrides: Any,
 ) -> Path:
     """A decoder and nothing that says how it ranks. Its weights are drawn wide."""
     tokenizer = _tokenizer()
     tokenizer.chat_template = template
     settings = BASE | {"vocab_size": len(tokenizer), "max_position_embeddings": POSITIONS} | overrides
     torch.manual_seed(3)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings))
+    model = auto_class.from_config(AutoConfig.for_model(family, **settings))
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.2)
