@@ -1,7 +1,7 @@
 """BERT's layers with packed linear layers: query, key and value as one, the activation inside its layer.
 
-For what is built like BERT (RoBERTa, XLM-RoBERTa, ELECTRA, CamemBERT) on a CPU. Recognised by its parts, and
-used only where it computes what transformers' own layers do.
+For what is built like BERT (RoBERTa, XLM-RoBERTa, ELECTRA, CamemBERT, DistilBERT) on a CPU. Recognised by its
+parts, and used only where it computes what transformers' own layers do.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..execution.linears.interface import Activation, Linear, LinearDType, Pack
 from ..execution.linears.measuring import fastest_pack
 from ..execution.mapped_files import MappedFiles
 from ..execution.packed_modules import free
+from .bert_parts import LayerParts, is_like_bert, layers_of
 from .packed_attention import Attention, PaddedAttention, SeparateAttention
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class PackedLayers:
         self._embed: Any = model.embeddings
         self._project: Any = getattr(model, "embeddings_project", None)
         self._num_heads = int(model.config.num_attention_heads)
-        *layers, last = model.encoder.layer
+        *layers, last = layers_of(model)
         self._layers = [_Layer(layer, pack, activation) for layer in layers]
         self._last = (_FirstTokenLayer if reads_first else _Layer)(last, pack, activation)
         self._buffers = Buffers()
@@ -51,11 +52,12 @@ class PackedLayers:
         if dtype is None or model.device.type != "cpu" or getattr(model.config, "is_decoder", False):
             return None
         try:
-            first = model.encoder.layer[0]
-            activation = activation_of(first.intermediate.intermediate_act_fn)
-            if activation is None or not _is_like_bert(first):
+            first = layers_of(model)[0]
+            parts = LayerParts.of(first)
+            activation = activation_of(parts.activation)
+            if activation is None or not is_like_bert(first):
                 return None
-            rows, columns = first.intermediate.dense.weight.shape
+            rows, columns = parts.up.weight.shape
             pack, _ = fastest_pack(dtype, columns, rows)
             return cls(model, pack, activation, reads_first=reads_first)
         except (AttributeError, IndexError, LookupError, TypeError) as error:
@@ -83,7 +85,7 @@ class PackedLayers:
     def free_originals(self, model: Any) -> None:
         """Give up the memory of the linear layers that were packed."""
         files = MappedFiles()
-        for layer in model.encoder.layer:
+        for layer in layers_of(model):
             for module in layer.modules():
                 if type(module) is torch.nn.Linear:
                     free(module, files)
@@ -107,13 +109,13 @@ class _Layer:
     """One layer's packed linears and its norms."""
 
     def __init__(self, layer: Any, pack: Pack, activation: Activation) -> None:
-        attention = layer.attention.self
-        self._pack_inputs(pack, attention.query, attention.key, attention.value)
-        self.output = pack(layer.attention.output.dense.weight, layer.attention.output.dense.bias)
-        self.norm_attention: Norm = layer.attention.output.LayerNorm
-        self.up = pack(layer.intermediate.dense.weight, layer.intermediate.dense.bias, activation=activation)
-        self.down = pack(layer.output.dense.weight, layer.output.dense.bias)
-        self.norm: Norm = layer.output.LayerNorm
+        parts = LayerParts.of(layer)
+        self._pack_inputs(pack, parts.query, parts.key, parts.value)
+        self.output = pack(parts.output.weight, parts.output.bias)
+        self.norm_attention: Norm = parts.norm_attention
+        self.up = pack(parts.up.weight, parts.up.bias, activation=activation)
+        self.down = pack(parts.down.weight, parts.down.bias)
+        self.norm: Norm = parts.norm
 
     def _pack_inputs(self, pack: Pack, query: Any, key: Any, value: Any) -> None:
         self.qkv = _packed(pack, query, key, value)
@@ -162,13 +164,3 @@ def _sum(linear: Linear, x: Tensor, rows: Tensor, buffers: Buffers) -> Tensor:
     out = buffers.get("out", rows, linear.out_features)
     linear.store(x, out)
     return rows + out
-
-
-def _is_like_bert(layer: Any) -> bool:
-    """No layer that BERT's has not, such as an adapter or a relative position; no cross-attention."""
-    linears = sum(type(module) is torch.nn.Linear for module in layer.modules())
-    norms = sum(type(module) is torch.nn.LayerNorm for module in layer.modules())
-    known = ("Linear", "LayerNorm", "Dropout")
-    leaves = [each for each in layer.modules() if not list(each.children())]
-    others = [each for each in leaves if type(each).__name__ not in known and list(each.parameters())]
-    return (linears, norms) == (6, 2) and not others

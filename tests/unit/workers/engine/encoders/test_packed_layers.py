@@ -47,6 +47,7 @@ LIKE_BERT = [
     (RobertaModel, RobertaConfig, {"max_position_embeddings": 66}),
     (XLMRobertaModel, XLMRobertaConfig, {"max_position_embeddings": 66}),
     (ElectraModel, ElectraConfig, {"embedding_size": 16}),
+    (DistilBertModel, DistilBertConfig, {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}),
 ]
 
 
@@ -103,7 +104,6 @@ def test_a_longer_batch_after_a_shorter_one_does_not_change_the_shorter(tmp_path
     ("model_class", "config_class", "fields"),
     [
         (MPNetModel, MPNetConfig, {"max_position_embeddings": 66}),
-        (DistilBertModel, DistilBertConfig, {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}),
         (BertModel, BertConfig, {"is_decoder": True, "add_cross_attention": True}),
     ],
 )
@@ -111,7 +111,7 @@ def test_what_is_built_otherwise_stays_as_it_is(model_class, config_class, field
     assert PackedLayers.of(model_of(model_class, config_class, fields)) is None
 
 
-LIKE_BERT_WITH_HEADS = ["bert", "roberta", "xlm-roberta", "camembert", "electra"]
+LIKE_BERT_WITH_HEADS = ["bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert"]
 
 
 @pytest.mark.parametrize("family", LIKE_BERT_WITH_HEADS)
@@ -119,7 +119,7 @@ LIKE_BERT_WITH_HEADS = ["bert", "roberta", "xlm-roberta", "camembert", "electra"
 def test_a_classifier_runs_on_packed_layers_that_compute_no_more_than_its_head_reads(tmp_path, family, dtype):
     positions = {"max_position_embeddings": 130}
     directory = save_classifier(tmp_path, family, num_labels=3, **positions)
-    save_tokenizer(directory, model_max_length=128)
+    save_tokenizer(directory, has_types=family != "distilbert", model_max_length=128)
     texts = some_texts(1, 4, 20, 60, 50, 33, 3, 8, 100, 90, 64)  # some are run with padding, some without
 
     classifier = ClassifierModel.load(directory, dtype)
