@@ -196,7 +196,7 @@ def measure_swaps(arguments: argparse.Namespace) -> None:
         "DTYPE": "float32",
     }
     lines = [_line(decoder.name, number, arguments.tokens) for number in range(arguments.rows)]
-    with service_with("", **lazy) as service:
+    with service_with("", pool=None, **lazy) as service:
         body = {
             "endpoint": "/v1/completions",
             "input": service.put_file("rows.jsonl", "".join(lines).encode()),

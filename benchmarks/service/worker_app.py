@@ -12,6 +12,7 @@ from workers.intake.pool import EnginePool
 from workers.runtime import Runtime
 from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.model_server import ModelServer, OnFatal
+from workers.serving.models import LazyModel
 
 __all__ = ["RecordingPool", "ZerosPool", "app"]
 
@@ -30,7 +31,7 @@ class ZerosPool(EnginePool):
         return composition.compose(load_zeros)
 
 
-def load_recorded(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelServer]:
+def load_recorded(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelServer | LazyModel]:
     from benchmarks.recorded_encoder import RecordedEncoder
     from workers.serving.kinds import encoder
 
