@@ -23,7 +23,7 @@ from benchmarks.workloads import make_workload
 from workers.engine.batching import batcher, queue, running, step_budget, step_limits
 from workers.engine.batching.batcher import Batcher
 from workers.engine.batching.kv_blocks import BlockPool
-from workers.engine.batching.preemption import tail_to_free
+from workers.engine.batching.kv_tables import KvTables
 from workers.engine.batching.queue import ClassQueue
 from workers.engine.batching.running import RunningSet
 from workers.engine.batching.sequence import Sequence as EngineSequence
@@ -252,13 +252,12 @@ def _cheapest(candidates: Iterable[EngineSequence], pool: BlockPool) -> EngineSe
 
 def _loss(sequence: EngineSequence, pool: BlockPool) -> float:
     """Tokens lost with one block."""
-    num_released, freed = tail_to_free(sequence, 1, pool)
-    kept = (len(sequence.blocks) - num_released) * pool.block_size
-    return max(0, sequence.num_computed_tokens - kept) / freed
+    kept, freed = KvTables(pool).tail_to_free(sequence, 1)
+    return max(0, sequence.num_computed_tokens - kept * pool.block_size) / freed
 
 
-def _release_all(sequence: EngineSequence, needed: int, pool: BlockPool) -> None:
-    pool.release(sequence.drop_blocks())
+def _release_all(self: KvTables, sequence: EngineSequence, needed: int) -> None:
+    self.pool.release(sequence.drop_blocks())
     sequence.num_computed_tokens = 0
 
 
@@ -291,7 +290,7 @@ RULES = (
     Rule("online requests before rows of jobs", online_beside_job, [(ClassQueue, "add", _add_as_row)]),
     Rule("a spare block per running sequence", unknown_answers, [(Batcher, "_spare_blocks", 0)]),
     Rule("the youngest is preempted", unknown_answers, [(batcher, "least_urgent", _cheapest)]),
-    Rule("victims keep what is not needed", chat_for_slots, [(batcher, "release_tail", _release_all)]),
+    Rule("victims keep what is not needed", chat_for_slots, [(KvTables, "release_tail", _release_all)]),
     Rule(
         "more urgent classes take slots and blocks",
         chat_beside_bulk,

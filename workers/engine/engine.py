@@ -21,7 +21,7 @@ from torch import Tensor
 from .admission import ModelFacts, token_limit
 from .batching.batcher import Batcher, Chunk
 from .batching.draft import step_shape
-from .batching.kv_blocks import BlockPool, chain_digests
+from .batching.kv_blocks import NUM_KEPT_MIN, BlockPool, chain_digests
 from .batching.sequence import Sequence
 from .batching.step_time import StepShape
 from .config import EngineConfig
@@ -92,7 +92,9 @@ class Engine:
         pool: BlockPool,
         config: EngineConfig,
         device: torch.device = CPU,
+        windows: tuple[int | None, ...] = (None,),
     ) -> None:
+        """`windows` are those of the model's groups of layers (`KvGroups`)."""
         self.tokenizer = tokenizer
         self._device = device
         self._model = model
@@ -104,7 +106,9 @@ class Engine:
             max_num_batched_tokens=config.max_num_batched_tokens,
             reuse_prefixes=config.enable_prefix_reuse,
             step_budget_ms=config.interactive_step_budget_ms,
+            windows=windows,
         )
+        self._tables = self._batcher.tables
         self._reuses_prefixes = config.enable_prefix_reuse
         self._sampler = Sampler(model.eos_token_ids)
         self._grammars: GrammarCompiler | None = None  # at the first grammar
@@ -164,9 +168,9 @@ class Engine:
     def _over(
         cls, model: LoadedModel, tokenizer: Tokenizer, config: EngineConfig, memory: DeviceMemory
     ) -> Engine:
-        facts, device = model.facts, model.device
+        facts, device, groups = model.facts, model.device, model.groups
         num_blocks = num_blocks_for(
-            config, model.shapes, facts.context_length, model.kv_dtype, memory, model.step_bytes
+            config, model.shapes, groups, facts.context_length, model.kv_dtype, memory, model.step_bytes
         )
         has_graphs = config.cuda_graphs and device.type == "cuda" and can_be_recorded(model.attention)
         try:
@@ -177,6 +181,7 @@ class Engine:
                 dtype=model.kv_dtype,
                 device=device,
                 transposed_keys=has_transposed_keys(model.attention),
+                groups=groups,
             )
         except (RuntimeError, MemoryError, ValueError) as error:  # the last: more than can be addressed
             raise InvalidConfig(
@@ -191,10 +196,13 @@ class Engine:
                 context_length=facts.context_length,
                 vocab_size=facts.vocab_size,
             )
-        log.info("engine loaded: model %s, %d KV blocks", facts.id, num_blocks)
         extra_key = "|".join((facts.digest, facts.dtype, facts.kv_cache_dtype)).encode()
-        pool = BlockPool(num_blocks, config.block_size, extra_key)
-        return cls(runner, tokenizer, facts, pool, config, device)
+        num_kept_min = NUM_KEPT_MIN * len(groups.windows)  # a block has the KV of one group only
+        pool = BlockPool(num_blocks, config.block_size, extra_key, num_kept_min=num_kept_min)
+        engine = cls(runner, tokenizer, facts, pool, config, device, groups.windows)
+        room = f"{num_blocks} KV blocks, one sequence up to {engine.longest_sequence} tokens"
+        log.info("engine loaded: model %s, %s, layers' windows %s", facts.id, room, groups.windows)
+        return engine
 
     @property
     def model_id(self) -> str:
@@ -204,6 +212,11 @@ class Engine:
     def context_length(self) -> int:
         """Tokens that prompt and output may have together."""
         return self._model.context_length
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens that one sequence may have, in the model's context and in KV memory."""
+        return self._tables.capacity(self._model.source_length + self._model.context_length)
 
     @property
     def has_work(self) -> bool:
@@ -227,7 +240,12 @@ class Engine:
         with self._inbox_lock:
             if request.id in self._known_ids:
                 raise DuplicateRequest(request.id)
-            sequence = Sequence(request, arrival=self._arrivals, num_tokens_max=limit)
+            sequence = Sequence(
+                request,
+                arrival=self._arrivals,
+                num_tokens_max=limit,
+                num_groups=self._tables.num_groups,
+            )
             sequence.block_digests = digests
             self._arrivals += 1
             self._known_ids.add(request.id)
@@ -310,7 +328,8 @@ class Engine:
         return chain_digests(self._pool.root_digest, token_ids, self._pool.block_size)
 
     def _token_limit(self, request: Request) -> int:
-        return token_limit(request, self._model, self._pool.num_blocks * self._pool.block_size)
+        longest = request.source_slots + self._model.context_length + 1  # one more than the context
+        return token_limit(request, self._model, self._tables.capacity(longest))
 
     def _take_inbox(self) -> None:
         """Apply what other threads asked for since the last step."""
@@ -499,7 +518,10 @@ class Engine:
         """End one sequence the model failed on, and keep its values out of reach of the others."""
         sequence = live.sequence
         log.error("sequence given up: id %s, %d tokens, %s", sequence.id, sequence.num_tokens, reason)
-        self._runner.clear_blocks(self._pool.forget(sequence.blocks))
+        blocks = self._pool.forget(sequence.blocks)
+        if self._tables.has_windows:  # those that have left the windows hold the same values
+            blocks += self._pool.discard(self._tables.names(sequence))
+        self._runner.clear_blocks(blocks)
         output = self._finish(live, "abort", "", [])
         output.error = reason
         return output

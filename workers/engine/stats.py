@@ -13,6 +13,7 @@ class EngineStats:
     waiting: int
     blocks_free: int
     blocks_total: int
+    """A block holds the KV of one group of layers (`KvGroups`); most models have one group."""
     preemptions: int
     steps: int
     """Steps whose tokens are known; one may be in flight besides."""

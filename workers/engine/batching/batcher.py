@@ -11,7 +11,8 @@ from collections.abc import Sequence as Seq
 
 from .draft import Chunk, Draft
 from .kv_blocks import BlockPool
-from .preemption import least_urgent, release_tail
+from .kv_tables import KvTables
+from .preemption import least_urgent
 from .prefixes import PrefixesInFlight
 from .queue import WaitingQueue
 from .running import RunningSet
@@ -45,8 +46,11 @@ class Batcher:
         max_num_batched_tokens: int,
         reuse_prefixes: bool = True,
         step_budget_ms: float | None = None,
+        windows: tuple[int | None, ...] = (None,),
     ) -> None:
+        """`windows` are those of the groups of layers, in the order of `KvGroups`."""
         self._pool = pool
+        self.tables = KvTables(pool, windows)
         self._reuse_prefixes = reuse_prefixes
         self.limits = StepLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
         self._budget = StepBudget(step_budget_ms)
@@ -124,17 +128,19 @@ class Batcher:
         """Let others find the blocks that a chunk has filled; it began at token `start` of its sequence.
 
         All its tokens are known by now. If its sequence has lost blocks since, those are not published.
+        Blocks that have left the windows of their layers are given back.
         """
-        size = self._pool.block_size
-        if start // size == (start + chunk.num_tokens) // size:  # most steps of a sequence that decodes
-            return
-        sequence = chunk.sequence
-        stop = min(start + chunk.num_tokens, sequence.num_computed_tokens)
-        if self._reuse_prefixes and stop // size > start // size:
-            full = slice(start // size, stop // size)
-            digests = sequence.digests(stop // size, size, self._pool.root_digest)[full]
-            self._pool.publish(sequence.blocks[full], digests)
-            self._requeue(self._in_flight.publish(digests))
+        size, sequence = self._pool.block_size, chunk.sequence
+        if start // size < (start + chunk.num_tokens) // size:  # not so in most steps of one that decodes
+            stop = min(start + chunk.num_tokens, sequence.num_computed_tokens)
+            if self._reuse_prefixes and stop // size > start // size:
+                full = slice(start // size, stop // size)
+                digests = sequence.digests(stop // size, size, self._pool.root_digest)[full]
+                self.tables.publish(sequence, start // size, digests)
+                self._requeue(self._in_flight.publish(digests))
+        if self.tables.has_windows:
+            settled = min(start + chunk.num_tokens, sequence.num_computed_tokens)
+            self.tables.release_passed(sequence, settled)
 
     def observe(self, shape: StepShape, seconds: float) -> None:
         """Learn from a step that fitted into memory, and took so long."""
@@ -151,16 +157,11 @@ class Batcher:
         """Assert that the block pool and the sequences agree, and that each sequence is in one place."""
         running, waiting = self.running, self.waiting
         assert len({*running, *waiting}) == len(running) + len(waiting), "a sequence is in two places"
-        self._pool.check_integrity([sequence.blocks for sequence in [*running, *waiting]])
+        self.tables.check_integrity([*running, *waiting])
         holders = {sequence for sequence in waiting if sequence.blocks}
         assert holders == set(self._holders), "other sequences hold blocks than are known to"
         assert running == sorted(running, key=urgency), "out of order"
         self._in_flight.check_integrity(running)
-        for sequence in [*running, *waiting]:
-            num_blocks = len(sequence.blocks)
-            assert sequence.num_computed_tokens <= num_blocks * self._pool.block_size
-            row = sequence.block_row.tolist()
-            assert row == sequence.blocks + [0] * (len(row) - num_blocks), "a row of the block table is stale"
 
     # Running sequences
 
@@ -171,22 +172,27 @@ class Batcher:
         count = draft.tokens_for(sequence)
         if count == 0:
             return
-        if sequence.num_tokens <= len(sequence.blocks) * self._pool.block_size or self._grow(sequence, draft):
+        if sequence.num_computed_tokens + count > sequence.num_blocks * self._pool.block_size:
+            count = self._grow(sequence, count, draft)
+        if count > 0:
             draft.put(sequence, count)
 
-    def _grow(self, sequence: Sequence, draft: Draft) -> bool:
-        """Allocate blocks for all a running sequence's tokens; without any it is preempted, and False."""
-        missing = self._pool.blocks_for(sequence.num_tokens) - len(sequence.blocks)
-        while missing > self._pool.num_free:
+    def _grow(self, sequence: Sequence, count: int, draft: Draft) -> int:
+        """Allocate blocks for a running sequence's next `count` tokens, or fewer; returns for how many.
+
+        If there are none it is preempted, unless the step in flight will bring back some of its own.
+        """
+        while (granted := self.tables.allocate(sequence, count, self._spare_blocks)) == 0:
+            if self.tables.is_about_to_give_back(sequence):
+                return 0
             others = [*self._holders, *self._running.unprotected(sequence)]
             less_urgent = (other for other in others if other.urgency > sequence.urgency)
             victim = least_urgent(less_urgent, self._pool)
             if victim is None:
                 self._preempt(sequence, draft)
-                return False
-            self._evict(victim, missing, draft)
-        sequence.add_blocks(self._pool.allocate(max(0, missing)))
-        return True
+                return 0
+            self._evict(victim, self.tables.missing(sequence), draft)
+        return granted
 
     def _continue_left_out(self, draft: Draft) -> None:
         """Plan the classes that were left out first, in up to half the step."""
@@ -194,8 +200,10 @@ class Batcher:
         for members in reversed(self._running.by_rank[1:]):
             for sequence in list(members):
                 count = min(sequence.num_uncomputed_tokens, MIN_CHUNK_TOKENS, draft.tokens_left)
-                if count > 0 and sequence not in draft.preempted and self._grow(sequence, draft):
-                    draft.put(sequence, count)
+                if count > 0 and sequence not in draft.preempted:
+                    count = self._grow(sequence, count, draft)
+                    if count > 0:
+                        draft.put(sequence, count)
         draft.tokens_left += rest
 
     def _count_left_out(self, draft: Draft) -> None:
@@ -228,8 +236,8 @@ class Batcher:
             elif self._allocate(sequence, draft):
                 self._start_running(sequence, is_overdue=overdue is not None)
                 count = draft.tokens_for(sequence)  # fewer where a prefix was found: its KV is read as well
-                if count > 0:
-                    draft.put(sequence, count)
+                if count > 0:  # it was admitted with blocks for one token at least
+                    draft.put(sequence, self.tables.allocate(sequence, count, self._spare_blocks))
             else:
                 return
 
@@ -238,25 +246,22 @@ class Batcher:
         if not self._reuse_prefixes or sequence.blocks:
             return False
         digests = self._reusable_digests(sequence)
-        if not self._in_flight.park(sequence, digests[self._pool.num_known(digests) :]):
+        if not self._in_flight.park(sequence, digests[self.tables.num_known(sequence, digests) :]):
             return False
         self._queue.discard(sequence)
         self.num_deferrals += 1
         return True
 
     def _allocate(self, sequence: Sequence, draft: Draft) -> bool:
-        """Allocate a slot and blocks for all the sequence's tokens; False changes nothing."""
-        pool, size = self._pool, self._pool.block_size
-        prefix: list[int] = []
-        if self._reuse_prefixes and sequence.num_computed_tokens == len(sequence.blocks) * size:
-            prefix = pool.acquire_prefix(self._reusable_digests(sequence)[len(sequence.blocks) :])
-        missing = pool.blocks_for(sequence.num_tokens) - len(sequence.blocks) - len(prefix)
-        if not self._make_room(sequence, missing, draft):
-            pool.release(prefix)
+        """Allocate a slot, and blocks for all tokens or those of a window; False changes nothing."""
+        tables, prefix = self.tables, None
+        if self._reuse_prefixes and tables.is_whole(sequence):
+            prefix = tables.acquire_prefix(sequence, self._reusable_digests(sequence))
+        if not self._make_room(sequence, tables.missing_to_admit(sequence, prefix), draft):
+            if prefix is not None:
+                self._pool.release(prefix.blocks)
             return False
-        sequence.add_blocks(prefix + pool.allocate(missing))
-        sequence.num_computed_tokens += len(prefix) * size
-        self.num_tokens_reused += len(prefix) * size
+        self.num_tokens_reused += tables.admit(sequence, prefix)
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
         return True
@@ -284,8 +289,8 @@ class Batcher:
 
     @property
     def _spare_blocks(self) -> int:
-        """Blocks to leave free at an admission: the next one of each running sequence, and of the new one."""
-        return len(self._running) + 1
+        """Blocks to leave free at an admission: the next ones of each that runs, and of the new one."""
+        return (len(self._running) + 1) * self.tables.num_groups
 
     # Preemption
 
@@ -301,13 +306,14 @@ class Batcher:
         """Take tail blocks of a victim until `missing` are free, or it has no more."""
         if victim not in self._holders:
             self._preempt(victim, draft)
-        release_tail(victim, missing - self._pool.num_free, self._pool)
+        self.tables.release_tail(victim, missing - self._pool.num_free)
         if not victim.blocks:
             self._holders.pop(victim, None)
 
     def _preempt(self, victim: Sequence, draft: Draft) -> None:
         """Move a running sequence to the waiting ones, with its blocks."""
         draft.drop(victim)
+        self.tables.release_ahead(victim)
         self._stop_running(victim)
         self._queue.add(victim)
         if victim.blocks:

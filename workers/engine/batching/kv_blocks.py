@@ -110,13 +110,16 @@ class BlockPool:
             count += 1
         return count
 
+    def is_known(self, digest: bytes) -> bool:
+        return digest in self._block_by_digest
+
     def acquire_prefix(self, digests: Iterable[bytes]) -> list[int]:
         """Take a reference on the blocks of the longest known prefix of `digests`, in order."""
         blocks: list[int] = []
         for digest in digests:
             block = self._block_by_digest.get(digest)
             if block is None:
-                self._note_miss(digest)
+                self.note_miss(digest)
                 break
             if self._ref_counts[block] == 0:
                 del self._cached[block]
@@ -157,6 +160,22 @@ class BlockPool:
             if self._ref_counts[block] == 1:
                 alone.append(block)
         return alone
+
+    def note_miss(self, digest: bytes) -> None:
+        """A block was wanted that cannot be found. Had it been taken, more are kept from now on."""
+        if digest in self._taken:
+            self._taken.clear()  # double once per prefix, not once per block
+            self._kept_per_held *= 2
+
+    def discard(self, digests: Iterable[bytes]) -> list[int]:
+        """Make blocks unfindable that no sequence holds, as what they hold is wrong; returns them."""
+        known = (self._block_by_digest[digest] for digest in digests if digest in self._block_by_digest)
+        found = [block for block in known if block in self._cached]
+        for block in found:
+            del self._cached[block]
+            del self._block_by_digest[self._digest_by_block.pop(block)]
+            self._blank.append(block)
+        return found
 
     def check_integrity(self, holders: Iterable[Sequence[int]]) -> None:
         """Assert that every block is in one state and that references equal what `holders` list."""
@@ -205,8 +224,3 @@ class BlockPool:
         self._taken[digest] = None
         while len(self._taken) > self._num_fresh:  # more memory could not have kept them
             self._taken.popitem(last=False)
-
-    def _note_miss(self, digest: bytes) -> None:
-        if digest in self._taken:
-            self._taken.clear()  # double once per prefix, not once per block
-            self._kept_per_held *= 2

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..request import PRIORITY_RANKS, Request
+from .block_table import BlockTable
 from .kv_blocks import chain_digests
 from .token_counts import TokenCounts
 
@@ -37,12 +38,12 @@ class Sequence:
     __slots__ = (
         "admission_due",
         "block_digests",
-        "block_row",
-        "blocks",
+        "block_rows",
         "counts_tokens",
         "group",
         "guide",  # only for sequences with a grammar, once it is compiled
         "id",
+        "num_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_computed_tokens_max",
@@ -54,12 +55,14 @@ class Sequence:
         "request",
         "sampling",
         "seed",
+        "tables",
         "token_counts",  # kept only for sequences with penalties
         "token_ids",
         "urgency",
     )
 
-    def __init__(self, request: Request, *, arrival: int, num_tokens_max: int) -> None:
+    def __init__(self, request: Request, *, arrival: int, num_tokens_max: int, num_groups: int = 1) -> None:
+        """`num_groups` of layers have a table of blocks each."""
         self.request = request
         self.id = request.id
         self.group = request.group
@@ -78,8 +81,12 @@ class Sequence:
         self.num_cached_tokens: int | None = None  # None until first admitted
         self.admission_due: int | None = None  # the admission at which it comes first, once it waits
         self.protected_until_tokens = 0  # with fewer tokens, more urgent classes cannot preempt it
-        self.blocks: list[int] = []  # changed by `add_blocks` and `drop_blocks` only, in place
-        self.block_row: NDArray[np.int32] = np.zeros(BLOCK_ROW_MIN, dtype=np.int32)  # `blocks`, then zeros
+        # Changed by `add_blocks`, `skip_blocks` and `drop_blocks` only, and `block_rows` with them: a row per
+        # group, of its blocks by index, then zeros. Before the first held there is the first held, so that
+        # what reads whole tiles of keys, and masks them, never reads another sequence's.
+        self.tables = [BlockTable() for _ in range(num_groups)]
+        self.num_blocks = 0  # to the end of the shortest table
+        self.block_rows: NDArray[np.int32] = np.zeros((num_groups, BLOCK_ROW_MIN), dtype=np.int32)
         self.block_digests: list[bytes] = []
         self.seed = request.sampling.seed if request.sampling.seed is not None else seed_from_id(request.id)
         self.counts_tokens = request.sampling.has_penalties
@@ -132,27 +139,77 @@ class Sequence:
         if self.counts_tokens:
             self.token_counts.add(token)
 
-    def add_blocks(self, blocks: Seq[int]) -> None:
-        """Hold these too, after those held already."""
-        start, stop = len(self.blocks), len(self.blocks) + len(blocks)
-        self.widen_block_row(stop)
-        self.block_row[start:stop] = blocks
-        self.blocks += blocks
+    @property
+    def blocks(self) -> list[int]:
+        """All blocks held, group after group. Not to be changed."""
+        if len(self.tables) == 1:
+            return self.tables[0].blocks
+        return [block for table in self.tables for block in table.blocks]
+
+    @property
+    def block_row(self) -> NDArray[np.int32]:
+        """The row of the first group."""
+        row: NDArray[np.int32] = self.block_rows[0]
+        return row
+
+    def add_blocks(self, blocks: Seq[int], group: int = 0) -> None:
+        """Hold these too, after those held already in this group."""
+        if not blocks:
+            return
+        table = self.tables[group]
+        start, stop = table.end, table.end + len(blocks)
+        self.widen_block_rows(stop)
+        self.block_rows[group, start:stop] = blocks
+        if not table.blocks:
+            self.block_rows[group, : table.first] = blocks[0]
+        table.blocks += blocks
+        self.num_blocks = min(each.end for each in self.tables)
+
+    def skip_blocks(self, group: int, first: int) -> list[int]:
+        """Hold none before the `first`-th in this group; returns those that were held."""
+        table = self.tables[group]
+        if first <= table.first:
+            return []
+        passed = table.blocks[: first - table.first]
+        del table.blocks[: first - table.first]
+        table.first = first
+        self.widen_block_rows(first)
+        self.block_rows[group, :first] = table.blocks[0] if table.blocks else 0
+        self.num_blocks = min(each.end for each in self.tables)
+        return passed
 
     def drop_blocks(self, num_kept: int = 0) -> list[int]:
-        """Hold the first `num_kept` only; returns the others."""
-        dropped = self.blocks[num_kept:]
-        del self.blocks[num_kept:]
-        self.block_row[num_kept:] = 0
+        """Hold the first `num_kept` of each group only, if 0 none at all; returns the others."""
+        dropped = []
+        for table in self.tables:
+            count = max(0, num_kept - table.first)
+            dropped += table.blocks[count:]
+            del table.blocks[count:]
+            if num_kept == 0:
+                table.first = 0
+            assert table.first <= num_kept, "what is kept begins behind its end"
+        self.block_rows[:, num_kept:] = 0
+        self.num_blocks = min(each.end for each in self.tables)
         return dropped
 
-    def widen_block_row(self, width: int) -> None:
-        """Make room for at least `width` blocks in `block_row`, if there is not."""
-        if width <= len(self.block_row):
+    def drop_blocks_from(self, group: int, end: int) -> list[int]:
+        """Hold none from the `end`-th on in this group; returns those that were held."""
+        table = self.tables[group]
+        count = max(0, end - table.first)
+        dropped = table.blocks[count:]
+        del table.blocks[count:]
+        self.block_rows[group, table.end :] = 0
+        self.num_blocks = min(each.end for each in self.tables)
+        return dropped
+
+    def widen_block_rows(self, width: int) -> None:
+        """Make room for at least `width` blocks in `block_rows`, if there is not."""
+        groups, old = self.block_rows.shape
+        if width <= old:
             return
-        widened = np.zeros(max(width, 2 * len(self.block_row)), dtype=np.int32)
-        widened[: len(self.blocks)] = self.blocks
-        self.block_row = widened
+        widened = np.zeros((groups, max(width, 2 * old)), dtype=np.int32)
+        widened[:, :old] = self.block_rows
+        self.block_rows = widened
 
     def digests(self, count: int, block_size: int, root: bytes) -> list[bytes]:
         """Digests of the first `count` full blocks, computed once and kept: tokens never change."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,13 +62,14 @@ class DecodeGraphs:
         dummy_block: int,
         vocab_size: int,
         device: torch.device,
+        num_groups: int = 1,
     ) -> DecodeGraphs | None:
         """Record every size, largest first, so that smaller ones fit the memory of larger ones.
 
         None, with one line in the log, if the model cannot be recorded: it then runs step by step.
         """
         sizes = graph_sizes(max_num_seqs)
-        buffers = _Buffers(sizes[-1], context_length, block_size, dummy_block, device)
+        buffers = _Buffers(sizes[-1], context_length, block_size, dummy_block, device, num_groups)
         logits = torch.empty(sizes[-1], vocab_size, dtype=torch.float32, device=device)
         replays = {}
         for size in reversed(sizes):
@@ -100,7 +102,13 @@ class _Buffers:
     """The addresses that all graphs read; a graph of n rows reads the first n."""
 
     def __init__(
-        self, rows: int, context_length: int, block_size: int, dummy_block: int, device: torch.device
+        self,
+        rows: int,
+        context_length: int,
+        block_size: int,
+        dummy_block: int,
+        device: torch.device,
+        num_groups: int,
     ) -> None:
         def full(*size: int, value: int, dtype: torch.dtype) -> Tensor:
             return torch.full(size, value, dtype=dtype, device=device)
@@ -112,25 +120,33 @@ class _Buffers:
         self._cu_seqlens_q = torch.arange(rows + 1, dtype=torch.int32, device=device)
         self._input_ids = full(rows, value=0, dtype=torch.int64)
         self._positions = full(rows, value=0, dtype=torch.int64)
-        self._slot_mapping = full(rows, value=self._dummy_slot, dtype=torch.int64)
+        self._slot_mappings = [
+            full(rows, value=self._dummy_slot, dtype=torch.int64) for _ in range(num_groups)
+        ]
         self._seq_lens = full(rows, value=1, dtype=torch.int32)
-        self._block_tables = full(rows, width, value=dummy_block, dtype=torch.int32)
+        self._block_tables = [
+            full(rows, width, value=dummy_block, dtype=torch.int32) for _ in range(num_groups)
+        ]
         self._logits_rows = torch.arange(rows, device=device)
         self._none = full(0, value=0, dtype=torch.int64)
 
     def inputs(self, size: int) -> StepInputs:
         """A step of `size` rows, each of one new token, that reads these buffers."""
-        layout = StepLayout(
-            cu_seqlens_q=self._cu_seqlens_q[: size + 1],
-            seq_lens=self._seq_lens[:size],
-            block_tables=self._block_tables[:size],
-            slot_mapping=self._slot_mapping[:size],
-            positions=self._positions[:size],
-            num_tokens=size,
-            num_decodes=size,
-            max_query_len=1,
-            max_seq_len=self._context_length,
+        layout, *others = (
+            StepLayout(
+                cu_seqlens_q=self._cu_seqlens_q[: size + 1],
+                seq_lens=self._seq_lens[:size],
+                block_tables=block_tables[:size],
+                slot_mapping=slot_mapping[:size],
+                positions=self._positions[:size],
+                num_tokens=size,
+                num_decodes=size,
+                max_query_len=1,
+                max_seq_len=self._context_length,
+            )
+            for block_tables, slot_mapping in zip(self._block_tables, self._slot_mappings, strict=True)
         )
+        layout = replace(layout, other_groups=tuple(others))
         return StepInputs(
             layout,
             input_ids=self._input_ids[:size],
@@ -145,16 +161,19 @@ class _Buffers:
         rows = slice(first, size)
         self._input_ids[rows].copy_(inputs.input_ids)
         self._positions[rows].copy_(layout.positions)
-        self._slot_mapping[rows].copy_(layout.slot_mapping)
         self._seq_lens[rows].copy_(layout.seq_lens)
-        self._block_tables[rows, : layout.block_tables.shape[1]].copy_(layout.block_tables)
+        by_group = zip(self._block_tables, self._slot_mappings, layout.by_group, strict=True)
+        for block_tables, slot_mapping, of_group in by_group:
+            block_tables[rows, : of_group.block_tables.shape[1]].copy_(of_group.block_tables)
+            slot_mapping[rows].copy_(of_group.slot_mapping)
         torch.add(inputs.logits_rows, first, out=self._logits_rows[: layout.num_tokens])
         if first:
             self._input_ids[:first].fill_(0)
             self._positions[:first].fill_(0)
-            self._slot_mapping[:first].fill_(self._dummy_slot)
             self._seq_lens[:first].fill_(1)
-            self._block_tables[:first, 0].fill_(self._dummy_block)
+            for block_tables, slot_mapping in zip(self._block_tables, self._slot_mappings, strict=True):
+                slot_mapping[:first].fill_(self._dummy_slot)
+                block_tables[:first, 0].fill_(self._dummy_block)
             self._logits_rows[layout.num_tokens : size].fill_(0)
 
 

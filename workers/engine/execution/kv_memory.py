@@ -3,6 +3,9 @@
 Layout per layer: `[blocks, kv_heads, block_size, head_dim]`, keys and values apart, because their head dims
 may differ, and so may those of two layers. In int8 and fp8 each head's key and each value of a token has
 a scale of its own. Does not know who owns a block.
+
+Layers whose blocks come and go at other times (`KvGroups`) are never in the same block, so those in the same
+place of their groups share memory: as many layers are allocated as a group has.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..batching.kv_groups import BlockDemand, KvGroups
 from ..config import EngineConfig
 from ..errors import InvalidConfig
 from .devices import DeviceMemory
@@ -58,7 +62,7 @@ class LayerKv:
 
 
 class KvMemory:
-    """KV memory of all layers; blocks are shared by number: block 7 is block 7 in every layer.
+    """KV memory of all layers; blocks are shared by number: block 7 is block 7 in every layer of its group.
 
     With `transposed_keys` the keys of a block lie dimension by dimension, `[blocks, kv_heads, key_dim,
     block_size]`, and `LayerKv.keys` is a view: the native kernel reads them so.
@@ -73,13 +77,17 @@ class KvMemory:
         dtype: torch.dtype,
         device: torch.device,
         transposed_keys: bool = False,
+        groups: KvGroups | None = None,
     ) -> None:
+        """Without `groups`, all layers are one."""
         self.shapes = dict(shapes)
+        self.groups = groups or KvGroups.single(shapes)
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.dtype = dtype
         self.transposed_keys = transposed_keys
-        self.layers = {index: self._allocate(shape, dtype, device) for index, shape in self.shapes.items()}
+        places = [self._allocate(self.shapes[layer], dtype, device) for layer in _widest(self.groups)]
+        self.layers = {layer: places[place] for layer, place in self.groups.place_of.items()}
 
     def clear(self, blocks: list[int]) -> None:
         """Zero blocks that hold values no arithmetic survives (NaN, infinity)."""
@@ -118,9 +126,15 @@ def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     return torch.from_numpy(raw[start : start + num_bytes]).view(dtype).view(size)
 
 
+def _widest(groups: KvGroups) -> tuple[int, ...]:
+    """The layers of a group that has one in every place; where there are several, all shapes are equal."""
+    return max(groups.layers, key=len, default=())
+
+
 def num_blocks_for(
     config: EngineConfig,
     shapes: Mapping[int, KvShape],
+    groups: KvGroups,
     context_length: int,
     dtype: torch.dtype,
     memory: DeviceMemory,
@@ -133,11 +147,13 @@ def num_blocks_for(
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
-    block_bytes = config.block_size * sum(shape.bytes_per_token(dtype) for shape in shapes.values())
+    token_bytes = sum(shapes[layer].bytes_per_token(dtype) for layer in _widest(groups))
+    block_bytes = config.block_size * token_bytes
     if config.kv_cache_bytes is not None:
         num_blocks = config.kv_cache_bytes // block_bytes
     else:
-        usable = config.max_num_seqs * -(-context_length // config.block_size)
+        demand = BlockDemand(groups.windows, config.block_size)
+        usable = config.max_num_seqs * demand.blocks_for(context_length, chunk=config.max_num_batched_tokens)
         num_blocks = min(usable, memory.kv_bytes(step_bytes) // block_bytes)
     if num_blocks < 1:
         raise InvalidConfig(f"KV memory does not hold one block of {block_bytes} bytes; set kv_cache_bytes")

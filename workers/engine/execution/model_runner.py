@@ -54,6 +54,7 @@ class ModelRunner:
             dummy_block=self.kv.num_blocks - 1,
             vocab_size=vocab_size,
             device=self.device,
+            num_groups=len(self.kv.groups.windows),
         )
 
     @torch.inference_mode()

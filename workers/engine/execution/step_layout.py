@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,7 +29,8 @@ class StepLayout:
     seq_lens: Tensor
     """int32 `[S]`: tokens of each sequence that its last new token sees, itself included."""
     block_tables: Tensor
-    """int32 `[S, blocks_max]`: blocks of each sequence in order; short rows are filled up with block 0."""
+    """int32 `[S, blocks_max]`: blocks of each sequence in order; short rows are filled up with block 0, and
+    those that were given back are the first that is held."""
     slot_mapping: Tensor
     """int64 `[T]`: where each token's KV goes, as block * block_size + place in the block."""
     positions: Tensor
@@ -41,6 +42,12 @@ class StepLayout:
     """Most new tokens of one sequence."""
     max_seq_len: int
     """Largest of `seq_lens`."""
+    other_groups: tuple[StepLayout, ...] = ()
+    """The same step for the groups of layers after the first: their blocks are others (`KvGroups`)."""
+
+    @property
+    def by_group(self) -> tuple[StepLayout, ...]:
+        return (self, *self.other_groups)
 
     @property
     def num_sequences(self) -> int:
@@ -76,6 +83,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
     positions = np.arange(num_tokens) + np.repeat(computed - (ends - counts), counts)
     tables = _block_tables(sequences, int(seq_lens.max() - 1) // block_size + 1)
     places, offsets = np.divmod(positions, block_size)
+    slots = tables[:, rows, places].astype(np.int64, order="C") * block_size + offsets
     known = _column([len(sequence.token_ids) for sequence in sequences])
     promised = _column([sequence.num_promised for sequence in sequences])
     is_last = seq_lens == known + promised
@@ -87,8 +95,8 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
         {
             "cu_seqlens_q": np.concatenate([[0], ends]).astype(np.int32),
             "seq_lens": seq_lens.astype(np.int32),
-            "block_tables": tables,
-            "slot_mapping": tables[rows, places].astype(np.int64) * block_size + offsets,
+            **{f"block_tables {group}": table for group, table in enumerate(tables)},
+            **{f"slot_mapping {group}": of_group for group, of_group in enumerate(slots)},
             "positions": positions,
             "input_ids": _token_ids(sequences, computed, known, counts),
             "logits_rows": _logits_rows(order, ends, np.where(is_last, num_sampled, 0)),
@@ -98,13 +106,24 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
         device,
     )
     inputs = {name: on_device.pop(name) for name in StepInputs.__slots__ if name != "layout"}
+    by_group = [
+        (on_device.pop(f"block_tables {group}"), on_device.pop(f"slot_mapping {group}"))
+        for group in range(len(tables))
+    ]
     layout = StepLayout(
-        **on_device,
+        cu_seqlens_q=on_device["cu_seqlens_q"],
+        seq_lens=on_device["seq_lens"],
+        block_tables=by_group[0][0],
+        slot_mapping=by_group[0][1],
+        positions=on_device["positions"],
         num_tokens=num_tokens,
         num_decodes=int((counts == 1).sum()),
         max_query_len=int(counts.max()),
         max_seq_len=int(seq_lens.max()),
     )
+    if len(by_group) > 1:
+        others = (replace(layout, block_tables=t, slot_mapping=slots) for t, slots in by_group[1:])
+        layout = replace(layout, other_groups=tuple(others))
     return StepInputs(layout, **inputs)
 
 
@@ -113,13 +132,18 @@ def _column(values: list[int]) -> NDArray[np.int64]:
 
 
 def _block_tables(sequences: list[Sequence], width: int) -> NDArray[np.int32]:
-    """Every sequence keeps a row of its own, which changes with its blocks: here they are only copied."""
-    rows = [sequence.block_row[:width] for sequence in sequences]
-    if min(map(len, rows)) < width:
+    """`[groups, S, width]`. Every sequence keeps rows of its own, which change with its blocks: here they are
+    only copied."""
+    rows = [sequence.block_rows[:, :width] for sequence in sequences]
+    if min(row.shape[1] for row in rows) < width:
         for sequence in sequences:
-            sequence.widen_block_row(width)
-        rows = [sequence.block_row[:width] for sequence in sequences]
-    return np.concatenate(rows).reshape(len(rows), width)
+            sequence.widen_block_rows(width)
+        rows = [sequence.block_rows[:, :width] for sequence in sequences]
+    num_groups = len(rows[0])
+    tables = np.concatenate(rows).reshape(len(rows), num_groups, width)
+    if num_groups == 1:
+        return tables.reshape(1, len(rows), width)
+    return np.ascontiguousarray(tables.transpose(1, 0, 2))
 
 
 def _token_ids(

@@ -7,14 +7,15 @@ then checked against them. What the parts do is written where the parts are; the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
 from ..admission import ModelFacts
+from ..batching.kv_groups import KvGroups, group_layers
 from ..config import EngineConfig
 from ..errors import InvalidConfig, UnsupportedModel
 from ..execution.attention.native_backend import native_kernels
@@ -62,6 +63,13 @@ class LoadedModel:
     """What the largest step needs besides KV memory."""
     runner: Callable[..., Any] = ModelRunner
     """Makes the model's runner of its forward pass, KV memory, attention and device."""
+    windows: Mapping[int, int | None] = field(default_factory=dict)
+    """By layer: how many tokens one sees, itself included; None or missing if all of the context."""
+
+    @property
+    def groups(self) -> KvGroups:
+        """Layers by the lifetime of their KV."""
+        return group_layers(self.windows, self.shapes)
 
 
 def load_model(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
@@ -110,7 +118,25 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     return_free_memory()
     how = f"{dtype} on {device}, weights {config.weight_dtype}, KV {kv_dtype}, attention by {attention}"
     log.info("model loaded: %s, %s%s", name, how, ", deterministic" if config.deterministic else "")
-    return LoadedModel(facts, forward_pass, checked.shapes, dtype, kv_dtype, device, attention, step_bytes)
+    return LoadedModel(
+        facts,
+        forward_pass,
+        checked.shapes,
+        dtype,
+        kv_dtype,
+        device,
+        attention,
+        step_bytes,
+        windows=_windows(checked, facts.context_length),
+    )
+
+
+def _windows(checked: CheckedModel, context_length: int) -> dict[int, int | None]:
+    """By layer; None where no sequence outgrows it."""
+    windows = enumerate(call.window for call in checked.calls)
+    return {
+        layer: None if window is None or window >= context_length else window for layer, window in windows
+    }
 
 
 def _check_deterministic(config: EngineConfig, device: torch.device) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from ...errors import InvalidConfig
 from ..kv_memory import KvMemory
+from .grouped import GroupedAttention
 from .interface import AttentionBackend
 from .native_backend import NativeAttention, native_attention_computes, native_kernels
 from .torch_backend import TorchAttention
@@ -67,6 +68,16 @@ def make_attention(name: str, kv: KvMemory, context_length: int | None = None) -
 
     `context_length` bounds the tokens of one sequence; without it, the memory does.
     """
+    num_groups = len(kv.groups.windows)
+    if num_groups == 1:
+        return _make_attention(name, kv, context_length)
+    # The native back end is its own step, so each group needs one; the others make a step for each layout.
+    num_backends = num_groups if name == "native" else 1
+    backends = [_make_attention(name, kv, context_length) for _ in range(num_backends)]
+    return GroupedAttention(backends * (num_groups // num_backends), kv.groups.group_of)
+
+
+def _make_attention(name: str, kv: KvMemory, context_length: int | None) -> AttentionBackend:
     if name == "triton":
         from .triton_backend import TritonAttention  # imports triton, which is not everywhere
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
+from ..attention.grouped import GroupedAttention
 from ..attention.interface import AttentionStep
 from ..attention.native_backend import NativeAttention
 from ..experts.kernels import ExpertKernels
@@ -54,6 +55,8 @@ class NativeOperations:
         heads = qkv.view(len(qkv), -1, attention.head_dim).transpose(0, 1)  # [heads, tokens, head_dim]
         counts = [attention.query_heads, attention.key_heads, attention.key_heads]
         query, key, value = torch.split(heads, counts)
+        if isinstance(step, GroupedAttention):
+            step = step.of_layer(layer)
         if not isinstance(step, NativeAttention):
             return step.attend(layer, query, key, value, attention.call).flatten(1)
         attended = self.buffer("attended", len(qkv), attention.query_heads * attention.head_dim)
@@ -96,7 +99,8 @@ class NativeOperations:
             self._kernels.finish_logits(logits, head.factor, head.cap)
 
     def can_repeat(self, attention: AttentionStep) -> bool:
-        return isinstance(attention, NativeAttention)
+        backends = attention.backends if isinstance(attention, GroupedAttention) else [attention]
+        return all(isinstance(backend, NativeAttention) for backend in backends)
 
     def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
         if (written := self._still_written(valid_for).get(size)) is None:
