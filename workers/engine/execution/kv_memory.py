@@ -169,4 +169,8 @@ def largest_step_bytes(config: EngineConfig, text_config: Any, dtype: torch.dtyp
     hidden = int(text_config.hidden_size)
     inner = int(np.max(getattr(text_config, "intermediate_size", None) or 4 * hidden))  # some: one per layer
     activations = config.max_num_batched_tokens * (6 * hidden + 3 * inner) * dtype.itemsize
+    if rank := getattr(text_config, "kv_lora_rank", None):  # queries and sums over latent KV (`latent.py`)
+        of_head = 2 * int(rank) + int(text_config.qk_rope_head_dim)
+        heads = int(text_config.num_attention_heads)
+        activations += config.max_num_batched_tokens * heads * of_head * dtype.itemsize
     return activations + 5 * config.max_num_seqs * int(text_config.vocab_size) * 4

@@ -18,6 +18,7 @@ from ..admission import ModelFacts
 from ..batching.kv_groups import KvGroups, group_layers
 from ..config import EngineConfig
 from ..errors import InvalidConfig, UnsupportedModel
+from ..execution.attention.latent import widest_latent
 from ..execution.attention.native_backend import native_kernels
 from ..execution.attention.selection import resolve_attention_backend
 from ..execution.decoder.pack import read_decoder
@@ -96,7 +97,9 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     """
     device, dtype = model.device, model.dtype
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
-    attention = resolve_attention_backend(config.attention_backend, device, dtype, kv_dtype)
+    attention = resolve_attention_backend(
+        config.attention_backend, device, dtype, kv_dtype, latent_dim=widest_latent(model)
+    )
     name = weights.model_id(config.model)
     weights.check_vocabulary(tokenizer, model.config.get_text_config().vocab_size, name)
     # Before its context, so that a model that is not served is refused for what it is.

@@ -30,6 +30,7 @@ from ..execution.attention.interface import (
     UnsupportedAttention,
     paged_step,
 )
+from ..execution.attention.latent import expanded_only, keep_latent, latent_dims
 from ..execution.attention.selection import block_size_multiple, has_transposed_keys, make_attention
 from ..execution.forward_pass import ForwardPass, ModulePass
 from ..execution.kv_memory import KvMemory, KvShape
@@ -118,6 +119,7 @@ def _check_model(model: Any, name: str, attention: str) -> CheckedModel:
         _switch_to_paged(model, name)
         try:
             probe = _probe(model, num_layers, name)
+            _check_latent(model, probe.shapes, name)
             held_pass = _Watched(modules, held.replayed)
             paged = logits = _paged_logits(held_pass, probe.shapes, prompts, model, attention)
         except (UnsupportedAttention, TypeError) as error:  # TypeError: its forward takes no position_ids
@@ -205,6 +207,15 @@ def check_invariance(
         [whole] = _paged_logits(forward_pass, checked.shapes, [prompt], model, attention, plan)
         if not torch.equal(whole[-1], cut[-1]):
             raise UnsupportedModel(name, "its logits depend on the batch, so it cannot run deterministically")
+
+
+def _check_latent(model: Any, shapes: dict[int, KvShape], name: str) -> None:
+    if (module := expanded_only(model)) is None:
+        return
+    expanded = sum(shape.bytes_per_token(model.dtype) for shape in shapes.values())
+    latent = len(shapes) * latent_dims(module) * model.dtype.itemsize
+    reason = f"its latent KV of {latent} bytes a token would be kept expanded, in {expanded}"
+    raise UnsupportedModel(name, f"{reason}: its attention is not built as transformers' others")
 
 
 def _check_layer_types(text_config: Any, name: str) -> None:
@@ -300,6 +311,7 @@ def _switch_to_paged(model: Any, name: str) -> None:
         model.set_attn_implementation(ATTENTION_NAME)
     if model.config.get_text_config()._attn_implementation != ATTENTION_NAME:
         raise UnsupportedModel(name, "its attention does not go through the transformers attention interface")
+    keep_latent(model)
 
 
 @dataclass

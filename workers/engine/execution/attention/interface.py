@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from ..step_layout import StepLayout
+from .latent import LATENT_NAME, LatentHeads
 
 ATTENTION_NAME = "nightshift_paged"
 
@@ -101,7 +102,10 @@ def paged_attention(
         raise UnsupportedAttention("a layer's attention is not causal")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     call = LayerCall(scale=scale, window=sliding_window, softcap=softcap, sinks=s_aux)
-    return step.attend(cast(int, module.layer_idx), query[0], key[0], value[0], call)[None], None
+    latent: LatentHeads | None = getattr(module, LATENT_NAME, None)
+    queries = query[0] if latent is None else latent.query(query[0])
+    attended = step.attend(cast(int, module.layer_idx), queries, key[0], value[0], call)
+    return (attended if latent is None else latent.output(attended))[None], None
 
 
 AttentionInterface.register(ATTENTION_NAME, paged_attention)

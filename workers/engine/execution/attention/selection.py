@@ -20,6 +20,9 @@ BACKENDS = ("torch", "native", "triton", "varlen")
 TRITON_CAPABILITY_MIN = (8, 0)
 """The oldest architecture whose matrix units take bfloat16, and the oldest the tests compile for."""
 
+HEAD_DIM_MAX = 256
+"""The widest head on CUDA: of `varlen`, and of tiles of `triton` that are known to fit a multiprocessor."""
+
 FP8_CAPABILITY_MIN = (8, 9)
 """The oldest architecture that converts e4m3."""
 FP8_NEEDS = (
@@ -29,9 +32,15 @@ FP8_NEEDS = (
 
 
 def resolve_attention_backend(
-    name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype | None = None
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype | None = None,
+    latent_dim: int = 0,
 ) -> str:
     """The back end behind "auto": the fastest that computes `dtype` over KV of `kv_dtype` on `device`.
+
+    `latent_dim` is the width of latent keys, if the model has any.
 
     Raises `InvalidConfig` for one that was asked for by name and does not run here, and if none does.
     """
@@ -40,9 +49,11 @@ def resolve_attention_backend(
         raise InvalidConfig(f"attention_backend must be one of {', '.join(BACKENDS)} here, got {name!r}")
     if name == "auto":
         fastest = "triton" if device.type == "cuda" else "native"
-        able = (each for each in (fastest, "torch") if _why_not(each, device, dtype, kv_dtype) is None)
+        able = (
+            each for each in (fastest, "torch") if _why_not(each, device, dtype, kv_dtype, latent_dim) is None
+        )
         name = next(able, fastest)
-    reason = _why_not(name, device, dtype, kv_dtype)
+    reason = _why_not(name, device, dtype, kv_dtype, latent_dim)
     if reason is not None:
         raise InvalidConfig(f"attention_backend {name!r} does not run here: {reason}")
     return name
@@ -87,7 +98,9 @@ def _make_attention(name: str, kv: KvMemory, context_length: int | None) -> Atte
     return VarlenAttention(kv) if name == "varlen" else TorchAttention(kv)
 
 
-def _why_not(name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype) -> str | None:
+def _why_not(
+    name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype, latent_dim: int
+) -> str | None:
     """What keeps this back end from running here; None if nothing does."""
     if kv_dtype == torch.float8_e4m3fn and name != "triton":
         return FP8_NEEDS
@@ -95,6 +108,8 @@ def _why_not(name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torc
         return _why_no_native(device, dtype, kv_dtype)
     if name == "torch":
         return None
+    if name in ("triton", "varlen") and latent_dim > HEAD_DIM_MAX:
+        return f"it computes heads of at most {HEAD_DIM_MAX}, the model's latent KV has {latent_dim}"
     if name == "triton":
         return _why_no_triton(device, kv_dtype)
     if kv_dtype != dtype:
