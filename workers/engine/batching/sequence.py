@@ -38,6 +38,7 @@ class Sequence:
     __slots__ = (
         "admission_due",
         "block_digests",
+        "block_row",  # the first of `block_rows`
         "block_rows",
         "counts_tokens",
         "group",
@@ -87,6 +88,7 @@ class Sequence:
         self.tables = [BlockTable() for _ in range(num_groups)]
         self.num_blocks = 0  # to the end of the shortest table
         self.block_rows: NDArray[np.int32] = np.zeros((num_groups, BLOCK_ROW_MIN), dtype=np.int32)
+        self.block_row: NDArray[np.int32] = self.block_rows[0]
         self.block_digests: list[bytes] = []
         self.seed = request.sampling.seed if request.sampling.seed is not None else seed_from_id(request.id)
         self.counts_tokens = request.sampling.has_penalties
@@ -146,12 +148,6 @@ class Sequence:
             return self.tables[0].blocks
         return [block for table in self.tables for block in table.blocks]
 
-    @property
-    def block_row(self) -> NDArray[np.int32]:
-        """The row of the first group."""
-        row: NDArray[np.int32] = self.block_rows[0]
-        return row
-
     def add_blocks(self, blocks: Seq[int], group: int = 0) -> None:
         """Hold these too, after those held already in this group."""
         if not blocks:
@@ -209,7 +205,7 @@ class Sequence:
             return
         widened = np.zeros((groups, max(width, 2 * old)), dtype=np.int32)
         widened[:, :old] = self.block_rows
-        self.block_rows = widened
+        self.block_rows, self.block_row = widened, widened[0]
 
     def digests(self, count: int, block_size: int, root: bytes) -> list[bytes]:
         """Digests of the first `count` full blocks, computed once and kept: tokens never change."""

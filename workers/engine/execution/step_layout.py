@@ -83,7 +83,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
     positions = np.arange(num_tokens) + np.repeat(computed - (ends - counts), counts)
     tables = _block_tables(sequences, int(seq_lens.max() - 1) // block_size + 1)
     places, offsets = np.divmod(positions, block_size)
-    slots = tables[:, rows, places].astype(np.int64, order="C") * block_size + offsets
+    slots = [table[rows, places].astype(np.int64) * block_size + offsets for table in tables]
     known = _column([len(sequence.token_ids) for sequence in sequences])
     promised = _column([sequence.num_promised for sequence in sequences])
     is_last = seq_lens == known + promised
@@ -134,16 +134,14 @@ def _column(values: list[int]) -> NDArray[np.int64]:
 def _block_tables(sequences: list[Sequence], width: int) -> NDArray[np.int32]:
     """`[groups, S, width]`. Every sequence keeps rows of its own, which change with its blocks: here they are
     only copied."""
-    rows = [sequence.block_rows[:, :width] for sequence in sequences]
-    if min(row.shape[1] for row in rows) < width:
+    if min(len(sequence.block_row) for sequence in sequences) < width:
         for sequence in sequences:
             sequence.widen_block_rows(width)
-        rows = [sequence.block_rows[:, :width] for sequence in sequences]
-    num_groups = len(rows[0])
-    tables = np.concatenate(rows).reshape(len(rows), num_groups, width)
+    num_groups = len(sequences[0].tables)
     if num_groups == 1:
-        return tables.reshape(1, len(rows), width)
-    return np.ascontiguousarray(tables.transpose(1, 0, 2))
+        return np.concatenate([sequence.block_row[:width] for sequence in sequences]).reshape(1, -1, width)
+    rows = np.concatenate([sequence.block_rows[:, :width] for sequence in sequences])
+    return np.ascontiguousarray(rows.reshape(-1, num_groups, width).transpose(1, 0, 2))
 
 
 def _token_ids(
