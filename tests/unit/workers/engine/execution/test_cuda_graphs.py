@@ -14,7 +14,14 @@ import pytest
 import torch
 
 from tests.unit.workers.engine.running.test_overlap import random_request, result
-from tests.unit.workers.engine.tiny_models import CONTEXT, VOCAB_SIZE, complete, greedy, make_engine
+from tests.unit.workers.engine.tiny_models import (
+    CONTEXT,
+    VOCAB_SIZE,
+    complete,
+    greedy,
+    make_engine,
+    save_model,
+)
 from workers.engine import Engine, EngineConfig, Request
 from workers.engine.batching.kv_blocks import BlockPool
 from workers.engine.execution.attention.selection import make_attention
@@ -69,13 +76,19 @@ class Rig:
         tokenizer = Tokenizer.load(str(directory))
         model = load_model(config, tokenizer)
         self.kv = KvMemory(
-            model.shapes, num_blocks=num_blocks + 1, block_size=BLOCK_SIZE, dtype=model.dtype, device=CPU
+            model.shapes,
+            num_blocks=num_blocks + 1,
+            block_size=BLOCK_SIZE,
+            dtype=model.dtype,
+            device=CPU,
+            groups=model.groups,
         )
         self.runner = ModelRunner(model.forward_pass, self.kv, make_attention("torch", self.kv), CPU)
         self.runner.record_graphs(
             capture, max_num_seqs=max_num_seqs, context_length=CONTEXT, vocab_size=VOCAB_SIZE
         )
-        self.engine = Engine(self.runner, tokenizer, model.facts, BlockPool(num_blocks, BLOCK_SIZE), config)
+        pool, windows = BlockPool(num_blocks, BLOCK_SIZE), model.groups.windows
+        self.engine = Engine(self.runner, tokenizer, model.facts, pool, config, windows=windows)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +121,20 @@ def test_answers_through_graphs_are_those_of_single_steps(llama: Path, overlap_s
     assert [result(completion) for completion in complete(rig.engine, *requests)] == wanted
     assert sum(replays.counts) > 10
     assert rig.engine.stats().preemptions > 0
+
+
+@pytest.mark.parametrize("overlap_steps", [False, True])
+def test_graphs_read_the_blocks_of_each_group_of_layers(tmp_path: Path, overlap_steps: bool) -> None:
+    windowed = {"sliding_window": 8, "num_hidden_layers": 4, "head_dim": 8, "query_pre_attn_scalar": 8}
+    directory = save_model(tmp_path / "model", "gemma2", **windowed)
+    requests = [random_request(n, random.Random(n)) for n in range(8)]
+    plain = make_engine(directory, attention_backend="torch", dtype="float32")
+    wanted = [result(completion) for completion in complete(plain, *requests)]
+    replays = Replays()
+    rig = Rig(directory, replays, num_blocks=40, overlap_steps=overlap_steps, max_num_batched_tokens=16)
+
+    assert [result(completion) for completion in complete(rig.engine, *requests)] == wanted
+    assert sum(replays.counts) > 10
 
 
 def test_graphs_are_recorded_from_the_largest_down_and_the_next_larger_is_replayed(llama: Path) -> None:
