@@ -75,6 +75,10 @@ class Kind(ABC):
         With any, the checkpoint is not what its configuration says.
         """
 
+    def missing(self, config: Any, names: Iterable[str]) -> list[str]:
+        """Of the weights that its files lack, those that would be random numbers."""
+        return sorted(names)
+
     def check_files(self, checkpoint: Checkpoint) -> None:
         """Raise `ModelLoadFailed` where a file is missing that every model of the kind has."""
         directory = checkpoint.directory

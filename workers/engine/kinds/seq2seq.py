@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..seq2seq.layers import MODEL_TYPES
+from ..seq2seq.layers import MODEL_TYPES, SINUSOIDAL_TYPES
 from .kind import TOKENIZER, Checkpoint, Kind, without_old_buffers
 
 _ARCHITECTURES = ("ForConditionalGeneration", "MarianMTModel", "T5WithLMHeadModel")
@@ -24,6 +24,11 @@ class Seq2seq(Kind):
         if not checkpoint.is_encoder_decoder or checkpoint.has_modules or architecture is None:
             return False
         return checkpoint.config.model_type in MODEL_TYPES and architecture.endswith(_ARCHITECTURES)
+
+    def missing(self, config: Any, names: Iterable[str]) -> list[str]:
+        """All but sinusoids: older releases left them out of a checkpoint's files."""
+        computed = "embed_positions.weight" if config.model_type in SINUSOIDAL_TYPES else ()
+        return sorted(name for name in names if not name.endswith(computed))
 
     def unused(self, config: Any, loaded_as: str, names: Iterable[str]) -> list[str]:
         """All but sinusoids, which are computed, and embeddings that an older release saved twice."""

@@ -118,6 +118,7 @@ def load_model(
     except Exception as error:  # whatever a broken file makes of the libraries below
         raise ModelLoadFailed(f"cannot load model {config.model!r}: {_said(error)}") from error
     model, found = loaded
+    found["missing_keys"] = kind.missing(hf_config, found["missing_keys"])
     check_complete(config.model, found)
     made_as = type(model).__name__
     if unused := kind.unused(hf_config, made_as, found["unexpected_keys"]):

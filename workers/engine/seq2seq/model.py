@@ -77,6 +77,7 @@ def load_seq2seq(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
 
 
 def _prove(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) -> LoadedModel:
+    _check_vocabularies(model.config, weights.model_id(config.model))
     name, device, dtype = weights.model_id(config.model), model.device, model.dtype
     weights.check_vocabulary(tokenizer, model.config.vocab_size, name)
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
@@ -112,6 +113,16 @@ def _prove(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) 
     return LoadedModel(facts, parts, shapes, dtype, kv_dtype, device, attention, step_bytes, Seq2seqRunner)
 
 
+def _check_vocabularies(hf_config: Any, name: str) -> None:
+    """Raise `UnsupportedModel` if an output's tokens are others than a source's: a tokenizer has one set."""
+    ours, outputs = hf_config.vocab_size, getattr(hf_config, "decoder_vocab_size", None)
+    if outputs not in (None, ours):
+        reason = (
+            f"its outputs have a vocabulary of their own (decoder_vocab_size {outputs}, vocab_size {ours})"
+        )
+        raise UnsupportedModel(name, reason)
+
+
 def _attention_backend(asked: str, parts: EncoderDecoder, device: torch.device, kv_dtype: torch.dtype) -> str:
     """The kernel adds no position bias, and the others expect causal attention. Raises `InvalidConfig`."""
     if parts.decoder.position_bias is not None and asked == "native":
@@ -126,7 +137,7 @@ def _parts(model: Any, name: str, eos_token_ids: frozenset[int]) -> EncoderDecod
     return EncoderDecoder(
         model.get_encoder(),
         cross_decoder(model),
-        read_rules(model, name),
+        read_rules(model, name, eos_token_ids),
         pad if isinstance(pad, int) else 0,
         model.config.vocab_size,
         eos_token_ids,

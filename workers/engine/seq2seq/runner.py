@@ -144,8 +144,12 @@ class Seq2seqRunner:
         lasts = np.cumsum(counts) - 1
         sampled = [row for row, (chunk, _) in enumerate(chunks) if chunk.is_last]
         logits = self._model.decoder.head(hidden[self._on_device(lasts[sampled])]).float()
-        read = [sequences[row].token_ids[slots[row] :] for row in sampled]
-        self._model.rules.apply(logits, read, self._model.eos_token_ids)
+        if self._model.rules.restrict:
+            read = [
+                sequences[row].token_ids[slots[row] :] if sequences[row].guide is None else None
+                for row in sampled
+            ]
+            self._model.rules.apply(logits, read, self._model.eos_token_ids)
         return logits
 
     def _attention(self, **where: Tensor) -> Attend:

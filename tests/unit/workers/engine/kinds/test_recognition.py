@@ -112,6 +112,13 @@ def test_a_head_over_labels_classifies_whatever_lies_beside_it(
         ("Qwen2VLForConditionalGeneration", "qwen2_vl", "generates from more than text"),
         ("T5EncoderModel", "t5", "encoder-decoder"),
         ("WhisperForConditionalGeneration", "whisper", "whisper is an encoder-decoder"),
+        ("BlenderbotForConditionalGeneration", "blenderbot", "blenderbot is an encoder-decoder"),
+        ("LEDForConditionalGeneration", "led", "led is an encoder-decoder"),
+        ("LongT5ForConditionalGeneration", "longt5", "longt5 is an encoder-decoder"),
+        ("ProphetNetForConditionalGeneration", "prophetnet", "prophetnet is an encoder-decoder"),
+        ("Speech2TextForConditionalGeneration", "speech_to_text", "speech_to_text is an encoder-decoder"),
+        ("UMT5ForConditionalGeneration", "umt5", "umt5 is an encoder-decoder"),
+        ("T5ForSequenceClassification", "t5", "encoder-decoder"),
         ("NewModel", "bert", "is not an architecture we know"),
     ],
 )
@@ -120,6 +127,34 @@ def test_any_other_task_is_refused_with_what_would_be_served(
 ) -> None:
     with pytest.raises(UnsupportedModel, match=f"{reason}; served are"):
         kind(architecture, model_type, has_modules=has_modules)
+
+
+def write_whisper(directory: Path) -> None:
+    """As Whisper's: no tokenizer.json need be there, and its weights are not read."""
+    config = AutoConfig.for_model("whisper", architectures=["WhisperForConditionalGeneration"])
+    config.save_pretrained(directory)
+
+
+def write_two_models(directory: Path) -> None:
+    """Two checkpoints made into one."""
+    parts = {part: AutoConfig.for_model("bert").to_dict() for part in ("encoder", "decoder")}
+    config = AutoConfig.for_model("encoder-decoder", architectures=["EncoderDecoderModel"], **parts)
+    config.save_pretrained(directory)
+
+
+@pytest.mark.parametrize(
+    ("write", "model_type"), [(write_whisper, "whisper"), (write_two_models, "encoder-decoder")]
+)
+def test_an_encoder_decoder_that_is_not_served_is_refused_by_its_directory(
+    tmp_path: Path, write: Callable[[Path], None], model_type: str
+) -> None:
+    write(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(
+        UnsupportedModel,
+        match=rf"{model_type} is an encoder-decoder; served are .*encoder-decoders of text \(t5, mt5, bart",
+    ):
+        read_kind(str(tmp_path))
 
 
 def test_a_text_model_that_transformers_cannot_load_alone_is_refused_without_its_list_of_all_others() -> None:
