@@ -38,18 +38,32 @@ SHARD_TRANSITIONS: Final[Mapping[ShardState, frozenset[ShardState]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ShardObject:
+    """An object that is one row."""
+
+    uri: str
+    etag: str | None  # when planned; None: any
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewShard:
     """A contiguous run of rows. `start` and `end` are bytes (JSONL) or row groups (Parquet)."""
 
     shard_no: int
-    uri: str  # of the object
+    uri: str  # of the object; of `objects`, the first one's
     format: str
     start: int
     end: int | None  # None: to the object's end
     rows_estimated: int | None = None
     first_row: int | None = None  # the job's rows before this shard, if known
     source_etag: str | None = None  # the object's etag when planned; None: any
+    objects: tuple[ShardObject, ...] = ()  # each a row, all in one store; none: the rows are in `uri`
+
+    @property
+    def sources(self) -> tuple[ShardObject, ...]:
+        """All objects that have its rows, in order."""
+        return self.objects or (ShardObject(self.uri, self.source_etag),)
 
 
 @dataclass(frozen=True, kw_only=True)

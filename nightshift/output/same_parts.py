@@ -65,10 +65,14 @@ def _is_same(new: Shard | None, old: Shard | None) -> bool:
         return False
 
     def of(shard: Shard) -> tuple[object, ...]:
-        place = (shard.uri, shard.format, shard.start, shard.end, shard.source_etag)
+        place = (shard.format, shard.start, shard.end, shard.sources)
         return (shard.shard_no, shard.state, shard.first_row, shard.rows_total, *place)
 
-    return of(new) == of(old) and new.state is ShardState.DONE and new.source_etag is not None
+    return of(new) == of(old) and new.state is ShardState.DONE and _is_pinned(new)
+
+
+def _is_pinned(shard: Shard) -> bool:
+    return all(each.etag is not None for each in shard.sources)
 
 
 def _shards(store: Store, job_id: str, part: OutputPart) -> Iterator[Shard]:

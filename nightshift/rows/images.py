@@ -1,10 +1,11 @@
 """Image objects as an input: each is one row. Nothing of them is read but by the worker that runs it."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from nightshift.jobs import NewShard
-from nightshift.objectstore import ObjectReader
-from nightshift.rows.records import BadRow, InputFormat, InputObject, Row
+from nightshift.objectstore import ObjectUri
+from nightshift.rows.records import InputFormat, InputObject, Row
 
 COUNTED_BYTES: Final = 1024
 """What an image counts for where an input's text is estimated by its bytes: 256 tokens, as one of 256 x 256
@@ -12,20 +13,18 @@ pixels has. Its file may be of any size."""
 KEY_COLUMN: Final = "key"
 
 
-def image_row(store: ObjectReader, key: str, shard: NewShard) -> Row | BadRow:
-    """The one row of a shard. The key names it, unless the job says otherwise.
+def image_rows(key: str, shard: NewShard) -> Iterator[Row]:
+    """A row for each object of a shard. Its key names it, unless the job says otherwise. `key`: of `uri`.
 
-    One that is gone, or another than was planned, is that row's error: an archive goes on without it.
+    One that is gone, or another than was planned, is found when it is read, and is the error of its row.
     """
-    info = store.head(key)
-    if info is None:
-        return BadRow(0, "object_not_found", f"The image {key!r} was deleted after the input was planned.")
-    if shard.source_etag not in (None, info.etag):
-        return BadRow(0, "input_changed", f"The image {key!r} was replaced after the input was planned.")
-    return Row(0, {"image": shard.uri, KEY_COLUMN: key, "name": key.rpartition("/")[2]})
+    for index, each in enumerate(shard.sources):
+        own_key = ObjectUri.parse(each.uri).key if shard.objects else key
+        data = {"image": each.uri, KEY_COLUMN: own_key, "name": own_key.rpartition("/")[2]}
+        yield Row(index, data, each)
 
 
-def image_object(uri: str, etag: str | None) -> InputObject:
+def image_object(uri: str, etag: str | None, file_bytes: int) -> InputObject:
     """An empty one counts, too: its row says that it is empty."""
     return InputObject(
         uri=uri,
@@ -34,4 +33,5 @@ def image_object(uri: str, etag: str | None) -> InputObject:
         row_count=1,
         rows_estimated=1,
         etag=etag,
+        file_bytes=file_bytes,
     )

@@ -12,7 +12,7 @@ from nightshift.jobs import NewShard
 from nightshift.objectstore import ObjectInfo, ObjectReader
 from nightshift.rows.compression import unpacked
 from nightshift.rows.csv_rows import csv_rows
-from nightshift.rows.images import image_object, image_row
+from nightshift.rows.images import image_object, image_rows
 from nightshift.rows.lines import BadLine, Line, lines_in_range, parse_object, split_lines
 from nightshift.rows.records import BadRow, InputFormat, InputObject, Layout, Row, UnreadableInput, format_of
 
@@ -47,8 +47,8 @@ def iter_rows(
     """
     etag = shard.source_etag
     format = InputFormat(shard.format)
-    if format.layout is Layout.IMAGE:
-        return iter((image_row(store, key, shard),))
+    if format.is_of_images:
+        return image_rows(key, shard)
     if format.layout is Layout.PARQUET:
         # pyarrow takes half a second to import.
         from nightshift.rows.parquet_rows import parquet_rows
@@ -96,7 +96,7 @@ def describe(
     """
     known = InputFormat(format) if format is not None else format_of(info.key)
     if known is InputFormat.IMAGE:
-        return image_object(uri, info.etag)
+        return image_object(uri, info.etag, info.size_bytes)
     if known is not InputFormat.PARQUET or info.size_bytes == 0:
         rows = _rows_estimated(store, info, known, sample_bytes)
         return InputObject(

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Final
 
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import JsonObject
+from nightshift.jobs import JsonObject, ShardObject
 
 
 class Layout(StrEnum):
@@ -17,6 +17,7 @@ class Layout(StrEnum):
     PARQUET = "parquet"
     ARROW = "arrow"
     IMAGE = "image"  # the object is the one row
+    IMAGES = "images"  # … and the shard has many
 
 
 class Compression(StrEnum):
@@ -40,6 +41,11 @@ class InputFormat(StrEnum):
     PARQUET = "parquet"
     ARROW = "arrow"
     IMAGE = "image"
+    IMAGES = "images"  # of shards alone: no object has it
+
+    @property
+    def is_of_images(self) -> bool:
+        return self in (InputFormat.IMAGE, InputFormat.IMAGES)
 
     @property
     def layout(self) -> Layout:
@@ -96,6 +102,7 @@ class Row:
 
     index: int
     data: JsonObject
+    object: ShardObject | None = None  # that is the row; None: it is one of several in its object
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +133,4 @@ class InputObject:
     rows_estimated: int | None = None  # from a sample of the first bytes
     row_groups: tuple[RowGroup, ...] = ()  # of a Parquet object
     etag: str | None = None  # None: not checked
+    file_bytes: int = 0  # of an image's file: `size_bytes` is what it counts for

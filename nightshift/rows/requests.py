@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard
 
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import JobSpec, JsonObject, NewShard
+from nightshift.jobs import JobSpec, JsonObject, NewShard, ShardObject
 from nightshift.jobs.options import KEEP_ALL
 from nightshift.objectstore.sources import is_file_id
 from nightshift.rows.images import KEY_COLUMN
@@ -30,6 +30,7 @@ class RowRequest:
     custom_id: str
     body: JsonObject
     kept: str | None = None  # of the row's columns, as a JSON object; None: the job keeps none
+    object: ShardObject | None = None  # that is the row: where the body names it, it is the one planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +64,26 @@ def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest 
             return replace(_batch_line(row.data, spec.endpoint, number), kept=kept)
         record = _record(row, shard)
         id_column = _id_column(spec, shard, record)
-        return RowRequest(_id_of_record(record, id_column, number), render(spec.template, record), kept)
+        custom_id = _id_of_record(record, id_column, number)
+        return RowRequest(custom_id, render(spec.template, record), kept, row.object)
     except InvalidRequest as error:
         return RowProblem(
             custom_id_of(row, spec, shard),
             error.code or "invalid_value",
-            f"{error.message}{_place_of(shard) if error.code in OF_OBJECTS else ''}",
+            f"{error.message}{_place_of(row, shard) if error.code in OF_OBJECTS else ''}",
             error.param,
             kept_of(row, spec, shard),
         )
 
 
-def _place_of(shard: NewShard) -> str:
+def _place_of(row: Row, shard: NewShard) -> str:
     """The object, as the end of a message; of a long URI its end. Empty for an uploaded file, which is all
     of the input.
     """
-    if is_file_id(shard.uri):
+    uri = _uri_of(row, shard)
+    if is_file_id(uri):
         return ""
-    end = shard.uri if len(shard.uri) <= URI_CHARS_MAX else f"…{shard.uri[-URI_CHARS_MAX:]}"
+    end = uri if len(uri) <= URI_CHARS_MAX else f"…{uri[-URI_CHARS_MAX:]}"
     return f" The row is in {end!r}."
 
 
@@ -98,7 +101,7 @@ def custom_id_of(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str:
 
 def _id_column(spec: JobSpec, shard: NewShard, record: JsonObject) -> str | None:
     """An image's row has its key as its id, if that can be one."""
-    if spec.id_column is None and shard.format == InputFormat.IMAGE and _as_id(record.get(KEY_COLUMN)):
+    if spec.id_column is None and InputFormat(shard.format).is_of_images and _as_id(record.get(KEY_COLUMN)):
         return KEY_COLUMN
     return spec.id_column
 
@@ -126,8 +129,12 @@ def _kept(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str | None:
 
 def _record(row: Row, shard: NewShard) -> JsonObject:
     """With the columns that its object's folders name, which come first, as elsewhere."""
-    named = partition_columns(shard.uri)
+    named = partition_columns(_uri_of(row, shard))
     return {**row.data, **named} if named else row.data
+
+
+def _uri_of(row: Row, shard: NewShard) -> str:
+    return shard.uri if row.object is None else row.object.uri
 
 
 def is_custom_id(value: Any) -> TypeGuard[str]:

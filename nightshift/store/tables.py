@@ -361,6 +361,7 @@ shard = Table(
     Column("carry_over_key", Text),
     Column("capacity", String(12), nullable=False, server_default="any"),  # the job's, for the claim to see
     Column("source_etag", Text),  # of the input object when planned
+    Column("objects", JSON(none_as_null=True)),  # [uri, etag] of each that is a row; None: `uri` has the rows
     Column("tokens_in_flight", BigInteger, nullable=False, server_default=text("0")),  # from the last renewal
     Column("faults", Integer, nullable=False, server_default=text("0")),  # external, since the last segment
     Column("suspects", _Rows),  # rows in flight in this term, journalled before they began

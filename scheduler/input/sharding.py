@@ -7,11 +7,14 @@ from math import ceil
 from typing import Final
 
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import NewShard
+from nightshift.jobs import NewShard, ShardObject
 from nightshift.jobs.planning import CutObject, PlanCursor
 from nightshift.rows.records import InputFormat, InputObject
 from nightshift.rows.validation import Cut
 
+IMAGES_MAX: Final = 128  # of a shard
+IMAGE_BYTES: Final = 64 * 1024 * 1024  # of their files, and one more …
+IMAGE_NAME_CHARS: Final = 64 * 1024  # … and of their names, which are recorded with the shard
 DOUBLINGS: Final = 16  # of the length of shards, until a job has all that it may have
 
 
@@ -39,8 +42,8 @@ class CutPage:
 
 class Cutter:
     """Cuts objects that were not read, in the order in which they are listed: byte ranges of JSONL, row
-    groups of Parquet, else whole objects. Empty ones get no shard. The same objects behind the same cursor
-    make the same shards.
+    groups of Parquet, many images, else whole objects. Empty ones get no shard, but for images. The same
+    objects behind the same cursor make the same shards.
     """
 
     def __init__(
@@ -52,6 +55,9 @@ class Cutter:
         self._cursor = cursor
         self._first = cursor
         self._shards: list[NewShard] = []
+        self._images: list[InputObject] = []  # of no shard yet; none between two pages
+        self._image_bytes = 0
+        self._image_name_chars = 0
         self._rows_estimated: int | None = None
 
     def add(self, key: str, found: InputObject | None) -> Iterator[CutPage]:
@@ -64,7 +70,10 @@ class Cutter:
             raise _changed(begun)
         if begun is None:
             self._count(found)
-        if found is not None and found.size_bytes > 0:
+        if found is not None and found.format is InputFormat.IMAGE:
+            self._add_image(found)
+        elif found is not None and found.size_bytes > 0:
+            self._end_images()
             yield from self._cut(key, found)
         self._cursor = replace(self._cursor, after=key, begun=None)
         if self._is_full or self._cursor.listed - self._first.listed >= self._limits.page_listed:
@@ -128,12 +137,28 @@ class Cutter:
         wanted = self._limits.shard_bytes << (DOUBLINGS * extra // most)
         return max(wanted, ceil(found.size_bytes / (max(0, most - extra) + 1)))
 
+    def _add_image(self, found: InputObject) -> None:
+        self._images.append(found)
+        self._image_bytes += found.file_bytes
+        self._image_name_chars += len(found.uri)
+        is_long = self._image_bytes >= IMAGE_BYTES or self._image_name_chars >= IMAGE_NAME_CHARS
+        if is_long or len(self._images) >= IMAGES_MAX:
+            self._end_images()
+
+    def _end_images(self) -> None:
+        """Those that were added since the last shard are one."""
+        if self._images:
+            self._shards.append(_shard_of_images(self._images, self._cursor.shards))
+            self._cursor = replace(self._cursor, shards=self._cursor.shards + 1)
+            self._images, self._image_bytes, self._image_name_chars = [], 0, 0
+
     def _begin_page(self) -> None:
         self._first = self._cursor
         self._shards = []
         self._rows_estimated = None
 
     def _end_page(self) -> CutPage:
+        self._end_images()
         self._cursor = replace(self._cursor, page=self._cursor.page + 1)
         page = CutPage(
             shards=self._shards,
@@ -231,6 +256,21 @@ def _row_groups(found: InputObject, shard_bytes: int) -> Iterator[_Piece]:
             if held:
                 yield _Piece(start, number, held)
             start, held = number, 0
+
+
+def _shard_of_images(images: Sequence[InputObject], number: int) -> NewShard:
+    """One alone is as an earlier release cut it."""
+    if len(images) == 1:
+        return _numbered(images[0], _Piece(0, None, 1), number)
+    return NewShard(
+        shard_no=number,
+        uri=images[0].uri,
+        format=InputFormat.IMAGES,
+        start=0,
+        end=None,
+        rows_estimated=len(images),
+        objects=tuple(ShardObject(each.uri, each.etag) for each in images),
+    )
 
 
 def _numbered(found: InputObject, piece: _Piece, number: int) -> NewShard:

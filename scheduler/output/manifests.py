@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from nightshift.jobs import Counts, Job, JobState, JsonObject
@@ -22,7 +23,7 @@ from scheduler.output.earlier_runs import PREFIXES, listed_by_others, owner_of, 
 from scheduler.output.publication import Publication
 
 PARTS_PAGE: Final = 1000
-SHARDS_PAGE: Final = 2000
+SHARDS_PAGE: Final = 200  # each may have many objects
 INPUTS_MAX: Final = 1000  # in the manifest itself; more are listed in an object of their own
 
 
@@ -118,10 +119,10 @@ class Manifests:
         while True:
             with self.store.snapshot() as tx:
                 page = tx.shards.of_job(job.id, after_no=last_no, limit=SHARDS_PAGE)
-            for shard in page:
-                if shard.uri != last:
-                    last = shard.uri
-                    yield {"uri": shard.uri, "etag": shard.source_etag}
+            for each in chain.from_iterable(shard.sources for shard in page):
+                if each.uri != last:
+                    last = each.uri
+                    yield {"uri": each.uri, "etag": each.etag}
             if not page:
                 return
             last_no = page[-1].shard_no

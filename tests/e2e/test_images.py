@@ -2,18 +2,37 @@
 
 import base64
 import json
+import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from scheduler.input.sharding import IMAGES_MAX
 from tests.e2e.service import Service, nightshift, output_lines, running
 from tests.e2e.test_service import wait_for_batch
+from tests.integration.servers import S3Server, moto
+from tests.unit.workers.engine.images.test_decoding import PAGE, SVG, png_header
 from tests.unit.workers.engine.images.tiny_images import as_bytes, picture, reference, save_image_model
 
 TOLERANCE = 2e-5
 PICTURES = [picture(number, 40 + number, 50) for number in range(6)]
+IMAGES = 300
+UNUSUAL = {
+    "cmyk.jpg": as_bytes(picture(7).convert("CMYK"), "JPEG"),
+    "animated.gif": as_bytes(picture(8), "GIF", save_all=True, append_images=[picture(9)]),
+}
+REFUSED = {
+    "empty.png": (b"", "is empty"),
+    "drawing.png": (SVG, "is an SVG drawing"),
+    "page.jpg": (PAGE, "is a web page"),
+    "no-pixels.png": (png_header(0, 0), "pixels|broken|none of the formats"),
+    "half.jpg": (as_bytes(picture(7, 400, 400), "JPEG")[:2000], "broken or truncated"),
+    "bomb.png": (png_header(30_000, 30_000), "30000 x 30000 pixels"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +51,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(folder: Path) -> Iterator[Service]:
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with moto(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def bucket(s3: S3Server) -> str:
+    """With `IMAGES` small images in folders, and what is no image or an unusual one beside them."""
+    name = s3.new_bucket()
+    for number in range(IMAGES):
+        key = f"photos/day={number % 3}/{number:04}.png"
+        s3.client.put_object(Bucket=name, Key=key, Body=as_bytes(PICTURES[number % len(PICTURES)]))
+    for object_name, data in (UNUSUAL | {name: data for name, (data, _) in REFUSED.items()}).items():
+        s3.client.put_object(Bucket=name, Key=f"photos/{object_name}", Body=data)
+    return name
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path, s3: S3Server, bucket: str) -> Iterator[Service]:
     models = ("--model", str(folder / "animals"), "--model", str(folder / "vectors"))
-    with running(folder / "data", *models, FILE_ROOTS=str(folder), DTYPE="float32") as service:
+    places = {"FILE_ROOTS": str(folder), "S3_BUCKETS": bucket}
+    with s3.in_environment(), running(folder / "data", *models, **places, DTYPE="float32") as service:
         yield service
 
 
@@ -146,3 +184,42 @@ def test_a_column_of_references_is_an_input(
     for row, number in zip(found, (0, 2), strict=False):
         assert row["embedding"] == pytest.approx(vectors[number], abs=TOLERANCE)
     assert "none.png" in found[2]["error_message"]
+
+
+def test_a_prefix_of_images_in_s3_is_an_input_with_many_images_a_shard(
+    service: Service, bucket: str, folder: Path, probabilities: list[list[float]]
+) -> None:
+    """Every object is in the output once, and what is no image is the error of its row alone."""
+    prefix = f"s3://{bucket}/photos/"
+    ended = nightshift(
+        service,
+        *("run", prefix, "--output", f"file://{folder}/from-s3/", "--endpoint", "classifications"),
+        *("--model", "animals", "--input-column", "image", "--format", "parquet", "--wait"),
+        cwd=folder,
+    )
+    succeeded = IMAGES + len(UNUSUAL)
+    assert f"{succeeded} rows succeeded, {len(REFUSED)} failed" in ended.stdout, ended.stdout + ended.stderr
+    rows = [
+        row
+        for path in sorted((folder / "from-s3").rglob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
+    by_id = {row["custom_id"]: row for row in rows}
+    assert len(rows) == len(by_id) == succeeded + len(REFUSED)
+    for number in range(IMAGES):
+        row = by_id[f"photos/day={number % 3}/{number:04}.png"]
+        assert row["scores"] == pytest.approx(probabilities[number % len(PICTURES)], abs=TOLERANCE)
+    for name in UNUSUAL:
+        assert by_id[f"photos/{name}"]["outcome"] == "succeeded"
+    for name, (_, problem) in REFUSED.items():
+        row = by_id[f"photos/{name}"]
+        assert row["outcome"] == "errored"
+        assert name in row["error_message"]
+        assert re.search(problem, row["error_message"])
+    [manifest] = (json.loads(path.read_text()) for path in (folder / "from-s3").glob("manifest.json"))
+    objects = manifest["inputs"]["objects"]
+    assert [each["uri"] for each in objects] == sorted(f"s3://{bucket}/{key}" for key in by_id)
+    assert all(each["etag"] for each in objects)
+    with closing(sqlite3.connect(service.data_dir / "nightshift.db")) as database:
+        asked = "select count(*) from shard where job_id = ?"
+        assert database.execute(asked, (manifest["job_id"],)).fetchone() == (-(-len(by_id) // IMAGES_MAX),)

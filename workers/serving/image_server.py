@@ -27,7 +27,7 @@ from workers.engine.encoders.config import EncoderConfig
 from workers.engine.encoders.request import EncodeOutput
 from workers.serving.encoder_server import EncoderServer, Running
 from workers.serving.images.fetching import IMAGE_BYTES_MAX
-from workers.serving.images.pool import PIXELS_DECODED_MAX, Budget, Pool
+from workers.serving.images.pool import PIXELS_DECODED_MAX, Budget, Pool, decodes_at_once
 from workers.serving.inference import Progress, breakdown, refusal
 from workers.serving.model_server import Busy, Files, Inference, OnFatal
 from workers.serving.score_server import check_scores_shown, scores_of
@@ -58,6 +58,7 @@ class ImageServer(EncoderServer):
         self._images = images
         self._images_max = max(1, PREPARED_BYTES_MAX // images.image_bytes)
         self._pool = Pool(model.id)
+        self._decoding = threading.Semaphore(decodes_at_once())
         self._pixels = Budget(PIXELS_DECODED_MAX)
         self._files: Files | None = None
         self._ended: deque[tuple[str, Progress]] = deque()  # without an answer
@@ -125,7 +126,7 @@ class ImageServer(EncoderServer):
             for each in asked:
                 if inference.id not in self._running:
                     return  # cancelled
-                pixels.append(self._prepared(each, inference.tenant_id))
+                pixels.append(self._prepared(each, inference))
             if inference.id in self._running:
                 self.enqueue(inference, pixels)
         except InvalidRequest as error:
@@ -137,13 +138,15 @@ class ImageServer(EncoderServer):
         except Exception as error:  # noqa: BLE001 a thread's edge: the row has a result all the same
             self._end(inference.id, Progress(result=breakdown(f"its image failed: {type(error).__name__}")))
 
-    def _prepared(self, each: _Asked, tenant_id: str) -> "Pixels":
+    def _prepared(self, each: _Asked, inference: Inference) -> "Pixels":
         from workers.engine.images.decoding import pixels_of  # needs Pillow
 
         assert self._files is not None, "the worker's composition root gives them"
         try:
-            data = self._files.read(each.image.reference, tenant_id, IMAGE_BYTES_MAX)
-            with self._pixels.hold(pixels_of(data)):
+            planned, reference = inference.row_object, each.image.reference
+            etag = planned.etag if planned is not None and planned.uri == reference else None
+            data = self._files.read(reference, inference.tenant_id, IMAGE_BYTES_MAX, etag=etag)
+            with self._decoding, self._pixels.hold(pixels_of(data)):
                 return self._images.prepare(data)
         except InvalidRequest as error:
             raise InvalidRequest(error.message, param=each.place, code=error.code) from error

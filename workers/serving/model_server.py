@@ -16,7 +16,7 @@ from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Identity
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
-from nightshift.jobs import JsonObject
+from nightshift.jobs import JsonObject, ShardObject
 from nightshift.jobs.priorities import PriorityClass
 from workers.engine import EncoderStats, EngineStats, InvalidTokenIds, PromptTooLong
 from workers.engine.encoders.errors import EncodeInputTooLong
@@ -38,8 +38,11 @@ STEPS_UNTIL_CANCELLED: Final = 2
 class Files(Protocol):
     """What requests may name, each by a tenant. Called from many threads."""
 
-    def read(self, reference: str, tenant_id: str, size_bytes_max: int) -> bytes:
-        """Raises InvalidRequest, and StorageUnavailable or NoAnswer where a retry may help."""
+    def read(self, reference: str, tenant_id: str, size_bytes_max: int, *, etag: str | None = None) -> bytes:
+        """`etag`: of the object that is meant; None: of any.
+
+        Raises InvalidRequest, and StorageUnavailable or NoAnswer where a retry may help.
+        """
 
 
 class Busy(Exception):
@@ -58,6 +61,7 @@ class Inference:
     group: str | None = None  # the job of a bulk row; None: an online request
     tokens: Tokens | InvalidRequest | None = None  # as `tokenize` gave them; None: it was not asked
     tenant_id: str = ""  # whose files its request may name
+    row_object: ShardObject | None = None  # where its request names this one, it is read as it was planned
     is_streamed: bool = True  # else the listener may hear of its end only, and `generated` tells the rest
 
 

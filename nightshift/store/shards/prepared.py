@@ -42,6 +42,7 @@ class PreparedShards:
                 "end": new.end,
                 "capacity": job.spec.capacity,
                 "source_etag": new.source_etag,
+                "objects": [[each.uri, each.etag] for each in new.objects] or None,
             }
             for shard_id, new in zip(new_ids("shard", len(planned)), planned, strict=True)
         ]

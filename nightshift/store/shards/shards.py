@@ -34,6 +34,7 @@ from nightshift.jobs import (
     NewShard,
     Segment,
     Shard,
+    ShardObject,
     ShardState,
     Usage,
 )
@@ -442,6 +443,7 @@ def to_shard(row: Row[Any]) -> Shard:
         rows_done=row.rows_done,
         carry_over_key=row.carry_over_key,
         source_etag=row.source_etag,
+        objects=tuple(ShardObject(uri, etag) for uri, etag in row.objects or ()),
         faults=row.faults,
     )
 

@@ -8,7 +8,14 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from nightshift.endpoints.images import shown
-from nightshift.errors import InvalidRequest, NightshiftError, StorageError, StorageUnavailable
+from nightshift.errors import (
+    InvalidRequest,
+    NightshiftError,
+    ObjectNotFound,
+    StorageError,
+    StorageUnavailable,
+)
+from nightshift.objectstore.objects import ObjectChanged
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.outbound.safe_http import BlockedUrl, Egress, EgressConfig
 from nightshift.settings import ImageSettings
@@ -41,29 +48,36 @@ class ReferencedFiles:
         self._sources = sources
         self._egress = egress
 
-    def read(self, reference: str, tenant_id: str, size_bytes_max: int) -> bytes:
-        """Raises InvalidRequest, and StorageUnavailable or NoAnswer where a retry may help."""
+    def read(self, reference: str, tenant_id: str, size_bytes_max: int, *, etag: str | None = None) -> bytes:
+        """`etag`: of an object as it was planned; None: as it is now.
+
+        Raises InvalidRequest, and StorageUnavailable or NoAnswer where a retry may help.
+        """
         if reference.startswith("data:"):
             return _limited([_of_data_uri(reference, size_bytes_max)], reference, size_bytes_max)
         if reference.startswith("https://"):
             return self._fetched(reference, size_bytes_max)
         if is_file_id(reference) or reference.startswith(_OBJECTS):
-            return self._stored(reference, tenant_id, size_bytes_max)
+            return self._stored(reference, tenant_id, size_bytes_max, etag)
         raise _refused(
             reference,
             "is no reference to an image: use a data URI, a file id, or a URI with s3, file or https",
         )
 
-    def _stored(self, reference: str, tenant_id: str, size_bytes_max: int) -> bytes:
+    def _stored(self, reference: str, tenant_id: str, size_bytes_max: int, etag: str | None) -> bytes:
+        """In one request to the store."""
         try:
             source = self._sources.open(reference, tenant_id)
-            info = source.store.head(source.key)
-            if info is None:
-                raise _refused(reference, "does not exist", "object_not_found")
-            chunks = source.store.stream(source.key, 0, min(info.size_bytes, size_bytes_max + 1))
-            return _limited(chunks if info.size_bytes else (), reference, size_bytes_max)
+            chunks = source.store.stream(source.key, 0, size_bytes_max + 1, if_match=etag)
+            return _limited(chunks, reference, size_bytes_max)
         except StorageUnavailable:
             raise
+        except ObjectNotFound as error:
+            problem = "does not exist" if etag is None else "was deleted after the input was planned"
+            raise _refused(reference, problem, "object_not_found") from error
+        except ObjectChanged as error:
+            problem = "was replaced after the input was planned"
+            raise _refused(reference, problem, "input_changed") from error
         except StorageError as error:
             raise _refused(reference, f"cannot be read: {error.message}") from error
 

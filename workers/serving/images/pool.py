@@ -1,15 +1,22 @@
 """Threads that read and decode images beside the thread that computes. All in flight is bounded."""
 
 import itertools
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-THREADS: Final = 4  # they wait for stores and the network, and decode
+THREADS: Final = 16  # they wait for stores and the network; each holds the file of one image, at most
+DECODES_MAX: Final = 4  # threads that decode; the others have read ahead and wait for them
 PIXELS_DECODED_MAX: Final = 80_000_000  # at a time, in all threads: about 8 bytes each while one is decoded
 _LAST: Final = 1_000  # after every request
+
+
+def decodes_at_once() -> int:
+    """As many as there are cores: more would take them from the thread that computes."""
+    return min(DECODES_MAX, len(os.sched_getaffinity(0)))
 
 
 class Budget:

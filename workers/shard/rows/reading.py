@@ -10,7 +10,7 @@ from typing import Any, Final
 from nightshift import endpoints
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError, StorageUnavailable
-from nightshift.jobs import BulkClaim
+from nightshift.jobs import BulkClaim, ShardObject
 from nightshift.jobs.leases import fault_delay_s
 from nightshift.objectstore.sources import Sources
 from nightshift.output.row_digests import RowDigests
@@ -56,6 +56,7 @@ class ReadRow:
     digest: bytes | None = None  # of its request
     is_shareable: bool = False  # whether a row with the same digest may have its answer
     earlier: RowResult | None = None  # of another row with the same digest
+    object: ShardObject | None = None  # that is the row
     chars: int = 0  # of its texts
 
 
@@ -215,6 +216,7 @@ class Reader:
             read.refused = error
             return read
         assert isinstance(request, RowRequest), "it was parsed"
+        read.object = request.object
         read.chars += held_chars(request.body)
         if self._digests is not None and self._server is not None:
             read.digest = self._digests.of(request.body)

@@ -239,6 +239,7 @@ class ShardRows:
             group=job.id,
             tokens=read.tokens,
             tenant_id=job.tenant_id,
+            row_object=read.object,
             is_streamed=False,
         )
         server = self._models.get(read.parsed.model)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.jobs import JobSpec, NewShard
+from nightshift.jobs import JobSpec, NewShard, ShardObject
 from nightshift.objectstore import ObjectStore, open_store
 from nightshift.rows.inputs import BadRow, InputFormat, Row, describe, format_of, iter_rows
 from nightshift.rows.requests import RowRequest, to_request
@@ -38,7 +38,9 @@ def test_an_object_is_one_row_and_is_not_read(store: ObjectStore, content: bytes
     found = describe(store, info, URI)
     assert (found.row_count, found.format, found.etag) == (1, InputFormat.IMAGE, info.etag)
     assert found.size_bytes > 0, "one of no bytes would get no shard"
-    assert rows(store, shard(info.etag)) == [Row(0, {"image": URI, "key": KEY, "name": "ä b.JPG"})]
+    assert rows(store, shard(info.etag)) == [
+        Row(0, {"image": URI, "key": KEY, "name": "ä b.JPG"}, ShardObject(URI, info.etag))
+    ]
 
 
 def test_a_row_is_named_by_its_key_unless_the_job_names_a_column(store: ObjectStore) -> None:
@@ -57,14 +59,35 @@ def test_a_row_is_named_by_its_key_unless_the_job_names_a_column(store: ObjectSt
         assert (request.custom_id, request.body["input"]) == (wanted, URI)
 
 
-def test_an_image_that_is_gone_or_replaced_is_the_error_of_its_row(store: ObjectStore) -> None:
-    [gone] = rows(store, shard())
-    etag = store.put(KEY, [b"one"]).etag
-    store.delete(KEY)
-    store.put(KEY, [b"another"])
-    [replaced] = rows(store, shard(etag))
-    assert isinstance(gone, BadRow)
-    assert isinstance(replaced, BadRow)
-    assert (gone.code, replaced.code) == ("object_not_found", "input_changed")
-    assert KEY in gone.message
-    assert KEY in replaced.message
+def test_a_shard_has_a_row_for_each_of_its_objects_in_order(store: ObjectStore) -> None:
+    """Columns that folders name are those of each row's own object."""
+    objects = tuple(
+        ShardObject(f"s3://bucket/photos/day={number}/{number}.jpg", f"etag-{number}") for number in range(3)
+    )
+    many = NewShard(
+        shard_no=1, uri=objects[0].uri, format=InputFormat.IMAGES, start=0, end=None, objects=objects
+    )
+    spec = JobSpec(
+        endpoint="/v1/embeddings",
+        completion_window_s=60,
+        input="s3://bucket/photos/",
+        template={"model": "m", "input": "{{image}}", "user": "{{day}}"},
+    )
+    made = [to_request(row, spec, many) for row in rows(store, many)]
+    assert made == [
+        RowRequest(
+            f"photos/day={number}/{number}.jpg",
+            {"model": "m", "input": each.uri, "user": str(number)},
+            object=each,
+        )
+        for number, each in enumerate(objects)
+    ]
+
+
+def test_a_file_uri_is_named_by_its_path(store: ObjectStore) -> None:
+    objects = (ShardObject("file:///srv/a%20b.png", "1"), ShardObject("file:///srv/c.png", "2"))
+    many = NewShard(
+        shard_no=0, uri=objects[0].uri, format=InputFormat.IMAGES, start=0, end=None, objects=objects
+    )
+    found = [row.data["key"] for row in rows(store, many) if isinstance(row, Row)]
+    assert found == ["srv/a b.png", "srv/c.png"]

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import NewShard
+from nightshift.jobs import NewShard, ShardObject
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
+from nightshift.rows.images import image_object
 from nightshift.rows.records import InputFormat, InputObject, RowGroup
 from nightshift.rows.validation import Cut
-from scheduler.input.sharding import CutPage, Cutter, ShardLimits, cut_validated
+from scheduler.input.sharding import IMAGE_BYTES, IMAGES_MAX, CutPage, Cutter, ShardLimits, cut_validated
 
 LIMITS = ShardLimits(shard_bytes=100, shards_max=50)
 
@@ -202,3 +203,79 @@ def test_a_validated_file_is_cut_exactly_at_rows() -> None:
         (240, 300, 5, 1),
     ]
     assert all(before.end == after.start for before, after in itertools.pairwise(shards))
+
+
+def image(number: int, file_bytes: int = 1000) -> InputObject:
+    return image_object(f"s3://photos/{number:07}.jpg", f"etag-{number}", file_bytes)
+
+
+def test_a_hundred_thousand_images_are_hundreds_of_shards() -> None:
+    """Each image is in one of them, in the order of the listing."""
+    shards = cut_objects([image(number) for number in range(100_000)], LIMITS)
+    assert len(shards) == -(-100_000 // IMAGES_MAX) < 1_000
+    assert [shard.shard_no for shard in shards] == list(range(len(shards)))
+    found = (each for shard in shards for each in shard.sources)
+    assert all(each.uri == f"s3://photos/{number:07}.jpg" for number, each in enumerate(found))
+    assert sum(shard.rows_estimated or 0 for shard in shards) == 100_000
+
+
+def test_a_shard_of_images_has_their_etags_and_one_alone_is_a_shard_as_before() -> None:
+    [two] = cut_objects([image(0), image(1)], LIMITS)
+    [alone] = cut_objects([image(0)], LIMITS)
+    assert two.objects == (
+        ShardObject("s3://photos/0000000.jpg", "etag-0"),
+        ShardObject("s3://photos/0000001.jpg", "etag-1"),
+    )
+    assert (two.format, two.uri) == (InputFormat.IMAGES, two.objects[0].uri)
+    assert (alone.format, alone.source_etag, alone.objects) == (InputFormat.IMAGE, "etag-0", ())
+
+
+def test_large_images_and_those_of_long_names_are_fewer_in_a_shard() -> None:
+    large = cut_objects([image(number, IMAGE_BYTES // 4) for number in range(8)], LIMITS)
+    assert [len(shard.objects) for shard in large] == [4, 4]
+    long = [image_object(f"s3://photos/{number:04}{'x' * 1000}.jpg", "e", 10) for number in range(200)]
+    assert max(len(shard.objects) for shard in cut_objects(long, LIMITS)) < 70
+
+
+def test_images_beside_tables_keep_their_places() -> None:
+    inputs = [image(0), image(1), jsonl(50, "2.jsonl"), image(3), image(4)]
+    shards = cut_objects(inputs, LIMITS)
+    assert [shard.format for shard in shards] == ["images", "jsonl", "images"]
+
+
+@given(
+    kinds=st.lists(st.sampled_from(["image", "table", "none"]), max_size=400),
+    page_shards=st.integers(1, 3),
+    page_listed=st.integers(1, 300),
+)
+def test_every_image_is_in_one_shard_whichever_pages_end_where(
+    kinds: list[str], page_shards: int, page_listed: int
+) -> None:
+    """Each page is cut by a scheduler of its own, from the cursor that was recorded."""
+    limits = ShardLimits(
+        100, 50, page_shards=page_shards, first_page_shards=page_shards, page_listed=page_listed
+    )
+    shards: list[NewShard] = []
+    cursor, is_last = FIRST_PAGE, False
+    while not is_last:
+        cutter = Cutter(limits, cursor)
+        first = 0 if cursor.after is None else int(cursor.after) + 1
+        page = None
+        for number, kind in enumerate(kinds[first:], start=first):
+            found = {"image": image(number), "table": jsonl(50, f"{number}"), "none": None}[kind]
+            page = next(cutter.add(f"{number}", found), None)
+            if page is not None:
+                break
+        page = page or cutter.rest()
+        assert len(page.shards) <= page_shards + 1
+        shards += page.shards
+        cursor, is_last = PlanCursor.of(page.next.page, page.next.to_json()), page.is_last
+
+    found_uris = [each.uri for shard in shards for each in shard.sources]
+    wanted = [
+        f"s3://photos/{number:07}.jpg" if kind == "image" else f"{number}"
+        for number, kind in enumerate(kinds)
+        if kind != "none"
+    ]
+    assert found_uris == wanted
+    assert [shard.shard_no for shard in shards] == list(range(len(shards)))

@@ -163,3 +163,33 @@ def test_a_data_uri_of_a_lone_surrogate_is_refused(files: ReferencedFiles) -> No
 def test_a_url_of_a_lone_surrogate_is_refused(files: ReferencedFiles, url: str) -> None:
     with pytest.raises(InvalidRequest):
         files.read(url, "tenant", SIZE_MAX)
+
+
+def test_an_object_is_read_as_it_was_planned(tmp_path: Path) -> None:
+    """One that is gone, or another, is that row's error."""
+    place = open_store(f"file://{tmp_path}/place")
+    planned = place.put("a.png", [b"one"]).etag
+    sources = Sources(open_store(f"file://{tmp_path}/own"), Locations(file_roots=[f"t={tmp_path}/place"]))
+    files = ReferencedFiles(sources, Egress(EgressConfig(ports=(range(443, 444),))))
+    uri = f"file://{tmp_path}/place/a.png"
+
+    assert files.read(uri, "t", SIZE_MAX, etag=planned) == b"one"
+    place.delete("a.png")
+    with pytest.raises(InvalidRequest, match=r"a\.png' was deleted after the input was planned") as gone:
+        files.read(uri, "t", SIZE_MAX, etag=planned)
+    place.put("a.png", [b"another"])
+    with pytest.raises(InvalidRequest, match=r"a\.png' was replaced after the input was planned") as replaced:
+        files.read(uri, "t", SIZE_MAX, etag=planned)
+    assert (gone.value.code, replaced.value.code) == ("object_not_found", "input_changed")
+    assert files.read(uri, "t", SIZE_MAX) == b"another"
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, SIZE_MAX])
+def test_an_object_of_any_size_that_is_allowed_is_read_whole(tmp_path: Path, size_bytes: int) -> None:
+    (tmp_path / "a.png").write_bytes(bytes(size_bytes))
+    sources = Sources(open_store(f"file://{tmp_path}/own"), Locations(file_roots=[f"t={tmp_path}"]))
+    files = ReferencedFiles(sources, Egress(EgressConfig(ports=(range(443, 444),))))
+    assert files.read(f"file://{tmp_path}/a.png", "t", SIZE_MAX) == bytes(size_bytes)
+    (tmp_path / "a.png").write_bytes(bytes(SIZE_MAX + 1))
+    with pytest.raises(InvalidRequest, match="more than"):
+        files.read(f"file://{tmp_path}/a.png", "t", SIZE_MAX)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nightshift.errors import InvalidRequest, StorageUnavailable
-from nightshift.jobs import Answer
+from nightshift.jobs import Answer, ShardObject
 from nightshift.jobs.files import file_key
 from nightshift.objectstore import Locations, open_store
 from nightshift.objectstore.sources import Sources
@@ -21,6 +21,7 @@ from tests.unit.workers.engine.images.tiny_images import as_bytes, picture, refe
 from tests.unit.workers.serving.conftest import SETTINGS, submit
 from workers.serving.image_server import ImageServer
 from workers.serving.images.fetching import IMAGE_BYTES_MAX, ReferencedFiles
+from workers.serving.images.pool import THREADS
 from workers.serving.loading import load_models
 from workers.serving.models import Models
 
@@ -32,20 +33,39 @@ def data_uri(data: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
+class Count:
+    """Of calls that have begun since the last wait."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def add(self) -> None:
+        with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    def wait_for(self, count: int) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._count >= count, 60)
+
+
 class Files:
     """Reads data URIs, and whatever a test puts here."""
 
     def __init__(self, files: ReferencedFiles) -> None:
         self._files = files
         self.unavailable: set[str] = set()
+        self.reached = Count()
         self.may_read = threading.Event()
         self.may_read.set()
 
-    def read(self, reference: str, tenant_id: str, size_bytes_max: int) -> bytes:
+    def read(self, reference: str, tenant_id: str, size_bytes_max: int, *, etag: str | None = None) -> bytes:
+        self.reached.add()
         assert self.may_read.wait(60)
         if reference in self.unavailable:
             raise StorageUnavailable("the store is away")
-        return self._files.read(reference, tenant_id, size_bytes_max)
+        return self._files.read(reference, tenant_id, size_bytes_max, etag=etag)
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +200,35 @@ def test_a_request_for_something_else_is_refused(models: Models, route: str, mod
     except InvalidRequest:
         return
     assert answer.status_code == 400
+
+
+def test_a_row_reads_the_object_that_was_planned_and_no_later_one(models: Models, place: Path) -> None:
+    """What else its request names is read as it is."""
+    at = f"file://{place}/replaced.png"
+    (place / "replaced.png").write_bytes(as_bytes(PICTURES[0]))
+    body = {"model": "vectors", "input": at}
+    wrong, other = ShardObject(at, "of-another"), ShardObject(f"{at}.png", "of-another")
+
+    refused = submit(models, "/v1/embeddings", body, tenant_id="t", row_object=wrong).wait()
+    answered = submit(models, "/v1/embeddings", body, tenant_id="t", row_object=other).wait()
+    assert (refused.status_code, refused.body["error"]["code"]) == (400, "input_changed")
+    assert "replaced.png' was replaced" in refused.body["error"]["message"]
+    assert answered.status_code == 200
+
+
+def test_as_many_images_are_read_ahead_as_there_are_threads(models: Models, files: Files) -> None:
+    """They wait for their stores side by side."""
+    files.reached = Count()
+    files.may_read.clear()
+    try:
+        asked = [
+            submit(models, "/v1/embeddings", {"model": "vectors", "input": each}, id=f"{number}")
+            for number, each in enumerate(IMAGES * 4)
+        ]
+        assert files.reached.wait_for(THREADS), "so many are read at a time"
+    finally:
+        files.may_read.set()
+    assert all(each.wait().status_code == 200 for each in asked)
 
 
 def test_an_image_whose_store_is_away_is_broken_off_and_not_answered(models: Models, files: Files) -> None:
