@@ -5,6 +5,7 @@ Loading tries that an image's answer depends on that image alone, whatever it is
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +27,10 @@ from ..loading.files import brings_own_code, local_directory, read_object
 from ..loading.stored_tensors import check_stored_tensors
 from ..loading.weights import check_complete, resolve_device, resolve_dtype, weight_not_finite
 from .decoding import decode
+from .packed_layers import swap
 from .preprocessing import Pixels, Preprocessor, tokens_of
+
+log = logging.getLogger(__name__)
 
 CPU_IMAGES_PER_PASS = 16
 GPU_IMAGES_PER_PASS = 128
@@ -50,6 +54,7 @@ class ImageModel:
         self._model = model
         self._preprocessor = preprocessor
         self.num_outputs = self._check_batching(str(path))
+        self._pack()
 
     @classmethod
     def load(
@@ -94,12 +99,25 @@ class ImageModel:
         """Of what transformers returns, [images, outputs]."""
 
     @torch.inference_mode()
+    def _pack(self) -> None:
+        """Run packed layers from now on, where there are some that compute the same."""
+        values = torch.from_numpy(_noise(2, self._preprocessor.shape))
+        expected = self._forward(values)
+        if not (swapped := swap(self._model)):
+            return
+        difference = float((self._forward(values) - expected).norm() / expected.norm())
+        if difference <= _TOLERANCE.get(self._model.dtype, _TOLERANCE_HALF):
+            swapped.keep()
+        else:
+            log.warning("packed layers differ by %.1e and are not used", difference)
+            swapped.undo()
+
+    @torch.inference_mode()
     def _check_batching(self, name: str) -> int:
         """The number of outputs. Raises UnsupportedModel where other images change them."""
         if weight := weight_not_finite(self._model):
             raise UnsupportedModel(name, f"its weight {weight} has NaN or infinite values")
-        noise = np.random.default_rng(0).normal(size=(3, *self._preprocessor.shape)).astype(np.float32)
-        values = torch.from_numpy(noise)
+        values = torch.from_numpy(_noise(3, self._preprocessor.shape))
         try:
             alone, beside = self._forward(values[:1]), self._forward(values)[:1]
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -140,6 +158,10 @@ class ImageEncoderModel(ImageModel):
         projected = getattr(found, "image_embeds", None)
         pooled: Tensor = found.pooler_output if projected is None else projected
         return pooled.flatten(1)  # ResNet's has a height and a width of 1
+
+
+def _noise(images: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return np.random.default_rng(0).normal(size=(images, *shape)).astype(np.float32)
 
 
 def _load_weights(directory: Path, dtype: DTypeName, device: torch.device, kind: Kind) -> Any:
