@@ -32,7 +32,8 @@ from .preprocessing import Pixels, Preprocessor, tokens_of
 
 log = logging.getLogger(__name__)
 
-CPU_IMAGES_PER_PASS = 16
+CPU_IMAGES_PER_PASS = 4
+"""More activations than those of about 800 tokens no longer fit the cache."""
 GPU_IMAGES_PER_PASS = 128
 
 _TOLERANCE = {torch.float32: 1e-4}
