@@ -8,14 +8,9 @@ answers are as good as the model's card says.
 
 import argparse
 import json
-import queue
 import random
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,23 +21,14 @@ from pathlib import Path
 import openai
 from openai.types import Batch
 
+from examples.harness.service import running
 from nightshift.demo import DEMO_MODEL_ID, LARGEST_NUMBER, is_held_out, number_in_words
 
 ACCURACY_MIN = 0.99  # what the model's card states
 CHATS = 8
 OUTPUT_TOKENS_MAX = 64  # the longest number takes fewer
 POLL_S = 0.25
-STOP_TIMEOUT_S = 60.0
 RESULTS = Path(".demo")
-
-
-@dataclass(frozen=True)
-class Service:
-    """A running `nightshift up`."""
-
-    process: subprocess.Popen[str]
-    base_url: str
-    api_key: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +56,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="nightshift-demo-") as directory:
         print("starting nightshift up (API, scheduler, worker, Valkey, SQLite) …", flush=True)
         started_s = time.monotonic()
-        with running(Path(directory)) as service:
+        with running(Path(directory), logs=RESULTS / "logs") as service:
             print(f"ready after {time.monotonic() - started_s:.1f} s at {service.base_url}", flush=True)
             client = openai.OpenAI(base_url=service.base_url, api_key=service.api_key)
             problems = exercise(client, batch_numbers, chat_numbers)
@@ -234,43 +220,6 @@ def report_chats(chats: Sequence[ChatAnswer]) -> list[str]:
         f"all after {streamed.total_s:.2f} s: {streamed.number} → {streamed.text}"
     )
     return [f"only {right} of {len(chats)} chats were right"] if right < len(chats) - 1 else []
-
-
-@contextmanager
-def running(data_dir: Path) -> Iterator[Service]:
-    """`nightshift up` on a free port, stopped by SIGTERM at the end."""
-    command = (sys.executable, "-m", "nightshift.cli.main", "up", "--data-dir", str(data_dir), "--port", "0")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        base_url = _base_url(process)
-        yield Service(process, base_url, (data_dir / "api_key").read_text().strip())
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            shutil.copytree(data_dir / "logs", RESULTS / "logs", dirs_exist_ok=True)
-            process.kill()
-            process.wait()
-
-
-def _base_url(process: "subprocess.Popen[str]") -> str:
-    """The address it prints once it is ready. A thread reads on, so that the pipe never fills."""
-    found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            name, _, value = line.strip().partition("   ")
-            if name == "base URL":
-                found.put(value.strip())
-        found.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    base_url = found.get()
-    if base_url is None:
-        raise SystemExit("nightshift up did not start; what it said is above")
-    return base_url
 
 
 if __name__ == "__main__":

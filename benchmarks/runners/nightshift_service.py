@@ -15,7 +15,7 @@ import openai
 
 from benchmarks.runners import harness
 from benchmarks.workloads import BenchRequest
-from examples import demo
+from examples.harness.service import running
 
 POLL_S = 0.05
 
@@ -32,7 +32,7 @@ class NightshiftService:
         os.environ |= settings
         self._opened = ExitStack()
         folder = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="nightshift-bench-"))
-        service = self._opened.enter_context(demo.running(Path(folder)))
+        service = self._opened.enter_context(running(Path(folder)))
         self._client = self._opened.enter_context(
             openai.OpenAI(base_url=service.base_url, api_key=service.api_key)
         )
