@@ -5,15 +5,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Several processes run at once: two torch threads in each would compete for the same cores.
-demo test chaos outages: export OMP_NUM_THREADS ?= 1
+demo example examples test chaos outages: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test chaos outages bench check format up clean
+.PHONY: help demo example examples test chaos outages bench check format up clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 demo: $(READY) ## Start the service, run 500 rows and some chats through the official client, check every answer, stop
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/python -m examples.demo
+
+NAME ?= search
+example: $(READY) ## Run one workload, check its answers: NAME=search, fraud, digits, translation, recommendation or summary
+	@$(BIN)/python -m examples.$(NAME)
+
+examples: $(READY) ## Run all of these workloads in one service
+	@$(BIN)/python -m examples.all
 
 # The tests of the fault tests' own parts: `make chaos` begins with them.
 HARNESS := tests/faults/harness
@@ -50,7 +57,7 @@ up: $(READY) ## Run the whole service on this machine
 	@$(BIN)/nightshift up
 
 clean: ## Remove the environment and what tools leave behind
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo .chaos
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo .chaos .examples
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml requirements.txt $(wildcard infra/requirements/*.txt) tests/node/package-lock.json infra/setup.sh

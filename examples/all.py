@@ -1,0 +1,9 @@
+"""Every example in one service: what `make examples` runs."""
+
+from examples import digits, fraud, recommendation, search, summary, translation
+from examples.harness.example import main
+
+EXAMPLES = [each.EXAMPLE for each in (search, fraud, digits, translation, recommendation, summary)]
+
+if __name__ == "__main__":
+    main(*EXAMPLES)
