@@ -83,7 +83,8 @@ def train(directory: Path) -> None:
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
             initializer_range=0.1,  # so small a model learns faster from larger weights
-            num_labels=1,
+            id2label={0: "LABEL_0"},
+            label2id={"LABEL_0": 0},
         )
     )
     random = Random(1)
