@@ -77,12 +77,12 @@ def write_images(folder: Path, count: int) -> list[Path]:
 
 def write_checkpoint(folder: Path, shape: str) -> Path:
     import torch
-    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
+    from transformers import AutoConfig, AutoModelForImageClassification, ViTImageProcessorPil
 
     if not (folder / "model.safetensors").exists():
         torch.manual_seed(SEED)
-        config = ViTConfig(**SHAPES[shape], num_labels=1000)
-        ViTForImageClassification(config).save_pretrained(folder)
+        config = AutoConfig.for_model("vit", **SHAPES[shape], num_labels=1000)
+        AutoModelForImageClassification.from_config(config).save_pretrained(folder)
         ViTImageProcessorPil().save_pretrained(folder)
     return folder
 

@@ -173,7 +173,7 @@ class Swap:
 
 
 def measure_swaps(arguments: argparse.Namespace) -> None:
-    from benchmarks.service.running import ended, service_with
+    from benchmarks.service.running import PARTS, ended, service_with
     from nightshift.settings import WorkerSettings
     from workers.engine.loading.footprint import encoder_footprint, generator_footprint
     from workers.serving.kinds.decoder import engine_config
@@ -196,7 +196,7 @@ def measure_swaps(arguments: argparse.Namespace) -> None:
         "DTYPE": "float32",
     }
     lines = [_line(decoder.name, number, arguments.tokens) for number in range(arguments.rows)]
-    with service_with("", pool=None, **lazy) as service:
+    with service_with("", PARTS, **lazy) as service:
         body = {
             "endpoint": "/v1/completions",
             "input": service.put_file("rows.jsonl", "".join(lines).encode()),

@@ -131,7 +131,7 @@ def transformers_pipeline(chosen: argparse.Namespace) -> Classify:
         dtype=getattr(torch, chosen.dtype),
         device="cpu",
     )
-    labels = len(pipeline.model.config.id2label)
+    labels = len(pipeline.model.config.id2label or ())
 
     def classify(paths: Sequence[Path]) -> list[Any]:
         answers = pipeline(

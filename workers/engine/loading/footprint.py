@@ -78,11 +78,14 @@ def encoder_footprint(directory: Path, dtype_name: DTypeName, device_name: str) 
 
 
 def _kv_bytes_per_token(text_config: Any, dtype: torch.dtype) -> int:
+    layers = _widest(text_config, "num_decoder_layers", "decoder_layers", "num_hidden_layers", "n_layer") or 1
+    if rank := _widest(text_config, "kv_lora_rank"):  # kept as `attention/latent.py` does
+        rope_dim = _widest(text_config, "qk_rope_head_dim") or 0
+        return layers * KvShape(1, rank + rope_dim, rank).bytes_per_token(dtype)
     heads = _widest(text_config, "num_attention_heads", "decoder_attention_heads", "n_head", "num_heads") or 1
     hidden = _widest(text_config, "hidden_size", "d_model", "n_embd") or 1
     head_dim = _widest(text_config, "head_dim", "d_kv") or hidden // heads
     num_kv_heads = _widest(text_config, "num_key_value_heads") or heads
-    layers = _widest(text_config, "num_decoder_layers", "decoder_layers", "num_hidden_layers", "n_layer") or 1
     return layers * KvShape(num_kv_heads, head_dim, head_dim).bytes_per_token(dtype)
 
 

@@ -9,6 +9,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from nightshift.demo import demo_model_path
+from tests.unit.workers.engine.loading.test_model_families import LATENT
 from tests.unit.workers.engine.seq2seq.tiny_seq2seq import save_seq2seq
 from tests.unit.workers.engine.tiny_models import save_model
 from workers.engine import EngineConfig, ModelLoadFailed
@@ -23,6 +24,7 @@ from workers.engine.text.tokenizer import Tokenizer
         ("llama", {"num_hidden_layers": 3, "head_dim": 16}),
         ("gemma", {"num_key_value_heads": 1, "head_dim": 24}),
         ("gpt_neox", {"without": ("num_key_value_heads",)}),
+        ("deepseek_v3", LATENT),
     ],
 )
 @pytest.mark.parametrize("kv", ["auto", "int8"])
