@@ -1,5 +1,7 @@
 """The worker's pools for benchmarks have the models that they say."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,17 @@ def test_a_recording_worker_writes_down_what_its_encoder_computes(
     assert isinstance(server, EmbeddingServer)
     server._encoder.encode([[5, 6, 7]])
     assert calls_ended(records)[-1].rows == 1
+
+
+def test_a_worker_whose_encoder_answers_zeros_has_no_torch_in_its_memory() -> None:
+    """Its figures are of what rows take."""
+    program = (
+        "import sys\n"
+        "from benchmarks.service.worker_app import load_zeros\n"
+        "from nightshift.settings import WorkerSettings\n"
+        "import workers.runtime\n"
+        "load_zeros(WorkerSettings(), print)\n"
+        "print(*{'torch', 'transformers'} & sys.modules.keys())\n"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert loaded.stdout.split() == []

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidRequest
 from ..text.first_tokens import FirstTokens, FirstTokensReader
-from ..text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import Tokenizer  # which imports torch
 
 
 @dataclass(frozen=True, slots=True)
