@@ -13,6 +13,7 @@ from nightshift.output.digest_files import folder
 from nightshift.output.earlier_results import EarlierResults
 from tests.unit.workers.scripted import TENANT, chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
+    CONFIG,
     INPUT,
     batch_line,
     by_id,
@@ -32,6 +33,7 @@ from tests.unit.workers.shard.reuse.reusing import (
 )
 from workers.shard.config import ShardDependencies
 from workers.shard.rows import reading
+from workers.shard.rows.run_once import ENTRY_BYTES, RunOnce
 
 # -- within a job
 
@@ -83,6 +85,34 @@ def test_shards_of_one_job_share_and_other_jobs_do_not(store, objects, model, wr
     plan_bulk(store, INPUT)
     finished(run(claim_bulk(store)))
     assert prompts(model) == ["same", "same"]
+
+
+def test_each_of_two_workers_runs_a_request_once_for_all_its_shards(
+    store, objects, model, write_input, run, dependencies: ShardDependencies
+) -> None:
+    model.echo = True
+    write_input([batch_line(n, "same") for n in range(3)])
+    job = plan_bulk(store, INPUT, shards=4)
+    workers = [replace(dependencies, once=RunOnce()) for _ in range(2)]
+    for worker in [*workers, *workers]:
+        finished(run(claim_bulk(store), dependencies=worker))
+
+    assert prompts(model) == ["same", "same"]
+    assert reused(store, job) == 4 * 3 - 2
+
+
+@pytest.mark.parametrize(("texts", "times"), [(["same", "same"], 1), (["same", "other", "same"], 2)])
+def test_a_request_is_run_again_once_others_have_taken_its_answers_place(
+    store, model, write_input, run, dependencies: ShardDependencies, texts: list[str], times: int
+) -> None:
+    model.echo = True
+    write_input([batch_line(n, text) for n, text in enumerate(texts)])
+    plan_bulk(store, INPUT)
+    one_row_at_a_time = replace(CONFIG, rows_in_flight_max=1)
+    forgetful = replace(dependencies, once=RunOnce(known_bytes_max=2 * ENTRY_BYTES - 1))  # has one answer
+    finished(run(claim_bulk(store), one_row_at_a_time, forgetful))
+
+    assert prompts(model).count("same") == times
 
 
 def test_what_is_drawn_at_random_is_run_for_each_row_unless_it_is_to_be_shared(
