@@ -105,7 +105,7 @@ class EncoderServer(ModelServer):
         self._engine.wait_for_batch()
 
     def _step(self) -> None:
-        for output in self._engine.step():
+        for output in self._engine.step(self._num_tokens_max()):
             running = self._running.pop(output.id, None)
             self.left(output.id)
             if running is None:
@@ -114,6 +114,15 @@ class EncoderServer(ModelServer):
                 running.listener(Progress(result=queue_timed_out(output.timeout_us)))
             else:
                 running.listener(Progress(result=self.result(running, output)))
+
+    def _num_tokens_max(self) -> int | None:
+        """Of the next pass, at the pace of those before it. None: as many as its budget allows."""
+        step_s = self._turns.step_s(self.model.id)
+        figures = self._engine.stats()
+        if step_s is None or not self.step_seconds:
+            return None
+        tokens_per_s = (figures.tokens_computed + figures.tokens_padded) / self.step_seconds
+        return max(1, round(tokens_per_s * step_s))
 
     @property
     def histograms(self) -> EngineHistograms:

@@ -59,10 +59,18 @@ def open_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer
     loaded = [each.load(settings) for each in pinned]
     left = _memory(device, settings, taken=sum(each.footprint.weights for each in pinned))
     share = shares([each.need for each in pinned], [each.need for each in lazy], left, total)
-    turns = StepTurns(one_at_a_time=device.type == "cpu")
+    turns = _turns(device, settings)
     servers = [_serve(each, share.kv, on_fatal, turns) for each in loaded]
     _make_modules_alone(turns)
     return [*servers, *(_lazy(each, settings, share, on_fatal, turns) for each in lazy)]
+
+
+def _turns(device: torch.device, settings: WorkerSettings) -> StepTurns:
+    budget_ms = settings.engine_interactive_step_budget_ms
+    return StepTurns(
+        one_at_a_time=device.type == "cpu",
+        urgent_step_s=None if budget_ms is None else budget_ms / 1_000,
+    )
 
 
 @dataclass(frozen=True)

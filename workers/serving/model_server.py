@@ -99,6 +99,7 @@ class ModelServer(ABC):
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
+        self._turns.forget(self.model.id)
 
     def use_files(self, files: Files) -> None:  # noqa: B027 most kinds need none
         """Where requests that name files find them; called before `start`."""
@@ -163,6 +164,11 @@ class ModelServer(ABC):
     @abstractmethod
     def _has_work(self) -> bool: ...
 
+    @property
+    def _is_urgent(self) -> bool:
+        """Whether a client waits for an answer of the class interactive."""
+        return False
+
     def _prepare_step(self) -> None:  # noqa: B027 most have nothing to wait for
         """What a step waits for before it needs the device."""
 
@@ -203,7 +209,7 @@ class ModelServer(ABC):
 
     def _timed_step(self) -> None:
         self._prepare_step()
-        with self._turns.turn(self.model.id):
+        with self._turns.turn(self.model.id, is_urgent=self._is_urgent):
             began_s = self.stepping_since_s = time.monotonic()
             self._step()
             self.stepping_since_s = None

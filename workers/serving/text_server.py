@@ -19,6 +19,7 @@ from nightshift.endpoints.tools import Tools
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
+from nightshift.jobs.priorities import PriorityClass
 from workers.engine import EngineStats, Grammar, MadeBy
 from workers.engine import InvalidRequest as EngineRefusal
 from workers.engine import Request as EngineRequest
@@ -75,6 +76,7 @@ class TextServer(ModelServer):
         self._defaults = defaults
         self._asked: dict[str, _Asked] = {}  # by inference id
         self._choices: dict[str, tuple[str, int]] = {}  # inference id and choice, by sequence id
+        self._interactive: set[str] = set()  # those of that class, by inference id
         self._telling = threading.Lock()  # no token is told twice
 
     @property
@@ -96,6 +98,8 @@ class TextServer(ModelServer):
             resumed=[0] * len(ids),
         )
         self._choices |= {id: (inference.id, choice) for choice, id in enumerate(ids)}
+        if inference.priority is PriorityClass.INTERACTIVE:
+            self._interactive.add(inference.id)
         try:
             self._add(inference, self._sequences(inference, endpoint, request, ids))
         except _Refused as refused:
@@ -118,6 +122,10 @@ class TextServer(ModelServer):
     @property
     def _has_work(self) -> bool:
         return self._engine.has_work
+
+    @property
+    def _is_urgent(self) -> bool:
+        return bool(self._interactive)
 
     def _step(self) -> None:
         for output in self._engine.step():
@@ -245,6 +253,7 @@ class TextServer(ModelServer):
 
     def _forget(self, inference_id: str) -> _Asked | None:
         asked = self._asked.pop(inference_id, None)
+        self._interactive.discard(inference_id)
         for id in asked.sequence_ids if asked is not None else ():
             self._choices.pop(id, None)
         return asked

@@ -2,7 +2,8 @@
 
 On a CPU one model steps at a time, since two that step at once share every core's cache and wait for each
 other's threads (docs/models.md has the measurement). Each model with work gets the same time: the next turn
-is that of the model which has had the least. On a GPU all step when they like.
+is that of the model which has had the least. While a client waits for one, the passes of encoders are cut
+short. On a GPU all step when they like.
 """
 
 import threading
@@ -13,13 +14,26 @@ from typing import Final
 
 # A model that has had less time than those that wait is waited for so long between two of its steps.
 BETWEEN_STEPS_S: Final = 0.002
+# A client that waited for a model this long ago still reads its answer.
+URGENT_S: Final = 1.0
 
 
 class StepTurns:
     """Thread-safe."""
 
-    def __init__(self, *, one_at_a_time: bool, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        one_at_a_time: bool,
+        urgent_step_s: float | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`urgent_step_s`: how long others' steps should take while a client waits for a model; None: they
+        may take as long as they like.
+        """
         self._one_at_a_time = one_at_a_time
+        self._urgent_step_s = urgent_step_s
+        self._urgent_until_s: dict[str, float] = {}
         self._clock_s = clock_s
         self._changed = threading.Condition()
         self._stepping = 0
@@ -30,9 +44,11 @@ class StepTurns:
         self._expected: dict[str, float] = {}  # models between two steps, and until when
 
     @contextmanager
-    def turn(self, model_id: str) -> Iterator[None]:
-        """Wait for the model's turn and hold it: for one step."""
+    def turn(self, model_id: str, *, is_urgent: bool = False) -> Iterator[None]:
+        """Wait for the model's turn and hold it: for one step. `is_urgent`: a client waits for it."""
         with self._changed:
+            if is_urgent:
+                self._urgent_until_s[model_id] = self._clock_s() + URGENT_S
             if self._expected.pop(model_id, 0.0) <= self._clock_s():  # it has been idle
                 self._used_s[model_id] = max(self._used_s.get(model_id, 0.0), self._least_s)
             self._waiting.add(model_id)
@@ -51,6 +67,16 @@ class StepTurns:
                 self._used_s[model_id] += ended_s - began_s
                 self._expected[model_id] = ended_s + BETWEEN_STEPS_S
                 self._changed.notify_all()
+
+    def step_s(self, model_id: str) -> float | None:
+        """How long a step of this model should take now: less while a client waits for another. None: it does
+        not matter.
+        """
+        if self._urgent_step_s is None or not self._one_at_a_time:
+            return None
+        now_s = self._clock_s()
+        others = [until_s for id, until_s in list(self._urgent_until_s.items()) if id != model_id]
+        return self._urgent_step_s if any(until_s > now_s for until_s in others) else None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -71,6 +97,7 @@ class StepTurns:
         """The model has gone."""
         with self._changed:
             self._used_s.pop(model_id, None)
+            self._urgent_until_s.pop(model_id, None)
             self._expected.pop(model_id, None)
 
     def _may_step(self, model_id: str) -> bool:

@@ -90,16 +90,23 @@ class EncoderBatcher:
         next_us = self._next_deadline_us()
         return wait_us if next_us is None else max(1, min(wait_us, next_us + 1 - now_us))
 
-    def plan(self, now_us: int) -> list[WaitingInput]:
-        """The inputs of the next pass; none while they gather. They stay in the queue."""
+    def plan(self, now_us: int, num_tokens_max: int | None = None) -> list[WaitingInput]:
+        """The inputs of the next pass; none while they gather. They stay in the queue.
+
+        `num_tokens_max`: of this pass, where that is less than the budget of all.
+        """
+        limits = self._limits
+        if num_tokens_max is not None:
+            budget = min(limits.max_num_batched_tokens, num_tokens_max)
+            limits = replace(limits, max_num_batched_tokens=budget)
         self._release(now_us)
         queue = next((each for each in self._ready if each), None)
         if queue is None:
             return []
         choose = self._nearest_in_length if self._is_by_length else self._in_order
-        chosen = choose(self._limits)
+        chosen = choose(limits)
         size = self._preferred_size(len(chosen))
-        return chosen if size in (None, len(chosen)) else choose(replace(self._limits, max_batch_size=size))
+        return chosen if size in (None, len(chosen)) else choose(replace(limits, max_batch_size=size))
 
     def check_integrity(self) -> None:
         """Assert that the queues hold what was counted, at the right levels."""

@@ -137,16 +137,16 @@ class EncoderEngine:
                     return  # a request has timed out, which the step reports
                 self._changed.wait((until_us - now_us) / 1_000_000)
 
-    def step(self) -> list[EncodeOutput]:
+    def step(self, num_tokens_max: int | None = None) -> list[EncodeOutput]:
         """Run one forward pass and return the requests that it completed, or that timed out: often none.
 
-        Waits for up to `max_queue_delay_microseconds` while its batch is small; does nothing where there is
-        no work.
+        `num_tokens_max` makes it a shorter pass than usual; a single input may always be one. Waits for up to
+        `max_queue_delay_microseconds` while its batch is small; does nothing where there is no work.
         """
         with self._stepping:
             with self._changed:
                 ended = self._wait_for_batch()
-                inputs = [] if ended else self._batcher.plan(self._clock_us())
+                inputs = [] if ended else self._batcher.plan(self._clock_us(), num_tokens_max)
                 if not inputs:
                     return self._in_order(ended)
             began_us = self._clock_us()

@@ -25,6 +25,7 @@ from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.inference import Progress
 from workers.serving.loading import load_models
 from workers.serving.model_server import Busy, Inference
+from workers.serving.turns import StepTurns
 
 ROUTE = "/v1/embeddings"
 TIMEOUT_US = 1_000
@@ -70,12 +71,14 @@ class Asked:
 
 
 class Served:
-    def __init__(self, **batching: Any) -> None:
+    def __init__(self, *, max_batch_size: int = 1, turns: StepTurns | None = None, **batching: Any) -> None:
         self.encoder = HeldEncoder()
         model = Model(id="m", kind=ModelKind.ENCODER, context_length=8, dimensions=2, revision="r")
-        config = EncoderConfig(max_batch_size=1, dynamic_batching=DynamicBatching(**batching))
+        config = EncoderConfig(max_batch_size=max_batch_size, dynamic_batching=DynamicBatching(**batching))
         encoder: Any = self.encoder
         self.server = EmbeddingServer(model, encoder, self._fail, config)
+        if turns is not None:
+            self.server.share_device(turns)
         self.server.start()
 
     def ask(self, token: int, priority: PriorityClass, *, job: str | None = None) -> Asked:
@@ -178,6 +181,23 @@ def test_a_full_level_is_busy_and_the_others_are_not(serving):
     with pytest.raises(Busy):
         served.ask(2, PriorityClass.BACKGROUND, job="j")
     served.ask(3, PriorityClass.INTERACTIVE)
+
+
+@pytest.mark.parametrize(("is_urgent", "passes"), [(True, 6), (False, 1)])
+def test_passes_are_cut_short_only_while_a_client_waits_for_another_model(serving, is_urgent, passes):
+    turns = StepTurns(one_at_a_time=True, urgent_step_s=1e-9)
+    served = serving(max_batch_size=8, turns=turns)
+    served.encoder.may_end.set()
+    served.ask(1, PriorityClass.BACKGROUND, job="j").wait()
+    steps = served.server.histograms.batch_size.counts
+    before = sum(steps)
+
+    with turns.turn("chat", is_urgent=is_urgent):  # no pass begins before all have come
+        rows = [served.ask(token, PriorityClass.BACKGROUND, job="j") for token in range(2, 8)]
+    for row in rows:
+        row.wait()
+
+    assert sum(steps) - before == passes
 
 
 # --- files ---

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from workers.serving.turns import BETWEEN_STEPS_S, StepTurns
+from workers.serving.turns import BETWEEN_STEPS_S, URGENT_S, StepTurns
 
 WAIT_MAX_S = 30.0
 
@@ -162,3 +162,24 @@ def test_a_step_that_raises_gives_its_turn_back(clock: Clock) -> None:
     steps = Steps(turns, clock)
     steps.run("chat", 1, 0.01).join(WAIT_MAX_S)
     assert steps.order == ["chat"]
+
+
+def test_steps_are_to_be_short_while_a_client_waits_for_another_model(clock: Clock) -> None:
+    turns = StepTurns(one_at_a_time=True, urgent_step_s=0.05, clock_s=clock)
+    assert turns.step_s("embed") is None
+    with turns.turn("chat", is_urgent=True):
+        assert turns.step_s("embed") == 0.05
+        assert turns.step_s("chat") is None  # its own steps know of its own requests
+
+    assert turns.step_s("embed") == 0.05  # between two steps of the chat
+    clock.now_s += URGENT_S
+    assert turns.step_s("embed") is None
+
+
+def test_a_model_that_has_gone_hurries_no_other(clock: Clock) -> None:
+    turns = StepTurns(one_at_a_time=True, urgent_step_s=0.05, clock_s=clock)
+    with turns.turn("chat", is_urgent=True):
+        pass
+    turns.forget("chat")
+
+    assert turns.step_s("embed") is None

@@ -329,3 +329,15 @@ def test_a_request_that_timed_out_answers_in_its_turn():
 
     assert engine.step() == []
     assert [(output.id, output.timeout_us) for output in engine.step()] == [("first", None), ("late", 1_000)]
+
+
+def test_one_pass_may_be_made_shorter_than_the_budget_and_a_long_input_still_is_one():
+    model = FormulaEncoder()
+    engine = engine_of(model)
+    engine.add(request("a", *([10] * 8), 90))
+
+    engine.step(num_tokens_max=30)
+    engine.step(num_tokens_max=30)
+    assert [len(lengths) for lengths in model.passes] == [3, 3]
+    run_to_end(engine)
+    assert sorted(n for lengths in model.passes for n in lengths) == [10] * 8 + [90]
