@@ -78,9 +78,17 @@ def models() -> Iterator[Models]:
     assert fatal == []
 
 
-def submit(models: Models, endpoint: str, body: JsonObject, *, id: str = "one", **more: Any) -> Listener:
+def submit(
+    models: Models,
+    endpoint: str,
+    body: JsonObject,
+    *,
+    id: str = "one",
+    priority: PriorityClass = PriorityClass.STANDARD,
+    **more: Any,
+) -> Listener:
     asked = endpoints.get(endpoint)
-    origin = Origin(Identity("job_1/0/0", 1_700_000_000), body["model"], PriorityClass.STANDARD)
+    origin = Origin(Identity("job_1/0/0", 1_700_000_000), body["model"], priority)
     listener = Listener(asked, origin)
     request = asked.parse(body)
     models.submit(Inference(id, asked, request, origin.identity, origin.priority, listener, **more))

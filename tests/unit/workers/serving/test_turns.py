@@ -5,6 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
+from nightshift.jobs.priorities import PriorityClass
+from tests.unit.workers.serving.conftest import submit
+from workers.serving.models import Models
 from workers.serving.turns import BETWEEN_STEPS_S, URGENT_S, StepTurns
 
 WAIT_MAX_S = 30.0
@@ -183,3 +186,20 @@ def test_a_model_that_has_gone_hurries_no_other(clock: Clock) -> None:
     turns.forget("chat")
 
     assert turns.step_s("embed") is None
+
+
+@pytest.mark.parametrize(
+    ("priority", "step_s"), [(PriorityClass.INTERACTIVE, 0.05), (PriorityClass.BACKGROUND, None)]
+)
+def test_a_chat_is_what_a_client_waits_for_and_a_row_is_not(
+    models: Models, priority: PriorityClass, step_s: float | None
+) -> None:
+    turns = StepTurns(one_at_a_time=True, urgent_step_s=0.05, clock_s=lambda: 100.0)
+    chat = models.get(models.ids[0])
+    chat.share_device(turns)
+    body = {"model": chat.model.id, "messages": [{"role": "user", "content": "12"}]}
+
+    submit(models, "/v1/chat/completions", body, priority=priority).wait()
+
+    assert turns.step_s("embed") == step_s
+    assert turns.step_s(chat.model.id) is None
