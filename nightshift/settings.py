@@ -388,6 +388,8 @@ class WorkerSettings(RowSettings):
     engine_max_model_len: Count | None = None  # prompt and answer together; default: the model's own
     engine_block_size: Count = 32  # tokens per KV block
     engine_gpu_memory_utilization: Share = 0.9  # of a CUDA device, of all the worker's models together
+    # On a CPU models step one at a time, each for the same time; default: at once, which has shorter gaps.
+    engine_steps_in_turn: bool = False
     engine_attention_backend: str = "auto"  # or torch, native (CPU), triton, varlen (both CUDA)
     engine_weight_dtype: str = "auto"  # or int8
     engine_kv_cache_dtype: str = "auto"  # or float32, bfloat16, float16, int8, fp8 (CUDA)

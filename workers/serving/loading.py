@@ -68,7 +68,7 @@ def open_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer
 def _turns(device: torch.device, settings: WorkerSettings) -> StepTurns:
     budget_ms = settings.engine_interactive_step_budget_ms
     return StepTurns(
-        one_at_a_time=device.type == "cpu",
+        one_at_a_time=settings.engine_steps_in_turn and device.type == "cpu",
         urgent_step_s=None if budget_ms is None else budget_ms / 1_000,
     )
 

@@ -1,9 +1,9 @@
 """Which of a worker's models steps next.
 
-On a CPU one model steps at a time, since two that step at once share every core's cache and wait for each
-other's threads (docs/models.md has the measurement). Each model with work gets the same time: the next turn
-is that of the model which has had the least. While a client waits for one, the passes of encoders are cut
-short. On a GPU all step when they like.
+Models step at once unless the operator has them step in turn, on a CPU: two that step at once share every
+core's cache, but none waits for another's long pass (docs/performance.md has both). In turn, each model with
+work gets the same time: the next turn is that of the model which has had the least. While a client waits for
+one, the passes of encoders are cut short.
 """
 
 import threading

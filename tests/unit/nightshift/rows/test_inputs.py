@@ -31,7 +31,8 @@ from nightshift.rows.inputs import (
 )
 from nightshift.rows.records import Compression, Layout
 
-OF_ROWS = [format for format in InputFormat if format is not InputFormat.IMAGE]  # test_images.py has images
+IMAGES = (InputFormat.IMAGE, InputFormat.IMAGES)  # test_images.py has them
+OF_ROWS = [format for format in InputFormat if format not in IMAGES]
 
 
 def shard(format: str = "jsonl", start: int = 0, end: int | None = None) -> NewShard:
