@@ -115,7 +115,7 @@ class Runtime:
         self._hints.start()
         self._notices.wait_until_withdrawn()
         memory.share_free_memory()
-        check_distinct((*self._settings.models, *self._settings.lazy_models))
+        check_distinct(self._settings.models, self._settings.lazy_models)
         self._models = Models(self._load(self._settings, engine_died))
         self._make_parts()
         garbage.tune()

@@ -74,7 +74,9 @@ def up(
         tuple(checkpoints.find(name, may_download=settings.model_downloads) for name in each)
         for each in (names, lazy_names)
     )
-    checkpoints.check_distinct([found.reference for found in (*models, *lazy_models)])
+    checkpoints.check_distinct(
+        [found.reference for found in models], [found.reference for found in lazy_models]
+    )
     for found in (*models, *lazy_models):
         if found.is_hub_id:
             say(f"no directory {found.name} here: taking it for a hub id")

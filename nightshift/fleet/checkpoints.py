@@ -55,10 +55,18 @@ def hub_id(reference: str) -> tuple[str, str | None]:
     return (found["id"], found["revision"]) if found else (reference, None)
 
 
-def check_distinct(references: Sequence[str]) -> None:
-    """Raises ConfigurationError when two models would have one name in the API."""
+def check_distinct(references: Sequence[str], lazy: Sequence[str] = ()) -> None:
+    """Raises ConfigurationError when two models would have one name in the API, or one is to be loaded at
+    start and is `lazy` too.
+    """
+    if both := {*references} & {*lazy}:
+        raise ConfigurationError(
+            f"{min(both)} is named both in NIGHTSHIFT_MODELS (--model), which are loaded at start, and in "
+            "NIGHTSHIFT_LAZY_MODELS (--lazy-model); name it in one of them",
+            param="model",
+        )
     seen: dict[str, str] = {}
-    for reference in references:
+    for reference in (*references, *lazy):
         other = seen.setdefault(model_id(reference), reference)
         if other != reference:
             raise ConfigurationError(

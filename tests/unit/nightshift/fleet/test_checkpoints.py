@@ -139,3 +139,11 @@ def test_two_models_may_not_have_one_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="'model'"):
         check_distinct([str(tmp_path / "a" / "model"), str(tmp_path / "b" / "model")])
     check_distinct([str(tmp_path / "a" / "model"), str(tmp_path / "b" / "other"), "org/model"])
+
+
+def test_a_model_is_loaded_at_start_or_when_asked_for_and_not_both() -> None:
+    check_distinct(["org/a"], ["org/b"])
+    with pytest.raises(ConfigurationError, match="org/a is named both in NIGHTSHIFT_MODELS "):
+        check_distinct(["org/a"], ["org/b", "org/a"])
+    with pytest.raises(ConfigurationError, match="would both be called 'org/a'"):
+        check_distinct(["org/a@v1"], ["org/a@v2"])
