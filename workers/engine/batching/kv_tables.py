@@ -257,7 +257,7 @@ class KvTables:
         return None
 
     def _freed_at(self, sequence: Sequence, index: int) -> int:
-        """How many of the blocks at this index nobody else holds."""
+        """How many of the blocks at this index no other sequence holds."""
         blocks = [block for table in sequence.tables for block in table.between(index, index + 1)[1]]
         return sum(not self.pool.is_shared(block) for block in blocks)
 
