@@ -400,6 +400,8 @@ class WorkerSettings(RowSettings):
     bulk_drain_s: Seconds = 5.0  # of drain_s, until bulk shards are handed back
     # The worker exits when an engine step takes longer; 0: never.
     step_timeout_s: SecondsOrNone = 60.0
+    # The worker exits when loading a lazy model takes longer, 100 GB at 60 MB/s; 0: never.
+    model_load_timeout_s: SecondsOrNone = 1800.0
     # The worker exits when it receives nothing for this long while messages wait in Redis; 0: never.
     deaf_after_s: SecondsOrNone = 30.0
     spot_provider: Literal["auto", "aws", "gcp", "azure", "none"] = "auto"  # of the notices to read

@@ -37,6 +37,7 @@ from workers.health.watchdog import (
     DeadThread,
     Finding,
     SilentConsumer,
+    StuckLoad,
     StuckStep,
     Watchdog,
     queues_with_places,
@@ -265,7 +266,8 @@ class Runtime:
             limit_s=self._settings.deaf_after_s,
         )
         steps = StuckStep(lambda: {s.model.id: s for s in self._models}, self._settings.step_timeout_s)
-        return Watchdog([steps, DeadThread(threads), silent], self._on_finding)
+        loads = StuckLoad(self._residency, self._settings.model_load_timeout_s)
+        return Watchdog([steps, loads, DeadThread(threads), silent], self._on_finding)
 
     def _on_finding(self, finding: Finding) -> None:
         if self._shutdown.is_draining:

@@ -30,6 +30,7 @@ EXIT_ENGINE_DIED: Final = 70  # EX_SOFTWARE
 EXIT_DRAIN_TOO_SLOW: Final = 71
 EXIT_STUCK_STEP: Final = 72
 EXIT_QUEUE_CONNECTION_LOST: Final = 73
+EXIT_STUCK_LOAD: Final = 77
 
 
 class ExitCause(StrEnum):
@@ -40,6 +41,7 @@ class ExitCause(StrEnum):
     QUEUE_CONNECTION_LOST = "deaf"  # no messages arrived although some waited
     ENGINE_DIED = "engine_died"  # an exception escaped a step
     STUCK_STEP = "stuck_step"  # a step did not end
+    STUCK_LOAD = "stuck_load"  # loading a lazy model did not end
     OUT_OF_MEMORY = "out_of_memory"  # the kernel's oom_kill, or exit code 137
     ABORTED = "aborted"  # SIGABRT
     SIGNAL = "signal"  # SIGSEGV, SIGBUS, SIGILL or SIGFPE
@@ -64,6 +66,7 @@ _NO_CRASH: Final = (
     ExitCause.DRAINED,
     ExitCause.DRAIN_TOO_SLOW,
     ExitCause.QUEUE_CONNECTION_LOST,
+    ExitCause.STUCK_LOAD,
     ExitCause.DATABASE_UNAVAILABLE,
 )
 _UNEXPLAINED: Final = (ExitCause.UNREQUESTED_DRAIN, ExitCause.KILLED, ExitCause.LEASE_EXPIRED)

@@ -8,6 +8,7 @@ from nightshift.fleet.workers import (
     EXIT_DRAIN_TOO_SLOW,
     EXIT_ENGINE_DIED,
     EXIT_QUEUE_CONNECTION_LOST,
+    EXIT_STUCK_LOAD,
     EXIT_STUCK_STEP,
     ExitCause,
 )
@@ -20,6 +21,7 @@ _BY_EXIT_CODE: Final = {
     EXIT_ENGINE_DIED: ExitCause.ENGINE_DIED,
     EXIT_DRAIN_TOO_SLOW: ExitCause.DRAIN_TOO_SLOW,
     EXIT_STUCK_STEP: ExitCause.STUCK_STEP,
+    EXIT_STUCK_LOAD: ExitCause.STUCK_LOAD,
     EXIT_QUEUE_CONNECTION_LOST: ExitCause.QUEUE_CONNECTION_LOST,
     # A container runtime's exit code for a process over its memory limit.
     SIGNAL_EXIT_BASE + signal.SIGKILL: ExitCause.OUT_OF_MEMORY,

@@ -1,5 +1,5 @@
-"""Finds that this process lives and does nothing: an engine step that does not end, a consumer that receives
-no messages, a thread that has ended.
+"""Finds that this process lives and does nothing: an engine step or a load that does not end, a consumer that
+receives no messages, a thread that has ended.
 
 A look counts for two seconds at most: in a process that was stopped (SIGSTOP, a frozen machine), nothing has
 lasted too long.
@@ -14,7 +14,12 @@ from typing import Final, Protocol
 
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE
 from nightshift.errors import QueueUnavailable
-from nightshift.fleet.workers import EXIT_ENGINE_DIED, EXIT_QUEUE_CONNECTION_LOST, EXIT_STUCK_STEP
+from nightshift.fleet.workers import (
+    EXIT_ENGINE_DIED,
+    EXIT_QUEUE_CONNECTION_LOST,
+    EXIT_STUCK_LOAD,
+    EXIT_STUCK_STEP,
+)
 
 log = logging.getLogger(__name__)
 
@@ -82,26 +87,59 @@ class Stepping(Protocol):
         """When the step under way began; None: none is."""
 
 
+class _Watched:
+    """How long what is under way has been seen, by name; another beginning is another thing."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, float]] = {}  # its beginning, and for how long it was seen
+
+    def seen_s(self, name: str, began_s: float | None, passed_s: float) -> float:
+        """`began_s` None: nothing of this name is under way."""
+        if began_s is None:
+            self._seen.pop(name, None)
+            return 0.0
+        known_began_s, seen_s = self._seen.get(name, (None, 0.0))
+        seen_s = seen_s + passed_s if known_began_s == began_s else 0.0
+        self._seen[name] = (began_s, seen_s)
+        return seen_s
+
+
 class StuckStep:
     def __init__(self, servers: Callable[[], Mapping[str, Stepping]], limit_s: float) -> None:
         """`servers` are those of now. `limit_s` 0: no step is stuck."""
         self._servers = servers
         self._limit_s = limit_s
-        self._watched: dict[
-            str, tuple[float, float]
-        ] = {}  # by model: its step's beginning, how long it was seen
+        self._watched = _Watched()
 
     def look(self, passed_s: float) -> Finding | None:
         for model, server in self._servers().items():
-            began_s = server.stepping_since_s
-            if began_s is None:
-                self._watched.pop(model, None)
-                continue
-            known_began_s, seen_s = self._watched.get(model, (None, 0.0))
-            seen_s = seen_s + passed_s if known_began_s == began_s else 0.0
-            self._watched[model] = (began_s, seen_s)
+            seen_s = self._watched.seen_s(model, server.stepping_since_s, passed_s)
             if 0 < self._limit_s <= seen_s:
                 return Finding(EXIT_STUCK_STEP, f"an engine step of {model} has not ended for {seen_s:.0f} s")
+        return None
+
+
+class Loading(Protocol):
+    @property
+    def loading_since_s(self) -> float | None:
+        """When the load under way began; None: none is."""
+
+
+class StuckLoad:
+    """Finds that a lazy model is loaded for too long, from a file system that does not answer or by code that
+    does not end. No other is loaded meanwhile.
+    """
+
+    def __init__(self, loading: Loading, limit_s: float) -> None:
+        """`limit_s` 0: no load is stuck."""
+        self._loading = loading
+        self._limit_s = limit_s
+        self._watched = _Watched()
+
+    def look(self, passed_s: float) -> Finding | None:
+        seen_s = self._watched.seen_s("load", self._loading.loading_since_s, passed_s)
+        if 0 < self._limit_s <= seen_s:
+            return Finding(EXIT_STUCK_LOAD, f"loading a model has not ended for {seen_s:.0f} s")
         return None
 
 

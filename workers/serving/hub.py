@@ -19,7 +19,7 @@ def directory_of(path_or_id: str, *, may_download: bool) -> Path:
     download that fails. A commit that is in the cache is never asked for again.
     """
     if (path := Path(path_or_id)).is_dir():
-        return path
+        return path.absolute()  # a relative one that goes away later would be taken for a hub id
     name, revision = hub_id(path_or_id)
     try:
         return Path(

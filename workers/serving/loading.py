@@ -121,11 +121,30 @@ def _memory(device: torch.device, settings: WorkerSettings, taken: int = 0) -> D
 def _lazy(
     found: _Found, settings: WorkerSettings, share: Shares, on_fatal: OnFatal, turns: StepTurns
 ) -> LazyModel:
+    needed = resident_bytes(found.footprint, share.kv)
+
     def load() -> ModelServer:
+        _check_as_found(found, settings, share, needed)
         return _serve(found.load(settings), share.kv, on_fatal, turns)
 
-    needed = resident_bytes(found.footprint, share.kv)
     return LazyModel(found.kind.model(found.source), needed, load, share.lazy_bytes)
+
+
+def _check_as_found(found: _Found, settings: WorkerSettings, share: Shares, needed: int) -> None:
+    """Whether its files are still of the kind and the size that memory was set aside for. Raises
+    ConfigurationError.
+    """
+    path_or_id, directory = found.source.path_or_id, found.source.directory
+    with _refusing(path_or_id):
+        kind = kinds.serving(read_kind(str(directory)))
+        if kind is not found.kind:
+            raise ValueError(f"since the worker started its files are of a model that {kind.kind.does}")
+        needs = resident_bytes(kind.footprint(found.source, settings), share.kv)
+        if needs > needed:
+            raise ValueError(
+                f"since the worker started its files need more memory, {needs} bytes in place of {needed}; "
+                "start the worker again"
+            )
 
 
 def _serve(loaded: Loaded, memory: DeviceMemory, on_fatal: OnFatal, turns: StepTurns) -> ModelServer:

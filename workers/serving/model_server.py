@@ -99,6 +99,7 @@ class ModelServer(ABC):
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
+        self._call_after_cancelled()  # what it still holds runs no more
         self._turns.forget(self.model.id)
 
     def use_files(self, files: Files) -> None:  # noqa: B027 most kinds need none
@@ -137,7 +138,7 @@ class ModelServer(ABC):
         reach. On the engine's thread; at once where that does not run.
         """
         with self._changed:
-            runs = self._thread.is_alive()
+            runs = self._thread.is_alive() and not self._is_stopping
             if runs:
                 self._after_cancelled.append((self.steps + STEPS_UNTIL_CANCELLED, callback))
                 self._changed.notify()
@@ -199,9 +200,9 @@ class ModelServer(ABC):
             self._on_fatal(error)
 
     def _call_after_cancelled(self) -> None:
-        """Between steps. Without work the engine holds nothing."""
+        """Between steps, or after the last. Without work the engine holds nothing."""
         with self._changed:
-            is_empty, asked = not self._has_work, self._after_cancelled
+            is_empty, asked = not self._has_work or self._is_stopping, self._after_cancelled
             due = [callback for step, callback in asked if is_empty or step <= self.steps]
             self._after_cancelled = [] if is_empty else [one for one in asked if one[0] > self.steps]
         for callback in due:

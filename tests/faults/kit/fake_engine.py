@@ -37,6 +37,7 @@ from workers.engine.histograms import EngineHistograms
 from workers.engine.request import PRIORITY_RANKS
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import ModelServer, OnFatal
+from workers.serving.models import LazyModel
 from workers.serving.text_server import TextServer
 
 MODEL: Final = "fake"
@@ -261,21 +262,35 @@ def _eat_memory(more_bytes: int) -> None:
         eaten.append(b"x" * (16 * 1024 * 1024))  # memory that is written to, so that it is really taken
 
 
-def load_fakes(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer]:
-    """In place of `workers.serving.loading.load_models`: any name is a model."""
-    paths = enumerate(settings.models)
-    return [_load_fake(path_or_id, position, settings, on_fatal) for position, path_or_id in paths]
+def load_fakes(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer | LazyModel]:
+    """In place of `workers.serving.loading.open_models`: any name is a model. One lazy one fits at a time."""
+    fakes = [
+        _FakeModel(path_or_id, position, settings, on_fatal)
+        for position, path_or_id in enumerate((*settings.models, *settings.lazy_models))
+    ]
+    pinned, lazy = fakes[: len(settings.models)], fakes[len(settings.models) :]
+    return [*(fake.load() for fake in pinned), *(LazyModel(fake.model, 1, fake.load, 1) for fake in lazy)]
 
 
-def _load_fake(path_or_id: str, position: int, settings: WorkerSettings, on_fatal: OnFatal) -> ModelServer:
-    while os.path.exists(os.environ.get(LOADING, "")):
-        time.sleep(0.02)
-    model = Model(
-        id=model_id(path_or_id),
-        kind=ModelKind.DECODER,
-        context_length=CONTEXT_LENGTH,
-        revision="fake",
-        position=position,
-    )
-    engine: Any = FakeEngine(settings.engine_max_num_seqs)
-    return TextServer(model, engine, on_fatal, SamplingDefaults())
+@dataclass(frozen=True)
+class _FakeModel:
+    path_or_id: str
+    position: int
+    settings: WorkerSettings
+    on_fatal: OnFatal
+
+    @property
+    def model(self) -> Model:
+        return Model(
+            id=model_id(self.path_or_id),
+            kind=ModelKind.DECODER,
+            context_length=CONTEXT_LENGTH,
+            revision="fake",
+            position=self.position,
+        )
+
+    def load(self) -> ModelServer:
+        while os.path.exists(os.environ.get(LOADING, "")):
+            time.sleep(0.02)
+        engine: Any = FakeEngine(self.settings.engine_max_num_seqs)
+        return TextServer(self.model, engine, self.on_fatal, SamplingDefaults())

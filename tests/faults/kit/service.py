@@ -121,6 +121,7 @@ class Service:
     environment: Mapping[str, str]  # what its processes read their settings from
     bucket: str | None = None
     tenant_id: str = DEFAULT_TENANT  # whose key it is
+    asked_model: str | None = None  # that its jobs name; None: the engine's own
     kept: dict[str, Kept] = field(default_factory=dict)
     exits: list[ChildExit] = field(default_factory=list)  # of kept processes, in order
 
@@ -129,6 +130,10 @@ class Service:
     def as_tenant(self, tenant_id: str) -> "Service":
         """The same service, met as another tenant."""
         return replace(self, tenant_id=tenant_id, api_key=insert_key(self.store, tenant_id))
+
+    def asking(self, model: str) -> "Service":
+        """The same service, asked for another of its models."""
+        return replace(self, asked_model=model)
 
     # Without TLS no certificates are needed; loading them takes longer than most answers.
 
@@ -142,7 +147,7 @@ class Service:
 
     @property
     def model(self) -> str:
-        return MODEL if self.parts.engine == "fake" else "demo_model"
+        return self.asked_model or (MODEL if self.parts.engine == "fake" else "demo_model")
 
     def location(self, path: str) -> str:
         """A place for an input or output of this tenant's jobs."""

@@ -150,13 +150,15 @@ def num_blocks_for(
     token_bytes = sum(shapes[layer].bytes_per_token(dtype) for layer in _widest(groups))
     block_bytes = config.block_size * token_bytes
     if config.kv_cache_bytes is not None:
-        num_blocks = config.kv_cache_bytes // block_bytes
+        kv_bytes, num_blocks = config.kv_cache_bytes, config.kv_cache_bytes // block_bytes
     else:
         demand = BlockDemand(groups.windows, config.block_size)
         usable = config.max_num_seqs * demand.blocks_for(context_length, chunk=config.max_num_batched_tokens)
-        num_blocks = min(usable, memory.kv_bytes(step_bytes) // block_bytes)
+        kv_bytes = memory.kv_bytes(step_bytes)
+        num_blocks = min(usable, kv_bytes // block_bytes)
     if num_blocks < 1:
-        raise InvalidConfig(f"KV memory does not hold one block of {block_bytes} bytes; set kv_cache_bytes")
+        small = f"KV memory of {kv_bytes} bytes does not hold one block of {block_bytes} bytes"
+        raise InvalidConfig(f"{small}; give it more, or set num_kv_blocks")
     return num_blocks
 
 

@@ -109,6 +109,7 @@ class Residency:
         self._warm: dict[str, _Warm] = {}
         self._refused: dict[str, tuple[int, float]] = {}  # how often in a row, and until when
         self._swapped_at_s = float("-inf")
+        self.loading_since_s: float | None = None  # None: no load is under way
         self.counts = ResidencyCounts()
         self._woken = threading.Event()
         self._stopping = threading.Event()
@@ -189,11 +190,14 @@ class Residency:
             return
         model_id = model.model.id
         self._record(loading=model_id)  # so that no other worker loads it for the same work
+        self.loading_since_s = self._clock_s()
         try:
             server = model.load()
         except ConfigurationError as error:
             self._refuse(model_id, error)
             return
+        finally:
+            self.loading_since_s = None
         if self._stopping.is_set():
             return
         self._prepare(server)
@@ -242,7 +246,8 @@ class Residency:
             if self._stopping.wait(UNLOADING_LOOK_S):
                 return
         for model_id in model_ids:
-            self._models.remove(model_id).stop()
+            self._models.get(model_id).stop()  # a last step that is stuck is seen while it is one of them
+            self._models.remove(model_id)
             del self._warm[model_id]
             log.info("model unloaded", extra={"action": "model_unloaded", "model": model_id})
         memory.collect_and_give_back()

@@ -7,12 +7,18 @@ import pytest
 
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE
 from nightshift.errors import QueueUnavailable
-from nightshift.fleet.workers import EXIT_ENGINE_DIED, EXIT_QUEUE_CONNECTION_LOST, EXIT_STUCK_STEP
+from nightshift.fleet.workers import (
+    EXIT_ENGINE_DIED,
+    EXIT_QUEUE_CONNECTION_LOST,
+    EXIT_STUCK_LOAD,
+    EXIT_STUCK_STEP,
+)
 from tests.unit.workers.scripted import ManualClock
 from workers.health.watchdog import (
     DeadThread,
     Finding,
     SilentConsumer,
+    StuckLoad,
     StuckStep,
     Watchdog,
     queues_with_places,
@@ -51,6 +57,25 @@ def test_without_a_limit_no_step_is_stuck() -> None:
 
 def test_an_idle_engine_is_not_stuck() -> None:
     assert codes([StuckStep(lambda: {"demo": Engine()}, limit_s=1).look(60.0)]) == [None]
+
+
+@dataclass
+class Residency:
+    loading_since_s: float | None = None
+
+
+def test_a_load_that_does_not_end_is_stuck_and_many_that_do_are_not() -> None:
+    residency = Residency(loading_since_s=100.0)
+    check = StuckLoad(residency, limit_s=3)
+    assert codes([check.look(1.0) for _ in range(3)]) == [None] * 3
+
+    residency.loading_since_s = 103.0
+    assert codes([check.look(1.0) for _ in range(3)]) == [None] * 3
+    residency.loading_since_s = None
+    assert check.look(1.0) is None
+    residency.loading_since_s = 110.0
+
+    assert codes([check.look(1.0) for _ in range(4)]) == [None, None, None, EXIT_STUCK_LOAD]
 
 
 def test_a_process_that_was_stopped_as_a_whole_is_not_stuck() -> None:

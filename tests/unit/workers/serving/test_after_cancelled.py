@@ -88,3 +88,25 @@ def test_an_engine_that_does_not_run_calls_back_at_once(server: SteppingServer) 
     server.after_cancelled(taken_out.set)
 
     assert taken_out.is_set()
+
+
+def test_an_engine_that_is_stopped_calls_back_for_what_it_still_holds(server: SteppingServer) -> None:
+    """Goal: a model that is unloaded right after a cancel leaves nothing that is waited for for ever."""
+    server.start()
+    assert server.step_began.acquire(timeout=WAIT_MAX_S)
+    server.cancel("one")
+    taken_out = threading.Event()
+    server.after_cancelled(taken_out.set)
+    stopping = threading.Thread(target=server.stop)
+    stopping.start()
+    wait_until_stopping(server)
+    server.step_may_end.release()
+    stopping.join(WAIT_MAX_S)
+
+    assert taken_out.is_set()
+
+
+def wait_until_stopping(server: SteppingServer) -> None:
+    """`stop` has told the engine's thread, which is in a step."""
+    with server._changed:
+        assert server._changed.wait_for(lambda: server._is_stopping, WAIT_MAX_S)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, Qwen3ForCausalLM, XLMRobertaConfig, XLMRobertaForSequenceClassification
+from transformers import (
+    AutoConfig,
+    BertConfig,
+    BertModel,
+    Qwen3ForCausalLM,
+    XLMRobertaConfig,
+    XLMRobertaForSequenceClassification,
+)
 
 from nightshift.demo import demo_model_path
 from nightshift.errors import ConfigurationError
@@ -278,3 +287,62 @@ def test_a_lazy_model_is_checked_at_start_as_far_as_its_files_tell(tmp_path: Pat
 
     with pytest.raises(ConfigurationError, match="cannot be served"):
         loading.open_models(WorkerSettings(lazy_models=(str(tmp_path),), device="cpu"), lambda _: None)
+
+
+def lazy_model(directory: Path) -> LazyModel:
+    settings = WorkerSettings(lazy_models=(str(directory),), device="cpu", engine_num_kv_blocks=64)
+    [found] = loading.open_models(settings, lambda _: None)
+    assert isinstance(found, LazyModel)
+    return found
+
+
+def embedder(directory: Path, **sizes: Any) -> Path:
+    config = BertConfig(vocab_size=64, max_position_embeddings=64, **(SIZES | sizes))
+    return save_checkpoint(directory, BertModel(config))
+
+
+def gone(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def of_another_kind(directory: Path) -> None:
+    gone(directory)
+    save_model(directory)
+
+
+def larger(directory: Path) -> None:
+    gone(directory)
+    embedder(directory, num_hidden_layers=9)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (gone, "does not exist"),
+        (of_another_kind, "its files are of a model that generates text"),
+        (larger, r"its files need more memory, \d+ bytes in place of \d+; start the worker again"),
+    ],
+)
+def test_a_lazy_model_whose_files_changed_since_the_start_is_refused(
+    tmp_path: Path, change: Callable[[Path], None], reason: str
+) -> None:
+    """Memory was set aside for what lay there."""
+    model = lazy_model(embedder(tmp_path / "embedder"))
+
+    change(tmp_path / "embedder")
+
+    with pytest.raises(ConfigurationError, match=f"embedder' cannot be served: .*{reason}"):
+        model.load()
+
+
+def test_a_relative_directory_that_goes_away_is_never_asked_for_at_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    embedder(Path("models/embedder"))
+    model = lazy_model(Path("models/embedder"))
+
+    gone(Path("models/embedder"))
+
+    with pytest.raises(ConfigurationError, match=r"does not exist, and it is no hub id either"):
+        model.load()
