@@ -47,6 +47,7 @@ from scheduler.duties.deletion import Deleting
 from scheduler.duties.output_parts import OutputParts
 from scheduler.duties.planning import Planning, PlanningConfig
 from scheduler.duties.progress import Progress
+from scheduler.duties.recording import Recording
 from scheduler.duties.recounting import Recounting
 from scheduler.duties.recovery import Recovery, RecoveryConfig
 from scheduler.duties.retention import Retention, RetentionConfig
@@ -233,6 +234,7 @@ def duties(
         Ageing(store, ageing, may_continue),
         Deleting(store, parts.objects, may_continue=may_continue),
         Recounting(store, settings.retention_interval_s),
+        Recording(store),
         WebhookDelivery(store, parts.vault, egress),
         Progress(store, settings.webhook_progress_interval_s),
         WebhookDelivery(store, parts.vault, egress, WebhookDeliveryConfig.for_progress()),

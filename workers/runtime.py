@@ -28,6 +28,7 @@ from nightshift.output.part_writer import PartDependencies
 from nightshift.processes import garbage, memory
 from nightshift.settings import QueueSettings, WorkerSettings
 from nightshift.store import Store
+from workers.health.figures import Figures
 from workers.health.heartbeat import Heartbeat
 from workers.health.metrics import WorkerMetrics
 from workers.health.notices import Notices
@@ -88,13 +89,18 @@ class Runtime:
     ) -> None:
         """`provider` gives spot notices. `exit` ends the process, and does not return."""
         self._worker_id = worker_id
+        self._figures: Figures | None = None  # until the models are loaded
         self._load = load
         self._settings = settings
         self._connections = connections
         self._shutdown = Shutdown(exit)
         self._registration = Registration(connections.store, worker_id, Capacity(settings.capacity))
         self._heartbeat = Heartbeat(
-            connections.store, worker_id, settings.lease, on_drain_request=self._shutdown.drain_requested
+            connections.store,
+            worker_id,
+            settings.lease,
+            on_drain_request=self._shutdown.drain_requested,
+            figures=lambda: None if self._figures is None else self._figures.now(),
         )
         self._hints = HintListener(connections.queue, self._heartbeat.beat_now)
         self._queue = Queue(connections.queue)  # its length, for the watchdog
@@ -173,6 +179,13 @@ class Runtime:
         )
         self._output_parts = OutputParts(self._part_dependencies(), self._worker_id)
         self._watchdog = self._make_watchdog()
+        self._figures = Figures(
+            lambda: self._models,
+            self._count_leases,
+            self._online.times,
+            rows_finished=self._shards.rows_finished,
+            starved_seconds=self._shards.starvation.seconds,
+        )
         self._metrics = WorkerMetrics(
             lambda: self._models,
             self._count_leases,

@@ -5,6 +5,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from nightshift.fleet.figures import WorkerFigures
+
 
 class Capacity(StrEnum):
     """The kind of machine a worker runs on; a job names one, or `any`."""
@@ -94,6 +96,8 @@ class Worker:
     ended_cause: ExitCause | None = None
     warm_models: tuple[str, ...] | None = None
     """Of `models`, those that are loaded or being loaded. None: all."""
+    figures: WorkerFigures | None = None
+    """As of its last heartbeat. None: it has told none."""
 
     @property
     def warm(self) -> tuple[str, ...]:

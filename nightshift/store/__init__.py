@@ -24,6 +24,7 @@ from nightshift.settings import DataSettings
 from nightshift.store.counters import Counters
 from nightshift.store.databases.changes import Changes
 from nightshift.store.databases.database import Database
+from nightshift.store.figures import Figures
 from nightshift.store.files import Files
 from nightshift.store.jobs.ageing import Ageing
 from nightshift.store.jobs.controls import Controls
@@ -171,6 +172,10 @@ class Transaction:
     @cached_property
     def workers(self) -> Workers:
         return Workers(self._connection)
+
+    @cached_property
+    def figures(self) -> Figures:
+        return Figures(self._connection)
 
     @cached_property
     def dead_letters(self) -> DeadLetters:

@@ -202,6 +202,8 @@ def _ended(name: str, *, without: str) -> Index:
 
 IN_QUEUE: Final = "state IN ('queued', 'running') AND paused_at IS NULL"  # jobs of which rows may start
 
+ONLINE_UNCLAIMED: Final = "kind = 'online' AND state = 'queued'"
+
 WRITES_OUTPUT: Final = "output_place IS NOT NULL AND state IN ('queued', 'running', 'finalizing')"
 
 job = Table(
@@ -303,6 +305,16 @@ job = Table(
         postgresql_where=text(IN_QUEUE),
     ),
     Index("ix_job_repeat", "tenant_id", "fingerprint", "created_at"),
+    Index(
+        "ix_job_online_unclaimed",
+        "model",
+        "priority",
+        "capacity",
+        "created_at",
+        "deadline_at",
+        sqlite_where=text(ONLINE_UNCLAIMED),
+        postgresql_where=text(ONLINE_UNCLAIMED),
+    ),
     Index(
         "ix_job_output_place",
         "output_place",
@@ -575,6 +587,15 @@ worker = Table(
     Column("ended_at", UtcTimestamp),
     Column("ended_cause", String(24)),
     Column("lost_at", UtcTimestamp),  # when its loss was counted
+    Column("figures", JSON(none_as_null=True)),  # of itself, as of its last heartbeat; None: it tells none
+)
+
+# Figures of the whole service, at intervals.
+service_figure = Table(
+    "service_figure",
+    metadata,
+    Column("at", UtcTimestamp, primary_key=True, autoincrement=False),
+    Column("figures", JSON, nullable=False),
 )
 
 model = Table(

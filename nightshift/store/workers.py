@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, delete, func, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from nightshift.fleet.figures import WorkerFigures
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Capacity, ExitCause, Worker, WorkerState
 from nightshift.store import tables
@@ -35,12 +36,14 @@ class Workers:
         with suppress(IntegrityError), self._connection.begin_nested():
             self._connection.execute(insert(worker).values(**known))
 
-    def record_heartbeat(self, worker_id: str, state: WorkerState, now: datetime) -> bool:
-        """Record a heartbeat. True: the worker is to drain."""
+    def record_heartbeat(
+        self, worker_id: str, state: WorkerState, now: datetime, figures: WorkerFigures | None = None
+    ) -> bool:
+        """Record a heartbeat, and what the worker tells of itself. True: it is to drain."""
         wanted = self._connection.execute(
             update(worker)
             .where(worker.c.id == worker_id)
-            .values(state=state, heartbeat_at=now)
+            .values(state=state, heartbeat_at=now, figures=None if figures is None else figures.to_json())
             .returning(worker.c.drain_requested_at)
         ).scalar_one_or_none()
         return wanted is not None
@@ -209,6 +212,7 @@ def _to_worker(row: Row[Any]) -> Worker:
         drain_requested_at=row.drain_requested_at,
         ended_at=row.ended_at,
         ended_cause=ExitCause(row.ended_cause) if row.ended_cause else None,
+        figures=WorkerFigures.from_json(row.figures),
     )
 
 

@@ -34,6 +34,10 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
     def cumulative(self) -> list[tuple[str, int]]:
         """How many observations are at most each bound, the last of which is "+Inf": as Prometheus has it."""
         total, found = 0, []

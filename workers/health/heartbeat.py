@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet.figures import WorkerFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import StopReason
 from nightshift.jobs.leases import Lease, LeaseConfig, Trust
@@ -58,13 +59,17 @@ class Heartbeat:
         *,
         clock_s: Callable[[], float] = time.monotonic,
         on_drain_request: Callable[[], None] = lambda: None,
+        figures: Callable[[], WorkerFigures | None] = lambda: None,
     ) -> None:
-        """`on_drain_request` is called with every beat while the operator wants this worker to drain."""
+        """`on_drain_request` is called with every beat while the operator wants this worker to drain.
+        `figures`: what is told of this worker with each; called from the heartbeat's thread.
+        """
         self._store = store
         self._worker_id = worker_id
         self._config = config
         self._clock_s = clock_s
         self._on_drain_request = on_drain_request
+        self._figures = figures
         self.state = WorkerState.STARTING  # recorded with every beat: recovery may have marked it lost
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by shard id
@@ -137,12 +142,13 @@ class Heartbeat:
         with self._lock:
             asked = list(self._held.values())
         at_risk = {held.lease.shard_id: held.tokens_at_risk() for held in asked}
+        figures = self._told()
         asked_at_s = self._clock_s()
 
         def renew(tx: Transaction) -> tuple[Sequence[HeldLease], bool]:
             now = tx.now()
             kept = tx.leases.renew([held.lease for held in asked], now, self._config.ttl_s, at_risk)
-            return kept, tx.workers.record_heartbeat(self._worker_id, self.state, now)
+            return kept, tx.workers.record_heartbeat(self._worker_id, self.state, now, figures)
 
         try:
             kept, is_to_drain = self._store.run(renew)
@@ -154,6 +160,14 @@ class Heartbeat:
         if is_to_drain:
             self._on_drain_request()
         return True
+
+    def _told(self) -> WorkerFigures | None:
+        """Leases are renewed whatever becomes of the figures."""
+        try:
+            return self._figures()
+        except Exception:
+            log.exception("figures not read", extra={"action": "figures_failed"})
+            return None
 
     def drop_untrusted(self) -> None:
         """Give up leases not renewed for so long that another worker may have them."""

@@ -151,10 +151,15 @@ class ModelServer(ABC):
         return None
 
     @property
+    def busy_seconds(self) -> float:
+        """How long it has been in steps since its start, the one under way included."""
+        ended_s, since_s = self.step_seconds, self.stepping_since_s
+        return ended_s + (0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
+
+    @property
     def busy_fraction(self) -> float:
         """Share of the last seconds in which it was in a step, from 0 to 1."""
-        now_s, since_s = time.monotonic(), self.stepping_since_s
-        return self._busy.at(now_s, self.step_seconds + (0.0 if since_s is None else now_s - since_s))
+        return self._busy.at(time.monotonic(), self.busy_seconds)
 
     @property
     def made_by(self) -> JsonObject | None:

@@ -64,6 +64,11 @@ class Models:
         """Those for which work may be claimed."""
         return tuple(id for id in list(self._servers) if id not in self._retired)
 
+    def busy_seconds_of(self, model_id: str) -> float:
+        """How long its engine has been in steps since it was loaded; 0: it is not loaded."""
+        server = self._servers.get(model_id)
+        return 0.0 if server is None else server.busy_seconds
+
     @contextmanager
     def claiming(self) -> Iterator[tuple[str, ...]]:
         """The warm models. None of them is retired while work is claimed for them and handed to them."""

@@ -50,6 +50,7 @@ class Ledger:
         self._generated = 0  # tokens
         self._covered = 0  # of them, in listed checkpoints
         self._redone = 0  # earlier tokens not continued, in no checkpoint yet
+        self.rows_finished = 0
         self._longest = 0  # tokens of the row with the most, of those that have ended
 
     # -- changes
@@ -86,6 +87,7 @@ class Ledger:
         """Of a row in flight, or refused before."""
         assert self._is_open, "a row has finished after the last checkpoint"
         self._in_flight.pop(result.row, None)
+        self.rows_finished += 1
         self._longest = max(self._longest, result.usage.completion_tokens)
         if not self._results:
             self._oldest_result_s = self._clock_s()

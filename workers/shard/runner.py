@@ -124,6 +124,14 @@ class ShardRunner:
     def tokens_at_risk(self) -> int:
         return self._ledger.tokens_at_risk()
 
+    @property
+    def model_id(self) -> str:
+        return self.claim.job.model or ""
+
+    @property
+    def rows_finished(self) -> int:
+        return self._ledger.rows_finished
+
     def join(self, timeout_s: float) -> bool:
         """False: it is still running."""
         self._thread.join(timeout_s)

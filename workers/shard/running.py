@@ -3,13 +3,15 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
 from workers.shard.runner import ShardRunner
+from workers.shard.starving import Starvation
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,8 @@ class Shards:
         self._on_end = on_end
         self._lock = threading.Lock()
         self._running: set[ShardRunner] = set()  # until their threads report their end
+        self._rows_finished: Counter[str] = Counter()  # of shards that have ended, by model
+        self.starvation = Starvation(dependencies.models.busy_seconds_of)
 
     def __len__(self) -> int:
         return len(self._running)
@@ -34,6 +38,14 @@ class Shards:
         """Shards of this model's jobs."""
         with self._lock:
             return sum(runner.claim.job.model == model_id for runner in self._running)
+
+    def rows_finished(self) -> Mapping[str, int]:
+        """Since the start, by model, with those in no checkpoint."""
+        with self._lock:
+            found = Counter(self._rows_finished)
+            for runner in self._running:
+                found[runner.model_id] += runner.rows_finished
+            return found
 
     def hand_back_of(self, model_id: str) -> None:
         """Tell the shards of this model's jobs to hand themselves back, with what they have."""
@@ -56,6 +68,7 @@ class Shards:
                 self._dependencies.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
                 runner.start()
                 self._running.add(runner)
+                self.starvation.begin(runner.model_id)
         except RuntimeError:
             self._hand_back(runner)
             raise
@@ -87,5 +100,8 @@ class Shards:
 
     def _ended(self, runner: ShardRunner) -> None:
         with self._lock:
-            self._running.discard(runner)
+            if runner in self._running:
+                self._running.discard(runner)
+                self._rows_finished[runner.model_id] += runner.rows_finished
+                self.starvation.end(runner.model_id)
         self._on_end()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet.figures import WorkerFigures
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import StopReason
 from nightshift.jobs.leases import LeaseConfig
@@ -243,3 +244,28 @@ def test_a_request_to_drain_is_passed_on_with_the_next_beat(store: Store) -> Non
     heartbeat.beat()
 
     assert requests == ["drain"]
+
+
+def test_leases_are_renewed_although_figures_cannot_be_read(store: Store, clock: ManualClock) -> None:
+    def broken() -> WorkerFigures:
+        raise RuntimeError("no such device")
+
+    heartbeat = Heartbeat(store, "worker-1", LeaseConfig(), clock_s=clock, figures=broken)
+    claim = claim_online(store, "hello")
+    heartbeat.hold(claim.lease, Holder(), clock())
+    clock.advance(15)
+
+    assert heartbeat.beat() is True
+    clock.advance(15)
+    assert heartbeat.trusts(claim.lease)
+
+
+def test_figures_are_told_with_a_beat(store: Store, clock: ManualClock) -> None:
+    with store.transaction() as tx:
+        tx.workers.register(a_worker(id="worker-1"))
+    report = WorkerFigures(shards=3)
+
+    Heartbeat(store, "worker-1", LeaseConfig(), clock_s=clock, figures=lambda: report).beat()
+
+    with store.snapshot() as tx:
+        assert [each.figures for each in tx.workers.list()] == [report]

@@ -56,8 +56,12 @@ def test_a_shard_has_its_place_until_it_ends(
     [inference] = model.wait_for(1)
     assert len(shards) == 1
 
+    assert shards.rows_finished() == {"demo": 0}
+    assert shards.starvation.seconds()["demo"] > 0, "the scripted model makes no steps"
+
     model.answer(inference.id)
     assert places_freed.acquire(timeout=10)
+    assert shards.rows_finished() == {"demo": 1}
     finished(runner)
 
     assert len(shards) == 0

@@ -1,0 +1,66 @@
+"""What waits for workers, as the database has it, by what decides which workers may run it. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from nightshift.jobs import JobKind
+from nightshift.jobs.priorities import PriorityClass
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingJob:
+    """An unfinished bulk job; or online requests that differ in nothing but their time, as one."""
+
+    kind: JobKind
+    model: str
+    priority: PriorityClass
+    capacity: str  # of the workers that may run it: spot, on_demand or any
+    created_at: datetime  # the oldest of them
+    deadline_at: datetime  # the first of them
+    queued: int  # shards, or online requests
+    leased: int
+    rows_left: int  # as far as they are known or estimated
+    rows_done: int = 0
+    is_paused: bool = False  # nothing of it starts
+
+
+@dataclass(frozen=True, order=True)
+class Group:
+    kind: JobKind
+    model: str
+    priority: PriorityClass
+    capacity: str
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Of one group, without what is paused."""
+
+    queued: int = 0
+    leased: int = 0
+    rows_left: int = 0
+    oldest_at: datetime | None = None  # of what is queued, when its job was made
+
+    def __add__(self, other: "Backlog") -> "Backlog":
+        ages = [at for at in (self.oldest_at, other.oldest_at) if at is not None]
+        return Backlog(
+            self.queued + other.queued,
+            self.leased + other.leased,
+            self.rows_left + other.rows_left,
+            min(ages, default=None),
+        )
+
+
+def by_group(waiting: Iterable[WaitingJob]) -> dict[Group, Backlog]:
+    """Paused jobs count as far as they are leased: no worker is wanted for the rest."""
+    found: dict[Group, Backlog] = {}
+    for job in waiting:
+        group = Group(job.kind, job.model, job.priority, job.capacity)
+        of_job = Backlog(leased=job.leased) if job.is_paused else _of(job)
+        found[group] = found.get(group, Backlog()) + of_job
+    return found
+
+
+def _of(job: WaitingJob) -> Backlog:
+    return Backlog(job.queued, job.leased, job.rows_left, job.created_at if job.queued else None)

@@ -1,0 +1,149 @@
+"""Statements about the service's figures over time, and about all that waits for workers."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Row, case, delete, func, insert, literal_column, select
+
+from nightshift.fleet.backlog import WaitingJob
+from nightshift.fleet.figures import ServiceFigures
+from nightshift.jobs import JobKind, JobState, ShardState
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.store import tables
+
+job = tables.job
+shard = tables.shard
+service_figure = tables.service_figure
+
+RUNNABLE: Final = (JobState.QUEUED, JobState.RUNNING)
+
+
+class Figures:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def record(self, figures: ServiceFigures) -> None:
+        """Once for a time: of two schedulers that both record one, the first counts."""
+        known = select(service_figure.c.at).where(service_figure.c.at == figures.at)
+        if self._connection.execute(known).one_or_none() is None:
+            values = {"at": figures.at, "figures": figures.to_json()}
+            self._connection.execute(insert(service_figure).values(**values))
+
+    def latest(self) -> ServiceFigures | None:
+        rows = select(service_figure).order_by(service_figure.c.at.desc()).limit(1)
+        row = self._connection.execute(rows).one_or_none()
+        return None if row is None else _to_figures(row)
+
+    def since(self, at: datetime, limit: int) -> Sequence[ServiceFigures]:
+        """After that time, the oldest first."""
+        rows = (
+            select(service_figure).where(service_figure.c.at > at).order_by(service_figure.c.at).limit(limit)
+        )
+        return [_to_figures(row) for row in self._connection.execute(rows)]
+
+    def forget(self, before: datetime, limit: int) -> int:
+        """Delete the oldest from before then. Returns how many."""
+        old = select(service_figure.c.at).where(service_figure.c.at < before)
+        page = old.order_by(service_figure.c.at).limit(limit).scalar_subquery()
+        return self._connection.execute(delete(service_figure).where(service_figure.c.at.in_(page))).rowcount
+
+    def waiting(self) -> Sequence[WaitingJob]:
+        """Every unfinished bulk job, and all online requests in a few groups. Of shards, and of unclaimed
+        requests, only index entries are read.
+        """
+        return [*self._bulk(), *self._online()]
+
+    def _bulk(self) -> list[WaitingJob]:
+        return [
+            WaitingJob(
+                kind=JobKind.BULK,
+                model=row.model or "",
+                priority=PriorityClass(row.priority),
+                capacity=row.capacity,
+                created_at=row.created_at,
+                deadline_at=row.deadline_at,
+                queued=row.queued,
+                leased=row.leased,
+                rows_left=max(0, row.rows_left),
+                rows_done=row.rows_done,
+                is_paused=row.paused_at is not None,
+            )
+            for row in self._connection.execute(_BULK)
+        ]
+
+    def _online(self) -> list[WaitingJob]:
+        return [
+            WaitingJob(
+                kind=JobKind.ONLINE,
+                model=row.model or "",
+                priority=PriorityClass(row.priority),
+                capacity=row.capacity,
+                created_at=row.created_at,
+                deadline_at=row.deadline_at,
+                queued=int(row.queued),
+                leased=int(row.leased),
+                rows_left=int(row.queued) + int(row.leased),
+            )
+            for statement in (_ONLINE_UNCLAIMED, _ONLINE_CLAIMED)
+            for row in self._connection.execute(statement)
+        ]
+
+
+def _shards_of_job(state: ShardState) -> Any:
+    """Counted in the index that claims use."""
+    return (
+        select(func.count())
+        .where(shard.c.job_id == job.c.id, shard.c.state == state)
+        .correlate(job)
+        .scalar_subquery()
+    )
+
+
+_ROWS_DONE: Final = job.c.rows_succeeded + job.c.rows_failed
+
+_BULK: Final = select(
+    job.c.model,
+    job.c.priority,
+    job.c.capacity,
+    job.c.created_at,
+    job.c.deadline_at,
+    job.c.paused_at,
+    _shards_of_job(ShardState.QUEUED).label("queued"),
+    _shards_of_job(ShardState.LEASED).label("leased"),
+    (func.coalesce(job.c.rows_total, job.c.rows_estimated, 0) - _ROWS_DONE).label("rows_left"),
+    _ROWS_DONE.label("rows_done"),
+).where(job.c.kind == JobKind.BULK, job.c.state.in_(RUNNABLE))
+
+_OF_ONLINE: Final = (job.c.model, job.c.priority, job.c.capacity)
+_TIMES: Final = (
+    func.min(job.c.created_at).label("created_at"),
+    func.min(job.c.deadline_at).label("deadline_at"),
+)
+
+# Their conditions are written out: only so SQLite sees that the index with all they need is the right one.
+_UNCLAIMED: Final[ColumnElement[bool]] = literal_column("job.kind = 'online' AND job.state = 'queued'")
+_CLAIMED: Final[ColumnElement[bool]] = literal_column("job.kind = 'online' AND job.state = 'running'")
+
+_ONLINE_UNCLAIMED: Final = (
+    select(*_OF_ONLINE, *_TIMES, func.count().label("queued"), literal_column("0").label("leased"))
+    .where(_UNCLAIMED)
+    .group_by(*_OF_ONLINE)
+)
+
+# Of those that a worker has had, some are queued again: its shard says.
+_ONLINE_CLAIMED: Final = (
+    select(
+        *_OF_ONLINE,
+        *_TIMES,
+        func.sum(case((shard.c.state == ShardState.QUEUED, 1), else_=0)).label("queued"),
+        func.sum(case((shard.c.state == ShardState.LEASED, 1), else_=0)).label("leased"),
+    )
+    .join(shard, shard.c.job_id == job.c.id)
+    .where(_CLAIMED)
+    .group_by(*_OF_ONLINE)
+)
+
+
+def _to_figures(row: Row[Any]) -> ServiceFigures:
+    return ServiceFigures.from_json(row.at, row.figures)

@@ -1,0 +1,41 @@
+"""Record figures of the whole service at intervals, for the page and for `nightshift top`."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from nightshift.fleet import figures
+from nightshift.fleet.service_figures import summed
+from nightshift.fleet.workers import WorkerState
+from nightshift.store import Store, Transaction
+from scheduler.runtime.duty import Result
+
+FORGOTTEN_MAX: Final = 500  # in a pass: more than are recorded meanwhile
+
+
+@dataclass(frozen=True)
+class RecordingConfig:
+    interval_s: float = figures.INTERVAL_S
+    kept: timedelta = figures.KEPT
+
+
+class Recording:
+    name = "recording"
+
+    def __init__(self, store: Store, config: RecordingConfig = RecordingConfig()) -> None:
+        self._store = store
+        self._config = config
+        self.interval_s = config.interval_s
+
+    def run_once(self, now: datetime) -> Result:
+        with self._store.snapshot() as tx:
+            found = self._figures(tx, now)
+        with self._store.transaction() as tx:
+            tx.figures.record(found)
+            tx.figures.forget(now - self._config.kept, FORGOTTEN_MAX)
+        return Result()
+
+    def _figures(self, tx: Transaction, now: datetime) -> figures.ServiceFigures:
+        alive = tx.workers.list(heartbeat_since=now - figures.ALIVE_WITHIN)
+        running = [each for each in alive if each.state is not WorkerState.STOPPED]
+        return summed(now, running, tx.figures.waiting(), tx.figures.latest())

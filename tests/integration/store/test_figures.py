@@ -1,0 +1,119 @@
+"""Figures of the service over time, and what waits for workers, as the database has it."""
+
+from datetime import timedelta
+
+from nightshift.fleet.backlog import Backlog, Group, by_group
+from nightshift.fleet.figures import ModelFigures, ServiceFigures, WorkerFigures
+from nightshift.fleet.workers import WorkerState
+from nightshift.jobs import JobKind
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle import transitions
+from nightshift.store import Store
+from nightshift.testing import (
+    FakeClock,
+    a_worker,
+    asked,
+    claimed,
+    claimed_online,
+    commit_rows,
+    completed,
+    planned,
+)
+
+REPORT = WorkerFigures(models={"demo": ModelFigures(running=3)}, shards=1)
+BULK = Group(JobKind.BULK, "demo", PriorityClass.STANDARD, "any")
+ONLINE = Group(JobKind.ONLINE, "demo", PriorityClass.INTERACTIVE, "any")
+
+
+def waiting(store: Store) -> dict[Group, Backlog]:
+    with store.snapshot() as tx:
+        return by_group(tx.figures.waiting())
+
+
+def test_a_worker_tells_figures_with_its_heartbeat_and_may_stop_telling(store: Store) -> None:
+    worker = a_worker()
+    with store.transaction() as tx:
+        tx.workers.register(worker)
+        tx.workers.record_heartbeat(worker.id, WorkerState.READY, tx.now(), REPORT)
+    with store.snapshot() as tx:
+        assert [each.figures for each in tx.workers.list()] == [REPORT]
+
+    with store.transaction() as tx:
+        tx.workers.record_heartbeat(worker.id, WorkerState.READY, tx.now())
+    with store.snapshot() as tx:
+        assert [each.figures for each in tx.workers.list()] == [None]
+
+
+def test_figures_are_found_by_time_and_forgotten_the_oldest_first(store: Store, clock: FakeClock) -> None:
+    recorded = [ServiceFigures(at=clock.advance(seconds=15), workers=n) for n in range(4)]
+    with store.transaction() as tx:
+        for figures in recorded:
+            tx.figures.record(figures)
+
+    with store.transaction() as tx:
+        assert tx.figures.latest() == recorded[-1]
+        assert tx.figures.since(recorded[0].at, limit=2) == recorded[1:3]
+        assert tx.figures.forget(recorded[3].at, limit=2) == 2
+        assert tx.figures.since(recorded[0].at - timedelta(days=1), limit=9) == recorded[2:]
+
+
+def test_of_two_schedulers_the_first_records_a_time(store: Store, clock: FakeClock) -> None:
+    with store.transaction() as tx:
+        for workers in (1, 2):
+            tx.figures.record(ServiceFigures(at=clock.now, workers=workers))
+        assert tx.figures.latest() == ServiceFigures(at=clock.now, workers=1)
+
+
+def test_where_nothing_was_recorded_there_are_no_figures(store: Store) -> None:
+    with store.snapshot() as tx:
+        assert tx.figures.latest() is None
+        assert tx.figures.waiting() == []
+
+
+def test_shards_and_rows_of_bulk_jobs_wait_by_what_may_run_them(store: Store, clock: FakeClock) -> None:
+    first = planned(store, shards=3, rows_total=12)
+    clock.advance(seconds=60)
+    planned(store, shards=2, rows_total=8)
+    lease = claimed(store).lease
+    commit_rows(store, lease, rows=4)
+
+    assert waiting(store) == {BULK: Backlog(queued=4, leased=1, rows_left=16, oldest_at=first.created_at)}
+
+    completed(store, lease, rows_total=4)
+    assert waiting(store)[BULK].leased == 0
+
+
+def test_what_is_paused_waits_for_no_worker(store: Store) -> None:
+    job = planned(store, shards=2, rows_total=8)
+    claimed(store)
+    with store.transaction() as tx:
+        tx.controls.pause(job.tenant_id, job.id, tx.now())
+
+    assert waiting(store) == {BULK: Backlog(leased=1)}
+
+
+def test_online_requests_wait_until_they_are_claimed_and_again_when_they_come_back(
+    store: Store, clock: FakeClock
+) -> None:
+    first = asked(store)
+    clock.advance(seconds=5)
+    second = asked(store)
+    oldest = first.job.created_at
+    assert waiting(store) == {ONLINE: Backlog(queued=2, rows_left=2, oldest_at=oldest)}
+
+    claim = claimed_online(store, first.shard_id)
+    assert waiting(store) == {
+        ONLINE: Backlog(queued=1, leased=1, rows_left=2, oldest_at=second.job.created_at)
+    }
+
+    with store.transaction() as tx:
+        assert tx.leases.hand_back(claim.lease)
+    assert waiting(store) == {ONLINE: Backlog(queued=2, rows_left=2, oldest_at=oldest)}
+
+
+def test_what_has_ended_waits_no_more(store: Store) -> None:
+    job = planned(store, shards=2, rows_total=8)
+    with store.transaction() as tx:
+        transitions.cancel(tx, job, tx.now())
+
+    assert sum(found.queued + found.leased for found in waiting(store).values()) == 0

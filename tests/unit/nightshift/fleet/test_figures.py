@@ -1,0 +1,142 @@
+"""Figures of workers as JSON, and of the service as their sums."""
+
+import json
+from datetime import timedelta
+
+from nightshift.fleet.backlog import WaitingJob
+from nightshift.fleet.durations import Durations
+from nightshift.fleet.figures import (
+    MODELS_MAX,
+    DeviceFigures,
+    ModelFigures,
+    ServiceFigures,
+    WorkerFigures,
+)
+from nightshift.fleet.service_figures import PACE_WEIGHT, summed
+from nightshift.fleet.workers import Worker, WorkerState
+from nightshift.jobs import JobKind
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.testing import STARTS_AT, a_worker
+
+TIMES = Durations.of((0.1, 0.5), [1, 2, 0])
+
+
+def a_report(**figures: float) -> WorkerFigures:
+    return WorkerFigures(models={"demo": ModelFigures(**figures)})  # type: ignore[arg-type]
+
+
+def a_waiting_job(**overrides: object) -> WaitingJob:
+    known = {
+        "kind": JobKind.BULK,
+        "model": "demo",
+        "priority": PriorityClass.STANDARD,
+        "capacity": "any",
+        "created_at": STARTS_AT,
+        "deadline_at": STARTS_AT + timedelta(hours=8),
+        "queued": 3,
+        "leased": 1,
+        "rows_left": 400,
+    }
+    return WaitingJob(**{**known, **overrides})  # type: ignore[arg-type]
+
+
+def working(report: WorkerFigures | None, state: WorkerState = WorkerState.READY) -> Worker:
+    return a_worker(state=state, figures=report)
+
+
+def test_a_report_is_read_as_it_was_told() -> None:
+    report = WorkerFigures(
+        models={
+            "demo": ModelFigures(
+                running=3, busy_fraction=0.5, rows_per_s=1.25, first_token_s={"interactive": TIMES}
+            )
+        },
+        device=DeviceFigures(kind="cuda", name="H100", memory_bytes=80_000, utilisation=0.25),
+        memory_bytes=1000,
+        shards=2,
+    )
+
+    assert WorkerFigures.from_json(json.loads(json.dumps(report.to_json()))) == report
+
+
+def test_what_is_not_known_is_absent_and_stays_unknown() -> None:
+    told = WorkerFigures(models={"demo": ModelFigures(running=0)}, device=DeviceFigures(kind="cpu")).to_json()
+
+    assert told == {"device": {"kind": "cpu"}, "models": {"demo": {"running": 0}}}
+    found = WorkerFigures.from_json(told)
+    assert found is not None
+    assert found.device is not None
+    assert (found.device.utilisation, found.models["demo"].waiting) == (None, None)
+
+
+def test_what_a_later_release_tells_besides_is_passed_over() -> None:
+    told = {"models": {"demo": {"running": 1, "colour": "red", "waiting": "many"}, "odd": 3}, "wings": 2}
+
+    assert WorkerFigures.from_json(told) == WorkerFigures(models={"demo": ModelFigures(running=1)})
+    assert WorkerFigures.from_json(None) is None
+    assert WorkerFigures.from_json([]) is None
+
+
+def test_a_report_has_a_bounded_number_of_models_the_busiest() -> None:
+    models = {f"model-{n:03d}": ModelFigures(busy_fraction=n / 100) for n in range(MODELS_MAX + 5)}
+
+    kept = WorkerFigures(models=models).limited().models
+
+    assert sorted(kept) == sorted(models)[5:]
+
+
+def test_the_service_is_the_sum_of_its_workers() -> None:
+    reports = [
+        a_report(generation_tokens_per_s=100.0, rows_per_s=2.0, busy_fraction=1.0),
+        a_report(generation_tokens_per_s=50.0, rows_per_s=1.0, busy_fraction=0.5),
+    ]
+
+    found = summed(
+        STARTS_AT,
+        [*map(working, reports), working(None), working(None, WorkerState.STARTING)],
+        [a_waiting_job(), a_waiting_job(priority=PriorityClass.BACKGROUND, queued=7, leased=0)],
+    )
+
+    assert found.workers == 3
+    assert (found.generation_tokens_per_s, found.rows_per_s, found.busy_fraction) == (150.0, 3.0, 0.75)
+    assert found.prompt_tokens_per_s is None, "no worker tells it"
+    assert found.queued == {"standard": 3, "background": 7}
+    assert found.running == {"standard": 1}
+    assert found.rows_left == {"standard": 400, "background": 400}
+
+
+def test_what_is_paused_is_not_queued() -> None:
+    found = summed(STARTS_AT, [], [a_waiting_job(is_paused=True)])
+
+    assert (found.queued, found.rows_left, found.running) == ({}, {}, {"standard": 1})
+
+
+def test_quantiles_are_of_the_requests_of_all_workers() -> None:
+    reports = [
+        WorkerFigures(models={"demo": ModelFigures(first_token_s={"interactive": TIMES})}),
+        WorkerFigures(models={"demo": ModelFigures(first_token_s={"interactive": TIMES})}),
+    ]
+
+    found = summed(STARTS_AT, [working(report) for report in reports], [])
+
+    assert found.first_token_p50_s == {"interactive": 0.2}
+    assert set(found.first_token_p95_s) == {"interactive"}
+
+
+def test_the_pace_of_a_model_follows_what_busy_workers_do_and_outlasts_an_idle_night() -> None:
+    busy = summed(STARTS_AT, [working(a_report(rows_per_s=4.0, busy_fraction=0.5))], [])
+    assert busy.rows_per_busy_s == {"demo": 8.0}
+
+    faster = summed(STARTS_AT, [working(a_report(rows_per_s=10.0, busy_fraction=1.0))], [], busy)
+    assert faster.rows_per_busy_s == {"demo": PACE_WEIGHT * 10.0 + (1 - PACE_WEIGHT) * 8.0}
+
+    idle = summed(STARTS_AT, [working(a_report(rows_per_s=0.1, busy_fraction=0.01))], [], faster)
+    assert idle.rows_per_busy_s == faster.rows_per_busy_s
+
+
+def test_figures_of_the_service_are_read_as_they_were_recorded() -> None:
+    found = summed(STARTS_AT, [working(a_report(rows_per_s=2.0, busy_fraction=1.0))], [a_waiting_job()])
+
+    told = json.loads(json.dumps(found.to_json()))
+    assert ServiceFigures.from_json(STARTS_AT, told) == found
+    assert "prompt_tokens_per_s" not in told
