@@ -7,13 +7,15 @@ counted events could be lost, rows are not.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.workers import ExitCause
 from nightshift.lifecycle.recovery import crash_counter
+from nightshift.metrics import service
+from nightshift.metrics.family import new_registry
 from nightshift.store import Store
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -23,35 +25,15 @@ LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
 
 CRASHES: Final = tuple(cause for cause in ExitCause if cause.is_crash)
 
-# The database's counters for the whole service, by name.
-SUMS: Final = {
-    "tokens_redone": "Tokens generated and lost with a worker, as last told by it, and so generated again",
-    "rows_reused": "Rows of bulk jobs that have the result of another row with the same request",
-    "rows_dead": "Rows that are run no more because they kill workers",
-    "writes_fenced": "Checkpoints that the database refused because their lease was lost",
-    "messages_dropped": "Messages that workers found in the queues and that were none of ours",
-    "objects_collected": "Objects deleted because nothing referred to them any more",
-}
-
 
 class HttpMetrics:
     """Counts and latencies of requests, by method, route and status."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "nightshift_http_requests",
-            "Requests answered",
-            ("method", "route", "status"),
-            registry=self.registry,
-        )
-        self._seconds = Histogram(
-            "nightshift_http_request_seconds",
-            "From the request's head to the last byte of its answer",
-            ("method", "route"),
-            buckets=LATENCY_BUCKETS_S,
-            registry=self.registry,
-        )
+        self.registry = new_registry()
+        self._requests = service.HTTP_REQUESTS.counted(self.registry)
+        self._seconds = service.HTTP_SECONDS.counted(self.registry, LATENCY_BUCKETS_S)
+        ProcessCollector(registry=self.registry)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method, route, str(status)).inc()
@@ -73,7 +55,7 @@ class DatabaseMetrics(Collector):
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        up = GaugeMetricFamily("nightshift_database_up", "1 if the database answers")
+        up = service.DATABASE_UP.collected()
         try:
             yield from self._counts()
             up.add_metric((), 1)
@@ -82,10 +64,8 @@ class DatabaseMetrics(Collector):
         yield up
 
     def _counts(self) -> list[Metric]:
-        jobs = GaugeMetricFamily("nightshift_jobs", "Unfinished jobs", labels=("kind", "state"))
-        shards = GaugeMetricFamily("nightshift_shards_queued", "Unclaimed shards", labels=("kind",))
-        deliveries = GaugeMetricFamily("nightshift_deliveries", "Webhook deliveries", labels=("state",))
-        outbox = GaugeMetricFamily("nightshift_outbox_rings", "Rings not sent yet")
+        jobs, shards = service.JOBS.collected(), service.SHARDS_QUEUED.collected()
+        deliveries, outbox = service.DELIVERIES.collected(), service.OUTBOX_RINGS.collected()
         with self._store.snapshot() as tx:
             for found in tx.jobs.backlog():
                 jobs.add_metric((found.kind, found.state), found.jobs)
@@ -101,9 +81,11 @@ class DatabaseMetrics(Collector):
 def _sums(counted: Mapping[str, int]) -> list[Metric]:
     """Counters of the whole service, 0 from the start: alerts on growth need a first value."""
     sums: list[Metric] = []
-    for name, means in SUMS.items():
-        sums.append(CounterMetricFamily(f"nightshift_{name}", means, value=counted.get(name, 0)))
-    crashes = CounterMetricFamily("nightshift_worker_crashes", "Workers lost, by cause", labels=("cause",))
+    for name, family in service.SUMS.items():
+        total = family.collected()
+        total.add_metric((), counted.get(name, 0))
+        sums.append(total)
+    crashes = service.WORKER_CRASHES.collected()
     for cause in CRASHES:
         crashes.add_metric((cause,), counted.get(crash_counter(cause), 0))
     return [*sums, crashes]

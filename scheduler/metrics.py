@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from typing import Final
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import ProcessCollector, start_http_server
 
 from nightshift.errors import ConfigurationError
+from nightshift.metrics import scheduler as declared
+from nightshift.metrics.family import new_registry
 
 log = logging.getLogger(__name__)
 
@@ -24,27 +26,12 @@ class DutyMetrics:
     """Observes passes. Thread-safe."""
 
     def __init__(self, is_leading: Callable[[], bool]) -> None:
-        self.registry = CollectorRegistry()
-        self._seconds = Histogram(
-            "nightshift_duty_pass_seconds",
-            "Time a pass took",
-            ("duty",),
-            buckets=BUCKETS_S,
-            registry=self.registry,
-        )
-        self._failures = Counter(
-            "nightshift_duty_failures", "Passes that raised", ("duty",), registry=self.registry
-        )
-        self._succeeded_at = Gauge(
-            "nightshift_duty_last_success_timestamp_seconds",
-            "When a pass last ended well",
-            ("duty",),
-            registry=self.registry,
-        )
-        leading = Gauge(
-            "nightshift_scheduler_leading", "1 on the one active scheduler", registry=self.registry
-        )
-        leading.set_function(lambda: float(is_leading()))
+        self.registry = new_registry()
+        self._seconds = declared.DUTY_SECONDS.counted(self.registry, BUCKETS_S)
+        self._failures = declared.DUTY_FAILURES.counted(self.registry)
+        self._succeeded_at = declared.DUTY_SUCCEEDED_AT.counted(self.registry)
+        declared.LEADING.counted(self.registry).set_function(lambda: float(is_leading()))
+        ProcessCollector(registry=self.registry)
 
     def observe(self, duty: str, seconds: float, succeeded: bool) -> None:
         """A pass has ended."""

@@ -4,101 +4,20 @@ database.
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import ProcessCollector, start_http_server
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from nightshift.errors import ConfigurationError
+from nightshift.metrics import engine
+from nightshift.metrics import worker as declared
+from nightshift.metrics.family import new_registry
 from workers.health.request_metrics import request_metrics
 from workers.online.times import OnlineTimes
 from workers.serving.model_server import ModelServer
 from workers.serving.residency.residency import ResidencyCounts
-
-
-@dataclass(frozen=True)
-class EngineFigure:
-    """An attribute of `EngineStats`, or of `EncoderStats` where that has it, as a metric."""
-
-    attribute: str
-    family: type[CounterMetricFamily] | type[GaugeMetricFamily]
-    name: str
-    help: str
-
-
-ENGINE_FIGURES = (
-    EngineFigure(
-        "running", GaugeMetricFamily, "nightshift_engine_sequences_running", "Sequences with a slot"
-    ),
-    EngineFigure(
-        "waiting",
-        GaugeMetricFamily,
-        "nightshift_engine_sequences_waiting",
-        "Sequences or inputs without a slot",
-    ),
-    EngineFigure("blocks_used", GaugeMetricFamily, "nightshift_engine_kv_blocks_used", "KV blocks held"),
-    EngineFigure("blocks_total", GaugeMetricFamily, "nightshift_engine_kv_blocks", "KV blocks in all"),
-    EngineFigure(
-        "max_num_batched_tokens",
-        GaugeMetricFamily,
-        "nightshift_engine_step_tokens_max",
-        "Tokens a step may have now; fewer for a while after one ran out of memory",
-    ),
-    EngineFigure("steps", CounterMetricFamily, "nightshift_engine_steps", "Steps computed"),
-    EngineFigure(
-        "tokens_computed",
-        CounterMetricFamily,
-        "nightshift_engine_tokens_computed",
-        "Tokens that went through the model, prompts and recomputation included",
-    ),
-    EngineFigure(
-        "tokens_padded",
-        CounterMetricFamily,
-        "nightshift_engine_tokens_padded",
-        "Padding of an encoder's passes, in tokens",
-    ),
-    EngineFigure(
-        "timeouts",
-        CounterMetricFamily,
-        "nightshift_engine_timeouts",
-        "Requests that an encoder's queue policy rejected",
-    ),
-    EngineFigure(
-        "tokens_generated", CounterMetricFamily, "nightshift_engine_tokens_generated", "Tokens sampled"
-    ),
-    EngineFigure(
-        "tokens_reused",
-        CounterMetricFamily,
-        "nightshift_engine_tokens_reused",
-        "Prefix hits: tokens whose KV was found instead of computed",
-    ),
-    EngineFigure(
-        "tokens_recomputed",
-        CounterMetricFamily,
-        "nightshift_engine_tokens_recomputed",
-        "Tokens computed again after a preemption",
-    ),
-    EngineFigure(
-        "preemptions",
-        CounterMetricFamily,
-        "nightshift_engine_preemptions",
-        "Sequences that lost their slot or blocks to others",
-    ),
-    EngineFigure(
-        "deferrals",
-        CounterMetricFamily,
-        "nightshift_engine_prefix_deferrals",
-        "Sequences that waited for a prefix another was computing",
-    ),
-    EngineFigure(
-        "out_of_memory",
-        CounterMetricFamily,
-        "nightshift_engine_steps_out_of_memory",
-        "Steps that ran out of memory and were planned anew, smaller",
-    ),
-)
 
 
 class WorkerMetrics(Collector):
@@ -121,28 +40,17 @@ class WorkerMetrics(Collector):
         self._held = held
         self._is_draining = is_draining
         self._http: WSGIServer | None = None
-        self.registry = CollectorRegistry()
+        self.registry = new_registry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        held = GaugeMetricFamily("nightshift_worker_leases", "Leases held", labels=("kind",))
+        held, draining = declared.LEASES.collected(), declared.DRAINING.collected()
         for kind, count in self._held().items():
             held.add_metric((kind,), count)
-        draining = GaugeMetricFamily("nightshift_worker_draining", "1 while it hands its work back")
         draining.add_metric((), float(self._is_draining()))
-        steps = CounterMetricFamily("nightshift_worker_steps", "Engine steps ended", labels=("model",))
-        seconds = CounterMetricFamily(
-            "nightshift_worker_step_seconds", "Time in engine steps that have ended", labels=("model",)
-        )
-        age = GaugeMetricFamily(
-            "nightshift_worker_step_age_seconds", "Age of the step under way; 0: none is", labels=("model",)
-        )
-        busy = GaugeMetricFamily(
-            "nightshift_engine_busy_fraction",
-            "Share of the last 10 seconds in which an engine was in a step",
-            labels=("model",),
-        )
+        steps, seconds = declared.STEPS.collected(), declared.STEP_SECONDS.collected()
+        age, busy = declared.STEP_AGE.collected(), engine.BUSY.collected()
         for server in self._servers():
             label = (server.model.id,)
             busy.add_metric(label, server.busy_fraction)
@@ -158,31 +66,27 @@ class WorkerMetrics(Collector):
     def _residency_metrics(self) -> Iterator[Metric]:
         if self._residency is None:
             return
-        warm = GaugeMetricFamily("nightshift_worker_model_warm", "1 for each loaded model", labels=("model",))
+        warm = declared.MODEL_WARM.collected()
         for server in self._servers():
             warm.add_metric((server.model.id,), 1.0)
         yield warm
-        for name, help, value in (
-            ("nightshift_worker_model_loads", "Lazy models loaded", self._residency.loads),
-            (
-                "nightshift_worker_model_load_seconds",
-                "Time from the decision to load a model, with any to unload first, until it could run",
-                self._residency.load_seconds,
-            ),
-            ("nightshift_worker_model_swaps", "Loads in place of other models", self._residency.swaps),
-            ("nightshift_worker_model_refusals", "Loads that failed", self._residency.refusals),
+        for family, value in (
+            (declared.MODEL_LOADS, self._residency.loads),
+            (declared.MODEL_LOAD_SECONDS, self._residency.load_seconds),
+            (declared.MODEL_SWAPS, self._residency.swaps),
+            (declared.MODEL_REFUSALS, self._residency.refusals),
         ):
-            counter = CounterMetricFamily(name, help)
+            counter = family.collected()
             counter.add_metric((), value)
             yield counter
 
     def _engine_metrics(self) -> Iterator[Metric]:
         """The engines' figures as of the end of their last steps."""
         snapshots = [(server.model.id, server.engine_stats) for server in self._servers()]
-        for figure in ENGINE_FIGURES:
-            metric = figure.family(figure.name, figure.help, labels=("model",))
+        for attribute, family in engine.OF_STATS.items():
+            metric = family.collected()
             for model_id, stats in snapshots:
-                value = getattr(stats, figure.attribute, None)
+                value = getattr(stats, attribute, None)
                 if value is not None:  # encoders have fewer figures
                     metric.add_metric((model_id,), value)
             yield metric

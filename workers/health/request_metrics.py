@@ -1,72 +1,34 @@
 """Histograms of requests and steps for Prometheus, by model and class; named after vLLM's."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 
+from nightshift.metrics import engine
+from nightshift.metrics import worker as declared
+from nightshift.metrics.family import HistogramFamily
 from workers.engine.histograms import ClassHistograms, Histogram
 from workers.online.times import OnlineTimes, RequestTimes
 from workers.serving.model_server import ModelServer
 
-
-@dataclass(frozen=True)
-class _OfClass:
-    of: Callable[[ClassHistograms], Histogram]
-    name: str
-    help: str
-
-
-@dataclass(frozen=True)
-class _Online:
-    of: Callable[[RequestTimes], Histogram]
-    name: str
-    help: str
-
-
-ENGINE: Final = (
-    _OfClass(
-        lambda each: each.queue_s,
-        "nightshift_queue_seconds",
-        "From a request's arrival at the engine to the first step with some of it",
-    ),
-    _OfClass(lambda each: each.prefill_s, "nightshift_prefill_seconds", "From then to its first token"),
-    _OfClass(
-        lambda each: each.inter_token_s, "nightshift_inter_token_seconds", "Between two tokens of a sequence"
-    ),
-    _OfClass(
-        lambda each: each.decode_s,
-        "nightshift_decode_seconds",
-        "From a sequence's first token to its last",
-    ),
-)
-ONLINE: Final = (
-    _Online(
-        lambda each: each.first_token_s,
-        "nightshift_time_to_first_token_seconds",
-        "From the submit of an online request to its first token",
-    ),
-    _Online(
-        lambda each: each.request_s,
-        "nightshift_request_seconds",
-        "From the submit of an online request to its answer",
-    ),
-)
-BY_CLASS: Final = ("model", "class")
+OF_ENGINE: Final[dict[HistogramFamily, Callable[[ClassHistograms], Histogram]]] = {
+    declared.QUEUE_SECONDS: lambda each: each.queue_s,
+    declared.PREFILL: lambda each: each.prefill_s,
+    declared.INTER_TOKEN: lambda each: each.inter_token_s,
+    declared.DECODE: lambda each: each.decode_s,
+}
+ONLINE: Final[dict[HistogramFamily, Callable[[RequestTimes], Histogram]]] = {
+    declared.FIRST_TOKEN: lambda each: each.first_token_s,
+    declared.REQUEST: lambda each: each.request_s,
+}
 
 
 def request_metrics(servers: Iterable[ModelServer], online: OnlineTimes) -> Iterator[Metric]:
     """As of now."""
     engines = [(server.model.id, server.histograms) for server in servers]
-    batches = HistogramMetricFamily(
-        "nightshift_batch_size", "Sequences or inputs of a step", labels=("model",)
-    )
-    tokens = HistogramMetricFamily(
-        "nightshift_tokens_per_step", "Tokens of a step, padding not counted", labels=("model",)
-    )
-    prompts = CounterMetricFamily("nightshift_prompt_tokens", "Tokens of requests begun", labels=BY_CLASS)
-    generated = CounterMetricFamily("nightshift_generation_tokens", "Tokens generated", labels=BY_CLASS)
+    batches, tokens = engine.BATCH_SIZE.collected(), engine.TOKENS_PER_STEP.collected()
+    prompts, generated = declared.PROMPT_TOKENS.collected(), declared.GENERATION_TOKENS.collected()
     for model, histograms in engines:
         if histograms is None:
             continue
@@ -76,16 +38,16 @@ def request_metrics(servers: Iterable[ModelServer], online: OnlineTimes) -> Iter
             prompts.add_metric((model, name), of_class.prompt_tokens)
             generated.add_metric((model, name), of_class.generation_tokens)
     yield from (batches, tokens, prompts, generated)
-    for each in ENGINE:
-        family = HistogramMetricFamily(each.name, each.help, labels=BY_CLASS)
+    for declaration, of_class_histogram in OF_ENGINE.items():
+        family = declaration.collected()
         for model, histograms in engines:
             for name, of_class in list(histograms.by_class.items()) if histograms is not None else ():
-                _add(family, (model, name), each.of(of_class))
+                _add(family, (model, name), of_class_histogram(of_class))
         yield family
-    for one in ONLINE:
-        family = HistogramMetricFamily(one.name, one.help, labels=BY_CLASS)
+    for declaration, of_times in ONLINE.items():
+        family = declaration.collected()
         for label, times in online:
-            _add(family, label, one.of(times))
+            _add(family, label, of_times(times))
         yield family
 
 

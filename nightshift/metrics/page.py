@@ -1,0 +1,41 @@
+"""docs/metrics.md, of what is declared."""
+
+from typing import Final
+
+from nightshift.metrics import catalogue
+from nightshift.metrics.family import Family
+
+_HEAD: Final = """# Metrics
+
+Made by `python -m nightshift.metrics` of what is declared in `nightshift/metrics/`; a test compares the two.
+
+The API shows its metrics at `GET /metrics`, the scheduler on `SCHEDULER_METRICS_PORT`, a worker on
+`WORKER_METRICS_PORT`.
+
+- Labels have few values, whatever clients send: never a tenant or a job. `class` is the priority class,
+  `kind` is `online` or `bulk`.
+- What the API reads from the database is as of the scrape. What a process counts begins at 0 with it.
+- What is not known is missing, never 0.
+- An engine's figures are as of the end of its last step. Of an encoder there are its waiting inputs, steps,
+  batches, tokens computed and padded, its prompts' tokens and their time in the queue.
+"""
+
+
+def page() -> str:
+    sections = [_section(title, families) for title, families in catalogue.SECTIONS.items()]
+    return "\n".join([_HEAD, *sections])
+
+
+def _section(title: str, families: tuple[Family, ...]) -> str:
+    rows = [_row(family) for family in families]
+    return "\n".join(
+        [f"## {title}", "", "| metric | of | is | look closer when |", "|---|---|---|---|", *rows, ""]
+    )
+
+
+def _row(family: Family) -> str:
+    labels = f"`{{{', '.join(family.labels)}}}`" if family.labels else ""
+    about = f"{family.help} ({family.type})"
+    return (
+        f"| `{family.name}`{' ' + labels if labels else ''} | {family.process} | {about} | {family.closer} |"
+    )
