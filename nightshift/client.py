@@ -34,6 +34,7 @@ RETRY: Final = Backoff(first_s=0.5, longest_s=8.0)
 RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
 PAGE_MAX: Final = 100
 NDJSON: Final = "application/x-ndjson"
+REPLAYED: Final = "idempotent-replayed"  # a header of answers that repeat an earlier one
 
 _ENDPOINTS: Final = "/v1/webhook_endpoints"
 
@@ -70,7 +71,10 @@ class ServerUnreachable(NightshiftError):
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteJob:
-    """A job as the server described it. `data` is the whole answer."""
+    """A job as the server described it. `data` is the whole answer.
+
+    `is_repeat`: a submission was answered with the job of an earlier one.
+    """
 
     id: str
     state: JobState
@@ -79,9 +83,10 @@ class RemoteJob:
     rows_estimated: int | None
     errors: tuple[str, ...]
     data: JsonObject
+    is_repeat: bool = False
 
     @classmethod
-    def from_json(cls, data: JsonObject) -> "RemoteJob":
+    def from_json(cls, data: JsonObject, *, is_repeat: bool = False) -> "RemoteJob":
         counts, usage = data.get("counts") or {}, data.get("usage") or {}
         details = usage.get("prompt_tokens_details") or {}
         return cls(
@@ -96,6 +101,7 @@ class RemoteJob:
             rows_estimated=data.get("rows_estimated"),
             errors=tuple(error["message"] for error in data.get("errors") or ()),
             data=data,
+            is_repeat=is_repeat,
         )
 
     @property
@@ -167,7 +173,8 @@ class Client:
         # The server identifies a nightly run by its name and date.
         key = idempotency_key or (None if body.get("name") else new_id("key"))
         headers = {"idempotency-key": key} if key else {}
-        return RemoteJob.from_json(self._call("POST", "/v1/jobs", json=body, headers=headers))
+        answer = self._answer("POST", "/v1/jobs", json=body, headers=headers)
+        return RemoteJob.from_json(_json_object(answer), is_repeat=REPLAYED in answer.headers)
 
     def try_job(self, body: JsonObject) -> JsonObject:
         """What a submission would do, without one (docs/jobs.md). Raises ApiError, ServerUnreachable."""
@@ -434,7 +441,31 @@ class Client:
         is_following: bool = False,
         is_repeatable: bool = True,
     ) -> JsonObject:
-        """One JSON answer. `is_repeatable`: safe to retry, as reads, changes, and creates with a key are."""
+        """The JSON of an answer."""
+        return _json_object(
+            self._answer(
+                method,
+                path,
+                json=json,
+                params=params,
+                headers=headers,
+                is_following=is_following,
+                is_repeatable=is_repeatable,
+            )
+        )
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: JsonObject | None = None,
+        params: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        is_following: bool = False,
+        is_repeatable: bool = True,
+    ) -> httpx.Response:
+        """An answer. `is_repeatable`: safe to retry, as reads, changes, and creates with a key are."""
         tries = 1 if not is_repeatable else FOLLOWING_TRIES_MAX if is_following else TRIES_MAX
         for attempt in range(1, tries + 1):
             try:
@@ -447,7 +478,7 @@ class Client:
                 self._sleep(RETRY.delay_s(attempt))
                 continue
             if not answer.is_error:
-                return _json_object(answer)
+                return answer
             refused = _api_error(answer)
             if attempt == tries or not refused.is_passing:
                 refused.is_repeat = attempt > 1

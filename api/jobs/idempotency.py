@@ -19,6 +19,7 @@ from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.store.shards.outbox import Ring
 
 KEY_CHARS_MAX: Final = 255
+REPLAYED: Final = "Idempotent-Replayed"  # as Stripe names it
 KEPT_FOR: Final = {JobKind.ONLINE: timedelta(hours=24), JobKind.BULK: timedelta(hours=72)}
 CLIENT_RETRY_WITHIN: Final = timedelta(seconds=60)
 RACES_MAX: Final = 3  # lost to a request with the same key, whose answer is then returned
@@ -49,6 +50,11 @@ class Created:
     status_code: int
     body: JsonObject
     rings: tuple[Ring, ...] = ()
+    is_repeat: bool = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {REPLAYED: "true"} if self.is_repeat else {}
 
 
 Render = Callable[[Transaction, Job, datetime], JsonObject]
@@ -112,11 +118,11 @@ def _earlier(
             return None
         if kept.fingerprint != request.fingerprint:
             raise IdempotencyKeyReused(param="Idempotency-Key")
-        return Created(tx.jobs.fetch(kept.job_id), None, kept.status_code, kept.body)
+        return Created(tx.jobs.fetch(kept.job_id), None, kept.status_code, kept.body, is_repeat=True)
     if request.is_client_retry:
         job = tx.jobs.find_repeat(request.tenant_id, request.fingerprint, now - CLIENT_RETRY_WITHIN)
         if job is not None:
-            return Created(job, None, status_code, render(tx, job, now))
+            return Created(job, None, status_code, render(tx, job, now), is_repeat=True)
     return None
 
 

@@ -51,7 +51,7 @@ def create_batch(
         _render,
         200,
     )
-    return JSONResponse(created.body, created.status_code)
+    return JSONResponse(created.body, created.status_code, created.headers)
 
 
 @router.get("", summary="List batches, newest first", response_model=BatchPage)

@@ -40,7 +40,7 @@ async def retry_job(
     created = await run_in_threadpool(
         _retry, services, caller, job_id, body, idempotency_key, x_stainless_retry_count
     )
-    return JSONResponse(created.body, created.status_code)
+    return JSONResponse(created.body, created.status_code, created.headers)
 
 
 def _retry(

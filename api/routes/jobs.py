@@ -102,10 +102,10 @@ async def create_job(
     )
     wait_s = _wait_s(prefer)
     if wait_s == 0:
-        return JSONResponse(created.body, created.status_code)
+        return JSONResponse(created.body, created.status_code, created.headers)
     await until_ended(services, created.job, created.shard_id, wait_s, request.is_disconnected)
     job, shown = await run_in_threadpool(_show, services, caller, created.job.id)
-    return JSONResponse(shown, 200 if job.state.is_terminal else 202)
+    return JSONResponse(shown, 200 if job.state.is_terminal else 202, created.headers)
 
 
 @router.get(

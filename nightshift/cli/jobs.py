@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import output_problem_text, print_json, print_table, say
+from nightshift.cli.terminal import output_problem_text, print_json, print_table, say, time_text
 from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.jobs.priorities import PriorityClass
@@ -71,7 +71,19 @@ def list_jobs(
         print_json([job.data for job in found])
         return
     print_table(
-        ("JOB", "STATUS", "PRIORITY", "ENDPOINT", "MODEL", "DONE", "FAILED", "ROWS", "CREATED"),
+        (
+            "JOB",
+            "STATUS",
+            "NAME",
+            "DATE",
+            "PRIORITY",
+            "ENDPOINT",
+            "MODEL",
+            "DONE",
+            "FAILED",
+            "ROWS",
+            "CREATED",
+        ),
         [_line(job) for job in found],
     )
 
@@ -232,6 +244,8 @@ def _line(job: "RemoteJob") -> tuple[object, ...]:
     return (
         job.id,
         job.state,
+        data.get("name"),
+        data.get("date"),
         data.get("priority"),
         data.get("endpoint"),
         data.get("model"),
@@ -244,7 +258,7 @@ def _line(job: "RemoteJob") -> tuple[object, ...]:
 
 def _readable(name: str, value: Any) -> str:
     if name.endswith("_at") and isinstance(value, int):
-        return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}Z"
+        return time_text(value)
     if name == "counts":
         return _counts_text(value)
     if name == "output_problem":

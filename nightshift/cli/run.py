@@ -16,7 +16,7 @@ import typer
 
 from nightshift.cli.job_options import fields_of, with_job_options
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import fail, print_json, say
+from nightshift.cli.terminal import fail, print_json, say, time_text
 from nightshift.errors import NightshiftError
 from nightshift.jobs.priorities import PriorityClass
 
@@ -137,6 +137,8 @@ def run(
     with open_client() as client:
         with _submitting(given):
             job = client.submit_job(given)
+        if job.is_repeat:
+            say(f"nightshift: {_earlier(client.get_job(job.id))}")
         if wait:
             job = _follow(client, job)
             _explain(client, job, has_template=body["template"] is not None)
@@ -188,6 +190,15 @@ def _error_of(row: dict[str, Any]) -> str | None:
     body = (row.get("response") or {}).get("body") or {}
     error = row.get("error") or body.get("error") or {}
     return error.get("message")
+
+
+def _earlier(job: "RemoteJob") -> str:
+    """What a repeated start is answered with."""
+    return (
+        f"{job.id} was submitted as --name {job.data['name']} --date {job.data['date']} at "
+        f"{time_text(job.data['created_at'])}, and is {job.state}: this is the same job, and the input "
+        "is not read again"
+    )
 
 
 @contextmanager
@@ -259,6 +270,11 @@ def _explain(client: "Client", job: "RemoteJob", *, has_template: bool) -> None:
     """Say why rows failed, and the usual cause."""
     if job.counts.failed and (why := most_frequent_error(client, job.id)):
         say(f"nightshift: rows failed, most often: {why}")
+    if job.state == "succeeded" and job.counts.failed:
+        say(
+            f"nightshift: the job succeeded because every row has its result, which may be an error; "
+            f"`nightshift jobs retry {job.id}` runs those that failed again"
+        )
     went_wrong = job.state == "failed" or job.counts.failed
     if went_wrong and not has_template and not job.counts.succeeded:
         say(

@@ -90,7 +90,7 @@ def _key_in_file(path: Path) -> str:
         return path.read_text().strip()
     except OSError as error:
         raise ConfigurationError(
-            f"no API key: set NIGHTSHIFT_API_KEY, or NIGHTSHIFT_DATA_DIR to where `nightshift up` left one "
-            f"(there is none in {path})",
+            f"no API key: start the service with `nightshift up`, which leaves one in {path} (there is none "
+            "yet); for a service elsewhere set NIGHTSHIFT_API_KEY, or NIGHTSHIFT_DATA_DIR to its directory",
             param="NIGHTSHIFT_API_KEY",
         ) from error

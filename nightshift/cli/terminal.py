@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 import typer
@@ -43,6 +44,11 @@ def print_error(message: str) -> None:
 def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
     print_error(message)
     raise SystemExit(code)
+
+
+def time_text(at_s: int) -> str:
+    """Seconds since the epoch as a time, UTC."""
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def output_problem_text(problem: dict[str, Any]) -> str:

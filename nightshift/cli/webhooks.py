@@ -7,7 +7,7 @@ import typer
 
 from nightshift.cli.jobs import TIME_FORMATS
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.cli.terminal import print_json, print_table, say, time_text
 from nightshift.jobs import JsonObject
 from nightshift.outbound.webhooks import DeliveryState
 
@@ -192,7 +192,7 @@ def _endpoint_line(endpoint: JsonObject) -> tuple[object, ...]:
         f"{ours['status']}{reason}",
         ",".join(endpoint["event_types"]),
         endpoint["signing_secret_hint"],
-        _time(endpoint["created_at"]),
+        time_text(endpoint["created_at"]),
         endpoint["url"],
     )
 
@@ -204,11 +204,7 @@ def _delivery_line(delivery: JsonObject) -> tuple[object, ...]:
         delivery["event_type"],
         delivery["job_id"],
         delivery["attempt_count"],
-        _time(delivery["created_at"]),
+        time_text(delivery["created_at"]),
         delivery["webhook_endpoint_id"],
         delivery["url"],
     )
-
-
-def _time(at_s: int) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -29,6 +29,8 @@ class TestIdempotency:
         first, second = (http.post("/v1/jobs", json=bulk, headers=headers) for _ in range(2))
 
         assert (second.status_code, second.json()) == (first.status_code, first.json())
+        replayed = [answer.headers.get("idempotent-replayed") for answer in (first, second)]
+        assert replayed == [None, "true"]
         with store.snapshot() as tx:
             assert tx.holdings.of("default").bulk_jobs == 1
 

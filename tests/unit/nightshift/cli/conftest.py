@@ -63,6 +63,7 @@ class FakeServer:
     status: str = "succeeded"
     counts: dict[str, int | None] = field(default_factory=lambda: {"total": 3, "succeeded": 3, "failed": 0})
     refusal: httpx.Response | None = None
+    is_repeat: bool = False  # of a submission
     instead: Callable[[httpx.Request], httpx.Response | None] = lambda request: None  # of what it would say
     submitted: list[dict[str, Any]] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -113,13 +114,17 @@ class FakeServer:
             "priority": "standard",
             "endpoint": "/v1/embeddings",
             "model": "minilm",
+            "name": "docs",
+            "date": "2026-11-20",
             "created_at": 1_700_000_000,
             "errors": self.errors,
         }
 
     def _submit(self, body: dict[str, Any]) -> httpx.Response:
         self.submitted.append(body)
-        return httpx.Response(202, json={"id": "job_1", "status": "queued", "queue_position": 1})
+        answer = {"id": "job_1", "status": "queued", "queue_position": 1}
+        headers = {"Idempotent-Replayed": "true"} if self.is_repeat else {}
+        return httpx.Response(202, json=answer, headers=headers)
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ def test_jobs_are_listed_as_a_table(nightshift, server):
     assert headings.split() == [
         "JOB",
         "STATUS",
+        "NAME",
+        "DATE",
         "PRIORITY",
         "ENDPOINT",
         "MODEL",
@@ -20,7 +22,8 @@ def test_jobs_are_listed_as_a_table(nightshift, server):
         "ROWS",
         "CREATED",
     ]
-    assert line.split()[:5] == ["job_1", "succeeded", "standard", "/v1/embeddings", "minilm"]
+    about = ["job_1", "succeeded", "docs", "2026-11-20", "standard", "/v1/embeddings", "minilm"]
+    assert line.split()[:7] == about
     assert line.endswith("2023-11-14 22:13:20Z")
 
 
@@ -162,7 +165,7 @@ def test_without_a_key_a_command_says_where_it_looked(nightshift, data_dir):
     ended = nightshift("jobs", "list")
     assert ended.code == 1
     assert ended.err.startswith("nightshift: NIGHTSHIFT_API_KEY: no API key")
-    assert str(data_dir / "api_key") in ended.err
+    assert f"start the service with `nightshift up`, which leaves one in {data_dir / 'api_key'}" in ended.err
 
 
 def test_the_key_that_up_left_is_used_and_an_absent_server_is_said(nightshift, data_dir, monkeypatch):

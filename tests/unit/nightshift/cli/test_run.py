@@ -165,7 +165,17 @@ def test_with_wait_the_exit_code_says_how_it_went(nightshift, server, status, fa
 
     assert ended.code == code
     assert ended.out == f"job_1 {status}: {3 - failed} rows succeeded, {failed} failed, output in s3://out/\n"
-    assert ended.err == ""
+
+
+def test_a_job_that_succeeded_though_rows_failed_says_so_and_what_to_do(nightshift, server):
+    server.counts = {"total": 3, "succeeded": 0, "failed": 3}
+    failed = nightshift("run", "s3://in/x.jsonl", *BASICS, "--model", "m", "--input-column", "c", "--wait")
+    server.counts = {"total": 3, "succeeded": 3, "failed": 0}
+    fine = nightshift("run", "s3://in/x.jsonl", *BASICS, "--wait")
+
+    assert "every row has its result, which may be an error" in failed.err
+    assert "`nightshift jobs retry job_1`" in failed.err
+    assert fine.err == ""
 
 
 def a_failed_row(message: str) -> dict[str, object]:
@@ -182,7 +192,8 @@ def test_with_wait_the_error_most_rows_have_is_said(nightshift, server):
     ended = nightshift("run", "s3://in/x.jsonl", *BASICS, "--wait")
 
     assert ended.code == 3
-    assert ended.err == "nightshift: rows failed, most often: The row has no column 'txt'; it has: text.\n"
+    why = "nightshift: rows failed, most often: The row has no column 'txt'; it has: text."
+    assert ended.err.splitlines()[0] == why
 
 
 @pytest.mark.parametrize("total", [None, 0])
@@ -227,6 +238,21 @@ def test_a_nightly_run_belongs_to_today_unless_it_says_otherwise(nightshift, ser
 
     dates = [body["date"] for body in server.submitted]
     assert dates == [datetime.now().astimezone().date().isoformat(), "2026-11-20"]
+
+
+@pytest.mark.parametrize("wait", [(), ("--wait",)])
+def test_a_repeated_run_says_that_it_is_the_earlier_job(nightshift, server, wait):
+    night = ("run", "s3://in/x.jsonl", *BASICS, "--name", "docs", "--date", "2026-11-20", *wait)
+    first = nightshift(*night)
+    server.is_repeat = True
+    again = nightshift(*night)
+
+    assert first.err == ""
+    assert (again.code, again.out) == (first.code, first.out)
+    assert again.err == (
+        "nightshift: job_1 was submitted as --name docs --date 2026-11-20 at 2023-11-14 22:13:20Z, and is "
+        "succeeded: this is the same job, and the input is not read again\n"
+    )
 
 
 def test_everything_else_asked_for_is_in_the_body(nightshift, server, tmp_path):
