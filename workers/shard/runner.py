@@ -185,7 +185,7 @@ class ShardRunner:
         carry_overs = self._retry(self._checkpoints.carry_over)
         self._ledger.resume({row: carry_over for row, carry_over in carry_overs.items() if row not in done})
         self._rows.open(done)
-        while self._rows.has_waiting or self._ledger.in_flight:
+        while self._has_more:
             self._admit_rows()
             if time.monotonic() >= self._gather_at_s:
                 self._gather()
@@ -195,7 +195,8 @@ class ShardRunner:
                 break
             if not self._may_admit:
                 self._rows.on_admission_blocked()
-            self._wait()
+            if self._has_more:  # else the last rows needed no engine
+                self._wait()
             if self._checkpoint_is_due:
                 self._checkpoint()
         else:
@@ -203,6 +204,10 @@ class ShardRunner:
         self._flush()
 
     # -- rows
+
+    @property
+    def _has_more(self) -> bool:
+        return self._rows.has_waiting or bool(self._ledger.in_flight)
 
     @property
     def _may_admit(self) -> bool:

@@ -66,6 +66,18 @@ def test_bad_rows_get_their_error_and_the_others_run(store, objects, model, writ
     assert shard_of(store, job).state is ShardState.DONE
 
 
+def test_a_shard_whose_last_rows_need_no_engine_ends_without_waiting_for_a_checkpoint(
+    store, objects, model, write_input, run
+) -> None:
+    model.refuses = "too long"
+    write_input([batch_line(0, "too long")])
+    job = plan_bulk(store, INPUT)
+
+    finished(run(claim_bulk(store), replace(CONFIG, segment_interval_s=3600.0)))
+
+    assert [result.status_code for result in results_of(store, objects, job)] == [400]
+
+
 def test_a_row_the_engine_fails_on_thrice_is_a_failed_row_and_nothing_more(
     store, objects, model, write_input, run
 ) -> None:
