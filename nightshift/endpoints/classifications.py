@@ -150,4 +150,5 @@ def _text(value: object, place: str) -> ScoredText:
     text = checked_text(value.get("text"), f"{place}.text")
     if value.get("text_pair") is None:
         return ScoredText(text, None, f"{place}.text")
-    return ScoredText(text, checked_text(value["text_pair"], f"{place}.text_pair"), f"{place}.text_pair")
+    pair_place = f"{place}.text_pair"
+    return ScoredText(text, checked_text(value["text_pair"], pair_place), pair_place, f"{place}.text")

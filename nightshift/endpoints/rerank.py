@@ -49,7 +49,7 @@ class RerankRequest(RankingRequest):
     @property
     def texts(self) -> Sequence[ScoredText]:
         return [
-            ScoredText(self.query, text, f"documents[{index}]")
+            ScoredText(self.query, text, f"documents[{index}]", "query")
             for index, text in enumerate(self.document_texts)
         ]
 

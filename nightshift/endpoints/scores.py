@@ -56,9 +56,10 @@ class ScoreRequest(RankingRequest):
     @property
     def texts(self) -> Sequence[ScoredText]:
         first, second = _listed(self.text_1), _listed(self.text_2)
-        first = first * len(second) if len(first) == 1 else first
-        places = [f"text_2[{index}]" for index in range(len(second))] if len(second) > 1 else ["text_2"]
-        return [ScoredText(*each) for each in zip(first, second, places, strict=True)]
+        places, first_places = _places("text_2", len(second)), _places("text_1", len(first))
+        if len(first) == 1:
+            first, first_places = first * len(second), first_places * len(second)
+        return [ScoredText(*each) for each in zip(first, second, places, first_places, strict=True)]
 
 
 class Score(ScoringEndpoint):
@@ -107,6 +108,10 @@ def _body(identity: Identity, model: str, scores: Sequence[float], usage: Usage)
         "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
         "usage": usage_json(usage.prompt_tokens),
     }
+
+
+def _places(field: str, count: int) -> list[str]:
+    return [f"{field}[{index}]" for index in range(count)] if count > 1 else [field]
 
 
 def _listed(value: object) -> list[str]:

@@ -26,7 +26,8 @@ class ScoredText:
 
     text: str
     pair: str | None
-    place: str  # in its request, for errors: of the text that may be too long
+    place: str  # in its request, for errors: of the text that may be cut
+    first_place: str | None = None  # of the text before it, of two
     is_image: bool = False  # `text` is a reference to one
 
 

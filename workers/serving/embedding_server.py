@@ -17,7 +17,7 @@ from workers.engine.encoders.prompts import UnknownPrompt
 from workers.engine.encoders.request import EncodeOutput, Vector
 from workers.engine.encoders.texts import EncoderText, TextInput, TextTokens
 from workers.serving.encoder_server import EncoderServer, Running
-from workers.serving.inference import check_length
+from workers.serving.inference import MAY_BE_CUT, check_length
 from workers.serving.model_server import OnFatal, Tokens, takes_no_images
 from workers.serving.tokenizing import Part, Text, tokenize, tokens_kept
 
@@ -119,7 +119,8 @@ class EmbeddingServer(EncoderServer):
             raise takes_no_images(self.model, field)
         if isinstance(each, str):
             if max_tokens is None or not self._encoder.reads_parts:
-                check_length(len(each), self.context_length, field)
+                advice = MAY_BE_CUT if max_tokens is None else ""
+                check_length(len(each), self.context_length, field, advice)
             return _Text(each, field, prompt=prompt, max_tokens=max_tokens)
         if max_tokens is None or len(each) <= max_tokens:
             return each

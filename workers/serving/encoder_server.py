@@ -83,12 +83,15 @@ class EncoderServer(ModelServer):
         except EncodeQueueFull as error:
             raise Busy from error
         except EngineRefusal as error:
-            index = getattr(error, "input_index", None)
-            place = self.input_place(inference.endpoint, inference.request, index)
-            raise invalid(error, place) from error
+            raise self.refused(inference, error) from error
         if inference.id not in self._running:  # cancelled before the engine knew of it
             self._engine.abort(inference.id)
         self._wake()
+
+    def refused(self, inference: Inference, error: EngineRefusal) -> InvalidRequest:
+        """An error about an input, as the request names it."""
+        index = getattr(error, "input_index", None)
+        return invalid(error, self.input_place(inference.endpoint, inference.request, index))
 
     def cancel(self, inference_id: str) -> None:
         if self._running.pop(inference_id, None) is not None:

@@ -53,6 +53,9 @@ def choice_seed(seed: int, choice: int) -> int:
 
 T = TypeVar("T")
 
+MAY_BE_CUT = " With 'truncate_prompt_tokens': -1 its first tokens are taken."
+"""What an error says of a text that is too long, where a request may have it cut."""
+
 CHARS_PER_TOKEN_MAX = 128  # a generous bound on the average; English has about 4
 
 
@@ -114,14 +117,15 @@ def body_chars(value: Any) -> int:
     return sum(map(body_chars, value)) if isinstance(value, list) else 1
 
 
-def check_length(text_chars: int, context_length: int, param: str) -> None:
+def check_length(text_chars: int, context_length: int, param: str, advice: str = "") -> None:
     """Refuse a text that is far too long without tokenising it, which could take seconds.
 
     Raises InvalidRequest. A text just too long passes; the engine counts its tokens.
     """
     if text_chars > context_length * CHARS_PER_TOKEN_MAX:
         raise InvalidRequest(
-            f"A text of {text_chars} characters cannot fit the model's context of {context_length} tokens.",
+            f"A text of {text_chars} characters cannot fit the model's context of {context_length} tokens."
+            + advice,
             param=param,
             code="context_length_exceeded",
         )

@@ -23,7 +23,7 @@ from workers.engine.encoders.errors import EncodeInputTooLong
 from workers.engine.histograms import EngineHistograms
 from workers.serving.busy import BusyFraction
 from workers.serving.carry_over import CarryOver
-from workers.serving.inference import Listener, Progress
+from workers.serving.inference import MAY_BE_CUT, Listener, Progress
 from workers.serving.turns import StepTurns
 
 OnFatal = Callable[[BaseException], None]
@@ -237,12 +237,13 @@ def takes_no_images(model: Model, param: str) -> InvalidRequest:
 def invalid(error: Exception, param: str) -> InvalidRequest:
     if isinstance(error, InvalidRequest):
         return error
-    too_long = isinstance(error, PromptTooLong | EncodeInputTooLong)
+    may_be_cut = isinstance(error, EncodeInputTooLong)
+    too_long = may_be_cut or isinstance(error, PromptTooLong)
     if isinstance(error, InvalidTokenIds) and error.field == "logit_bias":
         param = error.field
     message = str(error)
     return InvalidRequest(
-        message[:1].upper() + message[1:] + ".",
+        message[:1].upper() + message[1:] + "." + (MAY_BE_CUT if may_be_cut else ""),
         param=param,
         code="context_length_exceeded" if too_long else "invalid_value",
     )

@@ -19,14 +19,16 @@ from nightshift.endpoints.scoring import (
 )
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
+from workers.engine import InvalidRequest as EngineRefusal
 from workers.engine.encoders.config import EncoderConfig
+from workers.engine.encoders.errors import EncodeInputTooLong, NoRoomForText
 from workers.engine.encoders.labels import Activation, Labels, activated
 from workers.engine.encoders.pairs import FramedTokens, PairText
 from workers.engine.encoders.request import EncodeOutput
 from workers.serving import tokenizing
 from workers.serving.encoder_server import EncoderServer, Running
-from workers.serving.inference import breakdown, check_length
-from workers.serving.model_server import OnFatal, takes_no_images
+from workers.serving.inference import MAY_BE_CUT, breakdown, check_length
+from workers.serving.model_server import Inference, OnFatal, takes_no_images
 from workers.serving.tokenizing import Part, Text, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
@@ -70,6 +72,10 @@ class _Text(Text):
     pair: str | None = None
     max_tokens: int | None = None  # to which it is cut
     instruction: str | None = None
+    first_place: str | None = None  # of the text before the one that may be cut
+
+    def blamed_for(self, error: EngineRefusal) -> str:
+        return self.first_place or self.place if isinstance(error, NoRoomForText) else self.place
 
 
 class ScoreServer(EncoderServer):
@@ -113,6 +119,32 @@ class ScoreServer(EncoderServer):
         assert isinstance(request, ScoringRequest), "its requests are for scores"
         activation = self._activation(endpoint, request)
         return scores_of(running, output, self._scorer.labels, activation)
+
+    def refused(self, inference: Inference, error: EngineRefusal) -> InvalidRequest:
+        """Of a pair that is too long, the first text is to blame where no document fits behind it."""
+        request = inference.request
+        assert isinstance(request, ScoringRequest), "its requests are for scores"
+        if isinstance(error, EncodeInputTooLong):
+            first_place = self._too_long_first(request, request.texts[error.input_index])
+            if first_place is not None:
+                return InvalidRequest(
+                    f"The text leaves no room for another behind it: together they have {error.num_tokens} "
+                    f"tokens, the model takes at most {error.max_tokens}.",
+                    param=first_place,
+                    code="context_length_exceeded",
+                )
+        return super().refused(inference, error)
+
+    def _too_long_first(self, request: ScoringRequest, each: ScoredText) -> str | None:
+        """The place of a text that leaves no token for its pair, if that is why they are too long."""
+        if each.pair is None:
+            return None
+        cut = PairText(each.text, each.pair, self.context_length, _instruction_of(request))
+        try:
+            self._scorer.tokenize_all([cut])
+        except NoRoomForText:
+            return each.first_place
+        return None
 
     def tokenize(
         self, endpoint: Endpoint, requests: Sequence[ModelRequest]
@@ -159,8 +191,18 @@ class ScoreServer(EncoderServer):
         is_read_whole = max_tokens is None or not self._scorer.reads_parts
         uncut = each.text if is_read_whole or each.pair is not None else ""
         also = each.pair if is_read_whole and each.pair is not None else ""
-        check_length(len(uncut) + len(also) + len(instruction or ""), self.context_length, each.place)
-        return _Text(each.text, each.place, pair=each.pair, max_tokens=max_tokens, instruction=instruction)
+        if each.first_place is not None:  # it is never cut
+            check_length(len(uncut) + len(instruction or ""), self.context_length, each.first_place)
+        num_chars = len(uncut) + len(also) + len(instruction or "")
+        check_length(num_chars, self.context_length, each.place, MAY_BE_CUT if max_tokens is None else "")
+        return _Text(
+            each.text,
+            each.place,
+            pair=each.pair,
+            max_tokens=max_tokens,
+            instruction=instruction,
+            first_place=each.first_place,
+        )
 
 
 def _instruction_of(request: ModelRequest) -> str | None:

@@ -17,6 +17,10 @@ class Text:
     place: str  # in its request, for errors
     is_conversation: bool = False  # its special tokens are in it already
 
+    def blamed_for(self, error: EngineRefusal) -> str:
+        """The place that an error is about."""
+        return self.place
+
 
 Part = Text | Sized
 """A text, or the token ids that a request gives, as its model takes them."""
@@ -74,5 +78,5 @@ def _encoded(encode: Encode, texts: Sequence[Text]) -> list[Any]:
         return [*encode(texts)]
     except EngineRefusal as error:
         if len(texts) == 1:
-            return [invalid(error, texts[0].place)]
+            return [invalid(error, texts[0].blamed_for(error))]
         return [each for text in texts for each in _encoded(encode, [text])]

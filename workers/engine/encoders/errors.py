@@ -17,6 +17,13 @@ class EncodeInputTooLong(InvalidRequest):
         self.max_tokens = max_tokens
 
 
+class NoRoomForText(InvalidRequest):
+    """What goes before a text that may be cut, such as a query or a prompt, leaves no token for it."""
+
+    def __init__(self, max_tokens: int) -> None:
+        super().__init__(f"{max_tokens} tokens leave no room for the text that may be cut")
+
+
 class EncodeInputInvalid(InvalidRequest):
     """An input is empty or holds a token id outside the vocabulary; or there is no input at all."""
 

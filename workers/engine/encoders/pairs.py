@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import InvalidRequest
 from ..text.first_tokens import FirstTokensReader
 from ..text.tokenizer import Tokenizer
+from .errors import NoRoomForText
 
 _SAMPLE = "a"
 
@@ -132,7 +132,7 @@ class PairTokenizer:
         if one.max_tokens is not None:
             room = one.max_tokens - frame.num_special - sum(map(len, before))
             if room < 1:
-                raise InvalidRequest(f"{one.max_tokens} tokens leave no room for the text that may be cut")
+                raise NoRoomForText(one.max_tokens)
             last = last[:room]
         return FramedTokens(frame, (*before, last))
 

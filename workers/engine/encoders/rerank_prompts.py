@@ -16,6 +16,7 @@ from ..errors import ChatTemplateFailed, InvalidRequest, UnsupportedModel
 from ..loading.files import read_object
 from ..text.first_tokens import FirstTokensReader
 from ..text.tokenizer import Tokenizer
+from .errors import NoRoomForText
 from .pairs import FramedTokens, PairText
 from .prompts import Prompts
 from .scorer import bare
@@ -175,7 +176,7 @@ class PromptTokenizer:
             frame = frames[key] = frames.get(key) or self._frame(each)
             room = each.max_tokens - len(frame.behind_ids)
             if room <= frame.num_before:
-                raise InvalidRequest(f"{each.max_tokens} tokens leave no room for the text that may be cut")
+                raise NoRoomForText(each.max_tokens)
             rooms[place] = room, frame
         texts = [prompts[place].removesuffix(frame.behind) for place, (_, frame) in rooms.items()]
         found = self._reader.read(texts, [room for room, _ in rooms.values()]) if texts else []

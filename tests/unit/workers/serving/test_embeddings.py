@@ -128,6 +128,7 @@ def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(tmp_path: Path,
 
     error = refused(models, ["w1", LONG])
     assert (error.param, error.code) == ("input", "context_length_exceeded")
+    assert error.message.endswith("With 'truncate_prompt_tokens': -1 its first tokens are taken.")
 
     answer = ask(models, ["w1", LONG, "w2"], truncate_prompt_tokens=-1)
     expected = reference(directory, [[2, 5, 3], [2, *range(4, 64), 4, 5, 3], [2, 6, 3]], mean_and_normalize)

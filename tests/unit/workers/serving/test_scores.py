@@ -175,6 +175,10 @@ LONG = " ".join(WORDS) + " w1 w2 w3 w4 w5 w6"
         ("/v1/score", {"text_1": QUERY, "text_2": LONG}, "text_2"),
         ("/v1/rerank", {"query": QUERY, "documents": ["w1", "w" * 100_000]}, "documents[1]"),
         ("/v1/rerank", {"query": QUERY, "documents": ["w1", "\ud800"]}, "documents[1]"),
+        ("/v1/rerank", {"query": LONG, "documents": ["w1"]}, "query"),
+        ("/v1/rerank", {"query": "w" * 100_000, "documents": ["w1"]}, "query"),
+        ("/v1/score", {"text_1": ["w1", LONG], "text_2": ["w1", "w2"]}, "text_1[1]"),
+        ("/v1/classifications", {"input": [{"text": LONG, "text_pair": "w1"}]}, "input[0].text"),
     ],
 )
 def test_a_text_that_is_too_long_or_none_is_refused_by_its_place(
@@ -184,6 +188,22 @@ def test_a_text_that_is_too_long_or_none_is_refused_by_its_place(
         submit(models, route, {"model": "reranker", **fields})
 
     assert refused.value.param == place
+
+
+def test_an_error_about_a_text_that_is_too_long_says_how_it_may_be_cut(models: Models) -> None:
+    """A query is never cut, so nothing is said of that."""
+
+    def said(query: str, document: str, **fields: object) -> str:
+        body = {"model": "reranker", "query": query, "documents": ["w1", document], **fields}
+        with pytest.raises(InvalidRequest) as refused:
+            submit(models, "/v1/rerank", body)
+        return refused.value.message
+
+    advice = "With 'truncate_prompt_tokens': -1 its first tokens are taken."
+    assert said(QUERY, LONG).endswith(advice)
+    assert said(QUERY, "w" * 100_000).endswith(advice)
+    assert advice not in said(LONG, "w1")
+    assert "leave no room" in said(LONG, "w1", truncate_prompt_tokens=-1)
 
 
 @pytest.mark.parametrize("asked", [64, -1])
@@ -222,15 +242,22 @@ def test_a_document_is_cut_only_when_asked(models: Models, folder: Path, asked: 
             "/v1/score",
             "reranker",
             {"text_1": LONG, "text_2": "w1", "truncate_prompt_tokens": 8},
-            "text_2",
+            "text_1",
             "leave no room",
         ),
         (
             "/v1/rerank",
             "generative",
             {"query": LONG, "documents": ["w1"], "truncate_prompt_tokens": 100},
-            "documents[0]",
+            "query",
             "leave no room",
+        ),
+        (
+            "/v1/rerank",
+            "generative",
+            {"query": LONG * 20, "documents": ["w1"]},
+            "query",
+            "leaves no room for another behind it: .* takes at most 1024",
         ),
         (
             "/v1/rerank",
