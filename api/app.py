@@ -16,6 +16,8 @@ from api.middleware.head import HeadRequests
 from api.middleware.limits import BodyLimit
 from api.openai import batches, files, inference, models, webhook_endpoints
 from api.openai.multipart import routes as uploads
+from api.page.page import Page
+from api.page.routes import make_router
 from api.responses.documentation import document
 from api.responses.errors import install_error_handlers
 from api.routes import (
@@ -59,6 +61,7 @@ ROUTERS = (  # a request tries their routes in this order
     limits.router,
     audit.router,
     health.router,
+    make_router(),
 )
 
 
@@ -104,6 +107,7 @@ def _lifespan(settings: AppSettings) -> Callable[[FastAPI], AbstractAsyncContext
             database_metrics = DatabaseMetrics(services.store)
             app.state.services = services
             app.state.authenticator = Authenticator(services.store, settings.quotas.defaults)
+            app.state.page = Page.of(services, app.state.authenticator)
             app.state.metrics.registry.register(database_metrics)
             log.info(
                 "api started", extra={"action": "api_started", "database": services.store.database.dialect}

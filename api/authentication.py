@@ -9,8 +9,8 @@ from starlette.concurrency import run_in_threadpool
 
 from nightshift.errors import NotAuthenticated, TenantDisabled
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.store import Store
-from nightshift.tenants.keys import Scope, digest, key_id
+from nightshift.store import Store, Transaction
+from nightshift.tenants.keys import ApiKey, Scope, digest, key_id
 from nightshift.tenants.quotas import Quotas
 from nightshift.tenants.tenant import Tenant, TenantState
 
@@ -56,7 +56,11 @@ class Authenticator:
             found = tx.keys.find(public_id)
             if found is None or not found.admits(key, tx.now()):
                 raise NotAuthenticated
-            tenant = tx.tenants.find(found.tenant_id)
+            return self.caller_with(tx, found)
+
+    def caller_with(self, tx: Transaction, found: ApiKey) -> Caller:
+        """The caller with this key, which was found to be valid. Raises NotAuthenticated, TenantDisabled."""
+        tenant = tx.tenants.find(found.tenant_id)
         ceiling, quotas = PriorityClass.INTERACTIVE, self._default_quotas
         if tenant is not None:  # processes of the release before make keys of tenants without a row
             _check_tenant(tenant)

@@ -323,6 +323,9 @@ class ApiSettings(_Settings):
     uploads_pending_max: Count = 100  # files arriving in parts, per tenant; more get 429
     online_wait_s: Seconds = 600.0  # for a chat answer
     ready_needs_worker: bool = False  # /readyz waits for a loaded worker
+    # One is signed out of the page so long after the last click, and after the sign-in.
+    page_idle_s: Annotated[float, Field(ge=60, le=YEARS, allow_inf_nan=False)] = 12 * 3600.0
+    page_session_s: Annotated[float, Field(ge=60, le=YEARS, allow_inf_nan=False)] = 7 * 86400.0
 
 
 class ClientSettings(_Settings):

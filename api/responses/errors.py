@@ -83,16 +83,23 @@ _FRAMEWORK_CODES: Final = {404: "unknown_url", 405: "method_not_allowed"}
 
 
 def error_response(error: NightshiftError) -> JSONResponse:
-    answer = _answer(error)
-    headers = dict(answer.headers)
-    if isinstance(error, errors.TooManyRequests):
-        headers |= _when_to_retry(error)
-    return JSONResponse(error_json(error), answer.status, headers)
+    return JSONResponse(error_json(error), status_of(error), headers_of(error))
 
 
 def error_json(error: NightshiftError) -> JsonObject:
     """The envelope, for errors within a stream."""
     return error_body(error.message, _answer(error).type, param=error.param, code=error.code)
+
+
+def status_of(error: NightshiftError) -> int:
+    return _answer(error).status
+
+
+def headers_of(error: NightshiftError) -> dict[str, str]:
+    headers = dict(_answer(error).headers)
+    if isinstance(error, errors.TooManyRequests):
+        headers |= _when_to_retry(error)
+    return headers
 
 
 def unexpected_error(request_id: str) -> JSONResponse:

@@ -34,6 +34,7 @@ from nightshift.store.jobs.idempotency import Idempotency
 from nightshift.store.jobs.jobs import Jobs
 from nightshift.store.jobs.load import Load
 from nightshift.store.jobs.online import Online
+from nightshift.store.jobs.overview import Overview
 from nightshift.store.jobs.positions import Positions
 from nightshift.store.jobs.references import References
 from nightshift.store.leadership import Leadership
@@ -48,6 +49,7 @@ from nightshift.store.shards.shards import Shards
 from nightshift.store.tenants.audit import Audit
 from nightshift.store.tenants.holdings import Holdings
 from nightshift.store.tenants.keys import Keys
+from nightshift.store.tenants.page_sessions import PageSessions
 from nightshift.store.tenants.tenants import Tenants
 from nightshift.store.tenants.usage import UsageSums
 from nightshift.store.uploads import Uploads
@@ -92,6 +94,10 @@ class Transaction:
     @cached_property
     def positions(self) -> Positions:
         return Positions(self._connection)
+
+    @cached_property
+    def overview(self) -> Overview:
+        return Overview(self._connection)
 
     @cached_property
     def controls(self) -> Controls:
@@ -152,6 +158,10 @@ class Transaction:
     @cached_property
     def keys(self) -> Keys:
         return Keys(self._connection)
+
+    @cached_property
+    def page_sessions(self) -> PageSessions:
+        return PageSessions(self._connection)
 
     @cached_property
     def tenants(self) -> Tenants:

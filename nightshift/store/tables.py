@@ -84,6 +84,18 @@ api_key = Table(
     Column("replaced_by", String(16)),  # the key that it was rotated to
 )
 
+# Who is signed in to the page. A session ends with its key.
+page_session = Table(
+    "page_session",
+    metadata,
+    Column("token_sha256", String(64), primary_key=True),  # the token has 256 random bits, as a key's secret
+    Column("key_id", String(16), ForeignKey("api_key.id"), nullable=False),
+    Column("created_at", UtcTimestamp, nullable=False),
+    Column("used_at", UtcTimestamp, nullable=False),  # last, to a minute or so
+    Index("ix_page_session_of_key", "key_id", "created_at"),
+    Index("ix_page_session_used", "used_at"),
+)
+
 # Keys of the release before may be of tenants without a row.
 tenant = Table(
     "tenant",

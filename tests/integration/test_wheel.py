@@ -91,6 +91,20 @@ def test_the_wheel_holds_the_sources_of_the_kernels_that_are_built_at_first_use(
         assert needed <= set(archive.namelist())
 
 
+def test_the_wheel_holds_the_templates_scripts_and_styles_of_the_page(wheel):
+    folder = CHECKOUT / "api" / "page"
+    needed = {
+        str(path.relative_to(CHECKOUT))
+        for part in ("templates", "static")
+        for path in (folder / part).rglob("*")
+        if path.is_file()
+    }
+    assert len(needed) > 10
+
+    with zipfile.ZipFile(wheel) as archive:
+        assert needed <= set(archive.namelist())
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_package_is_imported_from_the_wheel_wherever_one_stands(installed, package):
     where = run(installed, f"import {package}; print({package}.__file__)").strip()

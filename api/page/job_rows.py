@@ -1,0 +1,103 @@
+"""A job as lists and its own view show it: how far it is, and whether it will be in time."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import cached_property
+
+from api.responses.times import eta_at
+from nightshift.jobs import Job, JobKind
+
+
+class Tone(StrEnum):
+    """How a state looks; its word stands beside it."""
+
+    WAITING = "waiting"
+    ACTIVE = "active"
+    GOOD = "good"
+    WARNING = "warning"
+    BAD = "bad"
+    OVER = "over"
+
+
+_TONES = {
+    "queued": Tone.WAITING,
+    "running": Tone.ACTIVE,
+    "finalizing": Tone.ACTIVE,
+    "paused": Tone.WARNING,
+    "stopping": Tone.WARNING,
+    "succeeded": Tone.GOOD,
+    "failed": Tone.BAD,
+    "cancelled": Tone.OVER,
+    "expired": Tone.WARNING,
+}
+STATES = tuple(_TONES)
+
+
+@dataclass(frozen=True)
+class JobRow:
+    job: Job
+    now: datetime
+
+    @property
+    def state(self) -> str:
+        """The job's, or what an owner has asked of it."""
+        if self.job.state.is_terminal:
+            return self.job.state.value
+        if self.job.stop_reason is not None:
+            return "stopping"
+        return "paused" if self.job.paused_at is not None else self.job.state.value
+
+    @property
+    def tone(self) -> Tone:
+        return _TONES[self.state]
+
+    @property
+    def label(self) -> str:
+        """What a person knows it by."""
+        spec = self.job.spec
+        return f"{spec.name} · {spec.run_date}" if spec.name and spec.run_date else spec.name or self.job.id
+
+    @property
+    def is_bulk(self) -> bool:
+        return self.job.kind is JobKind.BULK
+
+    @property
+    def done(self) -> int:
+        return self.job.counts.succeeded + self.job.counts.failed
+
+    @property
+    def total(self) -> int | None:
+        """As known or, once all of the input is cut, as estimated; never less than are done."""
+        expected = self.job.rows_expected
+        return None if expected is None else max(expected, self.done)
+
+    @property
+    def is_estimate(self) -> bool:
+        return self.job.counts.total is None and self.total is not None
+
+    @cached_property
+    def eta(self) -> datetime | None:
+        return eta_at(self.job, self.now)
+
+    @property
+    def spare(self) -> timedelta | None:
+        """How long before its deadline it will be done at the present rate; negative: after."""
+        return None if self.eta is None else self.job.deadline_at - self.eta
+
+    @property
+    def is_late(self) -> bool:
+        return self.spare is not None and self.spare < timedelta()
+
+    @property
+    def took(self) -> timedelta | None:
+        """From its first claim to its end, or until now."""
+        began = self.job.started_at
+        return None if began is None else (self.job.finished_at or self.now) - began
+
+    @property
+    def rows_per_s(self) -> float | None:
+        took = self.took
+        if took is None or not self.is_bulk or not self.done or took <= timedelta():
+            return None
+        return self.done / took.total_seconds()

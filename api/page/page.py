@@ -1,0 +1,98 @@
+"""The page's parts, opened once per process, and what all of its routes do: sign-in, errors, headers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.authentication import Authenticator
+from api.page import rendering, views
+from api.page.attempts import Attempts
+from api.page.requests import is_click, is_from_elsewhere, is_update, route_path, token_of
+from api.page.sessions import Sessions, SignedIn
+from api.page.updates import Updates
+from api.responses.errors import headers_of, status_of
+from api.services import Services
+from nightshift.errors import NightshiftError
+from nightshift.tenants.keys import Scope
+
+
+@dataclass(frozen=True)
+class Page:
+    """`prefix`: the path at which a proxy has the service, as `NIGHTSHIFT_BASE_URL` says; empty for none."""
+
+    services: Services
+    sessions: Sessions
+    attempts: Attempts
+    updates: Updates
+    prefix: str
+
+    @classmethod
+    def of(cls, services: Services, authenticator: Authenticator) -> "Page":
+        settings = services.settings.api
+        return cls(
+            services,
+            Sessions(services.store, authenticator, settings),
+            Attempts(),
+            Updates(services.store),
+            urlsplit(settings.base_url).path.rstrip("/"),
+        )
+
+    async def signed_in(self, request: Request) -> SignedIn | None:
+        """Raises DatabaseUnavailable."""
+        click = is_click(request)
+        return await run_in_threadpool(self.sessions.find, token_of(request), is_click=click)
+
+    def sign_in_form(
+        self,
+        request: Request,
+        status: int = 200,
+        problem: str | None = None,
+        next_path: str | None = None,
+    ) -> Response:
+        """In place of what was asked for, which is shown after the sign-in; or else `next_path`."""
+        if is_update(request):  # the whole page is loaded anew, and is then this form
+            return Response(status_code=401, headers={"hx-refresh": "true", **rendering.HEADERS})
+        if request.method == "GET" and is_from_elsewhere(request) and token_of(request) is None:
+            # The browser sends the cookie when the page itself asks again.
+            return rendering.page(rendering.render("arrived.html", self.prefix, {}))
+        if next_path is None:
+            query = request.url.query
+            next_path = route_path(request) + (f"?{query}" if query else "")
+        shown = {"title": "Sign in", "signed_in": None, "problem": problem, "next": next_path}
+        return rendering.page(rendering.render("sign_in.html", self.prefix, shown), status)
+
+    def frame(self, signed_in: SignedIn, title: str, section: str) -> Mapping[str, Any]:
+        """What the layout shows around every view."""
+        allowed = signed_in.caller.scopes
+        return {
+            "title": title,
+            "section": section,
+            "signed_in": signed_in,
+            "navigation": [view for view in views.VIEWS if view.is_in_navigation and view.scope in allowed],
+            "may_submit": Scope.SUBMIT in allowed,
+            "is_admin": Scope.ADMIN in allowed,
+        }
+
+    def error(self, request: Request, signed_in: SignedIn | None, error: NightshiftError) -> Response:
+        """A page, or the live part of one, that says what is wrong."""
+        shown = {
+            **(
+                {"signed_in": None, "title": "Error"}
+                if signed_in is None
+                else self.frame(signed_in, "Error", "")
+            ),
+            "status": status_of(error),
+            "error": error,
+        }
+        html = rendering.render("error.html", self.prefix, shown, is_part=is_update(request))
+        return rendering.page(html, status_of(error), headers_of(error))
+
+
+def page_of(request: Request) -> Page:
+    found: Page = request.app.state.page
+    return found

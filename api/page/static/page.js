@@ -1,0 +1,93 @@
+// Keeps an open page up to date, and says what came of actions. The page works without.
+"use strict";
+(() => {
+  const live = document.getElementById("live");
+  const following = document.getElementById("following");
+  const said = document.getElementById("said");
+  const problem = document.getElementById("problem");
+  const LONGEST_WAIT_MS = 60000;
+  const SHOWN_MS = 12000;
+
+  // ---- updates: one stream while the page is seen, and none while it is hidden
+
+  let stream = null;
+  let again = null;
+  let waitMs = 2000;
+
+  function follow() {
+    clearTimeout(again);
+    if (stream || document.hidden || !following) return;
+    stream = new EventSource(following.dataset.updates);
+    stream.addEventListener("open", () => { waitMs = 2000; });
+    stream.addEventListener("changed", () => htmx.trigger(live, "page:changed"));
+    stream.addEventListener("signed_out", () => { leave(); location.reload(); });
+    stream.addEventListener("error", () => {
+      state("stale", "Not up to date: trying again");
+      if (stream && stream.readyState === EventSource.CLOSED) {  // refused: no stream for now
+        leave();
+        again = setTimeout(() => { htmx.trigger(live, "page:changed"); follow(); }, waitMs);
+        waitMs = Math.min(2 * waitMs, LONGEST_WAIT_MS);
+      }
+    });
+  }
+
+  function leave() {
+    clearTimeout(again);
+    if (stream) stream.close();
+    stream = null;
+  }
+
+  function state(name, words) {
+    if (!following || following.dataset.state === name) return;
+    following.dataset.state = name;
+    following.querySelector(".words").textContent = words;
+  }
+
+  if (following && live) {
+    document.addEventListener("visibilitychange", () => document.hidden ? leave() : follow());
+    window.addEventListener("pagehide", leave);
+    window.addEventListener("pageshow", follow);
+    follow();
+  }
+
+  // ---- what came of requests
+
+  function show(region, text) {
+    region.replaceChildren();
+    const words = document.createElement("p");
+    words.textContent = text;
+    region.append(words);
+    clearTimeout(region.goes);
+    region.goes = setTimeout(() => region.replaceChildren(), SHOWN_MS);
+  }
+
+  function isUpdate(event) {
+    return event.detail.elt === live;
+  }
+
+  document.addEventListener("page:said", (event) => show(said, event.detail.text));
+
+  document.addEventListener("htmx:afterRequest", (event) => {
+    if (isUpdate(event) && event.detail.successful) state("live", "Up to date");
+  });
+  document.addEventListener("htmx:responseError", (event) => {
+    if (isUpdate(event)) return state("stale", "Not up to date: trying again");
+    const answer = new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html");
+    show(problem, (answer.querySelector(".big") || answer.body).textContent.trim());
+  });
+  document.addEventListener("htmx:sendError", (event) => {
+    if (isUpdate(event)) return state("stale", "Not up to date: trying again");
+    show(problem, "The service does not answer. Nothing was changed, as far as this page knows.");
+  });
+
+  // ---- light or dark
+
+  const theme = document.getElementById("theme");
+  if (theme) theme.addEventListener("click", () => {
+    const root = document.documentElement;
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
+    try { localStorage.setItem("theme", root.dataset.theme); } catch { /* for this page alone */ }
+    window.dispatchEvent(new Event("page:theme"));
+  });
+})();

@@ -1,0 +1,92 @@
+"""Statements that sum up a tenant's unfinished jobs for a person."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, case, func, select, union_all
+
+from nightshift.jobs import JobKind, JobState
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.store import tables
+
+job = tables.job
+
+COUNTED_MAX: Final = 2500  # of each state, the oldest first: a page is the same work for any queue
+_UNFINISHED: Final = tuple(state for state in JobState if not state.is_terminal)
+
+
+@dataclass(frozen=True)
+class QueueGroup:
+    """Unfinished jobs of one kind, class and model. `rows_left`: of the bulk jobs whose rows are counted."""
+
+    priority: PriorityClass
+    model: str | None  # None: the input has not been read
+    kind: JobKind
+    queued: int
+    running: int  # or finalizing
+    paused: int  # of both
+    rows_left: int
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """`is_whole`: whether every job is counted, rather than `COUNTED_MAX` of a state."""
+
+    groups: Sequence[QueueGroup]
+    is_whole: bool
+
+    @property
+    def queued(self) -> int:
+        return sum(group.queued for group in self.groups)
+
+    @property
+    def running(self) -> int:
+        return sum(group.running for group in self.groups)
+
+    @property
+    def rows_left(self) -> int:
+        return sum(group.rows_left for group in self.groups)
+
+
+class Overview:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def unfinished(self, tenant_id: str) -> Unfinished:
+        """The best class first, then by model."""
+        expected = func.coalesce(job.c.rows_total, job.c.rows_estimated, 0)
+        left = expected - job.c.rows_succeeded - job.c.rows_failed
+        pages = [
+            select(
+                job.c.priority_rank,
+                job.c.priority,
+                job.c.model,
+                job.c.kind,
+                job.c.state,
+                job.c.paused_at,
+                case((job.c.kind == JobKind.BULK, left), else_=0).label("left"),
+            )
+            .where(job.c.tenant_id == tenant_id, job.c.state == state, job.c.deleted_at.is_(None))
+            .order_by(job.c.created_at, job.c.id)
+            .limit(COUNTED_MAX)
+            .subquery()
+            for state in _UNFINISHED
+        ]
+        found = union_all(*(select(page) for page in pages)).subquery()
+        is_queued = found.c.state == JobState.QUEUED
+        group = (found.c.priority_rank, found.c.priority, found.c.model, found.c.kind)
+        queued, running = func.count(case((is_queued, 1))), func.count(case((~is_queued, 1)))
+        rows = self._connection.execute(
+            select(*group, queued, running, func.count(found.c.paused_at), func.sum(found.c.left))
+            .group_by(*group)
+            .order_by(found.c.priority_rank, found.c.model, found.c.kind)
+        ).all()
+        groups = [
+            QueueGroup(
+                PriorityClass(priority), model, JobKind(kind), queued, running, paused, max(0, int(left or 0))
+            )
+            for _, priority, model, kind, queued, running, paused, left in rows
+        ]
+        most = max(sum(each.queued for each in groups), sum(each.running for each in groups))
+        return Unfinished(groups, most < COUNTED_MAX)

@@ -1,0 +1,289 @@
+"""Sessions of the page: how they begin, what they may do, and everything that ends them."""
+
+import hashlib
+from datetime import timedelta
+from http.cookies import SimpleCookie
+
+import httpx
+import pytest
+from sqlalchemy import ColumnElement
+
+from api.app import create_app
+from api.page import attempts
+from api.page.requests import COOKIE
+from api.page.sessions import PER_KEY_MAX
+from api.services import AppSettings
+from nightshift.lifecycle.tenants import Administration
+from nightshift.settings import ApiSettings, DataSettings, LocationSettings
+from nightshift.store import Store, tables
+from nightshift.tenants.audit import Actor
+from nightshift.tenants.keys import Scope, key_id, new_key
+from tests.integration.api.conftest import KeyMaker, SharedApi
+from tests.integration.api.page.conftest import SignedInMaker, browser, csrf_of, sign_in
+from tests.integration.api.serving import serving
+from tests.integration.servers import ValkeyServer
+
+FORM = 'action="/ui/sign_in"'
+
+
+def row_of(client: httpx.Client) -> ColumnElement[bool]:
+    """In the table of sessions."""
+    return tables.page_session.c.token_sha256 == hashlib.sha256(client.cookies[COOKIE].encode()).hexdigest()
+
+
+def is_signed_in(client: httpx.Client) -> bool:
+    answer = client.get("/ui/jobs")
+    assert answer.status_code == 200
+    return FORM not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/ui/jobs", "/ui/jobs?state=failed", "/ui/sign_in"])
+def test_without_a_session_every_page_is_the_form_to_sign_in(visitor: httpx.Client, path: str) -> None:
+    answer = visitor.get(path)
+
+    assert answer.status_code == 200
+    assert FORM in answer.text
+    assert visitor.head(path).status_code == 200
+
+
+def test_a_key_becomes_a_cookie_that_scripts_and_other_sites_do_not_get(
+    visitor: httpx.Client, page_key: KeyMaker
+) -> None:
+    answer = sign_in(visitor, page_key(), next="/ui/jobs?state=failed")
+
+    (cookie,) = SimpleCookie(answer.headers["set-cookie"]).values()
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/jobs?state=failed")
+    assert (cookie.key, cookie["httponly"], cookie["samesite"], cookie["path"]) == (
+        COOKIE,
+        True,
+        "strict",
+        "/",
+    )
+    assert not cookie["secure"]
+    assert is_signed_in(visitor)
+
+
+def test_under_https_and_a_path_the_cookie_is_for_them_alone(
+    data: DataSettings, valkey: ValkeyServer, make_key: KeyMaker
+) -> None:
+    api = ApiSettings(base_url="https://example.com/nightshift/")
+    with serving(create_app(AppSettings(data, valkey.settings, LocationSettings(), api))) as url:
+        with browser(url) as client:
+            form = client.get("/").text
+            answer = sign_in(client, make_key(), next="/ui/jobs")
+
+    (cookie,) = SimpleCookie(answer.headers["set-cookie"]).values()
+    assert 'action="/nightshift/ui/sign_in"' in form
+    assert answer.headers["location"] == "/nightshift/ui/jobs"
+    assert (bool(cookie["secure"]), cookie["path"]) == (True, "/nightshift/")
+
+
+def test_the_database_has_neither_the_key_nor_the_cookie(
+    visitor: httpx.Client, page_key: KeyMaker, page_store: Store
+) -> None:
+    key = page_key()
+    sign_in(visitor, key)
+
+    with page_store.database.read() as connection:
+        rows = connection.execute(tables.page_session.select()).all()
+    assert any(row.key_id == key_id(key) for row in rows)
+    assert not [row for row in rows if visitor.cookies[COOKIE] in row or key in row]
+
+
+WRONG = ["", "ns_live_wrong", new_key(), "é" * 60, "x" * 100_000]
+
+
+def test_a_key_that_is_not_valid_signs_nobody_in_and_after_some_none_is_looked_at(
+    base_url: str, make_key: KeyMaker
+) -> None:
+    more = [new_key() for _ in range(attempts.OF_ADDRESS.amount - len(WRONG))]
+    with browser(base_url) as client:
+        answers = [sign_in(client, key, next="/ui/jobs") for key in WRONG + more]
+        refused = sign_in(client, make_key())
+
+    for answer in answers:
+        assert answer.status_code == 401
+        assert "set-cookie" not in answer.headers
+        assert 'value="/ui/jobs"' in answer.text
+        assert 'role="alert"' in answer.text
+    assert refused.status_code == 429
+    assert "set-cookie" not in refused.headers
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        "https://evil.example/",
+        "//evil.example/",
+        "/\\evil.example/",
+        "/v1/jobs",
+        "/ui/../x\r\ny: z",
+        "javascript:x",
+    ],
+)
+def test_a_sign_in_leads_to_no_other_site(visitor: httpx.Client, page_key: KeyMaker, elsewhere: str) -> None:
+    assert sign_in(visitor, page_key(), next=elsewhere).headers["location"] in ("/", "/ui/../x")
+
+
+def test_a_form_of_another_site_signs_nobody_in(visitor: httpx.Client, page_key: KeyMaker) -> None:
+    for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+        answer = visitor.post("/ui/sign_in", data={"key": page_key()}, headers=headers)
+        assert answer.status_code == 403
+        assert "set-cookie" not in answer.headers
+
+
+def test_after_signing_out_the_cookie_is_worth_nothing(signed_in: httpx.Client) -> None:
+    token = signed_in.cookies[COOKIE]
+    answer = signed_in.post("/ui/sign_out", data={"csrf": csrf_of(signed_in)})
+    signed_in.cookies.set(COOKIE, token)
+
+    assert answer.status_code == 303
+    assert not is_signed_in(signed_in)
+
+
+def test_signing_out_needs_the_token_of_the_session(signed_in: httpx.Client) -> None:
+    assert signed_in.post("/ui/sign_out", data={"csrf": "0" * 64}).status_code == 403
+    assert is_signed_in(signed_in)
+
+
+@pytest.fixture
+def session(visitor: httpx.Client, page_key: KeyMaker, page_store: Store) -> tuple[httpx.Client, str]:
+    """One of a tenant with a row, and its key."""
+    name = f"night-{key_id(new_key())}"
+    with page_store.transaction() as tx:
+        Administration(tx, Actor("tests")).create_tenant(name)
+    key = page_key(name)
+    sign_in(visitor, key)
+    assert is_signed_in(visitor)
+    return visitor, key
+
+
+def test_a_session_ends_with_its_key(session: tuple[httpx.Client, str], page_store: Store) -> None:
+    client, key = session
+    with page_store.transaction() as tx:
+        tx.keys.revoke(key_id(key) or "", tx.now())
+
+    assert not is_signed_in(client)
+
+
+def test_a_session_ends_when_its_rotated_key_does(
+    session: tuple[httpx.Client, str], page_store: Store
+) -> None:
+    client, key = session
+    with page_store.transaction() as tx:
+        found = tx.keys.find(key_id(key) or "")
+        assert found is not None
+        Administration(tx, Actor("tests")).rotate_key(found, timedelta())
+
+    assert not is_signed_in(client)
+
+
+def test_a_session_rests_while_its_tenant_is_disabled_and_ends_when_it_is_deleted(
+    session: tuple[httpx.Client, str], page_store: Store
+) -> None:
+    client, key = session
+    with page_store.snapshot() as tx:
+        found = tx.keys.find(key_id(key) or "")
+    assert found is not None
+
+    def change(disabled: bool) -> None:
+        with page_store.transaction() as tx:
+            Administration(tx, Actor("tests")).update_tenant(found.tenant_id, disabled=disabled)
+
+    change(disabled=True)
+    assert not is_signed_in(client)
+    change(disabled=False)
+    assert is_signed_in(client)
+    with page_store.transaction() as tx:
+        Administration(tx, Actor("tests")).delete_tenant(found.tenant_id)
+    assert not is_signed_in(client)
+
+
+@pytest.mark.parametrize("column", ["used_at", "created_at"])
+def test_a_session_ends_some_time_after_the_last_click_and_after_its_beginning(
+    signed_in: httpx.Client, page_store: Store, column: str
+) -> None:
+    api = ApiSettings()
+    lasts_s = {"used_at": api.page_idle_s, "created_at": api.page_session_s}[column]
+
+    def age(seconds: float) -> None:
+        with page_store.database.write() as connection:
+            then = page_store.now() - timedelta(seconds=seconds)
+            connection.execute(tables.page_session.update().where(row_of(signed_in)).values({column: then}))
+
+    age(lasts_s - 60)
+    assert is_signed_in(signed_in)
+    age(lasts_s)
+    assert not is_signed_in(signed_in)
+
+
+def test_a_click_keeps_a_session_and_an_open_page_does_not(
+    signed_in: httpx.Client, page_store: Store
+) -> None:
+    with page_store.database.write() as connection:
+        before = page_store.now() - timedelta(hours=1)
+        connection.execute(tables.page_session.update().where(row_of(signed_in)).values(used_at=before))
+
+    def used_at() -> object:
+        with page_store.database.read() as connection:
+            return connection.execute(tables.page_session.select().where(row_of(signed_in))).one().used_at
+
+    signed_in.get("/ui/jobs", headers={"page-live": "1"})
+    assert used_at() == before
+    signed_in.get("/ui/jobs")
+    assert used_at() != before
+
+
+def test_a_key_has_some_sessions_and_with_one_more_the_oldest_ends(
+    shared_api: SharedApi, page_key: KeyMaker
+) -> None:
+    key = page_key()
+    clients = [browser(shared_api.url) for _ in range(PER_KEY_MAX + 1)]
+    for client in clients:
+        sign_in(client, key)
+
+    assert [is_signed_in(client) for client in clients] == [False] + [True] * PER_KEY_MAX
+    for client in clients:
+        client.close()
+
+
+def test_ended_sessions_are_deleted_with_the_next_sign_in(
+    signed_in_with: SignedInMaker, page_store: Store
+) -> None:
+    signed_in = signed_in_with()
+    with page_store.database.write() as connection:
+        then = page_store.now() - timedelta(days=365)
+        connection.execute(tables.page_session.update().where(row_of(signed_in)).values(used_at=then))
+    signed_in_with()
+
+    with page_store.database.read() as connection:
+        assert connection.execute(tables.page_session.select().where(row_of(signed_in))).all() == []
+
+
+def test_a_key_without_the_scope_to_read_sees_no_view(signed_in_with: SignedInMaker) -> None:
+    client = signed_in_with(scopes=frozenset({Scope.SUBMIT}))
+
+    answer = client.get("/ui/jobs")
+
+    assert answer.status_code == 403
+    assert "scope &#39;read&#39;" in answer.text
+    assert 'href="/ui/jobs" ' not in answer.text
+
+
+def test_a_link_on_another_site_leads_to_the_page_and_not_to_the_form(visitor: httpx.Client) -> None:
+    answer = visitor.get("/ui/jobs", headers={"sec-fetch-site": "cross-site"})
+
+    assert answer.status_code == 200
+    assert 'http-equiv="refresh"' in answer.text
+    assert FORM not in answer.text
+
+
+def test_an_open_page_whose_session_has_ended_is_told_to_load_itself_again(
+    signed_in: httpx.Client, page_store: Store
+) -> None:
+    with page_store.database.write() as connection:
+        connection.execute(tables.page_session.delete().where(row_of(signed_in)))
+    answer = signed_in.get("/ui/jobs", headers={"hx-request": "true", "page-live": "1"})
+
+    assert (answer.status_code, answer.headers["hx-refresh"]) == (401, "true")
+    assert signed_in.get("/ui/updates").status_code == 401
