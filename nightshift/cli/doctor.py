@@ -1,30 +1,60 @@
-"""`nightshift doctor`: check this installation."""
+"""`nightshift doctor`: check this installation, and pack what a supporter needs."""
 
-import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nightshift.cli.session import DataDir, Json, data_settings
 from nightshift.cli.terminal import EXIT_FAILED, print_json
 
+if TYPE_CHECKING:
+    from nightshift.doctor.findings import Result
 
-def doctor(data_dir: DataDir = None, json: Json = False) -> None:
-    """Try every part of this installation. Exits 1 if something is wrong.
+
+def doctor(
+    data_dir: DataDir = None,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.1, max=3600, help="The longest that one check may take."),
+    ] = 10.0,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.tar.gz",
+            help="Also write a support bundle: results, settings without secrets, versions, counts, logs.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Try every part of this installation. Exits 1 if something does not work; a warning changes nothing.
 
     Looks at the same settings the service reads: NIGHTSHIFT_* and .env. Exits 78 if they make no sense.
     """
-    from nightshift.cli.checks import examine
+    from nightshift.doctor.checks import every_check
+    from nightshift.doctor.findings import Status
+    from nightshift.doctor.masking import Masker
+    from nightshift.doctor.running import examine
+    from nightshift.doctor.site import Site
     from nightshift.settings import check_settings
 
     check_settings()
-    findings = []
-    for finding in examine(data_settings(data_dir)):
-        findings.append(finding)
+    site = Site.of(data_settings(data_dir))
+    hide = Masker.of_installation(site.data.data_dir)
+    results = []
+    for result in examine(every_check(site), timeout, hide):
+        results.append(result)
         if not json:
-            typer.echo(f"{'ok  ' if finding.is_well else 'BAD '} {finding.name}: {finding.detail}")
-            if not finding.is_well:
-                typer.echo(f"     → {finding.advice}")
+            _print(result)
     if json:
-        print_json([dataclasses.asdict(finding) | {"ok": finding.is_well} for finding in findings])
-    if not all(finding.is_well for finding in findings):
+        print_json([result.to_json() for result in results])
+    if any(result.finding.status is Status.ERROR for result in results):
         raise SystemExit(EXIT_FAILED)
+
+
+def _print(result: "Result") -> None:
+    finding = result.finding
+    typer.echo(f"{finding.status.upper():<7}  {result.name}: {finding.detail}")
+    if finding.advice:
+        typer.echo(f"         → {finding.advice}")

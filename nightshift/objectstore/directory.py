@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from nightshift.errors import LocationNotAllowed, ObjectExists, ObjectNotFound
@@ -168,7 +168,8 @@ class DirectoryStore:
             parts = (folder, *path.parent.relative_to(base).parts, name)
             key = "/".join(filter(None, parts))
             if name is not None and key.startswith(prefix):
-                yield StagedUpload(key, path.name)
+                with suppress(FileNotFoundError):
+                    yield StagedUpload(key, path.name, datetime.fromtimestamp(path.stat().st_mtime, UTC))
 
     def forget_unfinished(self, older_than: timedelta, kept: Container[str] = ()) -> int:
         count, latest_s = 0, time.time() - older_than.total_seconds()

@@ -5,7 +5,7 @@ Objects are immutable by convention: a key names what made the bytes, so a secon
 
 import hashlib
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
@@ -53,6 +53,8 @@ class StagedUpload:
 
     key: str
     upload_id: str
+    begun_at: datetime | None = field(default=None, compare=False)
+    """By the store's clock; in a directory, when it was last written."""
 
 
 class ObjectTooLarge(StorageError):

@@ -42,6 +42,7 @@ from nightshift.objectstore.s3_errors import (
     status_of,
     storage_errors,
 )
+from nightshift.objectstore.s3_probes import Conditions, probe_conditions
 from nightshift.objectstore.s3_transfers import REQUEST_S, Reader, Writer
 from nightshift.objectstore.staged_s3 import StagedUploads, etag_of
 from nightshift.objectstore.time_limits import watch, within
@@ -101,6 +102,11 @@ class S3Store:
             if self._probed is None:
                 self._probed = self._probe_conditional_put()
             return self._probed
+
+    def conditions(self) -> Conditions:
+        """What the server enforces of conditional requests, tried now. Raises StorageError."""
+        with within(REQUEST_S):
+            return probe_conditions(self._client, self._bucket, self._temporary_key())
 
     def head(self, key: str) -> ObjectInfo | None:
         try:
@@ -231,7 +237,7 @@ class S3Store:
 
     def staged(self, prefix: str = "", older_than: timedelta | None = None) -> Iterator[StagedUpload]:
         for upload in self._uploads.list(self._prefix + checked_prefix(prefix), older_than):
-            yield StagedUpload(upload.key.removeprefix(self._prefix), upload.upload_id)
+            yield replace(upload, key=upload.key.removeprefix(self._prefix))
 
     def forget_unfinished(self, older_than: timedelta, kept: Container[str] = ()) -> int:
         count = 0
@@ -244,6 +250,9 @@ class S3Store:
 
     def close(self) -> None:
         self._client.close()
+
+    def _temporary_key(self) -> str:
+        return f"{self._prefix}{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
     def _full(self, key: str) -> str:
         return self._prefix + checked_key(key)
@@ -265,7 +274,7 @@ class S3Store:
 
     def _probe_conditional_put(self) -> bool:
         """Create an object twice: only a server that supports conditions refuses the second."""
-        key = f"{self._prefix}{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        key = self._temporary_key()
         try:
             with storage_errors(f"s3://{self._bucket}/{key}"), within(REQUEST_S):
                 for _ in range(2):

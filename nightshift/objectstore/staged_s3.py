@@ -115,7 +115,7 @@ class StagedUploads:
             latest = None if older_than is None else server_time(page) - older_than
             for upload in page.get("Uploads", []):
                 if latest is None or upload["Initiated"] <= latest:
-                    yield StagedUpload(upload["Key"], upload["UploadId"])
+                    yield StagedUpload(upload["Key"], upload["UploadId"], upload["Initiated"])
 
     def _pages(self, pages: Iterator[Any], prefix: str) -> Iterator[Any]:
         """Each page has the time limit of a request."""

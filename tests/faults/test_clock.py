@@ -5,7 +5,6 @@ the one machine there is.
 """
 
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -19,12 +18,12 @@ import pytest
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import Job, some_rows, submit_bulk, submit_online
+from tests.faults.kit.clock import SOURCE, shifting_library
 from tests.faults.kit.launch import ROLE, running
 from tests.faults.kit.service import Parts, Service
 from tests.integration.servers import RAM_DISK
 
 HOUR_S = 3600
-SOURCE = Path(__file__).with_name("kit") / "shifted_clock.c"
 ROLES = ("api", "scheduler-1", "worker-1", "worker-2")
 WRONG = dict(zip(ROLES, (HOUR_S, -HOUR_S, HOUR_S, -HOUR_S), strict=True))
 MINUTE_S = 60
@@ -52,11 +51,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def clocks(folder: Path) -> Iterator[Clocks]:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("a C compiler makes what shifts a process's clock")
-    library, places = folder / "shifted_clock.so", folder / "clocks"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE], check=True)
+    library, places = shifting_library(folder), folder / "clocks"
     places.mkdir()
     clocks = Clocks(places)
     with pytest.MonkeyPatch.context() as patch:

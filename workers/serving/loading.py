@@ -5,7 +5,7 @@ Needs torch, and so is imported only when models are loaded: a worker starts qui
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -46,12 +46,7 @@ def open_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer
     before the first takes KV memory, of which each then has an equal part. Raises ConfigurationError saying
     which model cannot be served, and why.
     """
-    configs = read_model_configs(settings.model_config_files, (*settings.models, *settings.lazy_models))
-    transformers.utils.logging.disable_progress_bar()
-    found = [
-        _find(path_or_id, position, settings, configs.get(model_id(path_or_id)))
-        for position, path_or_id in enumerate((*settings.models, *settings.lazy_models))
-    ]
+    found = _find_all(settings)
     pinned, lazy = found[: len(settings.models)], found[len(settings.models) :]
     device = _device(settings)
     total = _memory(device, settings).in_all
@@ -63,6 +58,42 @@ def open_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer
     servers = [_serve(each, share.kv, on_fatal, turns) for each in loaded]
     _make_modules_alone(turns)
     return [*servers, *(_lazy(each, settings, share, on_fatal, turns) for each in lazy)]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the models would take of their device, from their files. Nothing is loaded."""
+
+    device: torch.device
+    memory: DeviceMemory
+    """That the settings allow, of what is free there now."""
+    pinned: Sequence[Need]
+    lazy: Sequence[Need]
+
+    def check(self) -> None:
+        """Raises ConfigurationError with the numbers if they do not fit, as a worker's start would."""
+        check_pinned(self.pinned, self.memory.in_all)
+        left = self.memory.without(sum(each.footprint.weights for each in self.pinned))
+        shares(self.pinned, self.lazy, left, self.memory.in_all)
+
+
+def estimate(settings: WorkerSettings) -> Estimate:
+    """Raises ConfigurationError saying which model cannot be served, and why."""
+    needs = [each.need for each in _find_all(settings)]
+    device = _device(settings)
+    pinned, lazy = needs[: len(settings.models)], needs[len(settings.models) :]
+    return Estimate(device, _memory(device, settings), pinned, lazy)
+
+
+def _find_all(settings: WorkerSettings) -> list["_Found"]:
+    """In the order of the settings, first those that are loaded at start."""
+    names = (*settings.models, *settings.lazy_models)
+    configs = read_model_configs(settings.model_config_files, names)
+    transformers.utils.logging.disable_progress_bar()
+    return [
+        _find(path_or_id, position, settings, configs.get(model_id(path_or_id)))
+        for position, path_or_id in enumerate(names)
+    ]
 
 
 def _turns(device: torch.device, settings: WorkerSettings) -> StepTurns:

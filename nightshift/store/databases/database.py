@@ -113,6 +113,12 @@ class Database:
             return from_ms(began_at_ms)
         return from_ms(int(connection.execute(_NOW_MS[self.dialect]).scalar_one()))
 
+    def server_version(self) -> str:
+        """As `postgresql 17.2`. Raises DatabaseUnavailable."""
+        with self.read() as connection:
+            version = connection.dialect.server_version_info or ()
+            return f"{self.dialect} {'.'.join(map(str, version))}".rstrip()
+
     def close(self) -> None:
         self._engine.dispose()
 

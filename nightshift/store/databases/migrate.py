@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -68,10 +69,22 @@ def change_schema(database: Database, change: Callable[[Connection], None]) -> N
             time.sleep(random.uniform(0, RETRY_S))
 
 
+@dataclass(frozen=True)
+class Revisions:
+    applied: str | None  # None: no migration
+    newest: str | None  # of this code
+
+
+def revisions(database: Database) -> Revisions:
+    """Raises DatabaseUnavailable."""
+    with database.read() as connection:
+        return Revisions(_revision(connection), _scripts().get_current_head())
+
+
 def is_current(database: Database) -> bool:
     """Whether the schema is exactly this code's."""
-    with database.read() as connection:
-        return _revision(connection) == _scripts().get_current_head()
+    found = revisions(database)
+    return found.applied == found.newest
 
 
 def serves(database: Database) -> bool:

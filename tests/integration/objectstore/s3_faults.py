@@ -79,7 +79,30 @@ class Unreachable:
     """The connection breaks at once, and nothing is carried out."""
 
 
-Fault = Refused | Swallowed | Damaged | Mistaken | CutShort | Slow | AnswerLost | Unreachable
+@dataclass(frozen=True)
+class Pretended:
+    """The server says that it is done, and does nothing."""
+
+
+@dataclass(frozen=True)
+class WrongClock:
+    """The answer's Date is so far off."""
+
+    ahead_s: float
+
+
+Fault = (
+    Refused
+    | Swallowed
+    | Damaged
+    | Mistaken
+    | CutShort
+    | Slow
+    | AnswerLost
+    | Unreachable
+    | Pretended
+    | WrongClock
+)
 
 
 @dataclass
@@ -185,6 +208,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: _FrontServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # a header and a body are two writes
+    _ahead_s = 0.0
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """For the Date header."""
+        return super().date_time_string((timestamp or time.time()) + self._ahead_s)
 
     def _handle(self) -> None:
         fault, healed = self.server.front.fault_for(self.command, self.path)
@@ -203,8 +231,14 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(fault, Refused):
             self._answer(fault.status, {}, _error(fault.code))
             return
+        if isinstance(fault, Pretended):
+            self._answer(204, {}, b"")
+            return
         answer = self._passed_on(body)
         match fault:
+            case WrongClock(ahead_s):
+                self._ahead_s = ahead_s
+                self._answer(answer.status_code, answer.headers, answer.content)
             case AnswerLost():
                 self._hang_up()
             case Damaged() if answer.is_success and answer.content:

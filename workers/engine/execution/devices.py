@@ -46,6 +46,11 @@ class DeviceMemory:
         """The part of one of `num_engines`: all have the same."""
         return DeviceMemory(self.for_kv // num_engines, self.in_all // num_engines)
 
+    def without(self, taken_bytes: int) -> DeviceMemory:
+        """What is left once so much of it is taken."""
+        left = max(0, self.in_all - taken_bytes)
+        return DeviceMemory(self.for_kv * left // max(1, self.in_all), left)
+
     def kv_bytes(self, step_bytes: int) -> int:
         """What KV may take beside steps that need `step_bytes`."""
         return max(0, min(self.for_kv, self.in_all - step_bytes))

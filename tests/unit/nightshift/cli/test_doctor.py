@@ -1,4 +1,5 @@
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.cli import checks
+from nightshift.doctor.checks import machine, models, storage
+from nightshift.doctor.checks import service as service_checks
 from tests.faults.kit import metadata
 from tests.faults.kit.metadata import Trouble
 
@@ -21,9 +23,22 @@ def a_model(tmp_path: Path) -> Path:
     return directory
 
 
+FITS = {
+    "cuda": {"devices": []},
+    "device": "cpu",
+    "memory_bytes": 8 << 30,
+    "models": [{"id": "a_model", "weights_bytes": 1 << 30, "least_bytes": 2 << 30}],
+    "problem": None,
+}
+
+
 @pytest.fixture
 def healthy(monkeypatch: pytest.MonkeyPatch, a_model: Path) -> None:
-    """An installation in which nothing is wrong: nothing started yet, and a port that is free."""
+    """An installation in which nothing is wrong: nothing started yet, and a port that is free.
+
+    The workers' code, which imports torch, is asked in tests/integration/doctor.
+    """
+    monkeypatch.setattr(models.WorkerReports, "__call__", lambda self, site: FITS)
     monkeypatch.setenv("NIGHTSHIFT_MODELS", str(a_model))
     monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", "none")
     with socket.socket() as probe:
@@ -32,27 +47,69 @@ def healthy(monkeypatch: pytest.MonkeyPatch, a_model: Path) -> None:
     monkeypatch.setenv("NIGHTSHIFT_BASE_URL", f"http://127.0.0.1:{port}")
 
 
-def by_name(ended) -> dict[str, dict[str, object]]:
-    return {finding["name"]: finding for finding in ended.json}
+def by_id(ended) -> dict[str, dict[str, object]]:
+    return {result["id"]: result for result in ended.json}
+
+
+def failed(ended) -> list[str]:
+    return [id for id, result in by_id(ended).items() if result["status"] == "error"]
 
 
 def test_a_fresh_installation_is_well(nightshift, healthy):
     ended = nightshift("doctor")
     assert ended.code == 0
-    assert all(line.startswith("ok ") for line in ended.out.splitlines())
+    assert all(line.startswith(("OK ", "SKIPPED ")) for line in ended.out.splitlines())
 
 
-def test_every_part_is_looked_at(nightshift, healthy):
-    assert set(by_name(nightshift("doctor", "--json"))) == {
-        "data directory",
+def test_the_ids_are_what_scripts_rely_on(nightshift, healthy):
+    assert list(by_id(nightshift("doctor", "--json"))) == [
+        "data_directory",
+        "disk.space",
+        "disk.inodes",
+        "process.files",
+        "ports.metrics",
         "database",
+        "database.schema",
+        "database.clock",
         "queue",
+        "queue.eviction",
+        "queue.persistence",
+        "queue.clock",
         "storage",
-        "model a_model",
-        "spot notices",
-        "API key",
+        "storage.conditions",
+        "storage.multipart",
+        "storage.latency",
+        "storage.clock",
+        "storage.uploads",
+        "model.files:a_model",
+        "gpu",
+        "model.memory",
+        "spot",
+        "egress.webhooks",
+        "egress.proxies",
+        "api_key",
         "server",
-    }
+        "service",
+        "scheduler",
+        "retention",
+        "workers",
+    ]
+
+
+def test_every_id_is_documented(nightshift, healthy):
+    page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)
+    documented = {id for cell in cells for id in re.findall(r"`([a-z_.]+)(?::ID)?`", cell)}
+    ids = {id.partition(":")[0] for id in by_id(nightshift("doctor", "--json"))}
+    assert ids <= documented
+
+
+def test_each_result_has_the_documented_fields(nightshift, healthy):
+    for result in by_id(nightshift("doctor", "--json")).values():
+        assert set(result) == {"id", "name", "status", "ok", "detail", "advice", "figures", "seconds"}
+        assert result["status"] in {"ok", "warning", "error", "skipped"}
+        assert result["detail"]
+        assert result["advice"] or result["status"] in {"ok", "skipped"}
 
 
 def test_storage_is_left_as_it_was(nightshift, healthy, data_dir):
@@ -66,13 +123,13 @@ def test_storage_is_left_as_it_was(nightshift, healthy, data_dir):
         ("DATABASE_URL", "mysql://x", "database", "use sqlite:/// or postgresql://"),
         (
             "DATABASE_URL",
-            "postgresql://x@127.0.0.1:1/x?connect_timeout=2",
+            "postgresql://x:hidden@127.0.0.1:1/x?connect_timeout=2",
             "database",
             "is it running? NIGHTSHIFT_DATABASE_URL says where",
         ),
         ("REDIS_URL", "redis://:hidden@127.0.0.1:1/0", "queue", "start Redis"),
         ("STORAGE_URL", "ftp://x/y", "storage", "use s3://bucket/key or file:///path"),
-        ("MODELS", "/nowhere/llama", "model /nowhere/llama", "there is no model at /nowhere/llama"),
+        ("MODELS", "/nowhere/llama", "model.files:llama", "there is no model at /nowhere/llama"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_do(
@@ -83,27 +140,41 @@ def test_what_is_wrong_is_named_with_what_to_do(
     ended = nightshift("doctor", "--json")
 
     assert ended.code == 1
-    found = by_name(ended)
-    assert [name for name, finding in found.items() if not finding["ok"]] == [part]
-    assert advice in found[part]["advice"]
-    assert "hidden" not in ended.out
+    assert failed(ended) == [part]
+    assert advice in by_id(ended)[part]["advice"]
+    assert "hidden@" not in ended.out
+
+
+def test_what_needs_a_part_that_fails_is_skipped(nightshift, healthy, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_STORAGE_URL", "ftp://x/y")
+
+    found = by_id(nightshift("doctor", "--json"))
+
+    skipped = [
+        id for id, each in found.items() if each["detail"] == "not looked at, because 'storage' is not well"
+    ]
+    assert skipped == [
+        "storage.conditions",
+        "storage.multipart",
+        "storage.latency",
+        "storage.clock",
+        "storage.uploads",
+        "retention",
+    ]
 
 
 @pytest.mark.parametrize("provider", ["aws", "gcp", "azure"])
 def test_the_metadata_server_is_asked_for_spot_notices(nightshift, healthy, monkeypatch, provider):
     def found() -> dict[str, object]:
-        return by_name(nightshift("doctor", "--json"))["spot notices"]
+        return by_id(nightshift("doctor", "--json"))["spot"]
 
     assert found()["detail"] == "does not apply: NIGHTSHIFT_SPOT_PROVIDER is none"
     with metadata.serving() as cloud:
         monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", provider)
         monkeypatch.setenv("NIGHTSHIFT_SPOT_METADATA_URL", cloud.url)
-        assert found() == {
-            "name": "spot notices",
-            "detail": f"the metadata server of {provider} answers: no notice stands",
-            "advice": "",
-            "ok": True,
-        }
+        answers = found()
+        assert answers["status"] == "ok"
+        assert answers["detail"] == f"the metadata server of {provider} answers: no notice stands"
         cloud.is_interrupted = True
         assert found()["detail"] == f"{provider} is about to take this machine away"
         cloud.trouble = Trouble.FAILS
@@ -114,21 +185,22 @@ def test_the_metadata_server_is_asked_for_spot_notices(nightshift, healthy, monk
 def test_for_a_person_the_advice_stands_below(nightshift, healthy, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_MODELS", "/nowhere/llama")
     out = nightshift("doctor").out
-    assert "BAD  model /nowhere/llama: does not work\n     → there is no model at /nowhere/llama" in out
+    assert "ERROR    model llama: does not work\n         → there is no model at /nowhere/llama" in out
 
 
 def test_a_model_without_weights_is_noticed(nightshift, healthy, a_model):
     (a_model / "model.safetensors").unlink()
-    [finding] = [f for f in nightshift("doctor", "--json").json if not f["ok"]]
-    assert "weights are missing" in finding["advice"]
+    ended = nightshift("doctor", "--json")
+    assert failed(ended) == ["model.files:a_model"]
+    assert "weights are missing" in by_id(ended)["model.files:a_model"]["advice"]
 
 
 def test_a_database_of_another_version_is_noticed(nightshift, healthy, data_dir):
     data_dir.mkdir()
     (data_dir / "nightshift.db").touch()
     ended = nightshift("doctor", "--json")
-    assert ended.code == 1
-    assert "nightshift.store.databases.migrate" in by_name(ended)["database"]["advice"]
+    assert (ended.code, failed(ended)) == (1, ["database.schema"])
+    assert "nightshift.store.databases.migrate" in by_id(ended)["database.schema"]["advice"]
 
 
 def test_a_key_that_others_can_read_is_noticed(nightshift, healthy, data_dir):
@@ -136,17 +208,46 @@ def test_a_key_that_others_can_read_is_noticed(nightshift, healthy, data_dir):
     (data_dir / "api_key").write_text("ns_live_key")
     (data_dir / "api_key").chmod(0o644)
     ended = nightshift("doctor", "--json")
-    assert ended.code == 1
-    assert "chmod 600" in by_name(ended)["API key"]["advice"]
+    assert (ended.code, failed(ended)) == (1, ["api_key"])
+    assert "chmod 600" in by_id(ended)["api_key"]["advice"]
 
 
 def test_something_else_on_the_servers_port_is_noticed(nightshift, healthy, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setenv("NIGHTSHIFT_BASE_URL", f"http://127.0.0.1:{listener.getsockname()[1]}")
-        monkeypatch.setattr(checks, "ANSWER_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(service_checks, "ANSWER_TIMEOUT_S", 0.2)
         ended = nightshift("doctor", "--json")
     assert ended.code == 1
-    assert "taken" in by_name(ended)["server"]["advice"]
+    assert "taken" in by_id(ended)["server"]["advice"]
+
+
+def test_models_that_do_not_fit_are_an_error(nightshift, healthy, monkeypatch):
+    refused = FITS | {"problem": "The models do not fit this worker's device together"}
+    monkeypatch.setattr(models.WorkerReports, "__call__", lambda self, site: refused)
+    ended = nightshift("doctor", "--json")
+    assert (ended.code, failed(ended)) == (1, ["model.memory"])
+    assert "do not fit" in by_id(ended)["model.memory"]["detail"]
+
+
+def test_a_machine_without_torch_does_not_say_whether_models_fit(nightshift, healthy, monkeypatch):
+    def absent(self: object, site: object) -> dict[str, object]:
+        raise models.NoWorkerHere("torch is not installed")
+
+    monkeypatch.setattr(models.WorkerReports, "__call__", absent)
+    ended = nightshift("doctor", "--json")
+    assert (ended.code, by_id(ended)["model.memory"]["status"]) == (0, "skipped")
+
+
+def test_a_warning_does_not_make_it_fail(nightshift, healthy, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:canary-password@proxy.internal:3128")
+
+    ended = nightshift("doctor", "--json")
+
+    assert ended.code == 0
+    found = by_id(ended)["egress.proxies"]
+    assert found["status"] == "warning"
+    assert "proxy.internal:3128" in found["detail"]
+    assert "canary-password" not in ended.out
 
 
 class FakeService(ThreadingHTTPServer):
@@ -199,15 +300,15 @@ def service(healthy: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServ
 def test_of_a_service_that_runs_the_models_are_listed(nightshift, service):
     ended = nightshift("doctor", "--json")
     assert ended.code == 0
-    assert by_name(ended)["service"]["detail"] == "admits the key and serves minilm, llama"
+    assert by_id(ended)["service"]["detail"] == "admits the key and serves minilm, llama"
 
 
 def test_a_key_that_the_service_refuses_is_noticed(nightshift, service, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_API_KEY", "ns_live_another")
     ended = nightshift("doctor", "--json")
     assert ended.code == 1
-    assert by_name(ended)["service"]["detail"] == "refuses the API key"
-    assert "the key in NIGHTSHIFT_API_KEY is not one of this server's" in by_name(ended)["service"]["advice"]
+    assert by_id(ended)["service"]["detail"] == "refuses the API key"
+    assert "the key in NIGHTSHIFT_API_KEY is not one of this server's" in by_id(ended)["service"]["advice"]
     assert "ns_live_another" not in ended.out
 
 
@@ -215,27 +316,29 @@ def test_a_model_without_a_ready_worker_is_noticed(nightshift, service):
     service.ready = ("minilm",)
     ended = nightshift("doctor", "--json")
     assert ended.code == 1
-    assert by_name(ended)["service"]["detail"].endswith("minilm, llama (no worker is ready)")
+    assert by_id(ended)["service"]["detail"].endswith("minilm, llama (no worker is ready)")
 
 
 def test_a_server_url_that_is_none_is_noticed(nightshift, healthy, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_BASE_URL", "localhost:8000")
     ended = nightshift("doctor", "--json")
     assert ended.code == 1
-    assert [name for name, finding in by_name(ended).items() if not finding["ok"]] == ["server"]
-    assert "must begin with http:// or https://" in by_name(ended)["server"]["advice"]
+    assert failed(ended) == ["server"]
+    assert "must begin with http:// or https://" in by_id(ended)["server"]["advice"]
 
 
 def test_a_key_that_no_request_can_carry_is_noticed(nightshift, service, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_API_KEY", "ns_live_schlüssel")
     ended = nightshift("doctor", "--json")
     assert ended.code == 1
-    assert "characters that no key has" in by_name(ended)["service"]["advice"]
+    assert "characters that no key has" in by_id(ended)["service"]["advice"]
 
 
 def test_too_little_room_is_noticed(nightshift, healthy, monkeypatch):
-    monkeypatch.setattr(checks, "DISK_FREE_MIN_BYTES", 1 << 62)
-    assert "make room" in json.dumps(nightshift("doctor", "--json").json)
+    monkeypatch.setattr(machine, "DISK_FREE_MIN_BYTES", 1 << 62)
+    ended = nightshift("doctor", "--json")
+    assert (ended.code, failed(ended)) == (1, ["disk.space"])
+    assert "make room" in by_id(ended)["disk.space"]["advice"]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +352,7 @@ def test_how_to_start_a_worker_depends_on_whose_the_queue_is(
     if redis_url is not None:
         monkeypatch.setenv("NIGHTSHIFT_REDIS_URL", redis_url)
 
-    found = by_name(nightshift("doctor", "--json"))["service"]
+    found = by_id(nightshift("doctor", "--json"))["service"]
 
     assert advice in found["advice"]
     assert ("nightshift worker" in found["advice"]) == (redis_url is not None)
@@ -257,9 +360,9 @@ def test_how_to_start_a_worker_depends_on_whose_the_queue_is(
 
 @pytest.mark.parametrize("broken", ["read", "put"])
 def test_a_store_that_cannot_be_trusted_is_named_with_what_to_do(nightshift, healthy, monkeypatch, broken):
-    monkeypatch.setattr(checks, "open_store", lambda url: UntrustyStore(broken))
+    monkeypatch.setattr(storage, "open_store", lambda url: UntrustyStore(broken))
 
-    found = by_name(nightshift("doctor", "--json"))["storage"]
+    found = by_id(nightshift("doctor", "--json"))["storage"]
 
     assert found["detail"].endswith("written" if broken == "read" else "replaced")
     assert "name another store in NIGHTSHIFT_STORAGE_URL" in found["advice"]
@@ -268,7 +371,7 @@ def test_a_store_that_cannot_be_trusted_is_named_with_what_to_do(nightshift, hea
 class UntrustyStore:
     """Gives back other bytes, or replaces what it was told not to."""
 
-    supports_conditional_put = True
+    url = "file:///untrusty"
 
     def __init__(self, broken: str) -> None:
         self._broken = broken

@@ -1,0 +1,28 @@
+"""A wall clock of a process's own, wrong by what a file says."""
+
+import shutil
+import struct
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).with_name("shifted_clock.c")
+
+
+def shifting_library(folder: Path) -> Path:
+    """To be preloaded into a process. Skips the test where there is no C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("a C compiler makes what shifts a process's clock")
+    library = folder / "shifted_clock.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE], check=True)
+    return library
+
+
+def shifted_environment(folder: Path, ahead_s: int) -> Mapping[str, str]:
+    """Of a process whose clock is so far ahead."""
+    (folder / "shifted").write_bytes(struct.pack("q", ahead_s))
+    library = str(shifting_library(folder))
+    return {"LD_PRELOAD": library, "CLOCKS": str(folder), "NIGHTSHIFT_ROLE": "shifted"}

@@ -1,0 +1,80 @@
+"""A server that accepts connections and then says nothing delays doctor by one check's time, and no more."""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.faults.kit.proxy import Blackhole, proxied
+from tests.integration import servers
+from tests.integration.servers import S3Server, ValkeyServer, tool
+
+LIMIT_S = 5.0  # a busy machine imports for long
+LONG_S = 120.0  # what a hang would cost by the parts' own limits is more: S3 is asked five times
+
+
+def doctor(folder: Path, **settings: str) -> dict[str, str]:
+    """The command, as a process: it must end, too. Each id's status, but the models'."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NIGHTSHIFT_")}
+    settings = {
+        "NIGHTSHIFT_DATA_DIR": str(folder / "data"),
+        "NIGHTSHIFT_SPOT_PROVIDER": "none",
+        "NIGHTSHIFT_BASE_URL": f"http://127.0.0.1:{servers.free_port()}",
+        "NIGHTSHIFT_MODELS": "/nowhere/model",  # so that no process imports torch
+    } | settings
+    ended = subprocess.run(
+        [tool("nightshift"), "doctor", "--json", "--timeout", str(LIMIT_S)],
+        capture_output=True,
+        text=True,
+        env=environment | settings,
+        cwd=folder,
+        timeout=LONG_S,
+    )
+    assert ended.stderr == ""
+    assert ended.returncode == 1
+    results = json.loads(ended.stdout)
+    return {each["id"]: each["status"] for each in results if not each["id"].startswith("model.")}
+
+
+def test_a_store_that_hangs(moto_server: S3Server, tmp_path: Path):
+    bucket = moto_server.new_bucket()
+    with proxied(moto_server.port) as proxy:
+        proxy.set(Blackhole())
+        found = doctor(
+            tmp_path,
+            **moto_server.environment() | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"},
+            NIGHTSHIFT_STORAGE_URL=f"s3://{bucket}",
+        )
+    assert found["storage"] == "error"
+    assert {id for id, status in found.items() if status == "error"} == {"storage"}
+    assert found["storage.latency"] == found["retention"] == "skipped"
+
+
+def test_a_database_that_hangs(tmp_path: Path):
+    with tempfile.TemporaryDirectory(prefix="ns-") as folder, servers.postgresql(Path(folder)) as server:
+        with proxied(server.socket) as proxy:
+            proxy.set(Blackhole())
+            found = doctor(
+                tmp_path,
+                NIGHTSHIFT_DATABASE_URL=f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres",
+            )
+    assert {id for id, status in found.items() if status == "error"} == {"database"}
+    assert found["database.schema"] == found["scheduler"] == found["workers"] == "skipped"
+    assert found["storage"] == "ok"
+
+
+def test_a_redis_that_hangs(own_valkey: ValkeyServer, tmp_path: Path):
+    own_valkey.freeze()
+    found = doctor(tmp_path, NIGHTSHIFT_REDIS_URL=own_valkey.settings.redis_url)
+    own_valkey.thaw()
+    assert {id for id, status in found.items() if status == "error"} == {"queue"}
+    assert found["queue.clock"] == "skipped"
+
+
+def test_a_server_that_hangs(tmp_path: Path, own_valkey: ValkeyServer):
+    with proxied(own_valkey.socket) as proxy:
+        proxy.set(Blackhole())
+        found = doctor(tmp_path, NIGHTSHIFT_BASE_URL=f"http://127.0.0.1:{proxy.port}")
+    assert {id for id, status in found.items() if status == "error"} == {"server"}
+    assert found["service"] == "skipped"
