@@ -54,3 +54,10 @@ def is_like_bert(layer: Any) -> bool:
     leaves = [each for each in layer.modules() if not list(each.children())]
     others = [each for each in leaves if type(each).__name__ not in known and list(each.parameters())]
     return (linears, norms) == (6, 2) and not others
+
+
+def has_layers_alone(model: Any) -> bool:
+    """No weights between its embeddings and its layers, as RemBERT's projection, or beside these."""
+    of_layers = {id(each) for layer in layers_of(model) for each in layer.parameters()}
+    encoder = model.transformer if hasattr(model, "transformer") else model.encoder
+    return all(id(each) in of_layers for each in encoder.parameters())

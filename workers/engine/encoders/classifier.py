@@ -30,7 +30,7 @@ from .errors import token_ids_objection
 from .labels import Labels, read_config
 from .limits import longest_input
 from .packed_base import PackedBase
-from .packed_layers import SEPARATE_TOKENS_MIN, PackedLayers
+from .packed_layers import NOT_PACKED, SEPARATE_TOKENS_MIN, PackedLayers
 from .pairs import FramedTokens, PairText, PairTokenizer
 from .rerank_prompts import PromptTokenizer, declares_prompt
 from .scorer import TextScorer
@@ -154,7 +154,7 @@ class ClassifierModel(TextScorer):
             try:
                 found = torch.cat([self._forward(inputs) for inputs in batches])
                 difference = float((found - expected).abs().max())
-            except (AttributeError, IndexError, RuntimeError) as error:
+            except NOT_PACKED as error:
                 log.debug("its head does not take packed layers: %r", error)
                 difference = math.inf
             if difference <= self._tolerance(expected):

@@ -8,6 +8,7 @@ runs when.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from json import JSONDecodeError
@@ -32,7 +33,7 @@ from .errors import token_ids_objection
 from .length_buckets import length_buckets
 from .limits import longest_input
 from .matryoshka import Matryoshka
-from .packed_layers import PackedLayers
+from .packed_layers import NOT_PACKED, PackedLayers
 from .pooling import Pooling
 from .prompts import Prompts
 from .texts import EncoderText, TextInput, TextTokenizer, TextTokens
@@ -169,7 +170,11 @@ class EncoderModel:
         inputs = [long, long[: len(long) // 2 + 1]]
         expected = self._forward(inputs)
         self._packed = packed
-        difference = ((self._forward(inputs) - expected).norm() / expected.norm()).item()
+        try:
+            difference = ((self._forward(inputs) - expected).norm() / expected.norm()).item()
+        except NOT_PACKED as error:
+            log.debug("its embeddings do not go to packed layers: %r", error)
+            difference = math.inf
         if not difference <= _BATCHING_TOLERANCE.get(self._model.dtype, _BATCHING_TOLERANCE_HALF):
             log.warning("packed layers differ by %.1e and are not used", difference)
             self._packed = None

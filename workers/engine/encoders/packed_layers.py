@@ -18,13 +18,15 @@ from ..execution.linears.interface import Activation, Linear, LinearDType, Pack
 from ..execution.linears.measuring import fastest_pack
 from ..execution.mapped_files import MappedFiles
 from ..execution.packed_modules import free
-from .bert_parts import LayerParts, is_like_bert, layers_of
+from .bert_parts import LayerParts, has_layers_alone, is_like_bert, layers_of
 from .packed_attention import Attention, PaddedAttention, SeparateAttention
 
 log = logging.getLogger(__name__)
 
 DTYPES: dict[torch.dtype, LinearDType] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 Norm = Callable[[Tensor], Tensor]
+NOT_PACKED = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+"""What a model that is built otherwise makes of packed layers: it keeps its own."""
 SEPARATE_TOKENS_MIN = 64
 """From this length on, one attention for each input costs less than padding and a mask."""
 
@@ -55,7 +57,7 @@ class PackedLayers:
             first = layers_of(model)[0]
             parts = LayerParts.of(first)
             activation = activation_of(parts.activation)
-            if activation is None or not is_like_bert(first):
+            if activation is None or not (is_like_bert(first) and has_layers_alone(model)):
                 return None
             rows, columns = parts.up.weight.shape
             pack, _ = fastest_pack(dtype, columns, rows)

@@ -9,6 +9,7 @@ are refused first, naming the file and what to do. `kinds/` judges what the chec
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ HUB_FILES_IGNORED = ["onnx/*", "openvino/*", "original/*", "consolidated*"]
 
 SERVED_DTYPES = ("float32", "float16", "bfloat16", "float64")
 """Of stored weights. Integers and fp8 mean nothing without their scales."""
+
+_JSON_BYTES_MAX = 64 * 1024 * 1024
+"""Indices of the largest checkpoints have a quarter of it."""
+_LABELS_MAX = 1_000_000
+"""transformers names each of them before it looks at the weights."""
 
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _POINTER = b"version https://git-lfs."
@@ -90,8 +96,10 @@ def brings_own_code(directory: Path, auto_class: str = "AutoModel") -> bool:
 def read_object(path: Path, name: str) -> dict[str, Any]:
     """A file that holds a JSON object. Raises `ModelLoadFailed` naming it."""
     try:
+        if (size := path.stat().st_size) > _JSON_BYTES_MAX:
+            raise ValueError(f"it has {size} bytes, and at most {_JSON_BYTES_MAX} are read")
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: no JSON, or no UTF-8
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, or no UTF-8
         raise ModelLoadFailed(f"cannot load model {name!r}: {path.name} cannot be read: {error}") from error
     if not isinstance(found, dict):
         raise ModelLoadFailed(f"cannot load model {name!r}: {path.name} is no JSON object")
@@ -137,6 +145,19 @@ def _check_config(config: dict[str, Any], name: str) -> None:
         raise ModelLoadFailed(
             f"cannot load model {name!r}: config.json has architectures {architectures!r}; {wanted}"
         )
+    _check_labels(config, name)
+
+
+def _check_labels(config: dict[str, Any], name: str) -> None:
+    """Of what transformers would stumble over, or take memory without end for. `labels.py` does the rest."""
+    count, labels = config.get("num_labels"), config.get("id2label")
+    if isinstance(count, int) and count > _LABELS_MAX:
+        reason = f"config.json has num_labels {count}; at most {_LABELS_MAX} are served"
+        raise UnsupportedModel(name, reason)
+    is_map = isinstance(labels, dict) and all(re.fullmatch(r"-?\d+", key) for key in labels)
+    if labels is not None and not is_map:
+        reason = "id2label in config.json is no map from numbers to texts"
+        raise ModelLoadFailed(f"cannot load model {name!r}: {reason}")
 
 
 def _check_precision(config: dict[str, Any], name: str) -> None:

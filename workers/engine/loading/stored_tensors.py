@@ -87,6 +87,8 @@ def weight_files(directory: Path, name: str) -> list[Path]:
         weight_map = read_object(directory / INDEX, name).get("weight_map")
         if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
             raise _failed(name, f"{INDEX} has no weight_map from weights to files")
+        if beyond := next((file for file in weight_map.values() if Path(file).name != file), None):
+            raise _failed(name, f"{INDEX} names {beyond!r}, which is no file of its directory")
         paths = [directory / file for file in sorted(set(weight_map.values()))]
         if absent := next((path.name for path in paths if not path.is_file()), None):
             raise _failed(name, f"{absent} is missing, which {INDEX} names")
@@ -114,8 +116,11 @@ def _read_header(path: Path, name: str) -> dict[str, dict[str, Any]]:
         tensors = {key: tensor for key, tensor in header.items() if key != "__metadata__"}
         needed = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
         dtypes = [tensor["dtype"] for tensor in tensors.values()]
-    except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
-        raise _failed(name, f"{path.name} has no safetensors header: {error}; {again}") from error
+        sizes = [side for tensor in tensors.values() for side in tensor["shape"]]
+        if not all(isinstance(side, int) and side >= 0 for side in sizes):
+            raise ValueError("a tensor has a shape that is no list of sizes")
+    except (ValueError, AttributeError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise _failed(name, f"{path.name} has no safetensors header: {error!r}; {again}") from error
     if size != needed or not all(isinstance(dtype, str) for dtype in dtypes):
         raise _failed(name, f"{path.name} is incomplete: it has {size} bytes of {needed}; {again}")
     return tensors

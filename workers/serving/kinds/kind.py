@@ -56,7 +56,7 @@ class Source:
         if not Path(self.path_or_id).is_dir():
             return self.directory.name
         digest = hashlib.sha256()
-        for path in sorted(self.directory.rglob("*")):
+        for path in sorted(each for each in self.directory.rglob("*") if each.is_file()):
             name = path.relative_to(self.directory)
             if path.suffix == ".safetensors":
                 digest.update(f"{name} {path.stat().st_size} {path.stat().st_mtime_ns}\n".encode())

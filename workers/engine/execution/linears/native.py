@@ -103,6 +103,8 @@ class NativeLinear:
 
     def _compute(self, x: Tensor, out: Tensor, epilogue: int) -> None:
         assert out.dtype in KERNEL_DTYPES, f"the kernel writes no {out.dtype}"
+        assert x.shape[1] == self.in_features, f"rows of {x.shape[1]} for a layer of {self.in_features}"
+        assert out.shape == (len(x), self.out_features), f"{len(x)} rows do not fit {tuple(out.shape)}"
         call = self._call
         if self._quantizer is not None:
             x, x_scale = self._quantizer(x)

@@ -59,6 +59,7 @@ class NativeGroupedLinear:
 
     def store(self, x: Tensor, starts: Tensor, out: Tensor) -> None:
         assert out.dtype in KERNEL_DTYPES, f"the kernel writes no {out.dtype}"
+        assert x.shape[1] == self._call.all.k, f"rows of {x.shape[1]} for layers of {self._call.all.k}"
         assert len(starts) == self._call.groups + 1, f"{len(starts)} starts of {self._call.groups} groups"
         of_all = self._call.all
         if self._quantizer is not None:

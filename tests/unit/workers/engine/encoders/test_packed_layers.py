@@ -10,8 +10,12 @@ from transformers import (
     DistilBertModel,
     ElectraConfig,
     ElectraModel,
+    LayoutLMConfig,
+    LayoutLMModel,
     MPNetConfig,
     MPNetModel,
+    RemBertConfig,
+    RemBertModel,
     RobertaConfig,
     RobertaModel,
     XLMRobertaConfig,
@@ -105,10 +109,22 @@ def test_a_longer_batch_after_a_shorter_one_does_not_change_the_shorter(tmp_path
     [
         (MPNetModel, MPNetConfig, {"max_position_embeddings": 66}),
         (BertModel, BertConfig, {"is_decoder": True, "add_cross_attention": True}),
+        (RemBertModel, RemBertConfig, {"input_embedding_size": 20}),
     ],
 )
 def test_what_is_built_otherwise_stays_as_it_is(model_class, config_class, fields):
     assert PackedLayers.of(model_of(model_class, config_class, fields)) is None
+
+
+def test_a_model_whose_embeddings_want_more_than_tokens_keeps_its_own_layers(tmp_path):
+    """LayoutLM's forward pass gives them the places of words on a page."""
+    directory = save_checkpoint(tmp_path, model_of(LayoutLMModel, LayoutLMConfig, {}))
+
+    encoder = EncoderModel.load(directory)
+
+    assert encoder._packed is None
+    expected = reference(directory, [[5, 6, 7]], mean_and_normalize)
+    np.testing.assert_allclose(encoder.encode([[5, 6, 7]]), expected, atol=TOLERANCE, rtol=0)
 
 
 LIKE_BERT_WITH_HEADS = ["bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert"]

@@ -190,6 +190,15 @@ def test_inputs_of_another_dtype_are_not_read_as_if_they_were_of_ours():
 
 
 @needs_native
+@pytest.mark.parametrize(("inputs", "outputs"), [(20, 32), (16, 31)])
+def test_rows_that_a_layer_does_not_fit_are_no_memory_it_reads_or_writes(inputs, outputs):
+    layer = native_pack("float32")(weights(32, 16)[0])
+
+    with pytest.raises(AssertionError, match=r"rows of 20 for a layer of 16|1 rows do not fit"):
+        layer.store(rows_of(1, inputs), torch.empty(1, outputs))
+
+
+@needs_native
 @pytest.mark.parametrize("way", PACKS)
 def test_no_rows_are_no_work(way):
     """A step in which no sequence reaches its last token samples nothing."""

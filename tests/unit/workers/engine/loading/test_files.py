@@ -46,6 +46,9 @@ def test_an_adapter_is_refused_with_what_to_do_instead(tmp_path: Path, file: str
         ),
         ({"architectures": "LlamaForCausalLM"}, r"architectures 'LlamaForCausalLM'; it must be a list of"),
         ({"architectures": [1]}, r"architectures \[1\]; it must be a list of names"),
+        ({"id2label": ["ham", "spam"]}, "id2label in config.json is no map from numbers to texts"),
+        ({"id2label": {"one": "ham"}}, "id2label in config.json is no map from numbers to texts"),
+        ({"num_labels": 10**9}, "num_labels 1000000000; at most 1000000 are served"),
     ],
 )
 def test_a_configuration_of_what_is_not_served_is_refused_by_name(
@@ -67,6 +70,24 @@ def test_a_configuration_of_what_is_not_served_is_refused_by_name(
 )
 def test_a_configuration_that_only_looks_unusual_is_served(tmp_path: Path, fields: dict[str, Any]) -> None:
     assert read_kind(str(change_config(save_model(tmp_path / "model"), **fields))).name == "decoder"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "Expecting property name"),
+        ("", "Expecting value"),
+        ("[1]", "config.json is no JSON object"),
+        ('{"a": ' * 100_000 + "1" + "}" * 100_000, "maximum recursion depth"),
+        (json.dumps({"a": "b" * (64 * 2**20)}), r"it has 671\d+ bytes, and at most 67108864 are read"),
+    ],
+    ids=["cut", "empty", "list", "deep", "large"],
+)
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+
+    with pytest.raises(ModelLoadFailed, match=rf"config\.json .*{reason}|{reason}"):
+        read_kind(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["nowhere/at/all", "/nowhere", "no where"])

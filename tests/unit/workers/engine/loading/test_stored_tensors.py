@@ -147,6 +147,14 @@ def test_a_table_of_integers_that_the_model_has_is_served(
         assert is_served
 
 
+def with_header(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header
+
+
+def a_tensor(**more: Any) -> bytes:
+    return json.dumps({"a": {"dtype": "F32", "data_offsets": [0, 0], **more}}).encode()
+
+
 @pytest.mark.parametrize(
     ("cut", "reason"),
     [
@@ -155,13 +163,19 @@ def test_a_table_of_integers_that_the_model_has_is_served(
         (lambda content: b"", "is incomplete or no safetensors file"),
         (lambda content: b"not weights", "is incomplete or no safetensors file"),
         (lambda content: b"\x02\0\0\0\0\0\0\0[]", "has no safetensors header"),
+        (
+            lambda content: with_header(b'{"a": ' * 50_000 + b"}" * 50_000),
+            "has no safetensors header: Recurs",
+        ),
+        (lambda content: with_header(a_tensor()), "has no safetensors header: KeyError"),
+        (lambda content: with_header(a_tensor(shape=[-1])), "a tensor has a shape that is no list of sizes"),
         (lambda content: content + b"\0", "is incomplete: it has"),
         (
             lambda content: POINTER + b"\n",
             r"is a Git LFS pointer, not the file itself; fetch it",
         ),
     ],
-    ids=["tail", "header", "empty", "text", "list", "more", "pointer"],
+    ids=["tail", "header", "empty", "text", "list", "deep", "no shape", "shape", "more", "pointer"],
 )
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
 def test_a_weight_file_that_is_not_whole_is_named(tmp_path: Path, cut: Any, reason: str, kind: str) -> None:
@@ -170,7 +184,7 @@ def test_a_weight_file_that_is_not_whole_is_named(tmp_path: Path, cut: Any, reas
     path = directory / "model.safetensors"
     path.write_bytes(cut(path.read_bytes()))
 
-    with pytest.raises(ModelLoadFailed, match=f"model.safetensors {reason}"):
+    with pytest.raises(ModelLoadFailed, match=f"model.safetensors .*{reason}"):
         load_engine(directory) if is_decoder else EncoderModel.load(directory)
 
 
@@ -195,6 +209,13 @@ def test_a_tokenizer_that_git_lfs_has_not_fetched_is_named(tmp_path: Path) -> No
         (
             {"model.safetensors.index.json": json.dumps({"weight_map": {"a": "part-2.safetensors"}})},
             "part-2.safetensors is missing, which model.safetensors.index.json names",
+        ),
+        *(
+            (
+                {"model.safetensors.index.json": json.dumps({"weight_map": {"a": beyond}})},
+                f"names '{beyond}', which is no file of its directory",
+            )
+            for beyond in ("../model.safetensors", "/model.safetensors", "other/model.safetensors")
         ),
     ],
 )
