@@ -4,7 +4,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Several processes run at once: two torch threads in each would compete for the same cores.
+# Several processes with torch run at once, and two threads in each would compete for the same cores. Not `up`: its
+# one worker may serve a model that needs all of them.
 demo example examples test chaos outages: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help demo example examples test chaos outages bench check format up clean
@@ -58,7 +59,7 @@ up: $(READY) ## Run the whole service on this machine
 	@$(BIN)/nightshift up
 
 clean: ## Remove the environment and what tools leave behind
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo .chaos .examples
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo .chaos .examples .bench
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml requirements.txt $(wildcard infra/requirements/*.txt) tests/node/package-lock.json infra/setup.sh

@@ -64,6 +64,21 @@ def test_a_batch_through_the_official_client_answers_every_row(client, numbers):
     assert accuracy(output_lines(client, batch_id), numbers[:60]) >= ACCURACY_MIN
 
 
+def test_the_program_that_the_readme_shows_answers_a_chat_and_every_row(service):
+    environment = os.environ | service.environment() | {"NIGHTSHIFT_API_KEY": service.api_key}
+    program = [sys.executable, str(CHECKOUT / "examples" / "first_batch.py")]
+
+    ended = subprocess.run(
+        program, env=environment, capture_output=True, text=True, timeout=BATCH_TIMEOUT_S, check=True
+    )
+
+    chat, counts, *lines = ended.stdout.split("\n", 101)
+    assert chat == "forty-eight thousand two hundred thirteen"
+    assert counts.startswith("completed BatchRequestCounts(completed=100, failed=0, total=100)")
+    answers = {int(row["custom_id"]): answer_of(row) for row in map(json.loads, filter(str.strip, lines))}
+    assert answers == {number: number_in_words(number) for number in range(1000, 1100)}
+
+
 def test_a_chat_is_streamed_token_by_token(client, numbers):
     pieces, finished = [], []
     for chunk in client.chat.completions.create(

@@ -16,3 +16,21 @@ def test_no_tracked_file_is_a_link() -> None:
     tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
     assert [line for line in tracked.splitlines() if line.startswith("120000")] == []
+
+
+def test_make_clean_removes_what_git_ignores_but_what_a_user_has_written() -> None:
+    ignored = {line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if "*" not in line}
+    kept = {".nightshift", ".env", "node_modules"} | {each for each in ignored if each.startswith("/")}
+    if shutil.which("make") is None:
+        pytest.skip("no make here")
+    shown = subprocess.run(
+        ["make", "--dry-run", "clean"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert ignored - kept - set(shown.split()) == set()
+
+
+def test_the_readme_shows_the_program_that_it_names() -> None:
+    _, program = (ROOT / "examples" / "first_batch.py").read_text(encoding="utf-8").rsplit('"""\n\n', 1)
+
+    assert f"```python\n{program}```" in (ROOT / "README.md").read_text(encoding="utf-8")
