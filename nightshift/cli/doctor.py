@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightshift.cli.session import DataDir, Json, data_settings
-from nightshift.cli.terminal import EXIT_FAILED, print_json
+from nightshift.cli.terminal import EXIT_FAILED, print_json, say
 
 if TYPE_CHECKING:
     from nightshift.doctor.findings import Result
@@ -32,6 +32,9 @@ def doctor(
 
     Looks at the same settings the service reads: NIGHTSHIFT_* and .env. Exits 78 if they make no sense.
     """
+    from contextlib import ExitStack
+
+    from nightshift.doctor.bundle import new_bundle, write_bundle
     from nightshift.doctor.checks import every_check
     from nightshift.doctor.findings import Status
     from nightshift.doctor.masking import Masker
@@ -42,13 +45,19 @@ def doctor(
     check_settings()
     site = Site.of(data_settings(data_dir))
     hide = Masker.of_installation(site.data.data_dir)
-    results = []
-    for result in examine(every_check(site), timeout, hide):
-        results.append(result)
-        if not json:
-            _print(result)
-    if json:
-        print_json([result.to_json() for result in results])
+    with ExitStack() as stack:
+        file = None if bundle is None else stack.enter_context(new_bundle(bundle))
+        results = []
+        for result in examine(every_check(site), timeout, hide):
+            results.append(result)
+            if not json:
+                _print(result)
+        if json:
+            print_json([result.to_json() for result in results])
+        if file is not None:
+            write_bundle(file, site, results, hide, timeout)
+    if bundle is not None:
+        say(f"wrote {bundle}, {bundle.stat().st_size / 1024:.0f} KiB: look through it before you send it")
     if any(result.finding.status is Status.ERROR for result in results):
         raise SystemExit(EXIT_FAILED)
 

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from nightshift.doctor.findings import Finding, Result, Status, error, skipped
 from nightshift.errors import NightshiftError
 
 TIMEOUT_S: Final = 10.0
 
+T = TypeVar("T")
 Hide = Callable[[str], str]  # a text without the secrets in it
 
 
@@ -57,17 +58,21 @@ def _not_without(need: str) -> Finding:
 
 
 def _bounded(look: Callable[[], Finding], limit_s: float) -> Finding:
-    found: list[Finding] = []
-    thread = threading.Thread(target=lambda: found.append(_looked(look)), name="check", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if found:
-        return found[0]
-    return error(
+    finding = within(limit_s, lambda: _looked(look))
+    return finding or error(
         f"gave no answer within {limit_s:g} s",
         "a server takes connections and then says nothing: look at it and at the network; `--timeout` waits "
         "longer",
     )
+
+
+def within(limit_s: float, call: Callable[[], T]) -> T | None:
+    """What the call, which raises nothing, returns. None: it did not within this time, and goes on."""
+    found: list[T] = []
+    thread = threading.Thread(target=lambda: found.append(call()), name="check", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return found[0] if found else None
 
 
 def _looked(look: Callable[[], Finding]) -> Finding:
