@@ -12,9 +12,10 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from nightshift.errors import ConfigurationError
@@ -106,6 +107,15 @@ class Embedded:
         }
         return {f"NIGHTSHIFT_{name}": value for name, value in words.items()}
 
+    def worker_environment(self) -> dict[str, str]:
+        """Several workers share the cores: with a thread for each core in all of them, threads would wait.
+
+        OMP_NUM_THREADS of the operator's environment comes first; one worker has what torch takes by itself.
+        """
+        if self.workers == 1 or "OMP_NUM_THREADS" in os.environ:
+            return {}
+        return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // self.workers))}
+
     def stages(self) -> list[list[Child]]:
         """The processes in the order they start. They stop in reverse, so a worker hands its work back
         first.
@@ -122,11 +132,20 @@ class Embedded:
         return [
             [self._child("valkey", self.redis.command)] if self.redis.command else [],
             [self._child("api", api, API_GRACE_S), self._child("scheduler", (*python, "scheduler"))],
-            [self._child(f"worker-{n}", worker, worker_grace_s) for n in range(1, self.workers + 1)],
+            [
+                self._child(f"worker-{n}", worker, worker_grace_s, self.worker_environment())
+                for n in range(1, self.workers + 1)
+            ],
         ]
 
-    def _child(self, name: str, command: tuple[str, ...], grace_s: float = 10.0) -> Child:
-        launch = Launch(command, self.environment())
+    def _child(
+        self,
+        name: str,
+        command: tuple[str, ...],
+        grace_s: float = 10.0,
+        also: Mapping[str, str] = MappingProxyType({}),
+    ) -> Child:
+        launch = Launch(command, {**self.environment(), **also})
         return Child(name=name, launch=lambda: launch, grace_s=grace_s, log_path=self.logs / f"{name}.log")
 
 

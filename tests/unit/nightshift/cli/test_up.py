@@ -148,6 +148,26 @@ def test_the_processes_start_in_stages_each_on_what_it_stands_on(site):
     assert stages == [["valkey"], ["api", "scheduler"], ["worker-1", "worker-2"]]
 
 
+def test_several_workers_share_the_cores_unless_the_operator_gives_them_threads(site, monkeypatch):
+    def threads_of(site: Embedded) -> dict[str, str | None]:
+        children = [child for stage in site.stages() for child in stage]
+        return {child.name: child.launch().environment.get("OMP_NUM_THREADS") for child in children}
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    assert threads_of(site) == {
+        "valkey": None,
+        "api": None,
+        "scheduler": None,
+        "worker-1": "4",
+        "worker-2": "4",
+    }
+    assert threads_of(replace(site, workers=9))["worker-9"] == "1"
+    assert threads_of(replace(site, workers=1))["worker-1"] is None
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads_of(site)["worker-1"] is None, "it is in the environment that they inherit"
+
+
 def test_the_processes_are_called_by_command_line_and_import_nothing_from_where_the_user_stands(site):
     commands = {child.name: child.launch().command for stage in site.stages() for child in stage}
     assert commands["api"][:5] == (sys.executable, "-P", "-m", "uvicorn", "api.app:create_app")
