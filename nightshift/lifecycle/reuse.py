@@ -23,9 +23,11 @@ def with_reused_job(tx: Transaction, new: NewJob) -> NewJob:
     if asked == LATEST:
         found = _latest(tx, new)
         return new if found is None else _with(new, found)
-    job = tx.jobs.get(new.tenant_id, asked) if asked.startswith("job_") else _run(tx, new, asked)
+    is_id = asked.startswith("job_")
+    job = tx.jobs.get(new.tenant_id, asked) if is_id else _run(tx, new, asked)
     if job is None:
-        raise _wrong(f"there is no such run: {asked}", "reuse_not_found")
+        what = f"there is no job {asked}" if is_id else f"'{new.spec.name}' has no run of {asked}"
+        raise _wrong(what, "reuse_not_found")
     objection = _objection(new, job)
     if objection is not None:
         raise objection

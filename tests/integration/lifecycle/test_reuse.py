@@ -83,7 +83,7 @@ def test_a_date_is_that_of_a_run_of_the_name(store: Store) -> None:
 
     code, message = refused(store, a_run("2026-11-23", reuse="2026-11-19"))
     assert code == "reuse_not_found"
-    assert "2026-11-19" in message
+    assert "'nightly' has no run of 2026-11-19" in message
 
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
