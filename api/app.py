@@ -10,7 +10,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fastapi import FastAPI
 
 from api.authentication import Authenticator
-from api.metrics import DatabaseMetrics, HttpMetrics
+from api.metrics.database import DatabaseMetrics
+from api.metrics.http import HttpMetrics
+from api.metrics.processes import Processes
 from api.middleware.boundary import Boundary
 from api.middleware.head import HeadRequests
 from api.middleware.limits import BodyLimit
@@ -109,10 +111,12 @@ def _lifespan(settings: AppSettings) -> Callable[[FastAPI], AbstractAsyncContext
             app.state.authenticator = Authenticator(services.store, settings.quotas.defaults)
             app.state.page = Page.of(services, app.state.authenticator)
             app.state.metrics.registry.register(database_metrics)
+            app.state.processes = processes = Processes(settings.api.metrics_sockets)
             log.info(
                 "api started", extra={"action": "api_started", "database": services.store.database.dialect}
             )
             yield
+            processes.close()
             app.state.metrics.registry.unregister(database_metrics)
 
     return lifespan

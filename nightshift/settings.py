@@ -142,6 +142,7 @@ def _is_port(text: str) -> bool:
 
 
 Words = Annotated[tuple[str, ...], NoDecode]
+Paths = Annotated[tuple[Path, ...], NoDecode]
 Cidrs = Annotated[tuple[str, ...], NoDecode, AfterValidator(_networks)]
 Ports = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_ports)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
@@ -326,6 +327,9 @@ class ApiSettings(_Settings):
     # One is signed out of the page so long after the last click, and after the sign-in.
     page_idle_s: Annotated[float, Field(ge=60, le=YEARS, allow_inf_nan=False)] = 12 * 3600.0
     page_session_s: Annotated[float, Field(ge=60, le=YEARS, allow_inf_nan=False)] = 7 * 86400.0
+    metrics_sockets: Paths = ()  # of other processes, whose metrics GET /metrics shows too
+
+    _split = field_validator("metrics_sockets", mode="before")(_split)
 
 
 class ClientSettings(_Settings):
@@ -350,6 +354,7 @@ class SchedulerSettings(RowSettings):
     # An unreferenced object is collected after this age.
     orphan_age_s: Annotated[float, Field(ge=1, le=YEARS, allow_inf_nan=False)] = 3600.0
     scheduler_metrics_port: PortOrNone = 0  # the scheduler's own GET /metrics; 0: off
+    metrics_socket: Path | None = None  # likewise, on a unix socket; None: off
 
     @model_validator(mode="after")
     def _check_leader_times(self) -> Self:
@@ -410,6 +415,7 @@ class WorkerSettings(RowSettings):
     spot_provider: Literal["auto", "aws", "gcp", "azure", "none"] = "auto"  # of the notices to read
     spot_metadata_url: HttpUrl = ""  # default: the provider's address
     worker_metrics_port: PortOrNone = 0  # the worker's own GET /metrics; 0: off
+    metrics_socket: Path | None = None  # likewise, on a unix socket; None: off
     lease_ttl_s: Seconds = LeaseConfig.ttl_s
     heartbeat_s: Seconds = LeaseConfig.heartbeat_s
     lease_trust_s: Seconds = LeaseConfig.trust_s

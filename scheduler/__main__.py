@@ -20,6 +20,7 @@ from typing import Final
 from nightshift.broker.queue import Queue
 from nightshift.errors import ConfigurationError
 from nightshift.lifecycle.submission import egress_config
+from nightshift.metrics.serving import MetricsServer
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.objectstore.sources import Sources
 from nightshift.observability import set_up_logging
@@ -91,11 +92,24 @@ def main() -> int:
             set_up_logging("scheduler")
             settings = SchedulerSettings()
             service = Service(stack.enter_context(opened()), settings, stop)
-            if settings.scheduler_metrics_port:
-                stack.enter_context(service.metrics.served(settings.scheduler_metrics_port))
+            stack.enter_context(_metrics_served(service.metrics, settings))
         garbage.tune()
         service.run()
     return 0
+
+
+@contextmanager
+def _metrics_served(metrics: DutyMetrics, settings: SchedulerSettings) -> Iterator[None]:
+    """Raises ConfigurationError."""
+    server = MetricsServer(metrics.registry)
+    try:
+        if settings.scheduler_metrics_port:
+            server.open_port(settings.scheduler_metrics_port, "SCHEDULER_METRICS_PORT")
+        if settings.metrics_socket is not None:
+            server.open_socket(settings.metrics_socket)
+        yield
+    finally:
+        server.close()
 
 
 @contextmanager

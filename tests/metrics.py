@@ -34,8 +34,15 @@ def labels_of(text: str) -> dict[str, set[tuple[str, ...]]]:
 
 
 def assert_as_declared(text: str, process: Process) -> None:
-    """Exactly what is declared of the process is there, with its type and its labels, and has samples."""
+    """Exactly what is declared of the process is there, with its type and its labels, and has samples. On the
+    API's page, what every process has is labelled with the process.
+    """
     declared = {family.name: family for family in catalogue.of_process(process)}
     assert shown(text) == {name: family.type for name, family in declared.items()}
     assert without_samples(text) == set()
-    assert labels_of(text) == {name: {tuple(sorted(family.labels))} for name, family in declared.items()}
+    of_every = ("process",) if process is Process.API else ()
+    labels = {
+        name: (*family.labels, *(of_every if family.process is Process.EVERY else ()))
+        for name, family in declared.items()
+    }
+    assert labels_of(text) == {name: {tuple(sorted(found))} for name, found in labels.items()}

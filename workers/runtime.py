@@ -21,6 +21,7 @@ from nightshift.broker.token_streams import StreamWriter
 from nightshift.fleet.checkpoints import check_distinct
 from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, Machine, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
+from nightshift.metrics.serving import MetricsServer
 from nightshift.objectstore import Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.cloud_metadata import Provider
@@ -126,8 +127,7 @@ class Runtime:
         self._models = Models(self._load(self._settings, engine_died))
         self._make_parts()
         garbage.tune()
-        if self._settings.worker_metrics_port:
-            self._metrics.serve(self._settings.worker_metrics_port)
+        self._serve_metrics()
         for server in self._models:
             self._prepare(server)
             server.start()
@@ -139,6 +139,13 @@ class Runtime:
         self._watchdog.start()
         self._report_ready()
         self._residency.start()
+
+    def _serve_metrics(self) -> None:
+        """Raises ConfigurationError."""
+        if self._settings.worker_metrics_port:
+            self._metrics.open_port(self._settings.worker_metrics_port, "WORKER_METRICS_PORT")
+        if self._settings.metrics_socket is not None:
+            self._metrics.open_socket(self._settings.metrics_socket)
 
     def _prepare(self, server: ModelServer) -> None:
         server.use_files(self._connections.files)
@@ -186,13 +193,14 @@ class Runtime:
             rows_finished=self._shards.rows_finished,
             starved_seconds=self._shards.starvation.seconds,
         )
-        self._metrics = WorkerMetrics(
+        metrics = WorkerMetrics(
             lambda: self._models,
             self._count_leases,
             lambda: self._shutdown.is_draining,
             self._online.times,
             self._residency.counts if self._models.lazy else None,
         )
+        self._metrics = MetricsServer(metrics.registry)
 
     # -- leaving
 

@@ -13,7 +13,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.metrics import HttpMetrics
+from api.metrics.http import HttpMetrics
 from api.responses.errors import unexpected_error
 from nightshift.jobs.ids import new_id
 

@@ -1,13 +1,16 @@
 """Liveness, readiness and metrics: for load balancers, operators, Prometheus. No key needed."""
 
+from typing import Final
+
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from api.dependencies import ServicesDep
-from api.metrics import CONTENT_TYPE
 from api.readiness import check_parts
 from api.responses.objects import HealthObject, ReadinessObject
 from nightshift.jobs import JsonObject
+
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 router = APIRouter(tags=["Operation"])
 
@@ -40,4 +43,5 @@ async def readyz(services: ServicesDep) -> Response:
 
 @router.get("/metrics", summary="Numbers in Prometheus' text format")
 def metrics(request: Request) -> Response:
-    return Response(request.app.state.metrics.render(), media_type=CONTENT_TYPE)
+    state = request.app.state
+    return Response(state.processes.page(state.metrics.registry), media_type=METRICS_TYPE)

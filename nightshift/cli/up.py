@@ -63,7 +63,7 @@ def up(
     if workers > 1 and settings.worker_metrics_port:
         raise ConfigurationError(
             f"NIGHTSHIFT_WORKER_METRICS_PORT is {settings.worker_metrics_port}, and only one of {workers} "
-            "workers could serve its metrics there: set it to 0",
+            "workers could serve its metrics there: set it to 0. GET /metrics of the API shows those of all",
             param="workers",
         )
     lazy_names = tuple(lazy_model or settings.lazy_models)
@@ -93,6 +93,7 @@ def up(
             workers=workers,
             file_roots=embedded.allowed_file_roots(data),
             webhook_cidrs=embedded.allowed_webhook_cidrs(),
+            sockets=stack.enter_context(embedded.metrics_sockets(data)),
         )
         embedded.set_up_database(data)
         _run(site, stack)

@@ -9,7 +9,9 @@ _HEAD: Final = """# Metrics
 
 Made by `python -m nightshift.metrics` of what is declared in `nightshift/metrics/`; a test compares the two.
 
-The API shows its metrics at `GET /metrics`, the scheduler on `SCHEDULER_METRICS_PORT`, a worker on
+`nightshift up` shows the metrics of all its processes at `GET /metrics` of the API: those of workers with the
+label `worker` (`worker-1`, …), those of any process with the label `process`. Elsewhere each process has an
+address of its own: the API `GET /metrics`, the scheduler `SCHEDULER_METRICS_PORT`, a worker
 `WORKER_METRICS_PORT`.
 
 - Labels have few values, whatever clients send: never a tenant or a job. `class` is the priority class,

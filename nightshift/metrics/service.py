@@ -91,6 +91,14 @@ WORKER_CRASHES: Final = CounterFamily(
 )
 LOSSES: Final = (*SUMS.values(), WORKER_CRASHES)
 
+PROCESS_UP: Final = GaugeFamily(
+    name="nightshift_process_up",
+    help="1 for each process whose metrics are on the page, 0 for one that does not answer",
+    labels=("process",),
+    process=_API,
+    closer="it is 0: the process is down, or hangs",
+)
+
 HTTP_REQUESTS: Final = CounterFamily(
     name="nightshift_http_requests_total",
     help="Requests answered",
@@ -112,4 +120,5 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
     "Webhooks": WEBHOOKS,
     "Losses and savings": LOSSES,
     "Requests to the API": HTTP,
+    "The processes of `nightshift up`": (PROCESS_UP,),
 }

