@@ -142,10 +142,15 @@ class Service:
             _leadership(settings),
             stalled=lambda: loop.stalled(self._tickers, settings.duty_stalled_s),
         )
-        self.metrics = DutyMetrics(lambda: elector.is_leading)
+        self.metrics = metrics = DutyMetrics(lambda: elector.is_leading)
         self._config = _loop_config(WorkerSettings())
         every = duties(
-            parts, settings, elector, self._leader_id, lambda: elector.is_leading and not stop.is_set()
+            parts,
+            settings,
+            elector,
+            self._leader_id,
+            lambda: elector.is_leading and not stop.is_set(),
+            metrics,
         )
         self._work = WorkWatch(parts.store.pending, parts.store.changes(), every, lambda: elector.is_leading)
         self._tickers = [
@@ -181,7 +186,12 @@ def _leadership(settings: SchedulerSettings) -> LeadershipConfig:
 
 
 def duties(
-    parts: Parts, settings: SchedulerSettings, elector: Elector, leader_id: str, may_continue: MayContinue
+    parts: Parts,
+    settings: SchedulerSettings,
+    elector: Elector,
+    leader_id: str,
+    may_continue: MayContinue,
+    metrics: DutyMetrics,
 ) -> Sequence[Duty]:
     """Every duty there is, with its limits."""
     submission, worker = SubmissionSettings(), WorkerSettings()
@@ -249,9 +259,15 @@ def duties(
         Deleting(store, parts.objects, may_continue=may_continue),
         Recounting(store, settings.retention_interval_s),
         Recording(store),
-        WebhookDelivery(store, parts.vault, egress),
+        WebhookDelivery(store, parts.vault, egress, observe=metrics.webhook_attempted),
         Progress(store, settings.webhook_progress_interval_s),
-        WebhookDelivery(store, parts.vault, egress, WebhookDeliveryConfig.for_progress()),
+        WebhookDelivery(
+            store,
+            parts.vault,
+            egress,
+            WebhookDeliveryConfig.for_progress(),
+            observe=metrics.webhook_attempted,
+        ),
     ]
 
 

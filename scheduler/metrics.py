@@ -13,6 +13,8 @@ from nightshift.metrics.family import new_registry
 
 # From a pass that finds nothing to the validation of a large file.
 BUCKETS_S: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 300, 1800)
+# From a receiver in the same network to the longest time an attempt may take.
+WEBHOOK_BUCKETS_S: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30)
 
 
 class DutyMetrics:
@@ -24,6 +26,8 @@ class DutyMetrics:
         self._failures = declared.DUTY_FAILURES.counted(self.registry)
         self._succeeded_at = declared.DUTY_SUCCEEDED_AT.counted(self.registry)
         declared.LEADING.counted(self.registry).set_function(lambda: float(is_leading()))
+        self._webhook_attempts = declared.WEBHOOK_ATTEMPTS.counted(self.registry)
+        self._webhook_seconds = declared.WEBHOOK_SECONDS.counted(self.registry, WEBHOOK_BUCKETS_S)
         ProcessCollector(registry=self.registry)
 
     def observe(self, duty: str, seconds: float, succeeded: bool) -> None:
@@ -33,3 +37,8 @@ class DutyMetrics:
             self._succeeded_at.labels(duty).set_to_current_time()
         else:
             self._failures.labels(duty).inc()
+
+    def webhook_attempted(self, state: str, seconds: float) -> None:
+        """`state`: the delivery's after it."""
+        self._webhook_attempts.labels(state).inc()
+        self._webhook_seconds.observe(seconds)

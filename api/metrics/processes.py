@@ -63,7 +63,7 @@ class Processes:
         except (OSError, HTTPException, NotMetrics, UnicodeDecodeError) as error:
             log.info(
                 "a process shows no metrics",
-                extra={"action": "metrics_missing", "process": name, "reason": str(error)},
+                extra={"action": "metrics_missing", "child": name, "reason": str(error)},
             )
             return None
 

@@ -99,7 +99,7 @@ def queue(site: Site) -> Mapping[str, Any] | None:
     if not site.has_database:
         return None
     with opened(site) as store, store.snapshot() as tx:
-        leader = tx.leadership.of(SCHEDULER_DUTY)
+        leader, owed = tx.leadership.of(SCHEDULER_DUTY), tx.deliveries.owed()
         return {
             "at": tx.now().isoformat(),
             "jobs": [
@@ -118,7 +118,7 @@ def queue(site: Site) -> Mapping[str, Any] | None:
                 }
                 for group, found in sorted(by_group(tx.figures.waiting()).items())
             ],
-            "deliveries": tx.deliveries.counts(),
+            "deliveries": {"pending": owed.pending, "dead": owed.dead, "oldest_at": owed.oldest_at},
             "outbox_rings": tx.outbox.length(),
             "counters": tx.counters.values(),
             "leader": None

@@ -21,6 +21,7 @@ from nightshift.store import Transaction
 from nightshift.store.shards.leases import ExpiredLease
 
 LEASES_PER_WORKER_MAX: Final = 10_000  # a worker holds a few shards and some hundred online requests
+LEASES_EXPIRED: Final = "leases_expired"  # the database's counter of them
 ONLINE_ROW: Final = 0  # the one row of an online request
 CHARGE_SHARD: Final = Charge(shard=True)
 

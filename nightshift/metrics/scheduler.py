@@ -33,6 +33,21 @@ DUTY_SECONDS: Final = HistogramFamily(
     process=_SCHEDULER,
 )
 
+WEBHOOK_ATTEMPTS: Final = CounterFamily(
+    name="nightshift_webhook_attempts_total",
+    help="Attempts at webhook deliveries, by what became of them: delivered, pending (tried again), dead",
+    labels=("state",),
+    process=_SCHEDULER,
+    closer="`dead` grows: receivers refuse events",
+)
+WEBHOOK_SECONDS: Final = HistogramFamily(
+    name="nightshift_webhook_attempt_seconds",
+    help="From an attempt's start to the receiver's answer, or its failure",
+    process=_SCHEDULER,
+    closer="receivers answer slowly",
+)
+
 SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
-    "The scheduler": (LEADING, DUTY_FAILURES, DUTY_SUCCEEDED_AT, DUTY_SECONDS)
+    "The scheduler": (LEADING, DUTY_FAILURES, DUTY_SUCCEEDED_AT, DUTY_SECONDS),
+    "Webhook attempts": (WEBHOOK_ATTEMPTS, WEBHOOK_SECONDS),
 }

@@ -33,16 +33,82 @@ OUTBOX_RINGS: Final = GaugeFamily(
     process=_API,
     closer="it grows: Redis is away, or no scheduler leads",
 )
-QUEUE: Final = (SHARDS_QUEUED, JOBS, OUTBOX_RINGS)
+_GROUP: Final = ("kind", "model", "class", "capacity")
+
+
+def _of_group(name: str, help: str, closer: str = "") -> GaugeFamily:
+    return GaugeFamily(name=f"nightshift_queue_{name}", help=help, labels=_GROUP, process=_API, closer=closer)
+
+
+QUEUE_QUEUED: Final = _of_group(
+    "queued",
+    "Shards and online requests that no worker has, without those of paused jobs",
+    "it stands still while workers are ready: none has this model and capacity",
+)
+QUEUE_LEASED: Final = _of_group("leased", "Shards and online requests that workers have")
+QUEUE_OLDEST: Final = _of_group(
+    "oldest_seconds",
+    "Since the oldest job was made that has some queued",
+    "it grows, of `online`, beyond what clients wait for",
+)
+QUEUE_ROWS_LEFT: Final = _of_group(
+    "rows_left", "Rows without a result, as far as they are known or estimated, without those of paused jobs"
+)
+WORKERS_WANTED: Final = GaugeFamily(
+    name="nightshift_workers_wanted",
+    help="The fewest workers that end what waits before its deadlines, at the pace measured last. "
+    "`capacity` is what the jobs ask for",
+    labels=("model", "capacity"),
+    process=_API,
+    closer="it is more than the workers there are: scale by it",
+)
+DEADLINE_SLACK: Final = GaugeFamily(
+    name="nightshift_deadline_slack_seconds",
+    help="The least time from the predicted end of a bulk job to its deadline, with the workers there are",
+    labels=("class",),
+    process=_API,
+    closer="it is below 0: a job will be late",
+)
+LEASES_EXPIRED: Final = CounterFamily(
+    name="nightshift_leases_expired_total",
+    help="Leases that ran out and whose shards were run again, or given up",
+    process=_API,
+    closer="it grows: workers die, hang, or cannot reach the database",
+)
+QUEUE: Final = (
+    SHARDS_QUEUED,
+    QUEUE_QUEUED,
+    QUEUE_LEASED,
+    QUEUE_OLDEST,
+    QUEUE_ROWS_LEFT,
+    WORKERS_WANTED,
+    DEADLINE_SLACK,
+    JOBS,
+    LEASES_EXPIRED,
+    OUTBOX_RINGS,
+)
+WORKERS: Final = GaugeFamily(
+    name="nightshift_workers",
+    help="Workers heard of in the last 30 s",
+    labels=("state", "capacity"),
+    process=_API,
+    closer="there are fewer than were started, or none is `ready`",
+)
 
 DELIVERIES: Final = GaugeFamily(
     name="nightshift_deliveries",
-    help="Webhook deliveries",
+    help="Webhook deliveries that are owed, or were given up and are kept",
     labels=("state",),
     process=_API,
     closer="the `pending` ones grow: a receiver of webhooks is away; `dead` ones were given up",
 )
-WEBHOOKS: Final = (DELIVERIES,)
+DELIVERIES_OLDEST: Final = GaugeFamily(
+    name="nightshift_deliveries_oldest_seconds",
+    help="Age of the oldest delivery that is owed; 0: none is",
+    process=_API,
+    closer="it grows: a receiver is away, or no scheduler leads",
+)
+WEBHOOKS: Final = (DELIVERIES, DELIVERIES_OLDEST)
 
 
 def _sum(name: str, help: str, closer: str) -> CounterFamily:
@@ -116,7 +182,7 @@ HTTP_SECONDS: Final = HistogramFamily(
 HTTP: Final = (HTTP_REQUESTS, HTTP_SECONDS)
 
 SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
-    "The queue": (DATABASE_UP, *QUEUE),
+    "The queue": (DATABASE_UP, *QUEUE, WORKERS),
     "Webhooks": WEBHOOKS,
     "Losses and savings": LOSSES,
     "Requests to the API": HTTP,

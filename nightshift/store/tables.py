@@ -549,7 +549,7 @@ delivery = Table(
     Column("endpoint_id", _Id),  # None: owed to the job's own URL. The endpoint may have been deleted
     Column("attempts_before", Integer, nullable=False, server_default=text("0")),  # before the last replay
     Column("replayed_at", UtcTimestamp),  # last
-    Index("ix_delivery_due", "state", "next_at"),
+    Index("ix_delivery_due", "state", "next_at", "created_at"),  # the last one for metrics
     Index("ix_delivery_listing", "tenant_id", "created_at", "id"),
     Index("ix_delivery_of_job", "job_id"),
     Index("ix_delivery_of_endpoint", "tenant_id", "endpoint_id", "created_at", "id"),

@@ -145,6 +145,11 @@ class Workers:
             wanted = wanted.where(worker.c.state == state)
         return [_to_worker(row) for row in self._connection.execute(wanted)]
 
+    def alive(self, heartbeat_since: datetime) -> Sequence[Worker]:
+        """Workers that have not stopped, with a heartbeat since then, newest first."""
+        heard_of = self.list(heartbeat_since=heartbeat_since)
+        return [each for each in heard_of if each.state is not WorkerState.STOPPED]
+
     def served(self, crashed_since: datetime) -> set[str]:
         """The ids of the models that workers serve, or served until a crash since then."""
         crashes = [cause for cause in ExitCause if cause.is_crash]

@@ -6,7 +6,6 @@ from typing import Final
 
 from nightshift.fleet import figures
 from nightshift.fleet.service_figures import summed
-from nightshift.fleet.workers import WorkerState
 from nightshift.store import Store, Transaction
 from scheduler.runtime.duty import Result
 
@@ -36,6 +35,5 @@ class Recording:
         return Result()
 
     def _figures(self, tx: Transaction, now: datetime) -> figures.ServiceFigures:
-        alive = tx.workers.list(heartbeat_since=now - figures.ALIVE_WITHIN)
-        running = [each for each in alive if each.state is not WorkerState.STOPPED]
-        return summed(now, running, tx.figures.waiting(), tx.figures.latest())
+        alive = tx.workers.alive(now - figures.ALIVE_WITHIN)
+        return summed(now, alive, tx.figures.waiting(), tx.figures.latest())

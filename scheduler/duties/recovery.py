@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs.leases import LeaseConfig
-from nightshift.lifecycle.recovery import count_lost, gone_with, recover_lost
+from nightshift.lifecycle.recovery import LEASES_EXPIRED, count_lost, gone_with, recover_lost
 from nightshift.store import PendingWork, Store
 from nightshift.store.shards.leases import ExpiredLease
 from scheduler.runtime.duty import Every, Result, earliest
@@ -61,6 +61,7 @@ class Recovery:
             causes = {lease.worker_id: self._outages.cause(lease) for lease in expired}
             lost = [*expired, *gone_with(tx, expired, causes)]
             recovered = recover_lost(tx, lost, causes, self._config.attempts_max, now)
+            tx.counters.add(LEASES_EXPIRED, len(expired))
             for worker_id, cause in causes.items():
                 count_lost(tx, [worker_id], cause, now)
         return Rescued(

@@ -58,10 +58,13 @@ class WebhookDelivery:
         egress: Poster,
         config: WebhookDeliveryConfig = WebhookDeliveryConfig(),
         jitter: Callable[[], float] = random.random,
+        observe: Callable[[DeliveryState, float], None] = lambda state, seconds: None,
     ) -> None:
+        """`observe`: an attempt took so many seconds, and the delivery's state after it."""
         self.name = "progress_delivery" if config.of_progress else "webhook_delivery"
         self._store = store
         self._config = config
+        self._observe = observe
         self._attempts = WebhookAttempts(store, vault, egress, jitter)
         self._in_flight = InFlightLimiter(config.slots)
         self._circuits = Circuits(config.circuits)
@@ -80,6 +83,7 @@ class WebhookDelivery:
         """
         ended = self._in_flight.take_outcomes()
         for outcome in ended:
+            self._observe(outcome.state, outcome.seconds)
             if outcome.answered is not None:
                 self._circuits.record(outcome.destination, outcome.ended_at, answered=outcome.answered)
         if self._in_flight.is_full:

@@ -38,6 +38,7 @@ class Outcome:
     state: DeliveryState
     answered: bool | None
     ended_at: datetime
+    seconds: float = 0.0  # that the attempt took
 
 
 def destination_of(delivery: Delivery) -> Destination:

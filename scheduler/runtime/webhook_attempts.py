@@ -83,7 +83,7 @@ class WebhookAttempts:
             | {"status": sent.made.status_code, "error": sent.made.error, "state": next_step.state},
         )
         answered = None if sent.is_final else is_answer(sent.made)
-        return Outcome(destination, next_step.state, answered, ended_at)
+        return Outcome(destination, next_step.state, answered, ended_at, sent.made.latency_ms / 1000)
 
     def _to_own_url(self, delivery: Delivery, at: datetime) -> Sent:
         with self._store.snapshot() as tx:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +28,13 @@ from nightshift.store.webhooks.listing import ANY_DELIVERY, DeliveryFilters, lis
 delivery = tables.delivery
 attempt = tables.delivery_attempt
 gone = tables.gone_endpoint
+
+
+@dataclass(frozen=True)
+class Owed:
+    pending: int
+    dead: int  # given up
+    oldest_at: datetime | None  # of those pending, when it was made
 
 
 class Deliveries:
@@ -287,10 +295,18 @@ class Deliveries:
             for row in rows
         ]
 
-    def counts(self) -> dict[DeliveryState, int]:
-        """Deliveries per state over all tenants, for metrics."""
-        rows = self._connection.execute(select(delivery.c.state, func.count()).group_by(delivery.c.state))
-        return {DeliveryState(state): count for state, count in rows}
+    def owed(self) -> Owed:
+        """Over all tenants, for metrics; of an index only."""
+        made_at = func.min(delivery.c.created_at)
+        rows = self._connection.execute(
+            select(delivery.c.state, func.count(), made_at)
+            .where(delivery.c.state.in_((DeliveryState.PENDING, DeliveryState.DEAD)))
+            .group_by(delivery.c.state)
+        )
+        found = {DeliveryState(state): (count, at) for state, count, at in rows}
+        pending, oldest_at = found.get(DeliveryState.PENDING, (0, None))
+        dead, _ = found.get(DeliveryState.DEAD, (0, None))
+        return Owed(pending, dead, oldest_at)
 
 
 def _digest(url: str) -> str:

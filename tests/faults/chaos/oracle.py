@@ -21,7 +21,6 @@ from nightshift.jobs import Counts, Face, JobState, Shard, ShardState
 from nightshift.jobs import Job as StoredJob
 from nightshift.jobs.dead_letters import UNEXPLAINED_CRASHES_MAX
 from nightshift.jobs.ids import batch_id
-from nightshift.outbound.webhooks import DeliveryState
 from nightshift.output.row_results import RowResult, ShardHead
 from nightshift.store import tables
 from tests.faults.chaos.answers import Asked, answers_of
@@ -176,7 +175,7 @@ def _owed(service: Service) -> Iterator[str]:
             yield "a shard is leased"
         if rings := tx.outbox.length():
             yield f"{rings} rings are owed"
-        if pending := tx.deliveries.counts().get(DeliveryState.PENDING, 0):
+        if pending := tx.deliveries.owed().pending:
             yield f"{pending} webhooks are owed"
 
 

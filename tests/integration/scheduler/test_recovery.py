@@ -5,7 +5,7 @@ import pytest
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import Job, JobState, ShardState, StopReason
 from nightshift.jobs.leases import Lease
-from nightshift.lifecycle.recovery import release_worker
+from nightshift.lifecycle.recovery import LEASES_EXPIRED, release_worker
 from nightshift.lifecycle.transitions import Submitted, request_stop
 from nightshift.store import Store
 from nightshift.testing import (
@@ -102,7 +102,7 @@ def test_leases_that_ran_out_while_the_database_was_away_are_not_charged(
         assert duty.run_once(clock.advance(seconds=40)).retried == 1
         assert attempts(store, lease) == 0
     with store.snapshot() as tx:
-        assert tx.counters.values() == {}
+        assert tx.counters.values() == {LEASES_EXPIRED: 2 * CONFIG.attempts_max}
 
 
 def test_leases_that_could_not_be_renewed_in_time_after_an_outage_are_not_charged(
@@ -144,7 +144,7 @@ def test_a_worker_that_dies_some_time_after_an_outage_is_charged_as_any_other(
 
     assert attempts(store, lease) == 1
     with store.snapshot() as tx:
-        assert tx.counters.values() == {"crashes.lease_expired": 1}
+        assert tx.counters.values() == {"crashes.lease_expired": 1, LEASES_EXPIRED: 1}
 
 
 def test_a_shard_of_a_job_told_to_stop_is_not_retried(store: Store, clock: FakeClock, duty: Recovery) -> None:

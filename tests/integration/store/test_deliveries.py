@@ -8,6 +8,7 @@ import pytest
 
 from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import Store
+from nightshift.store.webhooks.deliveries import Owed
 from nightshift.store.webhooks.listing import DeliveryFilters
 from nightshift.testing import FakeClock, a_delivery, an_attempt, submit
 from tests.integration.store.racing import at_once
@@ -170,7 +171,7 @@ def test_a_dead_letter_is_kept_and_not_due(store: Store, clock: FakeClock, deliv
     with store.snapshot() as tx:
         dead = tx.deliveries.list("default", limit=10, filters=DeliveryFilters(state=DeliveryState.DEAD))
         assert [found.id for found in dead] == [delivery.id]
-        assert tx.deliveries.counts() == {DeliveryState.DEAD: 1}
+        assert tx.deliveries.owed() == Owed(pending=0, dead=1, oldest_at=None)
 
 
 def test_an_attempt_without_an_answer_is_recorded_with_its_reason(store: Store, delivery: Delivery) -> None:
@@ -241,3 +242,15 @@ def test_a_replay_is_due_at_once_under_the_same_event_id_and_only_once(
         1,
         clock.now,
     )
+
+
+def test_what_is_owed_is_counted_and_the_oldest_of_it_is_known(store: Store, clock: FakeClock) -> None:
+    with store.snapshot() as tx:
+        assert tx.deliveries.owed() == Owed(pending=0, dead=0, oldest_at=None)
+    first = owe(store)
+    clock.advance(seconds=60)
+    owe(store)
+    record(store, owe(store), DeliveryState.DELIVERED, status_code=200)
+
+    with store.snapshot() as tx:
+        assert tx.deliveries.owed() == Owed(pending=2, dead=0, oldest_at=first.created_at)

@@ -22,5 +22,6 @@ def test_exactly_what_is_declared_of_a_scheduler_is_exported() -> None:
     metrics = DutyMetrics(lambda: True)
     metrics.observe("ringing", 0.01, True)
     metrics.observe("ringing", 0.01, False)
+    metrics.webhook_attempted("delivered", 0.2)
 
     assert_as_declared(generate_latest(metrics.registry).decode(), Process.SCHEDULER)

@@ -77,6 +77,7 @@ BUSY_CALLS: dict[str, Callable[[Transaction], object]] = {
     "stop_queued": lambda tx: tx.shards.stop_queued("job_gone"),
     "load.oldest_online": lambda tx: tx.load.oldest_online(),
     "queued": lambda tx: tx.shards.queued(),
+    "waiting": lambda tx: tx.figures.waiting(),
 }
 
 

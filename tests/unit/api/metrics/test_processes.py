@@ -1,5 +1,6 @@
 """One page for all processes of a machine, whatever becomes of some of them."""
 
+import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -34,6 +35,12 @@ def running(stack: ExitStack, tmp_path: Path) -> Callable[[str], Path]:
         return tmp_path / f"{name}.sock"
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    """As in the service: what is missing is logged."""
+    caplog.set_level(logging.INFO)
 
 
 def page(stack: ExitStack, *sockets: Path, config: ScrapeConfig = ScrapeConfig()) -> list[str]:
