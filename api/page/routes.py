@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from fastapi import APIRouter
@@ -10,16 +11,17 @@ from sse_starlette import ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from api.page import assets, rendering, sign_in, views
 from api.page.page import Page, page_of
 from api.page.requests import check_csrf, check_origin, check_url, form_of, is_update, token_of, wants_json
 from api.page.sessions import SignedIn
-from api.page.view import Action, Asked, Outcome, View
+from api.page.view import Action, Asked, Context, LoadData, Outcome, View
 from api.responses.errors import error_response
 from api.responses.sse import event, event_source
-from nightshift.errors import MissingScope, NightshiftError, NotFound
+from nightshift.errors import MissingScope, NightshiftError, NotAuthenticated, NotFound
+from nightshift.jobs import JsonObject
 from nightshift.tenants.keys import Scope
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -51,11 +53,27 @@ class _Visit:
         if needed not in self.signed_in.caller.scopes:
             raise MissingScope(f"Your API key does not have the scope '{needed}' that this needs.")
 
-    def shown(self, view: View, asked: Asked, outcome: Outcome | None = None) -> Response:
+    async def shown(self, view: View, asked: Asked, outcome: Outcome | None = None) -> Response:
         """The view as it is now, after an action if there was one. Raises NightshiftError."""
+        now, loaded = await run_in_threadpool(self._loaded, view, asked)
+        if view.read_objects is not None:
+            read = view.read_objects
+            more = await self.page.services.storage_threads.run(lambda: read(asked, loaded))
+            loaded = {**loaded, **more}
+        return await run_in_threadpool(self._rendered, view, asked, now, loaded, outcome)
+
+    def data(self, load: LoadData) -> JsonObject:
+        with self.page.services.store.snapshot() as tx:
+            return load(tx, self.asked(), tx.now())
+
+    def _loaded(self, view: View, asked: Asked) -> tuple[datetime, Context]:
         with self.page.services.store.snapshot() as tx:
             now = tx.now()
-            loaded = view.load(tx, asked, now)
+            return now, view.load(tx, asked, now)
+
+    def _rendered(
+        self, view: View, asked: Asked, now: datetime, loaded: Context, outcome: Outcome | None
+    ) -> Response:
         variables = {
             **self.page.frame(self.signed_in, view.title, view.section or view.path),
             "asked": asked,
@@ -79,6 +97,8 @@ def make_router() -> APIRouter:
     router.add_api_route("/ui/updates", _updates, methods=["GET"])
     for view in views.VIEWS:
         router.add_api_route(view.path, _view_handler(view), methods=["GET"])
+        for path, load in view.data.items():
+            router.add_api_route(path, _data_handler(view, load), methods=["GET"])
         for action in view.actions:
             path = view.path.rstrip("/") + action.path
             router.add_api_route(path, _action_handler(view, action), methods=["POST"])
@@ -91,11 +111,28 @@ def _view_handler(view: View) -> Handler:
     async def show(request: Request) -> Response:
         async def answer(visit: _Visit) -> Response:
             visit.check_scope(view.scope)
-            return await run_in_threadpool(visit.shown, view, visit.asked())
+            return await visit.shown(view, visit.asked())
 
         return await _visited(request, answer)
 
     return show
+
+
+def _data_handler(view: View, load: LoadData) -> Handler:
+    async def answer(request: Request) -> Response:
+        page = page_of(request)
+        try:
+            check_url(request)
+            signed_in = await page.signed_in(request)
+            if signed_in is None:
+                raise NotAuthenticated("You are not signed in to the page.")
+            visit = _Visit(request, page, signed_in)
+            visit.check_scope(view.scope)
+            return JSONResponse(await run_in_threadpool(visit.data, load), headers=rendering.HEADERS)
+        except NightshiftError as error:
+            return error_response(error)
+
+    return answer
 
 
 def _action_handler(view: View, action: Action) -> Handler:
@@ -107,7 +144,7 @@ def _action_handler(view: View, action: Action) -> Handler:
             visit.check_scope(action.scope)
             asked = visit.asked(form)
             outcome = await _done(action, asked)
-            return await run_in_threadpool(_after, visit, view, asked, outcome)
+            return await _after(visit, view, asked, outcome)
 
         return await _visited(request, answer)
 
@@ -138,10 +175,10 @@ async def _done(action: Action, asked: Asked) -> Outcome:
     return done
 
 
-def _after(visit: _Visit, view: View, asked: Asked, outcome: Outcome) -> Response:
+async def _after(visit: _Visit, view: View, asked: Asked, outcome: Outcome) -> Response:
     """What is shown after an action: the view with what came of it, or where it leads to."""
     if outcome.location is None and (outcome.context or is_update(visit.request)):
-        return visit.shown(view, asked, outcome)
+        return await visit.shown(view, asked, outcome)
     target = visit.page.prefix + (outcome.location or view.path.format(**asked.path) + asked.query_with())
     if is_update(visit.request):
         return Response(status_code=204, headers={"hx-redirect": target, **rendering.HEADERS})

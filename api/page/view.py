@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from api.authentication import Caller
 from api.services import Services
 from nightshift.errors import InvalidRequest
+from nightshift.jobs import JsonObject
 from nightshift.store import Transaction
 from nightshift.tenants.keys import Scope
 
@@ -60,6 +61,8 @@ class Asked:
 
 
 Load = Callable[[Transaction, Asked, datetime], Context]
+LoadData = Callable[[Transaction, Asked, datetime], JsonObject]
+ReadObjects = Callable[[Asked, Context], Context]  # of what was loaded, more variables; may block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +92,9 @@ class View:
     title: str
     template: str
     load: Load
+    read_objects: ReadObjects | None = None  # after `load`, what is in the object store
     scope: Scope = Scope.READ
     is_in_navigation: bool = True
     section: str | None = None  # the path of the view in the navigation that it belongs to
     actions: tuple[Action, ...] = ()
+    data: Mapping[str, LoadData] = field(default_factory=dict)  # JSON for its scripts, by path

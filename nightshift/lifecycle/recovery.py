@@ -16,6 +16,7 @@ from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import Counts, InputError, JobKind, JobState, ShardState
 from nightshift.jobs.dead_letters import ERROR_CODE, Charge, DeadLetter, LostShard, charges
 from nightshift.jobs.ids import new_id
+from nightshift.lifecycle.interruptions import record_lost
 from nightshift.lifecycle.transitions import count_redone, end_stopped_online, finish
 from nightshift.store import Transaction
 from nightshift.store.shards.leases import ExpiredLease
@@ -120,6 +121,8 @@ def recover(
         changed = tx.leases.end(abandoned, state)
     if not changed:
         return False
+    if decided is not Verdict.STOP and abandoned.kind is JobKind.BULK:
+        record_lost(tx, abandoned.job_id, abandoned.shard_no, abandoned.worker_id, cause, now)
     if decided is not Verdict.STOP:
         _record_crashes(tx, abandoned, charge, cause, known, now)
     if decided is Verdict.RETRY:

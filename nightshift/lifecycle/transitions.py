@@ -24,8 +24,9 @@ from nightshift.jobs import (
     Segment,
     StopReason,
 )
-from nightshift.jobs.leases import Lease
+from nightshift.jobs.leases import FIRST_TERM, Lease
 from nightshift.jobs.planning import PlanCursor
+from nightshift.lifecycle.interruptions import record_resumed
 from nightshift.lifecycle.webhooks.fan_out import owe
 from nightshift.outbound.webhook_events import PROGRESS, RUNNING, event_type
 from nightshift.output.places import place_of
@@ -153,6 +154,8 @@ def claim_bulk(
         job = tx.jobs.fetch(claim.job.id)
         _append_state_event(tx, job, JobState.RUNNING, now)
         owe(tx, job, RUNNING, now)
+    elif claim is not None and claim.lease.term > FIRST_TERM:
+        record_resumed(tx, claim, now)
     return claim
 
 

@@ -449,6 +449,8 @@ output_part = Table(
     ),
 )
 
+HAS_FAILURES: Final = "failed > 0"
+
 segment = Table(
     "segment",
     metadata,
@@ -470,6 +472,13 @@ segment = Table(
     Column("earlier", Integer, nullable=False, server_default=text("0")),  # … of the job that is reused
     UniqueConstraint("shard_id", "term", "seq"),
     Index("ix_segment_job", "job_id", "id"),
+    Index(
+        "ix_segment_with_failures",
+        "job_id",
+        "id",
+        sqlite_where=text(HAS_FAILURES),
+        postgresql_where=text(HAS_FAILURES),
+    ),
 )
 
 request = Table(
@@ -490,6 +499,13 @@ result = Table(
     Column("cached_tokens", BigInteger, nullable=False),
 )
 
+# What happens to a job now and then, which a person looks for among thousands of checkpoints. None of these
+# is an event of an ordinary online request.
+IS_MILESTONE: Final = (
+    "type IN ('job.planned', 'job.updated', 'job.paused', 'job.resumed', 'job.stopping', 'job.finalizing', "
+    "'job.shard_lost', 'job.shard_returned', 'job.shard_resumed')"
+)
+
 event = Table(
     "event",
     metadata,
@@ -498,6 +514,13 @@ event = Table(
     Column("type", String(32), nullable=False),
     Column("data", JSON, nullable=False),
     Column("created_at", UtcTimestamp, nullable=False),
+    Index(
+        "ix_event_milestone",
+        "job_id",
+        "seq",
+        sqlite_where=text(IS_MILESTONE),
+        postgresql_where=text(IS_MILESTONE),
+    ),
 )
 
 outbox = Table(

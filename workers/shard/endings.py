@@ -8,6 +8,7 @@ from nightshift.errors import NightshiftError, ObjectNotFound, StorageError
 from nightshift.jobs import BulkClaim
 from nightshift.jobs.leases import fault_delay_s
 from nightshift.lifecycle import transitions
+from nightshift.lifecycle.interruptions import BROKEN, HANDED_BACK, POSTPONED, record_returned
 from nightshift.objectstore import ObjectDamaged
 from nightshift.objectstore.sources import is_file_id
 from nightshift.objectstore.verdicts import storage_verdict
@@ -22,6 +23,7 @@ class Endings:
     """`tokens_lost` are generated and in no checkpoint."""
 
     def __init__(self, claim: BulkClaim, store: Store) -> None:
+        self._claim = claim
         self._lease = claim.lease
         self._shard = claim.shard
         self._store = store
@@ -35,7 +37,7 @@ class Endings:
 
     def hand_back(self, tokens_lost: int) -> bool:
         """This worker drains; another one continues."""
-        handed_back = self._end(lambda tx: tx.leases.hand_back(self._lease), tokens_lost)
+        handed_back = self._return(lambda tx: tx.leases.hand_back(self._lease), HANDED_BACK, tokens_lost)
         if handed_back:
             failpoints.hit("worker.handed_back")
         return handed_back
@@ -61,19 +63,32 @@ class Endings:
             self._end(lambda tx: tx.shards.fail_held(self._lease))
         else:
             delay = timedelta(seconds=fault_delay_s(attempts, self._shard.id))
-            self._end(lambda tx: tx.leases.return_broken(self._lease, tx.now() + delay), tokens_lost)
+            self._return(
+                lambda tx: tx.leases.return_broken(self._lease, tx.now() + delay), BROKEN, tokens_lost
+            )
         return f"broke: {type(error).__name__}: {error}"
 
     def _postpone(self, error: NightshiftError, tokens_lost: int) -> str:
         """Delay the next lease of the shard, longer each time."""
         delay = timedelta(seconds=fault_delay_s(self._shard.faults + 1, self._shard.id))
-        self._end(lambda tx: tx.leases.delay(self._lease, tx.now() + delay), tokens_lost)
+        self._return(lambda tx: tx.leases.delay(self._lease, tx.now() + delay), POSTPONED, tokens_lost)
         return f"postponed: {error.message}"
 
     def _fail(self, error: NightshiftError) -> str:
         """No retry can succeed."""
         self._end(lambda tx: tx.shards.fail_held(self._lease))
         return f"failed: {error.message}"
+
+    def _return(self, change: Callable[[Transaction], bool], cause: str, tokens_lost: int) -> bool:
+        """End the lease of a shard that goes on with another."""
+
+        def work(tx: Transaction) -> bool:
+            returned = change(tx)
+            if returned:
+                record_returned(tx, self._claim, cause)
+            return returned
+
+        return self._end(work, tokens_lost)
 
     def _end(self, change: Callable[[Transaction], bool], tokens_lost: int = 0) -> bool:
         def work(tx: Transaction) -> bool:

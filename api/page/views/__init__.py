@@ -6,9 +6,10 @@ A new view is a module here with a `VIEW`, a template in `templates/`, and its n
 from typing import Final
 
 from api.page.view import View
-from api.page.views import jobs, overview
+from api.page.views import job, jobs, overview
 
 VIEWS: Final[tuple[View, ...]] = (
     overview.VIEW,
     jobs.VIEW,
+    job.VIEW,
 )

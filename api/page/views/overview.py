@@ -1,18 +1,22 @@
 """What is going on now: the queue, the jobs that run, those that failed last, and the workers."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
+from api.page.figures import HOURS, ROWS_MAX, columns
 from api.page.job_rows import JobRow
 from api.page.view import Asked, Context, View
 from api.readiness import WORKER_SILENCE_MAX
-from nightshift.jobs import JobKind, JobState
+from nightshift.errors import InvalidRequest
+from nightshift.fleet.figures import ALIVE_WITHIN
+from nightshift.jobs import JobKind, JobState, JsonObject
 from nightshift.store import Transaction
 from nightshift.store.jobs.listing import JobFilters
 
 RUNNING_SHOWN: Final = 8
 FAILED_SHOWN: Final = 5
 WORKERS_SHOWN: Final = 50
+FRESH: Final = 2 * ALIVE_WITHIN  # figures that are older say nothing of now
 
 _RUNNING: Final = JobFilters(kind=JobKind.BULK, states=(JobState.RUNNING, JobState.FINALIZING))
 _FAILED: Final = JobFilters(states=(JobState.FAILED, JobState.EXPIRED))
@@ -23,7 +27,12 @@ def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
     running = tx.jobs.list(tenant_id, limit=RUNNING_SHOWN, filters=_RUNNING)
     failed = tx.jobs.list(tenant_id, limit=FAILED_SHOWN, filters=_FAILED)
     workers = tx.workers.list(heartbeat_since=now - WORKER_SILENCE_MAX)
+    figures = tx.figures.latest()
+    is_fresh = figures is not None and now - figures.at <= FRESH
     return {
+        "figures": figures if is_fresh else None,
+        "hours": _hours(asked),
+        "hours_offered": HOURS,
         "unfinished": tx.overview.unfinished(tenant_id),
         "running": [JobRow(job, now) for job in running],
         "failed": [JobRow(job, now) for job in failed],
@@ -33,4 +42,25 @@ def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
     }
 
 
-VIEW: Final = View(path="/", title="Overview", template="overview.html", load=load)
+def _hours(asked: Asked) -> int:
+    """Raises InvalidRequest."""
+    text = asked.text("hours") or str(HOURS[0])
+    if text not in map(str, HOURS):
+        offered = ", ".join(map(str, HOURS))
+        raise InvalidRequest(f"Invalid 'hours': {text!r} is none of {offered}.", param="hours")
+    return int(text)
+
+
+def load_figures(tx: Transaction, asked: Asked, now: datetime) -> JsonObject:
+    """What the charts are drawn from. Of the whole service, as /metrics."""
+    since = now - timedelta(hours=_hours(asked))
+    return columns(tx.figures.since(since, ROWS_MAX))
+
+
+VIEW: Final = View(
+    path="/",
+    title="Overview",
+    template="overview.html",
+    load=load,
+    data={"/ui/figures": load_figures},
+)

@@ -1,11 +1,11 @@
 """Statements about a job's events, numbered without gaps so that streams can resume."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, text, update
 
 from nightshift.jobs import JsonObject
 from nightshift.store import tables
@@ -70,11 +70,36 @@ class Events:
             .order_by(event.c.seq)
             .limit(limit)
         )
-        return [Event(row.seq, row.type, row.data, row.created_at) for row in rows]
+        return [_to_event(row) for row in rows]
+
+    def milestones(self, tenant_id: str, job_id: str, limit: int) -> Sequence[Event]:
+        """The newest of a tenant's job's events that are neither checkpoints nor its states, in order."""
+        newest = (
+            select(event)
+            .join(job, job.c.id == event.c.job_id)
+            .where(event.c.job_id == job_id, job.c.tenant_id == tenant_id, text(tables.IS_MILESTONE))
+            .order_by(event.c.seq.desc())
+            .limit(limit)
+        )
+        return [_to_event(row) for row in reversed(self._connection.execute(newest).all())]
+
+    def at(self, tenant_id: str, job_id: str, seqs: Collection[int]) -> Sequence[Event]:
+        """A tenant's job's events with these numbers, as far as they are kept, in order."""
+        found = (
+            select(event)
+            .join(job, job.c.id == event.c.job_id)
+            .where(event.c.job_id == job_id, job.c.tenant_id == tenant_id, event.c.seq.in_(seqs))
+            .order_by(event.c.seq)
+        )
+        return [_to_event(row) for row in self._connection.execute(found)]
 
 
 def first_row(job_id: str, type: str, data: JsonObject, now: datetime) -> dict[str, Any]:
     return _row(job_id, FIRST_SEQ, type, data, now)
+
+
+def _to_event(row: Row[Any]) -> Event:
+    return Event(row.seq, row.type, row.data, row.created_at)
 
 
 def _row(job_id: str, seq: int, type: str, data: JsonObject, now: datetime) -> dict[str, Any]:

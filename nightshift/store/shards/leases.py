@@ -58,6 +58,7 @@ class ExpiredLease:
     in_flight: tuple[int, ...] = ()  # rows, as far as they were journalled
     is_isolating: bool = False  # its suspects ran alone
     tokens_in_flight: int = 0  # generated and in no checkpoint, at the last renewal
+    shard_no: int = 0  # in its job
 
 
 class Leases:
@@ -234,4 +235,5 @@ def _to_expired(row: Row[Any]) -> ExpiredLease:
         in_flight=tuple(row.suspects or ()),
         is_isolating=row.is_isolating,
         tokens_in_flight=row.tokens_in_flight,
+        shard_no=row.shard_no,
     )

@@ -21,6 +21,7 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    text,
     update,
 )
 from sqlalchemy.exc import IntegrityError
@@ -123,6 +124,15 @@ class ListedSegment:
     id: int
     shard_no: int
     segment: Segment
+
+
+@dataclass(frozen=True)
+class LeasedShard:
+    """A shard that a worker holds."""
+
+    shard: Shard
+    worker_id: str
+    lease_until: datetime
 
 
 class Shards:
@@ -276,6 +286,33 @@ class Shards:
             .limit(limit)
         )
         return [ListedSegment(row.id, row.shard_no, _to_segment(row)) for row in rows]
+
+    def segments_with_failures(self, tenant_id: str, job_id: str, limit: int) -> Sequence[ListedSegment]:
+        """The newest of a tenant's job's listed segments that have failed rows."""
+        rows = self._connection.execute(
+            select(segment, shard.c.shard_no)
+            .join(shard, shard.c.id == segment.c.shard_id)
+            .where(
+                segment.c.job_id == job_id,
+                shard.c.tenant_id == tenant_id,
+                text(f"segment.{tables.HAS_FAILURES}"),
+            )
+            .order_by(segment.c.id.desc())
+            .limit(limit)
+        )
+        return [ListedSegment(row.id, row.shard_no, _to_segment(row)) for row in rows]
+
+    def leased_of(self, tenant_id: str, job_id: str, limit: int) -> Sequence[LeasedShard]:
+        """The first shards of a tenant's job that workers hold."""
+        rows = self._connection.execute(
+            select(shard)
+            .where(
+                shard.c.job_id == job_id, shard.c.tenant_id == tenant_id, shard.c.state == ShardState.LEASED
+            )
+            .order_by(shard.c.shard_no)
+            .limit(limit)
+        )
+        return [LeasedShard(to_shard(row), row.worker_id, row.lease_until) for row in rows]
 
     def online_result(self, tenant_id: str, job_id: str) -> Answer | None:
         """The answer to a tenant's online job, if it has one."""

@@ -1,0 +1,176 @@
+"""One job: what it is, how far it is, what came of it, and its life."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+
+from api.dependencies import get_job
+from api.jobs.option_fields import options_json
+from api.jobs.results import rows_of
+from api.jobs.views import queue_positions
+from api.page.job_rows import JobRow
+from api.page.row_errors import SEGMENTS_MAX, grouped
+from api.page.timeline import sampled, timeline
+from api.page.view import Action, Asked, Context, Outcome, View
+from api.responses.times import window_text
+from api.routes import job_controls, job_retries, jobs
+from api.tenants.rates import take_rates
+from nightshift.errors import InvalidRequest, NightshiftError
+from nightshift.jobs import Job, JobKind, JobState
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle import retry
+from nightshift.lifecycle.output_parts import problem_of
+from nightshift.store import Transaction
+from nightshift.store.shards.shards import ListedSegment
+
+MOMENTS_MAX: Final = 200  # the newest
+LEASES_SHOWN: Final = 20
+PARTS_SHOWN: Final = 20
+RETRIES_SHOWN: Final = 20
+RESULTS_SHOWN: Final = 10
+SHOW: Final = ("errors", "results")  # what is read only when it is asked for: it is in the object store
+
+
+def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
+    tenant_id, job = asked.caller.tenant_id, get_job(tx, asked.caller, asked.path["job_id"])
+    last_seq = tx.events.last_seq(job.id)
+    milestones = tx.events.milestones(tenant_id, job.id, MOMENTS_MAX)
+    samples = tx.events.at(tenant_id, job.id, sampled(last_seq)) if job.kind is JobKind.BULK else ()
+    show = asked.text("show")
+    if show is not None and show not in SHOW:
+        raise InvalidRequest(f"Invalid 'show': {show!r} is none of {', '.join(SHOW)}.", param="show")
+    return {
+        "title": JobRow(job, now).label,
+        "row": JobRow(job, now),
+        "position": queue_positions(tx, [job]).get(job.id),
+        "facts": _facts(job),
+        "shards": tx.shards.states(job.id) if job.kind is JobKind.BULK else {},
+        "leases": tx.shards.leased_of(tenant_id, job.id, LEASES_SHOWN),
+        "part_states": tx.parts.states(job.id),
+        "parts": tx.parts.of_job(job.id, limit=PARTS_SHOWN),
+        "output_problem": problem_of(tx, job, now),
+        "retries": tx.jobs.retries(tenant_id, job.id, RETRIES_SHOWN),
+        "timeline": timeline(job, milestones, samples, last_seq, now),
+        "can": _can(job),
+        "priorities": list(PriorityClass),
+        "show": show,
+        "failing": _failing(tx, job) if show == "errors" else (),
+    }
+
+
+def read_objects(asked: Asked, loaded: Context) -> Context:
+    """The rows that are asked for."""
+    job: Job = loaded["row"].job
+    found: dict[str, Any] = {"errors": None, "results": None, "unreadable": None}
+    try:
+        if loaded["show"] == "errors" and job.results_deleted_at is None:
+            found["errors"] = grouped(asked.services.objects, loaded["failing"])
+        elif loaded["show"] == "results":
+            lines = islice(rows_of(asked.services, job, None, RESULTS_SHOWN), RESULTS_SHOWN)
+            found["results"] = [_shown_row(json.loads(line)) for line in lines]
+    except NightshiftError as error:
+        found["unreadable"] = error.message
+    return found
+
+
+def _failing(tx: Transaction, job: Job) -> Sequence[ListedSegment]:
+    return tx.shards.segments_with_failures(job.tenant_id, job.id, SEGMENTS_MAX)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
+def _shown_row(row: dict[str, Any]) -> dict[str, Any]:
+    response = row.get("response") or {}
+    body = row.get("error") or response.get("body")
+    return {
+        "custom_id": row.get("custom_id") or row.get("id"),
+        "status_code": response.get("status_code"),
+        "text": json.dumps(body, ensure_ascii=False, indent=1),
+    }
+
+
+def _facts(job: Job) -> list[tuple[str, str]]:
+    """Name and value, of what is set."""
+    spec = job.spec
+    webhook = spec.webhook
+    found: list[tuple[str, object]] = [
+        ("Endpoint", spec.endpoint),
+        ("Model", job.model),
+        ("Class", job.priority),
+        ("Input", spec.input),
+        ("Output", spec.output),
+        ("Output file", job.output_file_id),
+        ("Error file", job.error_file_id),
+        ("Window", window_text(spec.completion_window_s)),
+        ("Longest run", None if spec.max_runtime_s is None else window_text(spec.max_runtime_s)),
+        ("Capacity", None if spec.capacity == "any" else spec.capacity.replace("_", " ")),
+        ("Webhook", None if webhook is None else webhook.url),
+        ("Reuses", spec.reused_job),
+        *((_words(name), value) for name, value in options_json(spec.options).items()),
+        *((f"Metadata · {name}", value) for name, value in (spec.metadata or {}).items()),
+    ]
+    return [(name, str(value)) for name, value in found if value not in (None, False, "", ())]
+
+
+def _can(job: Job) -> set[str]:
+    """The actions that make sense now; the transaction decides."""
+    is_open = not job.state.is_terminal and job.stop_reason is None
+    may_run = job.state in (JobState.QUEUED, JobState.RUNNING)
+    found = {"cancel", "priority"} if is_open and may_run else set()
+    if is_open and may_run and job.kind is JobKind.BULK:
+        found.add("resume" if job.paused_at is not None else "pause")
+    try:
+        retry.check(job)
+    except NightshiftError:
+        return found
+    return found | {"retry"}
+
+
+def cancel(asked: Asked) -> Outcome:
+    jobs.cancel_job(asked.path["job_id"], asked.services, asked.caller)
+    return Outcome(message="The job is told to stop. What is done stays.")
+
+
+def pause(asked: Asked) -> Outcome:
+    job_controls.pause_job(asked.path["job_id"], asked.services, asked.caller)
+    return Outcome(message="The job is paused. Workers hand back what they have of it.")
+
+
+def resume(asked: Asked) -> Outcome:
+    job_controls.resume_job(asked.path["job_id"], asked.services, asked.caller)
+    return Outcome(message="The job goes on.")
+
+
+async def prioritise(asked: Asked) -> Outcome:
+    body = {"priority": asked.form.get("priority")}
+    await job_controls.change_job(asked.path["job_id"], asked.services, asked.caller, body)
+    return Outcome(message="The job's class is changed.")
+
+
+async def retry_failed(asked: Asked) -> Outcome:
+    await take_rates(asked.services.rate_limits, asked.caller, {}, 0, {})
+    answer = await job_retries.retry_job(asked.path["job_id"], asked.services, asked.caller, {}, None, None)
+    new_id = json.loads(bytes(answer.body))["id"]
+    return Outcome(message="The rows that failed run again as a new job.", location=f"/ui/jobs/{new_id}")
+
+
+VIEW: Final = View(
+    path="/ui/jobs/{job_id}",
+    title="Job",
+    template="job.html",
+    load=load,
+    read_objects=read_objects,
+    is_in_navigation=False,
+    section="/ui/jobs",
+    actions=(
+        Action(path="/cancel", act=cancel),
+        Action(path="/pause", act=pause),
+        Action(path="/resume", act=resume),
+        Action(path="/priority", act=prioritise),
+        Action(path="/retry", act=retry_failed),
+    ),
+)

@@ -1,0 +1,74 @@
+"""What interrupts a bulk job is among its events, and what goes in order is not."""
+
+from nightshift.fleet.workers import ExitCause
+from nightshift.jobs import Job
+from nightshift.lifecycle import recovery
+from nightshift.lifecycle.interruptions import INTERRUPTIONS
+from nightshift.store import Store
+from nightshift.store.jobs.events import Event
+from nightshift.testing import claimed, commit_rows, completed, planned
+from workers.shard.endings import Endings
+
+ALL = 1000
+
+
+def interruptions(store: Store, job: Job) -> list[Event]:
+    with store.snapshot() as tx:
+        found = tx.events.after(job.tenant_id, job.id, 0, ALL)
+        assert [each.type for each in tx.events.milestones(job.tenant_id, job.id, ALL)][1:] == [
+            each.type for each in found if each.type in INTERRUPTIONS
+        ]
+    return [each for each in found if each.type in INTERRUPTIONS]
+
+
+def test_a_worker_that_is_killed_and_one_that_goes_on_are_events(store: Store) -> None:
+    job = planned(store)
+    lease = claimed(store, "worker_a").lease
+    commit_rows(store, lease, rows=4)
+    with store.transaction() as tx:
+        recovery.release_worker(tx, "worker_a", 20, tx.now(), ExitCause.KILLED)
+    claimed(store, "worker_b")
+
+    lost, resumed = interruptions(store, job)
+
+    assert (lost.type, lost.data) == (
+        "job.shard_lost",
+        {"shard": 0, "worker_id": "worker_a", "cause": "killed"},
+    )
+    assert (resumed.type, resumed.data) == (
+        "job.shard_resumed",
+        {"shard": 0, "worker_id": "worker_b", "rows_done": 4},
+    )
+
+
+def test_a_shard_that_its_worker_hands_back_is_an_event(store: Store) -> None:
+    job = planned(store)
+    Endings(claimed(store, "worker_a"), store).hand_back(tokens_lost=0)
+
+    (returned,) = interruptions(store, job)
+
+    assert (returned.type, returned.data) == (
+        "job.shard_returned",
+        {"shard": 0, "worker_id": "worker_a", "cause": "handed_back"},
+    )
+
+
+def test_a_lease_that_was_lost_before_hands_nothing_back(store: Store) -> None:
+    job = planned(store)
+    late = claimed(store, "worker_a")
+    with store.transaction() as tx:
+        recovery.release_worker(tx, "worker_a", 20, tx.now(), ExitCause.KILLED)
+
+    assert not Endings(late, store).hand_back(tokens_lost=0)
+
+    assert [each.type for each in interruptions(store, job)] == ["job.shard_lost"]
+
+
+def test_a_job_that_nothing_interrupts_has_no_such_event(store: Store) -> None:
+    job = planned(store, shards=3)
+    for _ in range(3):
+        lease = claimed(store, "worker_a").lease
+        commit_rows(store, lease, rows=4)
+        assert completed(store, lease, rows_total=4)
+
+    assert interruptions(store, job) == []
