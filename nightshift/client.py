@@ -138,17 +138,23 @@ class Client:
         *,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        tries_max: int = TRIES_MAX,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
-        """`base_url` may end in `/v1`. Raises ConfigurationError for an invalid URL or key."""
+        """`base_url` may end in `/v1`. `tries_max`: of a call that is safe to repeat.
+
+        Raises ConfigurationError for an invalid URL or key.
+        """
         check_base_url(base_url)
         check_api_key(api_key)
         self._http = httpx.Client(
             base_url=base_url.rstrip("/").removesuffix("/v1"),
             headers={"authorization": f"Bearer {api_key}"},
-            timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            timeout=httpx.Timeout(answer_timeout_s, connect=min(CONNECT_TIMEOUT_S, answer_timeout_s)),
             transport=transport,
         )
         self._sleep = sleep
+        self._tries_max = tries_max
 
     def __enter__(self) -> Self:
         return self
@@ -316,6 +322,14 @@ class Client:
     def models(self) -> list[str]:
         return [model["id"] for model in self._call("GET", "/v1/models")["data"]]
 
+    def overview(self, *, history_s: int = 900) -> JsonObject:
+        """The service's figures now and in the last so many seconds, and what is queued."""
+        return self._call("GET", "/v1/overview", params={"history_s": str(history_s)})
+
+    def workers(self) -> Iterator[JsonObject]:
+        """Those heard of lately, newest first, with their figures."""
+        return self._pages("/v1/workers", {})
+
     def dead_letters(self, *, status: str | None = None, limit: int | None = None) -> Iterator[JsonObject]:
         """Rows that crashed workers and are not run again, latest first."""
         return self._pages("/v1/dead_letters", {"status": status} if status else {}, limit)
@@ -466,7 +480,7 @@ class Client:
         is_repeatable: bool = True,
     ) -> httpx.Response:
         """An answer. `is_repeatable`: safe to retry, as reads, changes, and creates with a key are."""
-        tries = 1 if not is_repeatable else FOLLOWING_TRIES_MAX if is_following else TRIES_MAX
+        tries = 1 if not is_repeatable else FOLLOWING_TRIES_MAX if is_following else self._tries_max
         for attempt in range(1, tries + 1):
             try:
                 answer = self._http.request(method, path, json=json, params=params, headers=headers)

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from api.jobs.option_fields import ShownOptions
 from api.openai.multipart.bodies import FileObject
+from api.responses.figures import WorkerFiguresObject
 from api.tenants.bodies import ListPage
 from nightshift.fleet.models import ModelKind
 from nightshift.fleet.workers import WorkerState
@@ -282,6 +283,7 @@ class WorkerObject(BaseModel):
     drain_requested_at: int | None
     started_at: int
     heartbeat_at: int
+    figures: WorkerFiguresObject | None
     host: str = ""
     pid: int = 0
 

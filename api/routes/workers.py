@@ -1,4 +1,4 @@
-"""GET /v1/workers: live workers and their models. Where they run is for administrators."""
+"""GET /v1/workers: live workers, their models and figures. Where they run is for administrators."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse, Response
 from api.authentication import Caller
 from api.dependencies import LIST_LIMIT_MAX, CallerDep, ServicesDep, list_json
 from api.readiness import WORKER_SILENCE_MAX
+from api.responses.figures import WorkerFiguresObject
 from api.responses.objects import WorkerPage
 from api.responses.times import seconds
 from nightshift.errors import NotFound
@@ -40,6 +41,7 @@ def _place(workers: Sequence[Worker], worker_id: str) -> int:
 
 
 def _worker_json(worker: Worker, caller: Caller) -> JsonObject:
+    figures = worker.figures
     where = {"host": worker.host, "pid": worker.pid} if Scope.ADMIN in caller.scopes else {}
     return where | {
         "id": worker.id,
@@ -51,4 +53,5 @@ def _worker_json(worker: Worker, caller: Caller) -> JsonObject:
         "drain_requested_at": seconds(worker.drain_requested_at),
         "started_at": seconds(worker.started_at),
         "heartbeat_at": seconds(worker.heartbeat_at),
+        "figures": None if figures is None else WorkerFiguresObject.of(figures).model_dump(),
     }

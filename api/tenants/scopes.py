@@ -60,6 +60,7 @@ NEEDED: Final[Mapping[tuple[str, str], Scope]] = {
     ("POST", "/v1/webhook_endpoints/{webhook_endpoint_id}/test"): Scope.SUBMIT,
     ("POST", "/v1/webhook_endpoints/{webhook_endpoint_id}/replay"): Scope.SUBMIT,
     ("GET", "/v1/workers"): Scope.READ,
+    ("GET", "/v1/overview"): Scope.READ,
     ("GET", "/v1/usage"): Scope.READ,
     ("GET", "/v1/limits"): Scope.READ,
     ("GET", "/v1/tenants/{tenant}/usage"): Scope.ADMIN,

@@ -27,6 +27,7 @@ from nightshift.cli import (
 )
 from nightshift.cli.session import advice_on_database
 from nightshift.cli.terminal import describe, fail
+from nightshift.cli.top import command as top
 from nightshift.errors import DatabaseUnavailable, InvalidSetting, NightshiftError
 from nightshift.processes.children import CONFIGURATION_EXIT
 
@@ -50,6 +51,7 @@ app.command("usage")(usage.usage)
 app.command("audit")(audit.audit)
 app.add_typer(workers.app, name="workers")
 app.add_typer(webhooks.app, name="webhooks")
+app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
 app.command("conformance")(conformance.conformance)
 

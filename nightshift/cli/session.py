@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,14 +46,14 @@ def data_settings(data_dir: Path | None = None) -> "DataSettings":
     return DataSettings(data_dir=chosen.expanduser().absolute())
 
 
-def open_client() -> "Client":
-    """A client of the configured server. Raises ConfigurationError without a key."""
+def open_client(**options: Any) -> "Client":
+    """A client of the configured server, with these options. Raises ConfigurationError without a key."""
     from nightshift.client import Client
     from nightshift.settings import ClientSettings
 
     settings = ClientSettings()
     key_file = data_settings().data_dir / API_KEY_FILE
-    return Client(settings.base_url, settings.api_key or _key_in_file(key_file))
+    return Client(settings.base_url, settings.api_key or _key_in_file(key_file), **options)
 
 
 @contextmanager

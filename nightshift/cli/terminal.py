@@ -2,15 +2,18 @@
 
 import json
 import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import typer
 
 from nightshift.errors import NightshiftError
 
 EXIT_FAILED = 1
+MARKS_MAX: Final = 2  # combining ones on a letter: no language stacks more
+NO_TEXT: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # classes of characters that act
 
 
 def is_interactive() -> bool:
@@ -23,13 +26,40 @@ def say(message: str) -> None:
     typer.echo(message, err=True)
 
 
+def printable(text: str) -> str:
+    """The text without what acts on a terminal: control characters, escape sequences, reversed writing, line
+    ends, piles of accents. Each is shown as U+FFFD; a tab as a space.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    shown: list[str] = []
+    marks = 0
+    for character in unicodedata.normalize("NFC", text.replace("\t", " ")):
+        kind = unicodedata.category(character)
+        marks = marks + 1 if kind in ("Mn", "Me") else 0
+        if marks > MARKS_MAX:
+            continue
+        shown.append("\ufffd" if kind in NO_TEXT else character)
+    return "".join(shown)
+
+
 def print_json(data: Any) -> None:
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    """With what would act on a terminal as JSON's escapes, which mean the same."""
+    text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
+    typer.echo("".join(map(_escaped, text)) if not text.isascii() else text)
+
+
+def _escaped(character: str) -> str:
+    acts = not character.isascii() and unicodedata.category(character) in NO_TEXT
+    return json.dumps(character)[1:-1] if acts else character
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print columns without cutting them, so that a pipe gets what a terminal shows."""
-    cells = [list(headings), *([("" if cell is None else str(cell)) for cell in row] for row in rows)]
+    """Print columns without cutting them, so that a pipe gets what a terminal shows: no cell acts on it."""
+    cells = [
+        list(headings),
+        *([("" if cell is None else printable(str(cell))) for cell in row] for row in rows),
+    ]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     for row in cells:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -15,6 +15,7 @@ COMMANDS = [
     ("worker",),
     ("run",),
     ("doctor",),
+    ("top",),
     *(("jobs", name) for name in ("list", "show", "cancel", "delete", "events", "results")),
     *(("keys", name) for name in ("create", "list", "revoke")),
     *(("webhooks", name) for name in ("secret", "list", "add", "rotate", "test", "deliveries", "replay")),

@@ -1,0 +1,342 @@
+"""What `top` shows, for a terminal of any size. Pure: from a snapshot to what rich draws."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from nightshift.cli.top import formats
+from nightshift.cli.top.snapshot import Snapshot, job_document
+from nightshift.jobs.priorities import PriorityClass
+
+WIDE_COLUMNS: Final = 90  # below, only the columns that matter most
+VERY_WIDE_COLUMNS: Final = 130
+HEADINGS_MAX: Final = 15  # lines that are no rows of tables
+PROBLEM_LINES_MAX: Final = 3
+LEAST_ROWS: Final = 3  # of each table, in however low a terminal
+CLASSES: Final = tuple(each.value for each in PriorityClass)
+
+Json = Mapping[str, Any]
+Cell = str | Text
+
+
+@dataclass(frozen=True)
+class View:
+    """How it is looked at. `problem`: why what is shown is old."""
+
+    jobs_by: int = 0
+    workers_by: int = 0
+    problem: str | None = None
+    has_keys: bool = False
+
+    def next_jobs(self) -> "View":
+        return replace(self, jobs_by=(self.jobs_by + 1) % len(JOB_ORDERS))
+
+    def next_workers(self) -> "View":
+        return replace(self, workers_by=(self.workers_by + 1) % len(WORKER_ORDERS))
+
+
+def _when(job: Json) -> tuple[bool, float]:
+    return job["expires_at"] is None, job["expires_at"] or 0
+
+
+JOB_ORDERS: Final[tuple[tuple[str, Callable[[Json], Any]], ...]] = (
+    ("deadline", _when),
+    ("failed rows", lambda job: -job["rows_failed"]),
+    ("progress", lambda job: -job["rows_done"] / max(1, job["rows_total"] or job["rows_estimated"] or 1)),
+    ("name", lambda job: str(job["name"] or job["id"])),
+)
+WORKER_ORDERS: Final[tuple[tuple[str, Callable[[Json], Any]], ...]] = (
+    ("tokens/s", lambda worker: -(_sum(worker, "generation_tokens_per_s") or 0.0)),
+    ("busy", lambda worker: -(_busy(worker) or 0.0)),
+    ("id", lambda worker: str(worker["id"])),
+)
+
+
+def screen(snapshot: Snapshot, view: View, width: int, height: int | None = None) -> RenderableType:
+    """`height`: lines there are; None: as many as are needed."""
+    snapshot = snapshot.printable()
+    overview = snapshot.overview
+    queue = _queue_rows(overview)
+    jobs = sorted((job_document(job) for job in snapshot.jobs), key=JOB_ORDERS[view.jobs_by][1])
+    workers = sorted(snapshot.workers, key=WORKER_ORDERS[view.workers_by][1])
+    rooms = _rooms((len(queue), len(workers), len(jobs)), height)
+    return Group(
+        *_headline(snapshot, view, width),
+        _throughput(overview, width),
+        *_first_token(overview["service"], width),
+        Text(""),
+        *_queue(overview, queue[: rooms[0]], len(queue), width),
+        *_workers(workers[: rooms[1]], workers, view, width),
+        *_jobs(jobs[: rooms[2]], jobs, view, snapshot.at_s, width),
+    )
+
+
+def _headline(snapshot: Snapshot, view: View, width: int) -> Iterable[Text]:
+    at = datetime.fromtimestamp(snapshot.at_s, UTC)
+    states = formats.joined([f"{number} {state}" for state, number in snapshot.overview["workers"].items()])
+    line = Text("nightshift top", style="bold", no_wrap=True, overflow="ellipsis")
+    line.append(f"  {formats.name(snapshot.server, max(12, width // 3))}", style="")
+    line.append(f"  {at:%H:%M:%S} UTC  workers: {states}", style="")
+    if view.has_keys and width >= WIDE_COLUMNS:
+        line.append("   q quit  s sort jobs  w sort workers", style="dim")
+    yield line
+    if view.problem is not None:
+        yield Text(formats.name(view.problem, PROBLEM_LINES_MAX * width), style="bold red")
+
+
+def _throughput(overview: Json, width: int) -> Text:
+    service = overview["service"]
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for label, value in (
+        ("tokens/s out", formats.rate(service["generation_tokens_per_s"])),
+        ("in", formats.rate(service["prompt_tokens_per_s"])),
+        ("rows/s", formats.rate(service["rows_per_s"])),
+        ("busy", formats.share(service["busy_fraction"])),
+    ):
+        line.append(f"{label} ")
+        line.append(value, style="bold")
+        line.append("  ")
+    rates = [_tokens(each) for each in overview["history"]]
+    if width >= WIDE_COLUMNS and any(rates):
+        minutes = (overview["at"] - overview["history"][0]["at"]) // 60
+        line.append(formats.sparkline(rates, width - 75), style="cyan")
+        line.append(f" {minutes} min", style="dim")
+    return line
+
+
+def _first_token(service: Json, width: int) -> Iterable[Text]:
+    """In one line, or in a narrow terminal one for each class."""
+    p50, p95 = service["first_token_p50_s"], service["first_token_p95_s"]
+    lines = [Text("first token ", no_wrap=True, overflow="ellipsis")]
+    known = [name for name in CLASSES if name in p50]
+    if not known:
+        lines[0].append("no request in the last minute", style="dim")
+    for name in known:
+        if name != known[0] and width < WIDE_COLUMNS:
+            lines.append(Text(" " * len("first token "), no_wrap=True, overflow="ellipsis"))
+        lines[-1].append(f"{name} ")
+        lines[-1].append(
+            f"p50 {formats.seconds(p50[name])} p95 {formats.seconds(p95.get(name))}", style="bold"
+        )
+        lines[-1].append("  ")
+    return lines
+
+
+def _queue_rows(overview: Json) -> Sequence[Json]:
+    """Of all tenants where the server tells, else of the key's own."""
+    if overview["service_queue"] is not None:
+        return [each | {"running": each["leased"]} for each in overview["service_queue"]]
+    return list(overview["queue"])
+
+
+def _queue(overview: Json, shown: Sequence[Json], total: int, width: int) -> Iterable[RenderableType]:
+    is_ours = overview["service_queue"] is None
+    title = "queue (this tenant's jobs)" if is_ours else "queue (shards and requests of all tenants)"
+    if not total:
+        yield _title(f"{title}: empty")
+        return
+    yield _title(title, total - len(shown))
+    columns = [_left("class"), _left("model"), _left("kind"), _right("queued"), _right("running")]
+    more = width >= WIDE_COLUMNS
+    if more:
+        columns += [_right("rows left"), _right("paused") if is_ours else _left("capacity")]
+    table = _table(columns)
+    for each in shown:
+        row: list[Cell] = [
+            each["priority"],
+            formats.name(each["model"] or formats.UNKNOWN, _name_cells(width)),
+            each["kind"],
+            formats.count(each["queued"]),
+            formats.count(each["running"]),
+        ]
+        if more:
+            last = formats.count(each["paused"]) if is_ours else each["capacity"]
+            row += [formats.count(each["rows_left"]), last]
+        table.add_row(*row)
+    yield table
+
+
+def _workers(
+    shown: Sequence[Json], every: Sequence[Json], view: View, width: int
+) -> Iterable[RenderableType]:
+    if not every:
+        yield _title("workers: none was heard of in the last 30 s")
+        return
+    yield _title(f"workers by {WORKER_ORDERS[view.workers_by][0]}", len(every) - len(shown))
+    columns = [
+        _left("id"),
+        _left("status"),
+        _right("leases"),
+        _right("tok/s"),
+        _right("rows/s"),
+        _right("busy"),
+    ]
+    if width >= WIDE_COLUMNS:
+        columns += [_right("kv"), _left("capacity"), _left("models")]
+    if width >= VERY_WIDE_COLUMNS:
+        columns += [_right("memory"), _left("device"), _left("host")]
+    table = _table(columns)
+    for worker in shown:
+        table.add_row(*_worker_row(worker, width))
+    yield table
+
+
+def _worker_row(worker: Json, width: int) -> list[Cell]:
+    figures = worker["figures"] or {}
+    shards, requests = figures.get("shards"), figures.get("requests")
+    leases = None if shards is None and requests is None else (shards or 0) + (requests or 0)
+    row: list[Cell] = [
+        formats.name(worker["id"], _id_cells(width)),
+        _status(worker),
+        formats.count(leases),
+        formats.rate(_sum(worker, "generation_tokens_per_s")),
+        formats.rate(_sum(worker, "rows_per_s")),
+        formats.share(_busy(worker)),
+    ]
+    if width >= WIDE_COLUMNS:
+        used, blocks = _sum(worker, "kv_blocks_used"), _sum(worker, "kv_blocks")
+        kv = None if used is None or not blocks else used / blocks
+        row += [formats.share(kv), worker["capacity"], _models(worker, max(16, width // 5))]
+    if width >= VERY_WIDE_COLUMNS:
+        device = figures.get("device") or {}
+        described = device.get("name") or device.get("kind") or formats.UNKNOWN
+        if device.get("utilisation") is not None:
+            described = f"{described} {formats.share(device['utilisation'])}"
+        row += [
+            formats.size(device.get("memory_used_bytes") or figures.get("memory_bytes")),
+            formats.name(described, 24),
+            formats.name(worker.get("host") or formats.UNKNOWN, 20),
+        ]
+    return row
+
+
+def _status(worker: Json) -> Text:
+    """A worker that was asked to drain, or has had a notice, says so in a word, too."""
+    if worker["status"] == "draining":
+        return Text("draining", style="yellow")
+    if worker["drain_requested_at"] is not None:
+        return Text("drain asked", style="yellow")
+    return Text(worker["status"], style="green" if worker["status"] == "ready" else "")
+
+
+def _models(worker: Json, cells_max: int) -> str:
+    """Those in brackets are not loaded."""
+    warm = set(worker["warm_models"])
+    return formats.name(
+        ",".join(id if id in warm else f"({id})" for id in worker["models"]) or formats.UNKNOWN, cells_max
+    )
+
+
+def _jobs(
+    shown: Sequence[Json], every: Sequence[Json], view: View, now_s: float, width: int
+) -> Iterable[RenderableType]:
+    if not every:
+        yield _title("running jobs: none")
+        return
+    yield _title(f"running jobs by {JOB_ORDERS[view.jobs_by][0]}", len(every) - len(shown))
+    columns = [_left("job"), _right("rows"), _right("failed"), _right("done in"), _right("deadline")]
+    if width >= WIDE_COLUMNS:
+        columns += [_left("progress"), _left("class"), _left("model")]
+    table = _table(columns)
+    for job in shown:
+        table.add_row(*_job_row(job, now_s, width))
+    yield table
+
+
+def _job_row(job: Json, now_s: float, width: int) -> list[Cell]:
+    expected = job["rows_total"] if job["rows_total"] is not None else job["rows_estimated"]
+    about = "" if job["rows_total"] is not None or expected is None else "~"
+    failed = Text(formats.count(job["rows_failed"]), style="bold yellow" if job["rows_failed"] else "")
+    row: list[Cell] = [
+        formats.name(job["name"] or job["id"], _name_cells(width)),
+        f"{formats.count(job['rows_done'])} of {about}{formats.count(expected)}",
+        failed,
+        _left_of(job, now_s),
+        formats.UNKNOWN if job["expires_at"] is None else formats.span(job["expires_at"] - now_s),
+    ]
+    if width >= WIDE_COLUMNS:
+        row += [
+            Text(formats.bar(job["rows_done"], expected, max(8, width // 8)), style="cyan"),
+            job["priority"] or formats.UNKNOWN,
+            formats.name(job["model"] or formats.UNKNOWN, max(12, width // 6)),
+        ]
+    return row
+
+
+def _left_of(job: Json, now_s: float) -> Text:
+    """When it is done at its present pace; late: after its deadline."""
+    if job["is_paused"]:
+        return Text("paused", style="yellow")
+    if job["status"] == "finalizing":
+        return Text("finalizing")
+    if job["eta_at"] is None:
+        return Text(formats.UNKNOWN)
+    left = formats.span(max(0, job["eta_at"] - now_s))
+    return Text(f"{left} late", style="bold red") if job["is_late"] else Text(left)
+
+
+def _rooms(wanted: Sequence[int], height: int | None) -> list[int]:
+    """Lines for the rows of each table: what one does not need, the next ones may have."""
+    if height is None:
+        return list(wanted)
+    left = max(LEAST_ROWS * len(wanted), height - HEADINGS_MAX)
+    rooms = []
+    for place, rows in enumerate(wanted):
+        rooms.append(min(rows, max(LEAST_ROWS, left // (len(wanted) - place))))
+        left -= rooms[-1]
+    return rooms
+
+
+def _name_cells(width: int) -> int:
+    return max(12, width // 4 if width >= WIDE_COLUMNS else width - 46)
+
+
+def _id_cells(width: int) -> int:
+    """In a wide terminal a whole one, for `nightshift workers drain`."""
+    return 12 if width < WIDE_COLUMNS else 20 if width < VERY_WIDE_COLUMNS else 32
+
+
+def _busy(worker: Json) -> float | None:
+    """The mean over its models."""
+    models = (worker["figures"] or {}).get("models") or {}
+    found = [model["busy_fraction"] for model in models.values() if model["busy_fraction"] is not None]
+    return sum(found) / len(found) if found else None
+
+
+def _sum(worker: Json, name: str) -> float | None:
+    models = (worker["figures"] or {}).get("models") or {}
+    found = [model[name] for model in models.values() if model[name] is not None]
+    return sum(found) if found else None
+
+
+def _tokens(figures: Json) -> float | None:
+    found = [
+        figures[name]
+        for name in ("prompt_tokens_per_s", "generation_tokens_per_s")
+        if figures[name] is not None
+    ]
+    return sum(found) if found else None
+
+
+def _title(text: str, hidden: int = 0) -> Text:
+    line = Text(text, style="bold", no_wrap=True, overflow="ellipsis")
+    if hidden > 0:
+        line.append(f"  ({hidden} more)", style="dim")
+    return line
+
+
+def _table(columns: Sequence[Column]) -> Table:
+    return Table(*columns, box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+
+
+def _left(heading: str) -> Column:
+    return Column(heading, no_wrap=True, overflow="ellipsis")
+
+
+def _right(heading: str) -> Column:
+    return Column(heading, no_wrap=True, overflow="ellipsis", justify="right")
