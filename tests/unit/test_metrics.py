@@ -24,7 +24,9 @@ OF_PROMETHEUS = {"up", "ALERTS", "scrape_duration_seconds", "scrape_samples_scra
 
 
 def expressions(found: Any, names: tuple[str, ...] = ("expr", "query", "definition")) -> Iterator[str]:
-    """Every expression in a dashboard or a file of rules."""
+    """Every expression in a dashboard or a file of rules. A dashboard's choice of a data source is none."""
+    if isinstance(found, dict) and found.get("type") == "datasource":
+        return
     if isinstance(found, dict):
         for name, value in found.items():
             if name in names and isinstance(value, str) and value:

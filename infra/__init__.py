@@ -1,0 +1,1 @@
+"""What is deployed rather than imported; `infra.grafana` makes the dashboards."""

@@ -1,0 +1,54 @@
+"""Events owed to receivers, and how their deliveries go."""
+
+from typing import Final
+
+from infra.grafana.panels import Dashboard, Query, Section, graph, number
+
+_DUTY: Final = '{duty="webhook_delivery"}'
+_PASSES: Final = f"sum by (le) (rate(nightshift_duty_pass_seconds_bucket{_DUTY}[$__rate_interval]))"
+
+DASHBOARD: Final = Dashboard(
+    uid="nightshift-webhooks",
+    title="webhooks",
+    about="Events owed to receivers, and how their deliveries go.",
+    sections=(
+        Section(
+            "Deliveries",
+            (
+                number("Pending", "short", 'max(nightshift_deliveries{state="pending"}) or vector(0)'),
+                number("Given up", "short", 'max(nightshift_deliveries{state="dead"}) or vector(0)'),
+                graph(
+                    "By state",
+                    "short",
+                    Query("max by (state) (nightshift_deliveries)", "{{state}}"),
+                    width=16,
+                    about="Pending ones grow: a receiver is away. Dead ones were given up",
+                ),
+            ),
+        ),
+        Section(
+            "The duty that sends them",
+            (
+                graph(
+                    "Time of a pass",
+                    "s",
+                    Query(f"histogram_quantile(0.5, {_PASSES})", "p50"),
+                    Query(f"histogram_quantile(0.95, {_PASSES})", "p95"),
+                ),
+                graph(
+                    "Passes that raised",
+                    "short",
+                    Query(
+                        f"sum(increase(nightshift_duty_failures_total{_DUTY}[$__rate_interval]))",
+                        "raised",
+                    ),
+                ),
+                graph(
+                    "Since a pass ended well",
+                    "s",
+                    Query(f"time() - max(nightshift_duty_last_success_timestamp_seconds{_DUTY})", "seconds"),
+                ),
+            ),
+        ),
+    ),
+)
