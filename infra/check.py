@@ -56,6 +56,18 @@ CHECKS = (
         ("infra/**/*.sh", "examples/*.sh", ".ci/run"),
         "apt-get install shellcheck",
     ),
+    Check(
+        "Prometheus configuration",
+        ("promtool", "check", "config"),
+        ("infra/prometheus/prometheus.yml", "infra/prometheus/local.yml"),
+        "apt-get install prometheus",
+    ),
+    Check(
+        "alert rules",
+        ("promtool", "test", "rules"),
+        ("infra/prometheus/*.test.yml",),
+        "apt-get install prometheus",
+    ),
 )
 
 

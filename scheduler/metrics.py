@@ -33,10 +33,13 @@ class DutyMetrics:
     def observe(self, duty: str, seconds: float, succeeded: bool) -> None:
         """A pass has ended."""
         self._seconds.labels(duty).observe(seconds)
+        failures = self._failures.labels(
+            duty
+        )  # 0 from the first pass on: alerts on growth need a first value
         if succeeded:
             self._succeeded_at.labels(duty).set_to_current_time()
         else:
-            self._failures.labels(duty).inc()
+            failures.inc()
 
     def webhook_attempted(self, state: str, seconds: float) -> None:
         """`state`: the delivery's after it."""

@@ -19,6 +19,16 @@ BROKEN = {
     "YAML": ("docker-compose.yml", "a: 1\na: 2\n", "duplication of key"),
     "shell syntax": ("infra/z.sh", "if true; then\n", "syntax error"),
     "shell scripts": ("infra/z.sh", "#!/bin/sh\nrm -rf $1/bin\n", "SC2086"),
+    "Prometheus configuration": (
+        "infra/prometheus/local.yml",
+        "scrape_configs: [{job_nam: x}]\n",
+        "field job_nam not found",
+    ),
+    "alert rules": (
+        "infra/prometheus/z.test.yml",
+        "tests: [{promql_expr_test: [{expr: vector(1), eval_time: 0s, exp_samples: []}]}]\n",
+        "FAILED",
+    ),
 }
 
 

@@ -1,0 +1,123 @@
+"""What dashboards and alerts ask is answered by a real Prometheus that scrapes `nightshift up` at work."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infra.grafana.catalogue import DASHBOARDS
+from nightshift.demo import DEMO_MODEL_ID, demo_model_path
+from tests.e2e.service import Service, batch_lines, running, submit_batch
+from tests.prometheus import RULES, Prometheus, prometheus
+from tests.promql import metric_names
+from tests.receiver import receiver, says
+from tests.unit.workers.engine.encoders.tiny_encoders import declare_modules, save_checkpoint, tiny_bert
+
+WAIT_MAX_S = 120.0
+SCRAPED_WITHIN_S = 10.0  # and evaluated
+ALERTS = {
+    rule["alert"]: rule["expr"]
+    for group in yaml.safe_load(RULES.read_text())["groups"]
+    for rule in group["rules"]
+}
+_COMPARISON = re.compile(r"(\{[^}]*\})|(==|!=|<=|>=|<|>)")
+
+
+@pytest.fixture(scope="module")
+def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Scraped from the start, and through some work of every kind."""
+    folder = tmp_path_factory.mktemp("monitored")
+    embedder = save_checkpoint(folder / "embedder", tiny_bert())
+    declare_modules(embedder, {"pooling_mode": "mean"}, "Transformer", "Pooling", "Normalize")
+    models = ("--model", str(demo_model_path()), "--lazy-model", str(embedder))
+    with running(
+        folder / "data",
+        *models,
+        WEBHOOK_ALLOW_CIDRS="127.0.0.0/8",
+        WEBHOOK_PORTS="1-65535",
+        FILE_ROOTS=str(folder),
+    ) as service:
+        port = int(service.base_url.removesuffix("/v1").rpartition(":")[2])
+        with prometheus(folder / "prometheus", {"nightshift": port}, RULES.read_text()) as found:
+            submit_what_waits(service, folder)
+            work(service)
+            # A series that begins with its first event has no rate before its second.
+            for metric in ("nightshift_time_to_first_token_seconds_count", "nightshift_batch_size_count"):
+                wait_for_data(found, metric)
+            wait_for_data(found, 'nightshift_queue_seconds_count{class!="interactive"}')
+            work(service)
+            yield found
+
+
+def submit_what_waits(service: Service, folder: Path) -> None:
+    """A job for spot workers, of which there is none."""
+    (folder / "numbers.jsonl").write_bytes(batch_lines(range(10)))
+    with service.http() as http:
+        places = {"input": (folder / "numbers.jsonl").as_uri(), "output": (folder / "out").as_uri()}
+        asked = {"endpoint": "/v1/chat/completions", "capacity": "spot", **places}
+        http.post("/jobs", json=asked).raise_for_status()
+
+
+def work(service: Service) -> None:
+    """Chats, an embedding, a batch, a webhook."""
+    with service.openai() as client:
+        batch_id = submit_batch(client, range(100))
+        for number in range(5):
+            client.chat.completions.create(
+                model=DEMO_MODEL_ID, messages=[{"role": "user", "content": str(number)}], temperature=0
+            )
+        client.embeddings.create(model="embedder", input=["w1 w2", "w3"])
+        wait(lambda: client.batches.retrieve(batch_id).status == "completed", "the batch has ended")
+    with receiver(says(200)) as hooks, service.http() as http:
+        body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "1"}]}
+        hook = {"url": hooks.numeric_url}
+        asked = {"endpoint": "/v1/chat/completions", "body": body, "webhook": hook}
+        http.post("/jobs", json=asked).raise_for_status()
+        wait(lambda: bool(hooks.requests), "the webhook has come")
+
+
+def wait(is_so: Callable[[], object], what: str, wait_max_s: float = WAIT_MAX_S) -> None:
+    ends_at_s = time.monotonic() + wait_max_s
+    while not is_so():
+        assert time.monotonic() < ends_at_s, what
+        time.sleep(0.1)
+
+
+def in_prometheus(expression: str) -> str:
+    """With Grafana's variables filled in: all models, five minutes."""
+    return expression.replace("$__rate_interval", "5m").replace("$model", ".*")
+
+
+def compared(expression: str) -> str:
+    """An alert's expression whose comparisons answer 0 or 1, instead of nothing while all is well."""
+    return _COMPARISON.sub(lambda found: found[1] or f"{found[2]} bool", expression)
+
+
+def wait_for_data(monitored: Prometheus, expression: str) -> None:
+    wait(lambda: monitored.query(expression), f"{expression} has no data", SCRAPED_WITHIN_S)
+
+
+@pytest.mark.parametrize("expression", sorted({each for one in DASHBOARDS for each in one.expressions}))
+def test_a_dashboards_expression_has_data(monitored: Prometheus, expression: str) -> None:
+    wait_for_data(monitored, in_prometheus(expression))
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alerts_expression_has_data_and_so_has_each_of_its_metrics(
+    monitored: Prometheus, name: str
+) -> None:
+    expression = ALERTS[name]
+    wait_for_data(monitored, compared(expression))
+    for metric in metric_names(expression):
+        wait_for_data(monitored, f"last_over_time({metric}[5m])")
+
+
+def test_nothing_fires_while_all_is_well(monitored: Prometheus) -> None:
+    assert monitored.firing() == {}
+
+
+def test_comparisons_answer_whether_they_hold() -> None:
+    assert compared('a{b=~"x>y"} >= 3 and c == 0') == 'a{b=~"x>y"} >= bool 3 and c == bool 0'

@@ -1,0 +1,85 @@
+"""Alerts fire when what they are for is done to a real service, and clear when it is over.
+
+The rules are the ones that are deployed, sixty times faster: minutes in ranges and waits are seconds.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.chaos import oracle
+from tests.faults.chaos.workload import Row, submit_bulk, submit_online
+from tests.faults.conftest import ServiceOf
+from tests.faults.kit.outages import REDIS
+from tests.faults.kit.processes import wait_for
+from tests.faults.kit.service import Parts, Service
+from tests.integration.servers import free_port
+from tests.prometheus import RULES, Prometheus, minutes_as_seconds, prometheus
+
+KILLS = 6  # in a quarter of an hour, which takes 15 s here
+
+
+@pytest.fixture(scope="module")
+def ports() -> dict[str, int]:
+    return {"nightshift-scheduler": free_port(), "nightshift-worker": free_port()}
+
+
+@pytest.fixture(scope="module")
+def service(module_service_of: ServiceOf, ports: dict[str, int]) -> Service:
+    return module_service_of(
+        Parts(),
+        SCHEDULER_METRICS_PORT=str(ports["nightshift-scheduler"]),
+        WORKER_METRICS_PORT=str(ports["nightshift-worker"]),
+    )
+
+
+@pytest.fixture(scope="module")
+def monitoring(
+    service: Service, ports: dict[str, int], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    ports = ports | {"nightshift-api": int(service.base_url.rpartition(":")[2])}
+    folder: Path = tmp_path_factory.mktemp("prometheus")
+    with prometheus(folder, ports, minutes_as_seconds(RULES.read_text())) as found:
+        wait_for("it has scraped every process", lambda: found.query("sum(up)") == [len(ports)])
+        yield found
+
+
+def fires(monitoring: Prometheus, name: str) -> None:
+    """And what it says is whole: templates that cannot be filled in say `<error …>` or `<no value>`."""
+    notes = monitoring.wait_until_firing(name)
+    assert not [text for text in notes.values() if "<" in text or "{{" in text]
+
+
+def test_redis_is_away(service: Service, monitoring: Prometheus) -> None:
+    with REDIS["Redis is killed, and comes back as it was"](service):
+        job = submit_online(service, Row("one", "hello"))
+        fires(monitoring, "NightshiftRedisAway")
+    monitoring.wait_until_clear("NightshiftRedisAway")
+    oracle.quiesce(service, [job])
+
+
+def test_no_scheduler_leads(service: Service, monitoring: Prometheus) -> None:
+    service.stop("scheduler-1")
+    fires(monitoring, "NightshiftNoLeader")
+    service.start("scheduler-1")
+    monitoring.wait_until_clear("NightshiftNoLeader")
+
+
+def test_a_worker_is_killed_again_and_again(service: Service, monitoring: Prometheus) -> None:
+    for _ in range(KILLS):
+        service.wait_until_ready()
+        service.kill_and_wait("worker-1")
+    fires(monitoring, "NightshiftWorkersKilled")
+    monitoring.wait_until_clear("NightshiftWorkersKilled")
+
+
+def test_a_row_crashes_its_workers_until_it_is_a_dead_letter(
+    service: Service, monitoring: Prometheus
+) -> None:
+    job = submit_bulk(service, [Row("bad", "!abort", ends_as="errored"), Row("good", "hello")])
+    fires(monitoring, "NightshiftWorkersCrash")
+    fires(monitoring, "NightshiftDeadLetters")
+    oracle.quiesce(service, [job])
+    monitoring.wait_until_clear("NightshiftWorkersCrash")
+    monitoring.wait_until_clear("NightshiftDeadLetters")
