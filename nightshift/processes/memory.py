@@ -8,11 +8,12 @@ import gc
 import os
 from typing import Final
 
-import pyarrow as pa
-
 ARROW_ALLOCATOR: Final = "ARROW_DEFAULT_MEMORY_POOL"
-ARENAS_MAX: Final = 2  # eight for each core by default
+ARENAS_MAX: Final = 1  # by default eight for each core, whose free memory the others cannot use
 LARGE_BYTES: Final = 1024 * 1024
+
+ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": str(ARENAS_MAX)}
+"""Of the processes that are started: what a process sets itself comes after its first threads."""
 
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
@@ -21,6 +22,8 @@ _M_ARENA_MAX: Final = -8
 def share_free_memory() -> None:
     """Between threads, and with Arrow, unless the environment names an allocator."""
     if ARROW_ALLOCATOR not in os.environ:
+        import pyarrow as pa  # half a second, which a supervisor need not spend
+
         pa.set_memory_pool(pa.system_memory_pool())
     _set(_M_ARENA_MAX, ARENAS_MAX)
 

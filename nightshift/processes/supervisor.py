@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import IO, Final, Protocol
 
+from nightshift.processes import memory
 from nightshift.processes.children import (
     SIGNAL_EXIT_BASE,
     AfterExit,
@@ -62,7 +63,7 @@ def run_program(launch: Launch, output: IO[bytes] | None) -> Process:
     """Run a command line. `output` None: our own output."""
     return subprocess.Popen(
         launch.command,
-        env={**os.environ, **launch.environment},
+        env={**memory.ENVIRONMENT, **os.environ, **launch.environment},
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT if output else None,

@@ -15,7 +15,7 @@ from typing import Final
 from nightshift.output.row_results import RowResult
 
 WAITING_MAX: Final = 1024  # rows of a shard that wait for others
-KNOWN_BYTES_MAX: Final = 32 * 1024 * 1024  # of results, of all jobs; the oldest are forgotten
+KNOWN_BYTES_MAX: Final = 16 * 1024 * 1024  # of results, of all jobs; the oldest are forgotten
 ENTRY_BYTES: Final = 1024  # of a result without its texts and vectors
 
 Key = tuple[str, bytes]

@@ -20,7 +20,7 @@ from nightshift.processes.children import (
     RestartBackoff,
     describe_exit,
 )
-from nightshift.processes.supervisor import LOG_BYTES_MAX, LOG_CHECK_S, Supervisor
+from nightshift.processes.supervisor import LOG_BYTES_MAX, LOG_CHECK_S, Supervisor, run_program
 
 WAIT_S = 20.0  # for something that happens in milliseconds on an idle machine
 AT_ONCE = RestartBackoff(first_s=0.0, factor=1.0)
@@ -260,6 +260,20 @@ def test_output_goes_to_the_log_file(tmp_path):
     supervisor.watch(WAIT_S)
 
     assert log.read_text() == "to stdout\nto stderr\n"
+
+
+def test_children_have_one_arena_unless_the_environment_says_otherwise(tmp_path, monkeypatch):
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    assert arenas_max(tmp_path / "default.log") == "1"
+
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    assert arenas_max(tmp_path / "set.log") == "4"
+
+
+def arenas_max(log: Path) -> str:
+    with log.open("wb") as output:
+        run_program(Launch(("sh", "-c", "echo $MALLOC_ARENA_MAX")), output).wait()
+    return log.read_text().strip()
 
 
 def test_a_log_that_has_grown_large_is_set_aside_while_its_child_goes_on_writing(supervise, tmp_path):
