@@ -3,12 +3,14 @@
 A reference is a data URI, the id of an uploaded file, or a URI with s3, file or https. A worker reads it.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 IMAGES_MAX: Final = 64  # per request
 REFERENCE_CHARS_SHOWN: Final = 200
+_USER: Final = re.compile(r"^([a-z]+://)[^/?#]*@")
 _FIELD: Final = "image"
 
 
@@ -50,5 +52,6 @@ def check_count(images: Sequence[object]) -> None:
 def shown(reference: str) -> str:
     if reference.startswith("data:"):
         return "the data URI"
+    reference = _USER.sub(r"\1", reference)
     text = reference if len(reference) <= REFERENCE_CHARS_SHOWN else f"…{reference[-REFERENCE_CHARS_SHOWN:]}"
-    return repr(text.partition("?")[0])  # a query may hold a signature
+    return repr(text.partition("?")[0])  # a query may hold a signature, as what is before an @ a password

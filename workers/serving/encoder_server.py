@@ -5,6 +5,9 @@ A kind adds how a request becomes inputs, and what its vectors are as an answer.
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
 
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.requests import ModelRequest
@@ -19,7 +22,7 @@ from workers.engine.encoders.errors import EncodeQueueFull
 from workers.engine.encoders.request import EncodeOutput, EncodeRequest
 from workers.engine.encoders.texts import TextTokens
 from workers.engine.histograms import EngineHistograms
-from workers.serving.inference import Listener, Progress, queue_timed_out
+from workers.serving.inference import Listener, Progress, breakdown, queue_timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
 
 
@@ -34,6 +37,9 @@ class Running:
 
 class EncoderServer(ModelServer):
     """Runs requests on an encoder engine: each input once, batched with others like it in length."""
+
+    makes: ClassVar[str] = "vectors"
+    """Of each input, in messages."""
 
     def __init__(
         self, model: Model, encoder: Encoder, on_fatal: OnFatal, config: EncoderConfig | None = None
@@ -116,7 +122,13 @@ class EncoderServer(ModelServer):
             if output.timeout_us is not None:
                 running.listener(Progress(result=queue_timed_out(output.timeout_us)))
             else:
-                running.listener(Progress(result=self.result(running, output)))
+                running.listener(Progress(result=self._finite_result(running, output)))
+
+    def _finite_result(self, running: Running, output: EncodeOutput) -> Result:
+        """JSON has no other numbers, and half precision overflows on some inputs."""
+        if not all(np.isfinite(each).all() for each in output.embeddings):
+            return breakdown(f"its {self.makes} are no finite numbers")
+        return self.result(running, output)
 
     def _num_tokens_max(self) -> int | None:
         """Of the next pass, at the pace of those before it. None: as many as its budget allows."""
@@ -138,4 +150,5 @@ class EncoderServer(ModelServer):
 def _to_encode(inference: Inference, inputs: Tokens) -> EncodeRequest:
     """A bulk row is never rejected for its time in the queue: it is delayed instead."""
     priority = engine_class(inference.priority)
-    return EncodeRequest(inference.id, inputs, priority, is_rejectable=inference.group is None)
+    is_rejectable, flow = inference.group is None, inference.tenant_id
+    return EncodeRequest(inference.id, inputs, priority, is_rejectable=is_rejectable, flow=flow)

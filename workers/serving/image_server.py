@@ -179,6 +179,8 @@ class ImageServer(EncoderServer):
 class ImageScoreServer(ImageServer):
     """A classifier of images."""
 
+    makes = "scores"
+
     def __init__(
         self,
         model: Model,

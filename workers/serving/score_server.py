@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.classifications import ClassificationRequest
 from nightshift.endpoints.requests import ModelRequest
@@ -27,7 +25,7 @@ from workers.engine.encoders.pairs import FramedTokens, PairText
 from workers.engine.encoders.request import EncodeOutput
 from workers.serving import tokenizing
 from workers.serving.encoder_server import EncoderServer, Running
-from workers.serving.inference import MAY_BE_CUT, breakdown, check_length
+from workers.serving.inference import MAY_BE_CUT, check_length
 from workers.serving.model_server import Inference, OnFatal, takes_no_images
 from workers.serving.tokenizing import Part, Text, tokens_kept
 
@@ -58,8 +56,6 @@ def scores_of(running: Running, output: EncodeOutput, labels: Labels, activation
     endpoint = running.endpoint
     assert isinstance(endpoint, ScoringEndpoint), "the model's kind was checked"
     scores = [activated(logits, activation) for logits in output.embeddings]
-    if not all(np.isfinite(each).all() for each in scores):
-        return breakdown("its scores are no finite numbers")
     as_bytes = [each.astype("<f4", copy=False).tobytes() for each in scores]
     scored = Scored(running.identity, labels.names, as_bytes, output.num_prompt_tokens)
     return endpoint.result(running.request, scored)
@@ -80,6 +76,8 @@ class _Text(Text):
 
 class ScoreServer(EncoderServer):
     """Classifications and rankings."""
+
+    makes = "scores"
 
     def __init__(
         self,

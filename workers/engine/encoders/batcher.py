@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from .config import EncoderConfig
+from .fair_turns import FairTurns
 from .length_buckets import PassLimits, Window, window_around, window_beside
 from .waiting import LevelQueue, WaitingInput
 
@@ -29,6 +30,7 @@ class EncoderBatcher:
 
       - without a delay, nothing gathers;
       - a pass has the first ready input of the most urgent level, so no length starves within a level;
+      - the first is of the flow that has had least, so no flow starves another of its level;
       - a pass never exceeds `max_batch_size`, nor the token budget unless a single input does;
       - an input leaves by `remove` or `expire`, and in no other way.
     """
@@ -44,13 +46,18 @@ class EncoderBatcher:
         self._ready = [LevelQueue() for _ in range(2 * batching.priority_levels)]
         self._deadlines: list[tuple[int, int, WaitingInput]] = []  # a heap; also of inputs that have left
         self._waiting_at = [0] * batching.priority_levels
+        self._turns = [FairTurns() for _ in range(batching.priority_levels)]
         self.num_waiting = 0
 
     def waiting_at(self, level: int) -> int:
         return self._waiting_at[level - 1]
 
+    def waiting_of(self, flow: str) -> int:
+        return sum(turns.num_waiting(flow) for turns in self._turns)
+
     def add(self, waiting: WaitingInput) -> None:
         index = waiting.level - 1
+        waiting.start = self._turns[index].add(waiting.flow, waiting.num_tokens)
         gathers = self._batching.max_queue_delay_microseconds > 0
         (self._gathering[index] if gathers else self._ready[2 * index]).add(waiting)
         self._waiting_at[index] += 1
@@ -62,6 +69,7 @@ class EncoderBatcher:
     def remove(self, waiting: WaitingInput) -> None:
         assert waiting.queue is not None, f"input {waiting.number} does not wait"
         waiting.queue.remove(waiting)
+        self._turns[waiting.level - 1].remove(waiting.flow)
         self._waiting_at[waiting.level - 1] -= 1
         self.num_waiting -= 1
 
@@ -103,6 +111,7 @@ class EncoderBatcher:
         queue = next((each for each in self._ready if each), None)
         if queue is None:
             return []
+        self._turns[queue.first.level - 1].took(queue.first.start)
         choose = self._nearest_in_length if self._is_by_length else self._in_order
         chosen = choose(limits)
         size = self._preferred_size(len(chosen))
@@ -120,6 +129,8 @@ class EncoderBatcher:
         for index, queue in enumerate(self._ready):
             assert all(each.level == index // 2 + 1 for each in queue.by_arrival.values()), "a wrong level"
             counted[index // 2] += len(queue)
+        by_turns = [turns.num_waiting_in_all for turns in self._turns]
+        assert by_turns == self._waiting_at, f"{by_turns} have turns, {self._waiting_at} counted"
         assert counted == self._waiting_at, f"{self._waiting_at} counted, {counted} wait"
         assert sum(counted) == self.num_waiting, f"{self.num_waiting} counted, {counted} wait"
 
@@ -171,7 +182,7 @@ class EncoderBatcher:
             if not queue:
                 continue
             if window is None:
-                window = window_around(queue.position_of(queue.oldest), queue.lengths, limits)
+                window = window_around(queue.position_of(queue.first), queue.lengths, limits)
             else:
                 window = window_beside(window, queue.lengths, limits)
             chosen += queue.between(window.first, window.last)
@@ -191,7 +202,7 @@ class EncoderBatcher:
 
     @staticmethod
     def _in_turn(queues: list[LevelQueue]) -> Iterator[WaitingInput]:
-        return (waiting for queue in queues for waiting in queue.by_arrival.values())
+        return (waiting for queue in queues for waiting in queue.in_turn)
 
     @staticmethod
     def _move(waiting: WaitingInput, to: LevelQueue) -> None:

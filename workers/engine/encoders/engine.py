@@ -115,7 +115,7 @@ class EncoderEngine:
         with self._changed:
             if request.id in self._unfinished or (self._order is not None and self._order.holds(request.id)):
                 raise DuplicateRequest(request.id)
-            self._check_room(len(request.inputs), level)
+            self._check_room(request, level)
             self._enqueue(request, level)
             self._changed.notify_all()
 
@@ -179,11 +179,16 @@ class EncoderEngine:
             if reason := self._model.objection(each):
                 raise EncodeInputInvalid(reason, index)
 
-    def _check_room(self, num_inputs: int, level: int) -> None:
-        for num_waiting, size in (
+    def _check_room(self, request: EncodeRequest, level: int) -> None:
+        """A named flow may have as much as it leaves free: it never fills the queue before others."""
+        num_inputs = len(request.inputs)
+        limits = [
             (self._batcher.waiting_at(level), self._batching.policy_of(level).queue_size),
             (self.num_waiting, QUEUE_SIZE_MAX),
-        ):
+        ]
+        if request.flow:
+            limits.append((self._batcher.waiting_of(request.flow), QUEUE_SIZE_MAX - self.num_waiting))
+        for num_waiting, size in limits:
             if num_waiting + num_inputs > size:
                 raise EncodeQueueFull(num_inputs, num_waiting, size)
 
@@ -196,7 +201,15 @@ class EncoderEngine:
         waiting: dict[int, WaitingInput] = {}
         for index, each in enumerate(request.inputs):
             one = WaitingInput(
-                request.id, index, each, level, first + index, now_us, deadline_us, request.is_rejectable
+                request.id,
+                index,
+                each,
+                level,
+                first + index,
+                now_us,
+                deadline_us,
+                request.is_rejectable,
+                request.flow,
             )
             waiting[index] = one
             num_tokens += one.num_tokens

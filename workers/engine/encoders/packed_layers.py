@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 DTYPES: dict[torch.dtype, LinearDType] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 Norm = Callable[[Tensor], Tensor]
-NOT_PACKED = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+NOT_PACKED = (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 """What a model that is built otherwise makes of packed layers: it keeps its own."""
 SEPARATE_TOKENS_MIN = 64
 """From this length on, one attention for each input costs less than padding and a mask."""

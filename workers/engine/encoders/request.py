@@ -28,6 +28,8 @@ class EncodeRequest:
     """Shorter than the timeout of its priority level, where that allows it; 0: the level's."""
     is_rejectable: bool = True
     """False: at its timeout it waits behind others, even where the level's policy is REJECT."""
+    flow: str = ""
+    """Those of a level have the same time each, however many inputs wait of one."""
 
 
 @dataclass(slots=True, eq=False)  # one for each row: frozen ones take longer to make

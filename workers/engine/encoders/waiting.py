@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sized
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
 
 
@@ -21,6 +21,9 @@ class WaitingInput:
     """When its level's policy applies to it; None: never, or it was applied."""
     is_rejectable: bool = True
     """False: at its timeout it is delayed, whatever the policy says."""
+    flow: str = ""
+    start: int = 0
+    """Among those of its level, lower ones go first (`fair_turns.py`)."""
     queue: LevelQueue | None = field(default=None, repr=False)
     """Where it waits."""
 
@@ -31,9 +34,11 @@ class WaitingInput:
 
 @dataclass(slots=True, eq=False)
 class LevelQueue:
-    """The waiting inputs of one level, in two orders: by arrival, and by length."""
+    """The waiting inputs of one level, in three orders: by arrival, by turn, and by length."""
 
     by_arrival: dict[int, WaitingInput] = field(default_factory=dict)
+    by_turn: list[tuple[int, int]] = field(default_factory=list)
+    """Start and number of each."""
     by_length: list[tuple[int, int]] = field(default_factory=list)
     """Tokens and number of each."""
     lengths: list[int] = field(default_factory=list)
@@ -46,7 +51,17 @@ class LevelQueue:
     def oldest(self) -> WaitingInput:
         return next(iter(self.by_arrival.values()))
 
+    @property
+    def first(self) -> WaitingInput:
+        """Whose turn it is."""
+        return self.by_arrival[self.by_turn[0][1]]
+
+    @property
+    def in_turn(self) -> Iterator[WaitingInput]:
+        return (self.by_arrival[number] for _, number in self.by_turn)
+
     def add(self, waiting: WaitingInput) -> None:
+        insort(self.by_turn, (waiting.start, waiting.number))
         place = (waiting.num_tokens, waiting.number)
         position = bisect_left(self.by_length, place)
         self.by_length.insert(position, place)
@@ -57,6 +72,7 @@ class LevelQueue:
     def remove(self, waiting: WaitingInput) -> None:
         position = self.position_of(waiting)
         del self.by_length[position], self.lengths[position]
+        del self.by_turn[bisect_left(self.by_turn, (waiting.start, waiting.number))]
         del self.by_arrival[waiting.number]
         waiting.queue = None
 
@@ -75,5 +91,7 @@ class LevelQueue:
         """Assert that both orders hold the same inputs, and that all of them know it."""
         expected = sorted((each.num_tokens, each.number) for each in self.by_arrival.values())
         assert self.by_length == expected, "orders disagree"
+        in_turn = sorted((each.start, each.number) for each in self.by_arrival.values())
+        assert self.by_turn == in_turn, "turns disagree"
         assert self.lengths == [num_tokens for num_tokens, _ in expected], "lengths disagree"
         assert all(each.queue is self for each in self.by_arrival.values()), "an input waits elsewhere"

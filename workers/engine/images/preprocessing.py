@@ -41,10 +41,13 @@ class Preprocessor:
         """Raises UnsupportedModel where it makes images of more than one size: they could not be batched."""
         self._processor = processor
         try:
-            shapes = {self.pixels(Image.new("RGB", size)).values.shape for size in _TRIED_SIZES}
+            tried = [self.pixels(Image.new("RGB", size)).values for size in _TRIED_SIZES]
         except Exception as error:  # whatever a configuration makes of the library
             reason = f"its image processor cannot be run: {type(error).__name__}: {error}"
             raise UnsupportedModel(name, reason) from error
+        shapes = {values.shape for values in tried}
+        if not all(np.isfinite(values).all() for values in tried):  # of an image_std of 0
+            raise UnsupportedModel(name, "its image processor makes values that are no finite numbers")
         if len(shapes) > 1 or len(next(iter(shapes))) != 3:
             raise UnsupportedModel(name, f"its image processor makes images of several shapes: {shapes}")
         self.shape: tuple[int, ...] = next(iter(shapes))

@@ -130,4 +130,5 @@ def _refused(reference: str, problem: str, code: str = "invalid_image") -> Inval
 def _without_settings(error: NightshiftError) -> str:
     """The guard's default message names the settings of webhooks."""
     is_default = "NIGHTSHIFT_WEBHOOK" in error.message
-    return "it leads to no public address, or to another port than 443" if is_default else error.message
+    message = error.message.rstrip(".")
+    return "it leads to no public address, or to another port than 443" if is_default else message

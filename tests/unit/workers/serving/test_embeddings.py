@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 
 from nightshift.errors import ConfigurationError, InvalidRequest
 from tests.unit.workers.engine.encoders.tiny_encoders import (
@@ -278,3 +279,18 @@ def test_prompts_that_are_no_texts_are_refused_at_load(
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"config_sentence_transformers\.json"):
         serve(with_prompts(tmp_path, **said))
+
+
+def test_a_vector_that_is_no_numbers_fails_its_request_and_no_other(tmp_path: Path, serve: Serve) -> None:
+    """An overflow that no check at load has seen: of one word."""
+    path = save_checkpoint(tmp_path, tiny_bert()) / "model.safetensors"
+    weights = load_file(path)
+    weights["embeddings.word_embeddings.weight"][60] = 3e38
+    save_file(weights, path, metadata={"format": "pt"})
+    models = serve(tmp_path)
+
+    bad = submit(models, ROUTE, {"model": models.ids[0], "input": ["w1", WORDS[56]]}).wait()
+    good = submit(models, ROUTE, {"model": models.ids[0], "input": "w1"}).wait()
+
+    assert (bad.status_code, good.status_code) == (500, 200)
+    assert "its vectors are no finite numbers" in bad.body["error"]["message"]

@@ -95,3 +95,12 @@ def test_a_processor_that_makes_images_of_several_sizes_is_refused(tmp_path: Pat
     path.write_text(json.dumps(json.loads(path.read_text()) | {"do_resize": False}))
     with pytest.raises(UnsupportedModel, match="several shapes"):
         ImageClassifierModel.load(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_a_processor_that_divides_by_zero_is_refused(tmp_path: Path) -> None:
+    save_image_model(tmp_path, "ViT")
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"image_std": [0, 0, 0]}))
+    with pytest.raises(UnsupportedModel, match="no finite numbers"):
+        ImageClassifierModel.load(tmp_path)

@@ -1,0 +1,132 @@
+"""No flow of inputs starves another of its level, however many inputs it has waiting."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from workers.engine.encoders import engine as engine_module
+from workers.engine.encoders.batcher import EncoderBatcher
+from workers.engine.encoders.config import DynamicBatching, EncoderConfig
+from workers.engine.encoders.engine import EncoderEngine
+from workers.engine.encoders.errors import EncodeQueueFull
+from workers.engine.encoders.fair_turns import FairTurns
+from workers.engine.encoders.request import EncodeRequest
+from workers.engine.encoders.waiting import WaitingInput
+
+BUDGET = 100  # tokens of a pass
+
+
+class Queue:
+    """A batcher, and what its passes have computed."""
+
+    def __init__(self, **config: object) -> None:
+        self.batcher = EncoderBatcher(EncoderConfig(**config), BUDGET)
+        self.numbers = count()
+
+    def add(self, flow: str, *lengths: int, level: int = 1) -> None:
+        for length in lengths:
+            number = next(self.numbers)
+            self.batcher.add(WaitingInput(flow, number, [0] * length, level, number, 0, flow=flow))
+
+    def run(self, passes: int = 1) -> list[WaitingInput]:
+        """What these passes have computed, in their order."""
+        done = []
+        for _ in range(passes):
+            chosen = self.batcher.plan(0)
+            done += chosen
+            for each in chosen:
+                self.batcher.remove(each)
+            self.batcher.check_integrity()
+        return done
+
+
+@pytest.mark.parametrize("length_buckets", [None, ()])
+def test_one_text_goes_before_the_thousands_that_another_sent_first(length_buckets: object) -> None:
+    queue = Queue(length_buckets=length_buckets)
+    queue.add("many", *[50] * 2_000)
+    queue.run(passes=3)
+
+    queue.add("one", 50)
+
+    assert "one" in [each.flow for each in queue.run()]
+
+
+def test_a_text_that_no_pass_of_the_other_flows_would_take_is_next_too() -> None:
+    """Of another length, so that only its turn brings it in."""
+    queue = Queue()
+    queue.add("many", *[100] * 500)
+    queue.run(passes=5)
+
+    queue.add("one", 3)
+
+    assert "one" in [each.flow for each in queue.run(passes=2)]
+
+
+def test_flows_that_always_wait_have_the_same_tokens_each() -> None:
+    queue = Queue()
+    queue.add("short", *[10] * 3_000)
+    queue.add("long", *[100] * 300)
+    queue.add("late", *[50] * 600)
+
+    done = queue.run(passes=300)
+
+    tokens = {flow: sum(each.num_tokens for each in done if each.flow == flow) for flow in ("short", "long")}
+    assert tokens["short"] == pytest.approx(tokens["long"], abs=3 * BUDGET)
+
+
+def test_a_flow_alone_goes_in_the_order_of_its_arrival() -> None:
+    rng = random.Random(7)
+    queue = Queue(length_buckets=())
+    queue.add("one", *(rng.randint(1, BUDGET) for _ in range(200)))
+
+    numbers = [each.number for each in queue.run(passes=200)]
+
+    assert numbers == list(range(200))
+
+
+def test_a_less_urgent_level_waits_whatever_its_flow_has_had() -> None:
+    queue = Queue(dynamic_batching=DynamicBatching(priority_levels=2, default_priority_level=2))
+    queue.add("urgent", *[100] * 3, level=1)
+    queue.add("other", 100, level=2)
+
+    assert [each.flow for each in queue.run(passes=4)] == ["urgent"] * 3 + ["other"]
+
+
+def test_a_flow_that_cancelled_what_waited_owes_nothing() -> None:
+    turns = FairTurns()
+    for _ in range(1_000):
+        turns.add("cancelled", 512)
+    for _ in range(1_000):
+        turns.remove("cancelled")
+
+    assert turns.add("cancelled", 512) == turns.add("other", 512)
+
+
+class Ones:
+    """An encoder whose vectors say nothing."""
+
+    max_length, max_num_batched_tokens = BUDGET, BUDGET
+
+    def objection(self, input: object) -> None:
+        return None
+
+    def encode(self, inputs: Sequence[object]) -> NDArray[np.float32]:
+        return np.ones((len(inputs), 1), np.float32)
+
+
+def test_no_flow_fills_the_queue_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "QUEUE_SIZE_MAX", 100)
+    engine = EncoderEngine(Ones())
+
+    engine.add(EncodeRequest("half", [[0]] * 50, flow="many"))
+    with pytest.raises(EncodeQueueFull):
+        engine.add(EncodeRequest("more", [[0]], flow="many"))
+
+    engine.add(EncodeRequest("other", [[0]] * 25, flow="other"))
+    engine.check_integrity()
