@@ -19,6 +19,7 @@ from nightshift.broker.hints import HintListener
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamWriter
 from nightshift.fleet.checkpoints import check_distinct
+from nightshift.fleet.figures import DeviceFigures
 from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, Machine, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.metrics.serving import MetricsServer
@@ -29,9 +30,10 @@ from nightshift.output.part_writer import PartDependencies
 from nightshift.processes import garbage, memory
 from nightshift.settings import QueueSettings, WorkerSettings
 from nightshift.store import Store
+from workers.health.device import device_reader
 from workers.health.figures import Figures
 from workers.health.heartbeat import Heartbeat
-from workers.health.metrics import WorkerMetrics
+from workers.health.metrics import ShardCounts, WorkerMetrics
 from workers.health.notices import Notices
 from workers.health.registration import Registration
 from workers.health.shutdown import Shutdown, dump_stacks, engine_died, exit_process
@@ -91,6 +93,7 @@ class Runtime:
         """`provider` gives spot notices. `exit` ends the process, and does not return."""
         self._worker_id = worker_id
         self._figures: Figures | None = None  # until the models are loaded
+        self._device: Callable[[], DeviceFigures | None] = lambda: None  # likewise
         self._load = load
         self._settings = settings
         self._connections = connections
@@ -125,6 +128,7 @@ class Runtime:
         memory.share_free_memory()
         check_distinct(self._settings.models, self._settings.lazy_models)
         self._models = Models(self._load(self._settings, engine_died))
+        self._device = device_reader(self._settings.device)
         self._make_parts()
         garbage.tune()
         self._serve_metrics()
@@ -192,6 +196,7 @@ class Runtime:
             self._online.times,
             rows_finished=self._shards.rows_finished,
             starved_seconds=self._shards.starvation.seconds,
+            device=self._device,
         )
         metrics = WorkerMetrics(
             lambda: self._models,
@@ -199,6 +204,10 @@ class Runtime:
             lambda: self._shutdown.is_draining,
             self._online.times,
             self._residency.counts if self._models.lazy else None,
+            ShardCounts(
+                self._shards.rows_finished, self._shards.starvation.seconds, self._shards.storage_counts
+            ),
+            self._device,
         )
         self._metrics = MetricsServer(metrics.registry)
 

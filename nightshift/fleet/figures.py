@@ -29,7 +29,6 @@ class ModelFigures:
     kv_blocks: int | None = None
     busy_fraction: float | None = None  # of the last seconds, from 0 to 1
     starved_fraction: float | None = None  # likewise: no step, although a shard of its jobs was held
-    roofline_fraction: float | None = None  # of the measured bandwidth, while it was in steps
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None
     rows_per_s: float | None = None  # bulk rows and online requests that ended

@@ -22,6 +22,11 @@ BUSY: Final = _gauge(
     "Share of the last 10 seconds in which an engine was in a step",
     "it is below 1 while rows remain: the engine waits for its input or its store",
 )
+STARVED: Final = _counter(
+    "starved_seconds",
+    "Time without a step although a shard for it was held: the engine waited for rows, or for the store",
+    "its rate comes near 1: rows are read or tokenized too slowly, or segments are stored too slowly",
+)
 BATCH_SIZE: Final = HistogramFamily(
     name="nightshift_batch_size",
     help="Sequences or inputs of a step",
@@ -90,5 +95,5 @@ OF_STATS: Final[dict[str, CounterFamily | GaugeFamily]] = {
 }
 
 SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
-    "Engines": (BUSY, BATCH_SIZE, TOKENS_PER_STEP, *OF_STATS.values())
+    "Engines": (BUSY, STARVED, BATCH_SIZE, TOKENS_PER_STEP, *OF_STATS.values())
 }

@@ -39,7 +39,48 @@ STEP_AGE: Final = GaugeFamily(
     process=_WORKER,
     closer="it comes near `STEP_TIMEOUT_S`",
 )
-WORK: Final = (LEASES, DRAINING, STEPS, STEP_SECONDS, STEP_AGE)
+ROWS: Final = CounterFamily(
+    name="nightshift_worker_rows_total",
+    help="Rows of bulk jobs that have ended, with those not in a segment yet",
+    labels=_MODEL,
+    process=_WORKER,
+    closer="its rate falls: throughput in rows",
+)
+_DIRECTION: Final = ("direction",)
+STORAGE_BYTES: Final = CounterFamily(
+    name="nightshift_worker_storage_bytes_total",
+    help="Bytes of inputs `read`, of segments and unfinished rows `written`",
+    labels=_DIRECTION,
+    process=_WORKER,
+)
+STORAGE_SECONDS: Final = CounterFamily(
+    name="nightshift_worker_storage_seconds_total",
+    help="Time that threads waited for the object store, to read inputs and to write segments",
+    labels=_DIRECTION,
+    process=_WORKER,
+    closer="its rate is high while engines starve: the store is slow",
+)
+DEVICE_MEMORY: Final = GaugeFamily(
+    name="nightshift_worker_device_memory_bytes",
+    help="Memory of the worker's device, a CPU's too",
+    labels=("device",),
+    process=_WORKER,
+)
+DEVICE_MEMORY_USED: Final = GaugeFamily(
+    name="nightshift_worker_device_memory_used_bytes",
+    help="Of it, what all processes use",
+    labels=("device",),
+    process=_WORKER,
+    closer="it comes near all: steps run out of memory",
+)
+DEVICE_UTILISATION: Final = GaugeFamily(
+    name="nightshift_worker_device_utilisation",
+    help="Share of the last second in which a kernel ran on the worker's GPU, from 0 to 1",
+    labels=("device",),
+    process=_WORKER,
+    closer="it is low while engines are busy: steps are short, or the host is slow",
+)
+WORK: Final = (ROWS, STORAGE_BYTES, STORAGE_SECONDS, LEASES, DRAINING, STEPS, STEP_SECONDS, STEP_AGE)
 
 FIRST_TOKEN: Final = _duration(
     "nightshift_time_to_first_token_seconds",
@@ -111,8 +152,11 @@ MODEL_REFUSALS: Final = CounterFamily(
 )
 LAZY_MODELS: Final = (MODEL_WARM, MODEL_LOADS, MODEL_LOAD_SECONDS, MODEL_SWAPS, MODEL_REFUSALS)
 
+DEVICE: Final = (DEVICE_MEMORY, DEVICE_MEMORY_USED, DEVICE_UTILISATION)
+
 SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
     "Workers": WORK,
+    "Devices of workers": DEVICE,
     "Requests in workers": REQUESTS,
     "Lazy models": LAZY_MODELS,
 }

@@ -3,12 +3,14 @@ database.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from nightshift.fleet.figures import DeviceFigures
 from nightshift.metrics import engine
 from nightshift.metrics import worker as declared
 from nightshift.metrics.family import new_registry
@@ -16,6 +18,16 @@ from workers.health.request_metrics import request_metrics
 from workers.online.times import OnlineTimes
 from workers.serving.model_server import ModelServer
 from workers.serving.residency.residency import ResidencyCounts
+from workers.shard.storage_counts import StorageCounts
+
+
+@dataclass(frozen=True)
+class ShardCounts:
+    """Of the bulk shards of a worker, since its start; the first two by model."""
+
+    rows_finished: Callable[[], Mapping[str, float]] = dict
+    starved_seconds: Callable[[], Mapping[str, float]] = dict
+    storage: StorageCounts = field(default_factory=StorageCounts)
 
 
 class WorkerMetrics(Collector):
@@ -28,11 +40,15 @@ class WorkerMetrics(Collector):
         is_draining: Callable[[], bool],
         online: OnlineTimes | None = None,
         residency: ResidencyCounts | None = None,
+        shards: ShardCounts = ShardCounts(),
+        device: Callable[[], DeviceFigures | None] = lambda: None,
     ) -> None:
         """`held`: how many leases of each kind this worker has. `residency`: of its lazy models; None: it has
         none.
         """
         self._residency = residency
+        self._shards = shards
+        self._device = device
         self._online = online or OnlineTimes()
         self._servers = servers
         self._held = held
@@ -56,9 +72,42 @@ class WorkerMetrics(Collector):
             seconds.add_metric(label, server.step_seconds)
             age.add_metric(label, 0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
         yield from (held, draining, steps, seconds, age, busy)
+        yield from self._shard_metrics()
+        yield from self._device_metrics()
         yield from self._residency_metrics()
         yield from self._engine_metrics()
         yield from request_metrics(self._servers(), self._online)
+
+    def _shard_metrics(self) -> Iterator[Metric]:
+        for family, of_models in (
+            (declared.ROWS, self._shards.rows_finished()),
+            (engine.STARVED, self._shards.starved_seconds()),
+        ):
+            counter = family.collected()
+            for model, count in of_models.items():
+                counter.add_metric((model,), count)
+            yield counter
+        storage = self._shards.storage
+        size, seconds = declared.STORAGE_BYTES.collected(), declared.STORAGE_SECONDS.collected()
+        for direction, amount in (("read", storage.read), ("written", storage.written)):
+            size.add_metric((direction,), amount.bytes)
+            seconds.add_metric((direction,), amount.seconds)
+        yield from (size, seconds)
+
+    def _device_metrics(self) -> Iterator[Metric]:
+        """Without what is not known."""
+        found = self._device()
+        if found is None:
+            return
+        for family, value in (
+            (declared.DEVICE_MEMORY, found.memory_bytes),
+            (declared.DEVICE_MEMORY_USED, found.memory_used_bytes),
+            (declared.DEVICE_UTILISATION, found.utilisation),
+        ):
+            if value is not None:
+                gauge = family.collected()
+                gauge.add_metric((found.name or found.kind,), value)
+                yield gauge
 
     def _residency_metrics(self) -> Iterator[Metric]:
         if self._residency is None:

@@ -12,6 +12,7 @@ from workers.serving.models import Models
 from workers.shard.isolation import Isolation
 from workers.shard.rows.earlier_jobs import EarlierJobs
 from workers.shard.rows.run_once import WAITING_MAX, RunOnce
+from workers.shard.storage_counts import StorageCounts
 from workers.shard.uploads import UPLOADS_MAX
 
 
@@ -52,3 +53,4 @@ class ShardDependencies:
     earlier_jobs: EarlierJobs
     isolation: Isolation = field(default_factory=Isolation)
     once: RunOnce = field(default_factory=RunOnce)
+    storage: StorageCounts = field(default_factory=StorageCounts)

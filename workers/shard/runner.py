@@ -80,7 +80,7 @@ class ShardRunner:
             on_rows=lambda: self._inbox.put(RowsRead()),
             on_turn=lambda row, result: self._inbox.put(TurnCame(row, result)),
         )
-        self._checkpoints = Checkpoints(claim, dependencies.store, dependencies.objects)
+        self._checkpoints = Checkpoints(claim, dependencies.store, dependencies.objects, dependencies.storage)
         self._uploads = Uploads(
             self._checkpoints.commit,
             is_trusted=lambda: self._heartbeat.trusts(claim.lease),

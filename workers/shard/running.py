@@ -29,6 +29,7 @@ class Shards:
         self._lock = threading.Lock()
         self._running: set[ShardRunner] = set()  # until their threads report their end
         self._rows_finished: Counter[str] = Counter()  # of shards that have ended, by model
+        self.storage_counts = dependencies.storage
         self.starvation = Starvation(dependencies.models.busy_seconds_of)
 
     def __len__(self) -> int:

@@ -25,6 +25,7 @@ from nightshift.store import Store, Transaction
 from nightshift.store.shards.shards import AlreadyListed
 from workers.engine import InvalidState
 from workers.serving.carry_over import CarryOver, decode_carry_overs, encode_carry_overs
+from workers.shard.storage_counts import StorageCounts
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,11 @@ class _Stored:
 class Checkpoints:
     """Reads what earlier leases left, and writes for this one. One thread at a time."""
 
-    def __init__(self, claim: BulkClaim, store: Store, objects: ObjectStore) -> None:
+    def __init__(
+        self, claim: BulkClaim, store: Store, objects: ObjectStore, storage: StorageCounts | None = None
+    ) -> None:
         self._claim = claim
+        self._storage = storage or StorageCounts()
         self._store = store
         self._objects = objects
         self._segments = 0
@@ -138,7 +142,7 @@ class Checkpoints:
         job, shard_no = self._claim.job, self._claim.shard.shard_no
         encoded = encode_segment(ShardHead.of(job, shard_no), results, is_measured=job.face is Face.OPENAI)
         key = segment_key(lease, shard_no, self._segments)
-        self._objects.put(key, encoded.data)
+        self._put(key, encoded.data)
         failpoints.hit("worker.segment_stored")
         return Segment(
             key=key,
@@ -158,9 +162,14 @@ class Checkpoints:
         data = encode_carry_overs(unfinished, CARRY_OVER_BYTES_MAX)
         sha256 = hashlib.sha256(data).hexdigest()
         key = carry_over_key(self._claim.lease, self._claim.shard.shard_no, self._carry_overs, sha256)
-        self._objects.put(key, data)
+        self._put(key, data)
         failpoints.hit("worker.carry_over_stored")
         return key
+
+    def _put(self, key: str, data: bytes) -> None:
+        with self._storage.waiting(self._storage.written):
+            self._objects.put(key, data)
+        self._storage.add(self._storage.written, bytes=len(data))
 
     def _list(self, stored: _Stored) -> None:
         try:

@@ -20,6 +20,7 @@ from nightshift.rows.requests import RowProblem, RowRequest, columns_of, to_requ
 from workers.serving.model_server import Tokens
 from workers.serving.models import Models
 from workers.shard.rows.earlier_jobs import EarlierJobs
+from workers.shard.storage_counts import CountedReader, StorageCounts
 
 log = logging.getLogger(__name__)
 
@@ -72,11 +73,13 @@ class Reader:
         *,
         line_bytes_max: int,
         on_rows: Callable[[], None],
+        storage: StorageCounts | None = None,
     ) -> None:
         """`on_rows` is called when `is_behind` has ended."""
         self._job = claim.job
         self._shard = claim.shard
         self._sources = sources
+        self._storage = storage or StorageCounts()
         self._models = models
         self._earlier_jobs = earlier_jobs
         self._is_watched = claim.crash_history.is_watched
@@ -203,8 +206,9 @@ class Reader:
             return
         source = self._sources.open(self._shard.uri, self._job.tenant_id)
         columns = columns_of(self._job.spec, self._shard)
+        store = CountedReader(source.store, self._storage)
         yield from iter_rows(
-            source.store, source.key, self._shard, columns=columns, line_bytes_max=self._line_bytes_max
+            store, source.key, self._shard, columns=columns, line_bytes_max=self._line_bytes_max
         )
 
     def _prepared(self, row: Row | BadRow) -> ReadRow:

@@ -55,6 +55,7 @@ class ShardRows:
             dependencies.earlier_jobs,
             line_bytes_max=line_bytes_max,
             on_rows=on_rows,
+            storage=dependencies.storage,
         )
         self._once = dependencies.once
         self._on_turn = on_turn

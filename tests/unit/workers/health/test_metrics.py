@@ -2,6 +2,7 @@
 
 from prometheus_client import generate_latest
 
+from nightshift.fleet.figures import DeviceFigures
 from tests.unit.workers.scripted import ScriptedServer
 from workers.health.metrics import WorkerMetrics
 
@@ -37,3 +38,20 @@ def test_the_age_of_a_step_under_way_grows() -> None:
     server.stepping_since_s = 0.0  # a step as old as the clock
 
     assert scraped(some_metrics(server))['nightshift_worker_step_age_seconds{model="demo"}'] > 0
+
+
+def test_what_is_not_known_of_a_device_is_missing_and_not_0() -> None:
+    device = DeviceFigures(kind="cpu", memory_bytes=100)
+    metrics = WorkerMetrics(list, dict, lambda: False, device=lambda: device)
+
+    names = {name.partition("{")[0] for name in scraped(metrics)}
+
+    assert "nightshift_worker_device_memory_bytes" in names
+    assert not names & {
+        "nightshift_worker_device_memory_used_bytes",
+        "nightshift_worker_device_utilisation",
+    }
+
+
+def test_without_a_device_there_is_nothing_of_one() -> None:
+    assert not [name for name in scraped(WorkerMetrics(list, dict, lambda: False)) if "device" in name]

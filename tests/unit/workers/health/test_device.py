@@ -1,0 +1,86 @@
+"""The device of a worker, beside a stand-in for NVIDIA's library with its binary interface."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from workers.health.device import device_reader
+from workers.health.nvml import Gpu
+
+NVML = r"""
+#include <string.h>
+typedef struct { unsigned int gpu; unsigned int memory; } nvmlUtilization_t;
+typedef struct opaque *nvmlDevice_t;
+static int device;
+int nvmlInit_v2(void) { return %(init)d; }
+int nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *found) {
+    if (strcmp(uuid, "GPU-1234")) return 6;
+    *found = (nvmlDevice_t) &device;
+    return 0;
+}
+int nvmlDeviceGetUtilizationRates(nvmlDevice_t found, nvmlUtilization_t *rates) {
+    if (found != (nvmlDevice_t) &device) return 2;
+    rates->gpu = 37;
+    rates->memory = 12;
+    return %(rates)d;
+}
+"""
+
+
+@pytest.fixture
+def nvml(tmp_path: Path) -> Callable[..., str]:
+    """Builds the library, whose calls answer with these statuses."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+
+    def build(init: int = 0, rates: int = 0) -> str:
+        library = tmp_path / "libnvidia-ml.so.1"
+        source = tmp_path / "nvml.c"
+        source.write_text(NVML % {"init": init, "rates": rates})
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+        return str(library)
+
+    return build
+
+
+def test_the_driver_says_how_busy_a_gpu_is(nvml: Callable[..., str]) -> None:
+    gpu = Gpu.find("GPU-1234", nvml())
+
+    assert gpu is not None
+    assert gpu.utilisation == 0.37
+
+
+def test_what_the_driver_does_not_say_is_unknown(nvml: Callable[..., str]) -> None:
+    gpu = Gpu.find("GPU-1234", nvml(rates=3))
+
+    assert gpu is not None
+    assert gpu.utilisation is None
+
+
+def test_without_a_driver_or_the_device_there_is_no_gpu(nvml: Callable[..., str], tmp_path: Path) -> None:
+    assert Gpu.find("GPU-1234", str(tmp_path / "nowhere.so")) is None
+    assert Gpu.find("GPU-other", nvml()) is None
+
+
+def test_a_driver_that_cannot_be_used_is_none(nvml: Callable[..., str]) -> None:
+    assert Gpu.find("GPU-1234", nvml(init=9)) is None
+
+
+def test_a_library_of_another_kind_is_no_driver(tmp_path: Path) -> None:
+    assert Gpu.find("GPU-1234", "libc.so.6") is None
+
+
+def test_of_a_cpu_its_memory_is_told_and_no_utilisation() -> None:
+    assert torch.__version__  # it is loaded
+    found = device_reader("cpu")()
+
+    assert found is not None
+    assert (found.kind, found.utilisation) == ("cpu", None)
+    assert found.memory_bytes is not None
+    assert found.memory_used_bytes is not None
+    assert 0 < found.memory_used_bytes < found.memory_bytes
