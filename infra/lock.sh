@@ -38,7 +38,7 @@ printf '# torch without CUDA, of an index with its CPU builds. Made by infra/loc
 rm requirements.new
 for extra in api scheduler worker; do
   { echo "# What the $extra's image installs. Made by infra/lock.sh."
-    for_linux --extra "$extra" pyproject.toml; } > "$here/$extra.txt"
+    for_linux --extra "$extra" --extra tracing pyproject.toml; } > "$here/$extra.txt"
 done
 { echo "# The worker's image without CUDA. Made by infra/lock.sh."
   only "!($cuda) && !($torch)" "$here/worker.txt" | tail -n +2

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
 
 from nightshift.settings import LogSettings
+from nightshift.tracing.current import current_context
 
 # Libraries that log their progress; only their warnings are shown.
 _QUIET: Final = (
@@ -103,8 +104,12 @@ class HumanFormatter(logging.Formatter):
 
 
 def event_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields given as `extra`."""
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+    """The fields given as `extra`, and the trace and span that the line belongs to, if there is one."""
+    fields = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+    context = current_context()
+    if context is not None:
+        fields |= {"trace_id": context.trace_id_hex, "span_id": context.span_id_hex}
+    return fields
 
 
 def _formatter(

@@ -207,6 +207,7 @@ class Job:
     planning_attempts: int = 0  # begun, and without a known end: each may have killed its scheduler
     plan_cursor: PlanCursor = FIRST_PAGE  # where the next page of shards begins
     results_deleted_at: datetime | None = None  # its rows' requests and results had their time
+    traceparent: str | None = None  # the span that submitted it, as W3C has it; None: it is not traced
 
     @property
     def has_shards(self) -> bool:
@@ -249,6 +250,7 @@ class NewJob:
     webhook_secret: bytes | None = None  # encrypted
     retry_of: str | None = None
     tokens_queued: int = 0  # of an online request; a bulk job's are known once it is planned
+    traceparent: str | None = None
 
     def accepted(self, now: datetime) -> Job:
         return Job(
@@ -266,4 +268,5 @@ class NewJob:
             deadline_at=now + timedelta(seconds=self.spec.completion_window_s),
             retry_of=self.retry_of,
             tokens_queued=self.tokens_queued,
+            traceparent=self.traceparent,
         )

@@ -29,6 +29,7 @@ from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from nightshift.tenants.vault import Vault
+from nightshift.tracing.current import current_traceparent
 
 NO_ID: Final = f"job_{'0' * SUFFIX_LENGTH}"  # of the length that they have
 
@@ -125,7 +126,9 @@ class Submitter:
 
 
 def new_job(asked: JobRequest, webhook_secret: bytes | None = None) -> NewJob:
-    """The only constructor of a job. `webhook_secret`: encrypted. Raises InvalidRequest."""
+    """The only constructor of a job, which joins the current trace. `webhook_secret`: encrypted. Raises
+    InvalidRequest.
+    """
     is_online = asked.kind is JobKind.ONLINE
     return NewJob(
         id=new_id("job"),
@@ -137,6 +140,7 @@ def new_job(asked: JobRequest, webhook_secret: bytes | None = None) -> NewJob:
         spec=asked.spec,
         fingerprint=asked.fingerprint,
         webhook_secret=webhook_secret,
+        traceparent=current_traceparent(),
     )
 
 

@@ -274,6 +274,7 @@ job = Table(
     Column("events_deleted_at", UtcTimestamp),  # all but the last
     Column("deleted_at", UtcTimestamp),  # no tenant finds it any more; what it has is being deleted
     Column("retry_of", _Id),  # no foreign key: the earlier job may be deleted
+    Column("traceparent", String(55)),  # the span that submitted it; None: it is not traced
     Index("ix_job_listing", "tenant_id", "kind", "created_at", "id"),
     Index(
         "ix_job_batches",

@@ -127,6 +127,7 @@ def new_row(new: NewJob, now: datetime) -> dict[str, Any]:
         "tokens_queued": new.tokens_queued,
         "name": new.spec.name,
         "retry_of": new.retry_of,
+        "traceparent": new.traceparent,
     }
 
 
@@ -596,6 +597,7 @@ def to_job(row: Row[Any]) -> Job:
         planning_attempts=row.planning_attempts,
         plan_cursor=PlanCursor.of(row.plan_page, row.plan_cursor),
         results_deleted_at=row.results_deleted_at,
+        traceparent=row.traceparent,
     )
 
 

@@ -1,0 +1,81 @@
+"""Reads the standard `OTEL_*` variables, and opens the tracer that they ask for.
+
+https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/: what is invalid in them is
+said in a warning and ignored. Traces never keep a process from starting.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from nightshift.tracing.tracer import NO_TRACER, Tracer
+
+log = logging.getLogger(__name__)
+
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+PROTOCOL: Final = "http/protobuf"
+RATIO_SAMPLERS: Final = ("traceidratio", "parentbased_traceidratio")
+OFF_SAMPLERS: Final = ("always_off", "parentbased_always_off")
+
+
+class NotTraced(Exception):
+    """The environment asks for traces in a way that there is not. The message names the variable."""
+
+
+def open_tracer(process: str, environment: Mapping[str, str] = os.environ) -> Tracer:
+    """`process`: api, scheduler or worker. Where traces are asked for in vain, a warning says why."""
+    try:
+        if not are_wanted(environment):
+            return NO_TRACER
+        from nightshift.tracing.otlp import open_otlp
+
+        return open_otlp(process, environment)
+    except ImportError as error:
+        why = f"nightshift[tracing] is not installed ({error.name})"
+    except NotTraced as error:
+        why = str(error)
+    except Exception as error:  # noqa: BLE001 of the SDK, about a value of a variable
+        why = f"{type(error).__name__}: {error}"
+    log.warning("no traces are recorded: %s", why, extra={"action": "not_traced"})
+    return NO_TRACER
+
+
+def are_wanted(environment: Mapping[str, str]) -> bool:
+    """Traces are on where a collector is named, or `OTEL_TRACES_EXPORTER=otlp` asks for the default one.
+
+    Raises NotTraced.
+    """
+    if _value(environment, "OTEL_SDK_DISABLED").lower() == "true":
+        return False
+    exporter = _value(environment, "OTEL_TRACES_EXPORTER").lower()
+    if exporter == "none" or (not exporter and not any(_value(environment, name) for name in ENDPOINTS)):
+        return False
+    if exporter not in ("", "otlp"):
+        raise NotTraced(f"OTEL_TRACES_EXPORTER is '{exporter}', and there are 'otlp' and 'none'")
+    for name in PROTOCOLS:
+        if (protocol := _value(environment, name)) and protocol != PROTOCOL:
+            raise NotTraced(f"{name} is '{protocol}', and there is only '{PROTOCOL}'")
+        if protocol:
+            break  # the one for traces counts
+    return True
+
+
+def sampling_ratio(environment: Mapping[str, str]) -> float:
+    """Of `OTEL_TRACES_SAMPLER_ARG` where the sampler has one, else 1."""
+    if sampler_name(environment) not in RATIO_SAMPLERS:
+        return 1.0
+    try:
+        ratio = float(_value(environment, "OTEL_TRACES_SAMPLER_ARG"))
+    except ValueError:
+        return 1.0
+    return ratio if 0.0 <= ratio <= 1.0 else 1.0
+
+
+def sampler_name(environment: Mapping[str, str]) -> str:
+    return _value(environment, "OTEL_TRACES_SAMPLER").lower()
+
+
+def _value(environment: Mapping[str, str], name: str) -> str:
+    return environment.get(name, "").strip()
