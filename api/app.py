@@ -16,6 +16,7 @@ from api.metrics.processes import Processes
 from api.middleware.boundary import Boundary
 from api.middleware.head import HeadRequests
 from api.middleware.limits import BodyLimit
+from api.middleware.traces import FASTAPI_TELEMETRY
 from api.openai import batches, files, inference, models, webhook_endpoints
 from api.openai.multipart import routes as uploads
 from api.page.page import Page
@@ -39,6 +40,8 @@ from api.services import AppSettings, open_services, try_settings
 from api.tenants import audit, keys, limits, tenants, usage
 from nightshift.observability import set_up_logging
 from nightshift.processes.starting import starting
+from nightshift.tracing.opening import open_tracer
+from nightshift.tracing.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -73,18 +76,20 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     """The application. Without `settings`, reads them from the environment and sets up logging."""
     if settings is None:
         settings = _own_settings()
+    tracer = open_tracer("api")
     app = FastAPI(
         title="Nightshift",
         summary="Queue-based batch inference: one job model behind /v1/jobs and the OpenAI routes.",
         redirect_slashes=False,  # a redirected POST loses its body
         docs_url=None,  # its page would load scripts from elsewhere, and keys are typed there
         redoc_url=None,
-        lifespan=_lifespan(settings),
+        lifespan=_lifespan(settings, tracer),
+        telemetry=FASTAPI_TELEMETRY,
     )
     app.state.metrics = HttpMetrics()
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, settings=settings.api)
-    app.add_middleware(Boundary, metrics=app.state.metrics)  # the last added is the outermost
+    app.add_middleware(Boundary, metrics=app.state.metrics, tracer=tracer)  # the last added is the outermost
     install_error_handlers(app)
     for router in ROUTERS:
         # `include_router` would have each request look through the routers, and through the found one twice.
@@ -104,10 +109,12 @@ def _own_settings() -> AppSettings:
     return settings
 
 
-def _lifespan(settings: AppSettings) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    settings: AppSettings, tracer: Tracer
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_services(settings) as services:
+        async with open_services(settings, tracer) as services:
             database_metrics = DatabaseMetrics(services.store)
             app.state.services = services
             app.state.authenticator = Authenticator(services.store, settings.quotas.defaults)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from nightshift.broker.hints import HintPublisher
@@ -19,6 +20,7 @@ from nightshift.errors import DatabaseUnavailable, QueueUnavailable
 from nightshift.processes import failpoints
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
+from nightshift.tracing.tracer import NO_TRACER, Kind, Span, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +35,11 @@ SENT_MAX: Final = 1000  # waiting for deletion; the scheduler handles the rest
 class RingSender:
     """Sends rings and hints; does not raise when Redis is away. Thread-safe."""
 
-    def __init__(self, queue_: Queue, hint_publisher: HintPublisher, store: Store) -> None:
+    def __init__(
+        self, queue_: Queue, hint_publisher: HintPublisher, store: Store, tracer: Tracer = NO_TRACER
+    ) -> None:
         self._queue = queue_
+        self._tracer = tracer
         self._hint_publisher = hint_publisher
         self._store = store
         self._rests_until_s = 0.0
@@ -46,12 +51,15 @@ class RingSender:
         """Send committed rings. False: the scheduler will send them."""
         if not rings or time.monotonic() < self._rests_until_s:
             return False
+        spans = self._begin_spans(rings) if self._tracer.is_on else ()
         try:
-            self._queue.ring(rings)
-        except QueueUnavailable:
+            self._queue.ring([_sent_by(span, ring) for span, ring in spans] or rings)
+        except QueueUnavailable as error:
+            _end_all(spans, type(error).__name__)
             self._rests_until_s = time.monotonic() + RING_PAUSE_S
             log.warning("the queue is away; work waits in the outbox", extra={"action": "ring_failed"})
             return False
+        _end_all(spans)
         failpoints.hit("api.rung")
         for ring in rings:
             try:
@@ -70,6 +78,9 @@ class RingSender:
         with suppress(queue.Full):
             self._sent.put(None, timeout=CLOSE_S)
         self._thread.join(CLOSE_S)
+
+    def _begin_spans(self, rings: Sequence[Ring]) -> Sequence[tuple[Span, Ring]]:
+        return [(self._tracer.follow(ring.traceparent, "ring", kind=Kind.PRODUCER), ring) for ring in rings]
 
     def _run(self) -> None:
         while (first := self._sent.get()) is not None:
@@ -97,3 +108,13 @@ class RingSender:
             self._store.run(lambda tx: tx.outbox.delete(ring_ids))
         except DatabaseUnavailable:
             log.warning("rings were sent and stay in the outbox", extra={"action": "ring_kept"})
+
+
+def _sent_by(span: Span, ring: Ring) -> Ring:
+    """Its message names the span, if there is one."""
+    return ring if span.context is None else replace(ring, traceparent=span.context.traceparent)
+
+
+def _end_all(spans: Sequence[tuple[Span, Ring]], error: str | None = None) -> None:
+    for span, _ in spans:
+        span.end(error=error)

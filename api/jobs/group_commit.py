@@ -20,6 +20,8 @@ from nightshift.lifecycle.transitions import Submitted
 from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.outbox import Ring
+from nightshift.tracing.current import current
+from nightshift.tracing.tracer import ACCEPT_SPAN, NO_SPAN, Span
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class _Entry:
     new: NewJob
     body: JsonObject
     outcome: Accepted | Exception | None = None
+    span: Span = NO_SPAN  # from its submit to its commit
     is_alone: bool = False  # its group failed: it has a transaction of its own
     wakes: threading.Event = field(default_factory=threading.Event)  # with an outcome, or to lead
 
@@ -60,11 +63,14 @@ class GroupCommit:
 
         Raises UnknownModel, InvalidRequest, TooManyRequests, DatabaseUnavailable.
         """
-        entry = _Entry(new, body, is_alone=len(json.dumps(body)) > BYTES_MAX)
+        entry = _Entry(
+            new, body, is_alone=len(json.dumps(body)) > BYTES_MAX, span=current().start(ACCEPT_SPAN)
+        )
         if not entry.is_alone:
             self._wait_or_lead(entry)
         if entry.is_alone:
-            [entry.outcome] = self._commit([entry])
+            with entry.span:
+                [entry.outcome] = self._commit([entry])
             self._ring([entry])
         if isinstance(entry.outcome, Exception):
             raise entry.outcome
@@ -97,6 +103,9 @@ class GroupCommit:
             log.exception("requests accepted together failed", extra={"action": "group_failed"})
             _leave_alone(group, error)
         finally:
+            for entry in group:
+                if not entry.is_alone:
+                    entry.span.end(error=_error_type(entry.outcome))
             with self._lock:
                 self._is_led = bool(self._waiting)
                 awake = [*group, *self._waiting[:1]]
@@ -131,6 +140,12 @@ class GroupCommit:
             failpoints.hit("api.before_commit")
         accepted = iter(Accepted(each, positions[each.job.id]) for each in submitted)
         return [refused[entry] if entry in refused else next(accepted) for entry in group]
+
+
+def _error_type(outcome: Accepted | Exception | None) -> str | None:
+    """Of an error of ours: a refused request is none."""
+    is_error = isinstance(outcome, Exception) and not isinstance(outcome, InvalidRequest | TooManyRequests)
+    return type(outcome).__name__ if is_error else None
 
 
 def _leave_alone(group: Sequence[_Entry], error: Exception) -> None:

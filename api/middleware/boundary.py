@@ -1,4 +1,5 @@
-"""The outermost middleware: request ids, metrics, a log line per request, and the 500 for unexpected errors.
+"""The outermost middleware: request ids, metrics, a log line and a span per request, and the 500 for
+unexpected errors.
 
 Pure ASGI, because a buffering middleware would break the streams. Logs route templates, without ids or
 queries.
@@ -14,8 +15,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics.http import HttpMetrics
+from api.middleware import traces
 from api.responses.errors import unexpected_error
 from nightshift.jobs.ids import new_id
+from nightshift.tracing.tracer import NO_TRACER, Span, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -35,15 +38,20 @@ def held(request: Request) -> ExitStack:
 
 
 class Boundary:
-    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics, tracer: Tracer = NO_TRACER) -> None:
         self._app = app
         self._metrics = metrics
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = _RequestRecord(scope, send)
+        span = traces.begun(self._tracer, scope)
+        with traces.current(span):
+            await self._handle(scope, receive, _RequestRecord(scope, send), span)
+
+    async def _handle(self, scope: Scope, receive: Receive, record: "_RequestRecord", span: Span) -> None:
         try:
             await self._app(scope, receive, record.send)
         except Exception:
@@ -53,11 +61,14 @@ class Boundary:
                 await unexpected_error(record.request_id)(scope, receive, record.send)
         finally:
             record.held.close()
-            self._record(scope, record)
+            self._record(scope, record, span)
 
-    def _record(self, scope: Scope, record: "_RequestRecord") -> None:
+    def _record(self, scope: Scope, record: "_RequestRecord", span: Span) -> None:
         seconds = time.monotonic() - record.began_s
         status = record.status or 0
+        traces.end(
+            span, method=scope["method"], route=record.route, status=status, request_id=record.request_id
+        )
         self._metrics.observe(scope["method"], record.route, status, seconds)
         fields = {"action": "request_answered", "seconds": round(seconds, 4), **record.fields}
         log.info("request answered", extra=fields)

@@ -31,6 +31,8 @@ BULK_TASK: Final = "nightshift.bulk"
 PRIORITY_STEPS: Final = list(range(10))
 PRIORITY_OF_RANK: Final = (0, 4, 8)
 
+TRACEPARENT_HEADER: Final = "traceparent"  # of a message: the span that has sent it
+
 KEY_PREFIX: Final = "ns:"
 PUBLISHERS_MAX: Final = 64  # connections, one per thread ringing at once; more threads wait
 
@@ -142,4 +144,5 @@ class Queue:
             retry=False,
             ignore_result=True,
             producer=producer,
+            headers=None if ring.traceparent is None else {TRACEPARENT_HEADER: ring.traceparent},
         )

@@ -199,6 +199,9 @@ class _OtlpSpan:
             self._tracer, name, of, _span_context(self.context, is_remote=False), kind, began_s, link
         )
 
+    def rename(self, name: str) -> None:
+        self._name = name
+
     def set(self, name: str, value: Value) -> None:
         self._attributes[name] = value
 

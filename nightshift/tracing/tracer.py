@@ -14,6 +14,8 @@ from typing import Final, Protocol, Self
 
 from nightshift.tracing.context import TraceContext
 
+ACCEPT_SPAN: Final = "accept"  # of a job, from its check to its commit
+
 Value = str | int | float | bool
 Attributes = Mapping[str, Value]
 
@@ -44,6 +46,8 @@ class Span(Protocol):
         link: TraceContext | None = None,
     ) -> "Span":
         """A child. `began_s`: None is now. `link`: a span that it follows from, beside its parent."""
+
+    def rename(self, name: str) -> None: ...
 
     def set(self, name: str, value: Value) -> None: ...
 
@@ -109,6 +113,8 @@ class NoSpan:
         link: TraceContext | None = None,
     ) -> Span:
         return self
+
+    def rename(self, name: str) -> None: ...
 
     def set(self, name: str, value: Value) -> None: ...
 

@@ -39,7 +39,7 @@ class Online:
         ]
         ring_ids = insert_groups(self._connection, groups)
         return [
-            Ring(ring_id, JobKind.ONLINE, shard_id, new.priority.rank)
+            Ring(ring_id, JobKind.ONLINE, shard_id, new.priority.rank, new.traceparent)
             for ring_id, shard_id, (new, _) in zip(ring_ids, shard_ids, requests, strict=True)
         ]
 

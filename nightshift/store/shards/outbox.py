@@ -27,6 +27,7 @@ class Ring:
     kind: JobKind
     shard_id: str | None
     priority_rank: int
+    traceparent: str | None = None  # what it is a part of; the outbox does not keep it
 
 
 class Outbox:
