@@ -41,6 +41,8 @@ from nightshift.settings import (
 )
 from nightshift.store import Store, open_database
 from nightshift.tenants.vault import Vault, open_vault
+from nightshift.tracing.opening import open_tracer
+from nightshift.tracing.tracer import NO_TRACER, Tracer
 from scheduler.duties.ageing import Ageing, AgeingConfig
 from scheduler.duties.assembly import Assembly, AssemblyConfig
 from scheduler.duties.deadlines import Deadlines
@@ -80,6 +82,7 @@ class Parts:
     locations: Locations
     sources: Sources
     vault: Vault
+    tracer: Tracer = NO_TRACER
 
 
 def main() -> int:
@@ -125,7 +128,9 @@ def opened() -> Iterator[Parts]:
         stack.callback(objects.close)
         locations = Locations.of(places, data)
         stack.callback(locations.close)
-        yield Parts(store, queue, objects, locations, Sources(objects, locations), open_vault(data))
+        tracer = open_tracer("scheduler")
+        stack.callback(tracer.close)
+        yield Parts(store, queue, objects, locations, Sources(objects, locations), open_vault(data), tracer)
 
 
 class Service:
@@ -234,13 +239,21 @@ def duties(
             lambda: elector.lead,
             RetryInputs(store, parts.objects, parts.sources, planning.survey.line_bytes_max),
             may_continue,
+            tracer=parts.tracer,
         ),
         Ringing(store, parts.queue, RingingConfig(ring_after_s=settings.ring_after_s)),
         Recovery(store, recovery),
         Deadlines(store),
         Stopping(store, stopping),
         OutputParts(
-            PartDependencies(store, parts.objects, parts.sources, parts.locations, settings.line_bytes_max),
+            PartDependencies(
+                store,
+                parts.objects,
+                parts.sources,
+                parts.locations,
+                settings.line_bytes_max,
+                parts.tracer,
+            ),
             leader_id,
             lambda: elector.lead,
             may_continue=may_continue,
@@ -253,13 +266,16 @@ def duties(
             assembly,
             lambda: elector.lead,
             may_continue,
+            parts.tracer,
         ),
         Retention(store, parts.objects, retention, may_continue),
         Ageing(store, ageing, may_continue),
         Deleting(store, parts.objects, may_continue=may_continue),
         Recounting(store, settings.retention_interval_s),
         Recording(store),
-        WebhookDelivery(store, parts.vault, egress, observe=metrics.webhook_attempted),
+        WebhookDelivery(
+            store, parts.vault, egress, observe=metrics.webhook_attempted, tracer=parts.tracer
+        ),
         Progress(store, settings.webhook_progress_interval_s),
         WebhookDelivery(
             store,
@@ -267,6 +283,7 @@ def duties(
             egress,
             WebhookDeliveryConfig.for_progress(),
             observe=metrics.webhook_attempted,
+            tracer=parts.tracer,
         ),
     ]
 

@@ -12,6 +12,7 @@ from nightshift.observability import adopt_libraries
 from nightshift.outbound.cloud_metadata import open_provider
 from nightshift.settings import DataSettings, ImageSettings, LocationSettings, QueueSettings, WorkerSettings
 from nightshift.store import Store, open_database
+from nightshift.tracing.opening import open_tracer
 from workers.engine.execution.openmp import limit_spinning
 from workers.runtime import Connections, Runtime
 from workers.serving.images.fetching import ReferencedFiles, egress_of
@@ -52,6 +53,7 @@ def compose(load: LoadModels = load_models) -> Runtime:
         files=ReferencedFiles(sources, egress_of(images)),
         streams=StreamWriter(queue),
         queue=queue,
+        tracer=open_tracer("worker"),
     )
     worker_id = os.environ.get(WORKER_ID_VARIABLE) or new_id("wrk")
     provider = open_provider(settings.spot_provider, settings.spot_metadata_url)

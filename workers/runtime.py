@@ -30,6 +30,7 @@ from nightshift.output.part_writer import PartDependencies
 from nightshift.processes import garbage, memory
 from nightshift.settings import QueueSettings, WorkerSettings
 from nightshift.store import Store
+from nightshift.tracing.tracer import NO_TRACER, Tracer
 from workers.health.device import device_reader
 from workers.health.figures import Figures
 from workers.health.heartbeat import Heartbeat
@@ -75,6 +76,7 @@ class Connections:
     files: Files
     streams: StreamWriter
     queue: QueueSettings
+    tracer: Tracer = NO_TRACER
 
 
 class Runtime:
@@ -163,6 +165,7 @@ class Runtime:
             self._heartbeat,
             on_end=lambda: self.intake.online_place_freed(),
             isolation=self._isolation,
+            tracer=self._connections.tracer,
         )
         self._shards = Shards(
             self._shard_dependencies(), self._shard_config(), lambda: self.intake.bulk_place_freed()
@@ -187,6 +190,7 @@ class Runtime:
             heartbeat=self._heartbeat,
             machine=machine,
             on_left=self._residency.wake,
+            tracer=self._connections.tracer,
         )
         self._output_parts = OutputParts(self._part_dependencies(), self._worker_id)
         self._watchdog = self._make_watchdog()
@@ -258,6 +262,7 @@ class Runtime:
         self._heartbeat.stop()
         self._registration.mark(WorkerState.STOPPED)
         self._metrics.close()
+        self._connections.tracer.close()
         log.info(
             "drained",
             extra={
@@ -345,12 +350,18 @@ class Runtime:
             heartbeat=self._heartbeat,
             earlier_jobs=EarlierJobs(self._connections.store, self._connections.objects),
             isolation=self._isolation,
+            tracer=self._connections.tracer,
         )
 
     def _part_dependencies(self) -> PartDependencies:
         found = self._connections
         return PartDependencies(
-            found.store, found.objects, found.sources, found.locations, self._settings.line_bytes_max
+            found.store,
+            found.objects,
+            found.sources,
+            found.locations,
+            self._settings.line_bytes_max,
+            found.tracer,
         )
 
     def _shard_config(self) -> ShardConfig:

@@ -29,12 +29,15 @@ from nightshift.output.places import OutputTrouble, destination_of
 from nightshift.output.shard_rows import Chunk, InputTrouble, Mismatch, ShardRows
 from nightshift.processes import failpoints
 from nightshift.store import PendingWork, Store
+from nightshift.tracing.attributes import JOB, JOB_STATE, ROWS, ROWS_FAILED, TENANT
+from nightshift.tracing.tracer import NO_TRACER, Span, Tracer, Value
 from scheduler.duties.output_parts import cut_job
 from scheduler.output.manifests import Manifests, discard_staged
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.publication import Publication
 from scheduler.runtime.duty import MayContinue, Result, check
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
+from scheduler.runtime.traces import working_under
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +92,10 @@ class Assembly:
         config: AssemblyConfig,
         lead: Callable[[], Lead | None],
         may_continue: MayContinue = lambda: True,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._store = store
+        self._tracer = tracer
         self._objects = objects
         self._locations = locations
         self._manifests = Manifests(store, Publication(store, lead))
@@ -140,6 +145,11 @@ class Assembly:
 
     def _assemble(self, job: Job) -> _Outcome:
         """Raises StorageError, DatabaseUnavailable, Interrupted: the job stays in `finalizing`."""
+        span = self._tracer.follow(job.traceparent, "assemble")
+        with working_under(span):
+            return self._assembled(job, span)
+
+    def _assembled(self, job: Job, span: Span) -> _Outcome:
         failpoints.hit("scheduler.before_output")
         try:
             with fenced(lambda: self._check_may_write(job)):
@@ -147,7 +157,9 @@ class Assembly:
             if output is None:
                 return _Outcome.WAITING
             failpoints.hit("scheduler.output_written")
-            return self._end(job, output)
+            outcome = self._end(job, output)
+            _end_span(span, job, output)
+            return outcome
         except AlreadyEnded:
             return _Outcome.TOO_LATE
 
@@ -293,6 +305,19 @@ class Assembly:
             },
         )
         return _Outcome.ENDED if ended else _Outcome.TOO_LATE
+
+
+def _end_span(span: Span, job: Job, output: _Output) -> None:
+    counts = output.counts
+    about: dict[str, Value] = {
+        JOB: job.id,
+        TENANT: job.tenant_id,
+        JOB_STATE: output.state.value,
+        ROWS: counts.total or 0,
+        ROWS_FAILED: counts.failed,
+    }
+    error = output.errors[0].code if output.state is JobState.FAILED and output.errors else None
+    span.end(about, error=error, is_kept=counts.failed > 0)
 
 
 def verdict(

@@ -41,6 +41,8 @@ from nightshift.rows.validation import FileLimits
 from nightshift.store import PendingWork, Store
 from nightshift.tenants.fairness import may_take
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
+from nightshift.tracing.attributes import JOB, OUTCOME, PAGE, TENANT
+from nightshift.tracing.tracer import NO_TRACER, Tracer, Value
 from scheduler.duties.ringing import RingSender
 from scheduler.input.page_size import PageSize
 from scheduler.input.plan import Page, Refused
@@ -51,6 +53,7 @@ from scheduler.input.writing import Outcome, PlanWriter, param_of
 from scheduler.output.earlier_runs import check_output
 from scheduler.runtime.duty import Interrupted, MayContinue, Result
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
+from scheduler.runtime.traces import working_under
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +96,11 @@ class Planning:
         retries: RetryInputs,
         may_continue: MayContinue = lambda: True,
         clock: Callable[[], float] = time.monotonic,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._store = store
         self._retries = retries
+        self._tracer = tracer
         self._lead = lead
         page_size = self._page_size = PageSize(config.survey.limits.page_shards, clock)
         self._writer = PlanWriter(store, ring_sender, config.default_quotas, page_size)
@@ -169,7 +174,7 @@ class Planning:
             return Outcome.TOO_LATE
         failpoints.hit("scheduler.planning")
         try:
-            outcome = self._attempt(job, attempts)
+            outcome = self._traced_attempt(job, attempts)
         except MemoryError:  # the next process may be killed for it
             raise
         except Exception:
@@ -177,6 +182,15 @@ class Planning:
             raise
         if outcome not in (Outcome.PLANNED, Outcome.REFUSED):
             self._end_attempt(job)
+        return outcome
+
+    def _traced_attempt(self, job: Job, attempts: int) -> Outcome:
+        span = self._tracer.follow(job.traceparent, "plan")
+        with working_under(span):
+            outcome = self._attempt(job, attempts)
+            about: dict[str, Value] = {JOB: job.id, TENANT: job.tenant_id}
+            about |= {PAGE: job.plan_cursor.page, OUTCOME: outcome.value}
+            span.end(about, error=outcome.value if outcome is Outcome.REFUSED else None)
         return outcome
 
     def _end_attempt(self, job: Job) -> None:

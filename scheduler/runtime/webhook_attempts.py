@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 from nightshift.lifecycle.webhooks.endpoints import note_attempt
 from nightshift.lifecycle.webhooks.tenant_secrets import kept_webhook_secret
@@ -24,6 +25,18 @@ from nightshift.processes import failpoints
 from nightshift.store import Store
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.vault import Vault
+from nightshift.tracing.attributes import (
+    ATTEMPT,
+    EVENT,
+    EVENT_TYPE,
+    HTTP_METHOD,
+    HTTP_STATUS,
+    JOB,
+    SERVER_ADDRESS,
+    TENANT,
+)
+from nightshift.tracing.current import under
+from nightshift.tracing.tracer import NO_SPAN, NO_TRACER, Kind, Span, Tracer, Value
 from scheduler.runtime.in_flight import Outcome, destination_of
 
 log = logging.getLogger(__name__)
@@ -58,14 +71,34 @@ class Sent:
 class WebhookAttempts:
     """Thread-safe."""
 
-    def __init__(self, store: Store, vault: Vault, egress: Poster, jitter: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        vault: Vault,
+        egress: Poster,
+        jitter: Callable[[], float],
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
         self._store = store
         self._vault = vault
         self._egress = egress
         self._jitter = jitter
+        self._tracer = tracer
 
     def make(self, delivery: Delivery) -> Outcome | None:
         """Make the next attempt. None: another scheduler recorded it first."""
+        span = self._span(delivery)
+        with under(span), span:
+            return self._make(delivery, span)
+
+    def _span(self, delivery: Delivery) -> Span:
+        if not self._tracer.is_on:
+            return NO_SPAN
+        with self._store.snapshot() as tx:
+            traceparent = tx.jobs.traceparent(delivery.job_id)
+        return self._tracer.follow(traceparent, "webhook", kind=Kind.CLIENT)
+
+    def _make(self, delivery: Delivery, span: Span) -> Outcome | None:
         started_at = self._store.now()
         destination = destination_of(delivery)
         if delivery.endpoint_id is None:
@@ -82,6 +115,7 @@ class WebhookAttempts:
             extra=fields(delivery, "webhook_attempted")
             | {"status": sent.made.status_code, "error": sent.made.error, "state": next_step.state},
         )
+        _end_span(span, delivery, sent.made)
         answered = None if sent.is_final else is_answer(sent.made)
         return Outcome(destination, next_step.state, answered, ended_at, sent.made.latency_ms / 1000)
 
@@ -149,6 +183,25 @@ class WebhookAttempts:
                     tx, self._vault, delivery.tenant_id, Actor.of_service("scheduler")
                 )
         return self._vault.decrypt(encrypted)
+
+
+def _end_span(span: Span, delivery: Delivery, made: DeliveryAttempt) -> None:
+    """Of the URL only the host: the rest of it may be a secret."""
+    if span is NO_SPAN:
+        return
+    url = urlsplit(delivery.url)
+    about: dict[str, Value] = {
+        JOB: delivery.job_id,
+        TENANT: delivery.tenant_id,
+        EVENT: delivery.event_id,
+        EVENT_TYPE: delivery.event_type,
+        ATTEMPT: made.attempt_no,
+        HTTP_METHOD: "POST",
+        SERVER_ADDRESS: url.hostname or "",
+    }
+    if made.status_code is not None:
+        about[HTTP_STATUS] = made.status_code
+    span.end(about, error=None if made.delivered else str(made.status_code or "no_answer"))
 
 
 def not_sent(delivery: Delivery, at: datetime, why: str) -> Sent:

@@ -31,6 +31,16 @@ def webhook_secret() -> str:
     return f"whsec_{base64.b64encode(mark('webhook-secret').encode()).decode()}"
 
 
+def is_in(words: str, bodies: Sequence[bytes]) -> bool:
+    """As they are, or in Base64, wherever in what was encoded they began."""
+    raw = words.encode()
+    # Of each beginning, the characters that no neighbour has a part in.
+    encoded = [base64.b64encode(b"\0" * start + raw)[-(-start * 8 // 6) :] for start in range(3)]
+    wanted = [raw, *(each.rstrip(b"=")[: len(raw) * 8 // 6 - 1] for each in encoded)]
+    wanted += [each.translate(bytes.maketrans(b"+/", b"-_")) for each in wanted[1:]]
+    return any(each in body for each in wanted for body in bodies)
+
+
 KINDS: Final = (
     *("prompt", "system", "tool", "tool-argument", "schema", "row", "template", "column", "metadata"),
     *("custom-id", "filename", "user", "url-query", "idempotency-key", "wrong-key", "body-key", "unparsed"),

@@ -1,5 +1,5 @@
 """No log shows what a tenant sent or was answered, nor a key: the service as real processes at DEBUG, marker
-strings in every place of a request, every kind of failure, and then every log is searched.
+strings in every place of a request, every kind of failure, and then every log is searched, and every trace.
 """
 
 import json
@@ -19,6 +19,7 @@ from tests.faults.kit.service import Parts, Service
 from tests.integration.api.conftest import insert_key
 from tests.integration.objectstore.s3_faults import ANY, Refused, Swallowed
 from tests.integration.servers import RAM_DISK
+from tests.otlp import Collector, collector
 from tests.security.failures import (
     CHAT,
     INVALID_BODIES,
@@ -27,6 +28,7 @@ from tests.security.failures import (
     chat,
     csv,
     failing_serialization,
+    is_in,
     mark,
     parquet,
     refusing_rows,
@@ -40,9 +42,20 @@ STREAMED: Final = ("chat.completion.chunk", "response.output_text")  # of the fr
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
+def traces() -> Iterator[Collector]:
+    with collector() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def service(traces: Collector) -> Iterator[Service]:
     parts = Parts(database="postgresql", objects="moto", s3_faults_seed=1)
-    with tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in traces.variables.items():
+            patch.setenv(name, value)
         with running(Path(folder), parts, **SETTINGS) as service:
             yield service
 
@@ -74,7 +87,9 @@ def has_said(service: Service, words: str) -> None:
     wait_for(f"a log says {words}", lambda: any(words in log for log in said(service).values()))
 
 
-def test_no_log_has_what_a_tenant_sent_or_was_answered(service: Service, caller: Caller) -> None:
+def test_no_log_or_trace_has_what_a_tenant_sent_or_was_answered(
+    service: Service, caller: Caller, traces: Collector
+) -> None:
     service.receiver.answer = echo(service)
     key = insert_key(service.store, "admin", scopes=frozenset({Scope.READ, Scope.SUBMIT, Scope.ADMIN}))
     secrets = [key, service.api_key, webhook_secret(), *map(mark, KINDS)]
@@ -177,6 +192,8 @@ def test_no_log_has_what_a_tenant_sent_or_was_answered(service: Service, caller:
         if any(word in line for word in (*secrets, *STREAMED))
     ]
     assert not found, "\n".join(found)
+    assert {"api", "scheduler", "worker"} <= {span.process for span in traces.spans}
+    assert [word for word in secrets if is_in(word, traces.bodies)] == []
 
 
 def encoded(body: object) -> bytes:

@@ -26,7 +26,7 @@ from .errors import (
 )
 from .guidance.grammar import Grammar
 from .made_by import MadeBy
-from .request import Completion, FinishReason, Output, PriorityClass, Request, TokenLogprobs
+from .request import Completion, FinishReason, Output, PriorityClass, Request, RequestTimes, TokenLogprobs
 from .sampling.params import SamplingParams
 from .stats import EncoderStats, EngineStats
 
@@ -58,6 +58,7 @@ __all__ = [
     "PriorityClass",
     "PromptTooLong",
     "Request",
+    "RequestTimes",
     "SamplingParams",
     "TokenLogprobs",
     "UnsupportedModel",

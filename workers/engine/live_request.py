@@ -97,6 +97,7 @@ class LiveRequest:
             text, token_ids = "".join(self.pieces) + text, self.sequence.output_token_ids
         output = self._output(text, token_ids)
         output.finish_reason, output.end_token_id = reason, self.end_token_id
+        output.times = self
         return output
 
     def _output(self, text: str, token_ids: list[int]) -> Output:

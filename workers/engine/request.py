@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from .guidance.grammar import Grammar
 from .sampling.params import SamplingParams
@@ -62,6 +62,26 @@ class Request:
     """Those of the source alone."""
 
 
+class RequestTimes(Protocol):
+    """When what happened to a request, in seconds of `time.monotonic`, which `time.perf_counter` is as well
+    wherever workers run.
+    """
+
+    @property
+    def added_s(self) -> float: ...
+
+    @property
+    def launched_s(self) -> float | None:
+        """Of the first step that computes some of it; of an encoder, the one that ended it."""
+
+    @property
+    def first_token_s(self) -> float | None:
+        """None: it has no tokens."""
+
+    @property
+    def last_token_s(self) -> float: ...
+
+
 @dataclass(slots=True)
 class Output:
     """What one step added to one request. Text and token ids are deltas, but of `final_only` requests whole;
@@ -87,6 +107,8 @@ class Output:
     """One per token id, if the request asks for them."""
     end_token_id: int | None = None
     """The end-of-sequence or stop id that ended it; None if nothing did or something else."""
+    times: RequestTimes | None = None
+    """Of one that has ended."""
 
 
 @dataclass(slots=True)

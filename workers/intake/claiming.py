@@ -20,6 +20,7 @@ from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.lifecycle import transitions
 from nightshift.processes import failpoints
 from nightshift.store import Store
+from nightshift.tracing.tracer import NO_TRACER, Tracer
 from workers.health.heartbeat import Heartbeat
 from workers.intake.messages import (
     BULK_RANK,
@@ -30,6 +31,7 @@ from workers.intake.messages import (
     Receipt,
     Subscription,
 )
+from workers.intake.traces import record_claim
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +75,11 @@ class Intake:
         heartbeat: Heartbeat,
         machine: Machine = Machine(),
         on_left: Callable[[], None] = lambda: None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`on_left` is called when work may wait that no warm model is for."""
         self._on_left = on_left
+        self._tracer = tracer
         self._machine = machine
         self._store = store
         self._worker_id = worker_id
@@ -115,8 +119,11 @@ class Intake:
         """The consumer has (re)connected to Redis."""
         self._bulk_subscription.attach(subscription)
 
-    def online_rang(self, shard_id: str, priority: int, receipt: Receipt) -> None:
-        self._put(ONLINE_RANK, priority, shard_id, receipt)
+    def online_rang(
+        self, shard_id: str, priority: int, receipt: Receipt, traceparent: str | None = None
+    ) -> None:
+        """`traceparent`: of the span that the message says has sent it."""
+        self._put(ONLINE_RANK, priority, shard_id, receipt, traceparent)
 
     def bulk_rang(self, priority: int, receipt: Receipt) -> None:
         self._put(BULK_RANK, priority, None, receipt)
@@ -144,10 +151,17 @@ class Intake:
             self._bulk_may_wait = True
             self._changed.notify()
 
-    def _put(self, rank: int, priority: int, shard_id: str | None, receipt: Receipt) -> None:
+    def _put(
+        self,
+        rank: int,
+        priority: int,
+        shard_id: str | None,
+        receipt: Receipt,
+        traceparent: str | None = None,
+    ) -> None:
         with self._changed:
             self.messages_received += 1
-            self._heap.push(rank, priority, shard_id, receipt)
+            self._heap.push(rank, priority, shard_id, receipt, traceparent)
             self._changed.notify()
 
     # -- the thread
@@ -203,6 +217,7 @@ class Intake:
             except DatabaseUnavailable:
                 self._heap.put_back(messages)
                 raise
+            ended_s = self._heartbeat.clock_s()
             if claims:
                 failpoints.hit("worker.claimed")
             for claim in claims:
@@ -213,6 +228,11 @@ class Intake:
         self.online_without_message += sum(claim.lease.shard_id not in rang for claim in claims)
         for message in messages:
             message.receipt.acknowledge()
+        if self._tracer.is_on:
+            senders = {message.shard_id: message.traceparent for message in messages}
+            for claim in claims:
+                sender = senders.get(claim.lease.shard_id)
+                record_claim(self._tracer, claim, claimed_at_s, ended_s, sender)
         if rang - {claim.lease.shard_id for claim in claims}:
             self._on_left()
 
@@ -280,6 +300,8 @@ class Intake:
                 return False
             failpoints.hit("worker.claimed")
             self._bulk_may_wait = True
+            if self._tracer.is_on:
+                record_claim(self._tracer, claim, claimed_at_s, self._heartbeat.clock_s())
             self._places.run_bulk(claim, claimed_at_s)
         return True
 

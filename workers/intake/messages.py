@@ -29,6 +29,7 @@ class Message:
     arrival: int
     shard_id: str | None = field(compare=False)  # of an online ring
     receipt: Receipt = field(compare=False)
+    traceparent: str | None = field(compare=False, default=None)  # as it says of the span that has sent it
 
 
 class MessageHeap:
@@ -39,9 +40,17 @@ class MessageHeap:
         self._heap: list[Message] = []
         self._arrivals = itertools.count()
 
-    def push(self, kind_rank: int, priority: int, shard_id: str | None, receipt: Receipt) -> None:
+    def push(
+        self,
+        kind_rank: int,
+        priority: int,
+        shard_id: str | None,
+        receipt: Receipt,
+        traceparent: str | None = None,
+    ) -> None:
         with self._lock:
-            heapq.heappush(self._heap, Message(kind_rank, priority, next(self._arrivals), shard_id, receipt))
+            message = Message(kind_rank, priority, next(self._arrivals), shard_id, receipt, traceparent)
+            heapq.heappush(self._heap, message)
 
     def put_back(self, messages: Iterable[Message]) -> None:
         with self._lock:

@@ -19,12 +19,13 @@ from celery.worker import state
 from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from nightshift.broker.queue import BULK_QUEUE, BULK_TASK, ONLINE_TASK
+from nightshift.broker.queue import BULK_QUEUE, BULK_TASK, ONLINE_TASK, TRACEPARENT_HEADER
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.jobs.ids import is_id
 from nightshift.processes import failpoints
 from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.processes.starting import starting
+from nightshift.tracing.context import TRACEPARENT_CHARS
 from workers.composition import compose
 from workers.runtime import Runtime
 
@@ -95,7 +96,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             return
         shard_id = _shard_id(body, content_type, content_encoding)
         if task == ONLINE_TASK and shard_id is not None:
-            self._runtime.intake.online_rang(shard_id, priority, receipt)
+            self._runtime.intake.online_rang(shard_id, priority, receipt, _traceparent(headers))
         else:
             log.warning("message dropped", extra={"action": "message_dropped", "task": task})
             self._runtime.intake.message_dropped()
@@ -157,6 +158,12 @@ def _priority(headers: dict[str, Any]) -> int:
     delivery_info = headers.get("delivery_info")
     priority = delivery_info.get("priority") if isinstance(delivery_info, dict) else None
     return priority if isinstance(priority, int) else 0
+
+
+def _traceparent(headers: dict[str, Any]) -> str | None:
+    """Of the span that has sent it, not looked at yet."""
+    traceparent = headers.get(TRACEPARENT_HEADER)
+    return traceparent if isinstance(traceparent, str) and len(traceparent) <= TRACEPARENT_CHARS else None
 
 
 def _shard_id(body: Any, content_type: str, content_encoding: str) -> str | None:

@@ -72,6 +72,7 @@ class _Ended:
     claim: OnlineClaim
     answer: Answer | None  # None: its job was told to stop
     on_settled: Callable[[], None]
+    on_told: Callable[[], None]
 
 
 class _Close:
@@ -107,11 +108,17 @@ class Publisher:
     def put(self, text: Text | CallText) -> None:
         self._outbox.put(text)
 
-    def end(self, claim: OnlineClaim, answer: Answer | None, on_settled: Callable[[], None]) -> None:
+    def end(
+        self,
+        claim: OnlineClaim,
+        answer: Answer | None,
+        on_settled: Callable[[], None],
+        on_told: Callable[[], None] = lambda: None,
+    ) -> None:
         """Without an answer, the job was told to stop. `on_settled` is called on the publisher's thread once
-        the end is recorded, or cannot be any more.
+        the end is recorded, or cannot be any more; `on_told` after its client has been told of it.
         """
-        self._outbox.put(_Ended(claim, answer, on_settled))
+        self._outbox.put(_Ended(claim, answer, on_settled, on_told))
 
     def _run(self) -> None:
         while True:
@@ -131,6 +138,8 @@ class Publisher:
             self._heartbeat.release(entry.claim.lease)  # an unrecorded one runs out and is run again
             entry.on_settled()
         self._write([End(entry.claim.lease.shard_id) for entry in recorded])
+        for entry in ended:
+            entry.on_told()
 
     def _record(self, ended: Sequence[_Ended]) -> Sequence[_Ended]:
         """Commit what has ended while its lease is trusted. Returns what was committed.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from nightshift.endpoints.logprobs import num_tokens
 from nightshift.jobs import OnlineClaim, StopReason
 from workers.online.publisher import Text
+from workers.online.traces import OnlineTrace
 from workers.serving.inference import Progress
 from workers.serving.model_server import ModelServer
 
@@ -32,6 +33,7 @@ class OnlineRequest:
     is_cancelled: bool = False  # closed; the engine may still have it
     has_ended: bool = False  # recorded; it is to leave the engine
     server: ModelServer | None = None  # has it, or is about to
+    trace: OnlineTrace | None = None
     _published: dict[int, _Published] = field(default_factory=dict)  # by choice; on the engine's thread only
 
     @property

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from nightshift import endpoints
@@ -18,11 +19,13 @@ from nightshift.jobs import Answer, OnlineClaim
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.recovery import ONLINE_ROW
 from nightshift.store import Store, Transaction
+from nightshift.tracing.tracer import NO_TRACER, Tracer
 from workers.health.heartbeat import Heartbeat
 from workers.online.publisher import CallText, Publisher
 from workers.online.request import OnlineRequest
 from workers.online.suspect_queue import SuspectQueue
 from workers.online.times import OnlineTimes
+from workers.online.traces import OnlineTrace
 from workers.serving.inference import Progress, body_chars, breakdown, refusal
 from workers.serving.model_server import Busy, Inference
 from workers.serving.models import Models
@@ -44,11 +47,13 @@ class OnlineRunner:
         heartbeat: Heartbeat,
         on_end: Callable[[], None] = lambda: None,
         isolation: Isolation | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`on_end` is called, from any thread, when a request is closed."""
         self._isolation = isolation or Isolation()
         self._suspects = SuspectQueue(self._isolation, self._begin, self._is_open)
         self._on_end = on_end
+        self._tracer = tracer
         self._store = store
         self._models = models
         self._heartbeat = heartbeat
@@ -78,6 +83,8 @@ class OnlineRunner:
     def run(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         """Take a claimed request. It ends with an answer, an error answer, or back in the queue."""
         request = OnlineRequest(claim, self._drop, self._stop, submitted_s=claimed_at_s - claim.waited_s)
+        if self._tracer.is_on:
+            request.trace = OnlineTrace(self._tracer, claim, claimed_at_s)
         with self._lock:
             self._open[request.inference_id] = request
         self._heartbeat.hold(claim.lease, request, claimed_at_s, lambda: request.tokens)
@@ -191,6 +198,8 @@ class OnlineRunner:
             self._publisher.put(CallText(request.claim.lease.shard_id, progress.choice, part))
         result = breakdown(progress.failed) if progress.failed is not None else progress.result
         if result is not None:
+            if request.trace is not None:
+                request.trace.ended_in_engine(progress.times)
             self._answer(request, result)
 
     # -- the end
@@ -228,10 +237,17 @@ class OnlineRunner:
     def _drop(self, request: OnlineRequest) -> None:
         """Its lease is lost: nothing is recorded."""
         self._cancel(request)
+        if request.trace is not None:
+            request.trace.given_up("lost")
         self._leave(request)
 
     def _publish_end(self, request: OnlineRequest, answer: Answer | None) -> None:
-        self._publisher.end(request.claim, answer, lambda: self._leave(request))
+        trace = request.trace
+        settled = partial(self._leave, request)
+        if trace is None:
+            self._publisher.end(request.claim, answer, settled)
+        else:
+            self._publisher.end(request.claim, answer, settled, partial(trace.told, answer))
 
     def _hand_back_all(self, requests: Sequence[OnlineRequest]) -> None:
         for request in requests:
@@ -240,6 +256,8 @@ class OnlineRunner:
 
     def _hand_back(self, request: OnlineRequest) -> None:
         self._heartbeat.release(request.claim.lease)
+        if request.trace is not None:
+            request.trace.given_up("handed back")
 
         def hand_back(tx: Transaction) -> None:
             if tx.leases.hand_back(request.claim.lease):

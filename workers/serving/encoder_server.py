@@ -122,7 +122,7 @@ class EncoderServer(ModelServer):
             if output.timeout_us is not None:
                 running.listener(Progress(result=queue_timed_out(output.timeout_us)))
             else:
-                running.listener(Progress(result=self._finite_result(running, output)))
+                running.listener(Progress(result=self._finite_result(running, output), times=output))
 
     def _finite_result(self, running: Running, output: EncodeOutput) -> Result:
         """JSON has no other numbers, and half precision overflows on some inputs."""

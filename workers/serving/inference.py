@@ -15,7 +15,14 @@ from nightshift.endpoints.streams import AnswerHead
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
-from workers.engine import Completion, InvalidSamplingParams, Output, SamplingParams, TokenLogprobs
+from workers.engine import (
+    Completion,
+    InvalidSamplingParams,
+    Output,
+    RequestTimes,
+    SamplingParams,
+    TokenLogprobs,
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class Progress:
     calls: Sequence[CallPart] = ()  # of tools; their text is in no `text`
     result: Result | None = None
     failed: str | None = None  # why the engine aborted the request
+    times: RequestTimes | None = None  # of the last choice to end, with the result
 
 
 Listener = Callable[[Progress], None]
@@ -169,11 +177,11 @@ class TextAnswer:
         """The last choice to finish brings the result."""
         progress = self._choices[choice].take(choice, output)
         if output.is_refused:
-            return replace(progress, result=refusal(self._misguided(output)))
+            return replace(progress, result=refusal(self._misguided(output)), times=output.times)
         if output.finish_reason == "abort":
-            return replace(progress, failed=output.error or "aborted")
+            return replace(progress, failed=output.error or "aborted", times=output.times)
         if all(each.completion.is_finished for each in self._choices):
-            return replace(progress, result=self._result())
+            return replace(progress, result=self._result(), times=output.times)
         return progress
 
     def _misguided(self, output: Output) -> InvalidRequest:

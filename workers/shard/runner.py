@@ -18,10 +18,14 @@ from typing import Final, TypeVar
 from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError
 from nightshift.jobs import BulkClaim, StopReason
 from nightshift.jobs.leases import fault_delay_s
+from nightshift.output.row_results import RowResult
 from nightshift.processes import failpoints
+from nightshift.tracing.current import under
+from nightshift.tracing.tracer import NO_SPAN
+from workers.engine import RequestTimes
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
-from workers.shard.in_flight import AdmittedRow
+from workers.shard.in_flight import AdmittedRow, InFlight
 from workers.shard.inbox import (
     CheckpointListed,
     Drain,
@@ -38,6 +42,7 @@ from workers.shard.orders import Orders
 from workers.shard.rows.reading import InputUnreadable
 from workers.shard.rows.shard_rows import ShardRows
 from workers.shard.segments import Checkpoints, LeaseLost
+from workers.shard.traces import ShardTrace
 from workers.shard.uploads import UPLOADS_MAX, Uploads, may_pass
 
 log = logging.getLogger(__name__)
@@ -63,6 +68,7 @@ class ShardRunner:
         self._config = config
         self._on_end = on_end
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
+        self._trace = ShardTrace.of(dependencies.tracer, claim)
         self._rows_in_flight_max = config.rows_in_flight(claim)
         self._row_timeout_s = claim.job.spec.options.row_timeout_s
         self._gather_at_s = time.monotonic() + GATHER_S
@@ -79,6 +85,7 @@ class ShardRunner:
             on_progress=lambda row, id, progress: self._inbox.put(RowProgress(row, id, progress)),
             on_rows=lambda: self._inbox.put(RowsRead()),
             on_turn=lambda row, result: self._inbox.put(TurnCame(row, result)),
+            trace=self._trace,
         )
         self._checkpoints = Checkpoints(claim, dependencies.store, dependencies.objects, dependencies.storage)
         self._uploads = Uploads(
@@ -140,22 +147,30 @@ class ShardRunner:
     # -- the thread
 
     def _run(self) -> None:
+        with under(NO_SPAN if self._trace is None else self._trace.span):
+            self._run_shard()
+
+    def _run_shard(self) -> None:
         lease = self.claim.lease
         started_s = time.monotonic()
+        outcome, error_type = "", None
         try:
             outcome = self._outcome()
         except LeaseLost:
             outcome = "lost"
         except DatabaseUnavailable as error:
-            outcome = f"abandoned until its lease expires: {error.message}"
-        except Exception:
+            outcome, error_type = f"abandoned until its lease expires: {error.message}", type(error).__name__
+        except Exception as error:
             log.exception("shard broke", extra={"action": "shard_broke", "shard": lease.shard_id})
-            outcome = "abandoned until its lease expires"
+            outcome, error_type = "abandoned until its lease expires", type(error).__name__
         finally:
             self._uploads.abandon()
             self._cancel_rows()
             self._rows.close()
             self._heartbeat.release(lease)
+            if self._trace is not None:
+                # What follows the colon may quote what a store has said.
+                self._trace.ended(outcome.partition(":")[0], error_type)
             self._on_end(self)
         seconds = round(time.monotonic() - started_s, 3)
         about = {"job": lease.job_id, "shard_no": self.claim.shard.shard_no, "term": lease.term}
@@ -222,7 +237,7 @@ class ShardRunner:
             if isinstance(admitted, AdmittedRow):
                 self._ledger.begin(admitted)
             else:
-                self._ledger.finish(admitted)
+                self._finish(admitted)
                 if self._ledger.is_due:  # rows that need no engine may be many
                     return
             self._rows.on_admission_blocked()
@@ -239,7 +254,14 @@ class ShardRunner:
         if result is None:
             self._ledger.interrupt(message.row)
         else:
-            self._ledger.finish(result)
+            self._finish(result, flight, message.progress.times)
+
+    def _finish(
+        self, result: RowResult, flight: InFlight | None = None, times: RequestTimes | None = None
+    ) -> None:
+        self._ledger.finish(result)
+        if self._trace is not None:
+            self._trace.row_ended(result, flight, times)
 
     def _gather(self) -> None:
         """What the rows in flight have generated, of which only their ends are told."""
@@ -253,7 +275,8 @@ class ShardRunner:
         if self._row_timeout_s is None:
             return
         for admitted in self._ledger.begun_before(self._row_timeout_s):
-            self._ledger.finish(self._rows.timed_out(admitted, self._row_timeout_s))
+            flight = self._ledger.in_flight.get(admitted.row)
+            self._finish(self._rows.timed_out(admitted, self._row_timeout_s), flight)
 
     def _give_up_late_rows(self) -> None:
         """After an order to stop: the rows that will not end in time, which others need not wait for."""

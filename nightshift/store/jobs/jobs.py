@@ -258,6 +258,12 @@ class Jobs:
             select(job.c.webhook_secret).where(job.c.id == job_id)
         ).scalar_one_or_none()
 
+    def traceparent(self, job_id: str) -> str | None:
+        """The span that submitted it. None: it is not traced, or there is no such job."""
+        return self._connection.execute(
+            select(job.c.traceparent).where(job.c.id == job_id)
+        ).scalar_one_or_none()
+
     def to_plan(self, limit: int, after: Job | None = None) -> Sequence[Job]:
         """Bulk jobs that are not planned to their end, without their templates, most urgent first. `after`:
         the last of the previous page.

@@ -281,7 +281,13 @@ class EncoderEngine:
         request.embeddings[waiting.input_index] = vector
         del self._unfinished[waiting.request_id]
         ordered = [request.embeddings[index] for index in range(len(request.embeddings))]
-        return EncodeOutput(waiting.request_id, ordered, request.num_prompt_tokens)
+        return EncodeOutput(
+            waiting.request_id,
+            ordered,
+            request.num_prompt_tokens,
+            added_s=waiting.arrived_us / 1_000_000,
+            launched_s=began_us / 1_000_000,
+        )
 
     def _in_order(self, ended: list[EncodeOutput]) -> list[EncodeOutput]:
         if self._order is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,3 +43,8 @@ class EncodeOutput:
     """Tokens of all inputs together, padding not counted."""
     timeout_us: int | None = None
     """What it waited for in vain, without a single vector; None: it has them all."""
+    added_s: float = 0.0
+    launched_s: float | None = None
+    """Its last step's start; both as in `RequestTimes`, without tokens."""
+    first_token_s: ClassVar[None] = None
+    last_token_s: ClassVar[float] = 0.0

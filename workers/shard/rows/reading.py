@@ -17,6 +17,9 @@ from nightshift.output.row_digests import RowDigests
 from nightshift.output.row_results import RowResult
 from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.requests import RowProblem, RowRequest, columns_of, to_request
+from nightshift.tracing.attributes import ROWS
+from nightshift.tracing.current import under
+from nightshift.tracing.tracer import NO_SPAN, Span
 from workers.serving.model_server import Tokens
 from workers.serving.models import Models
 from workers.shard.rows.earlier_jobs import EarlierJobs
@@ -74,8 +77,9 @@ class Reader:
         line_bytes_max: int,
         on_rows: Callable[[], None],
         storage: StorageCounts | None = None,
+        begin_span: Callable[[], Span] = lambda: NO_SPAN,
     ) -> None:
-        """`on_rows` is called when `is_behind` has ended."""
+        """`on_rows` is called when `is_behind` has ended. `begin_span`: that of the reading."""
         self._job = claim.job
         self._shard = claim.shard
         self._sources = sources
@@ -91,6 +95,7 @@ class Reader:
             self._digests = RowDigests(claim.job.tenant_id, self._endpoint.route, self._server.model)
         self._line_bytes_max = line_bytes_max
         self._on_rows = on_rows
+        self._begin_span = begin_span
         self._changed = threading.Condition()
         self._done: Collection[int] | None = None  # None: not known yet
         self._ahead: deque[ReadRow] = deque()
@@ -175,6 +180,12 @@ class Reader:
         """The number of rows. None: it was closed first."""
         with self._changed:
             self._changed.wait_for(lambda: self._done is not None or self._is_closed)
+        with self._begin_span() as span, under(span):
+            total = self._read_all()
+            span.set(ROWS, total or 0)
+            return total
+
+    def _read_all(self) -> int | None:
         done, total, rows_max = self._done or (), 0, min(FIRST_BATCH_ROWS, self._ahead_rows)
         batch: list[ReadRow] = []
         chars = 0

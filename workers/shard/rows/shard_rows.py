@@ -12,6 +12,7 @@ from nightshift.endpoints.results import Result
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import BulkClaim
 from nightshift.output.row_results import RowResult, ShardHead
+from nightshift.tracing.tracer import NO_SPAN
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress, breakdown, refusal, timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer
@@ -20,6 +21,7 @@ from workers.shard.in_flight import AdmittedRow
 from workers.shard.isolation import Watch
 from workers.shard.rows.reading import Reader, ReadRow
 from workers.shard.rows.run_once import WAITING_MAX, Key, Turn
+from workers.shard.traces import ShardTrace
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class ShardRows:
         on_progress: Callable[[int, str, Progress], None],
         on_rows: Callable[[], None],
         on_turn: Callable[[int, RowResult | None], None],
+        trace: ShardTrace | None = None,
     ) -> None:
         """`earlier`: what an earlier lease left of a row. `on_progress`: of a row, by its inference id.
         `on_rows`: rows have been read. `on_turn`: another row has run, or not, for which this one waited.
@@ -56,6 +59,7 @@ class ShardRows:
             line_bytes_max=line_bytes_max,
             on_rows=on_rows,
             storage=dependencies.storage,
+            begin_span=(lambda: NO_SPAN) if trace is None else trace.reads,
         )
         self._once = dependencies.once
         self._on_turn = on_turn

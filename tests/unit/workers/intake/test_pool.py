@@ -14,16 +14,22 @@ from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from workers.intake.messages import Receipt
 from workers.intake.pool import EnginePool
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
 
 @dataclass
 class Intake:
     online: list[tuple[str, int]] = field(default_factory=list)
+    senders: list[str | None] = field(default_factory=list)
     bulk: list[int] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     dropped: int = 0
 
-    def online_rang(self, shard_id: str, priority: int, receipt: Receipt) -> None:
+    def online_rang(
+        self, shard_id: str, priority: int, receipt: Receipt, traceparent: str | None = None
+    ) -> None:
         self.online.append((shard_id, priority))
+        self.senders.append(traceparent)
         self.receipts.append(receipt)
 
     def bulk_rang(self, priority: int, receipt: Receipt) -> None:
@@ -56,7 +62,13 @@ def pool() -> EnginePool:
 
 
 def deliver(
-    pool: EnginePool, task: str, body: Any, *, content_type: str = "application/json", priority: int = 0
+    pool: EnginePool,
+    task: str,
+    body: Any,
+    *,
+    content_type: str = "application/json",
+    priority: int = 0,
+    **more: Any,
 ) -> Delivered:
     told = Delivered()
 
@@ -66,7 +78,7 @@ def deliver(
     def done(result: tuple[int, None, float]) -> None:
         told.done += 1
 
-    headers = {"delivery_info": {"priority": priority}}
+    headers = {"delivery_info": {"priority": priority}} | more
     arguments = (task, "id", headers, body, content_type, "utf-8")
     pool.on_apply(
         lambda: None, arguments, {}, accept_callback=accept, callback=done, error_callback=told.failed.append
@@ -83,6 +95,20 @@ def test_an_online_message_names_a_shard_and_keeps_its_priority(pool: EnginePool
 
     assert pool._runtime.intake.online == [("shard_1", 4)]
     assert told.done == 0, "it is acknowledged when its claim has committed"
+
+
+def test_an_online_message_names_the_span_that_has_sent_it(pool: EnginePool) -> None:
+    deliver(pool, ONLINE_TASK, message("shard_1"), traceparent=TRACEPARENT)
+
+    assert pool._runtime.intake.senders == [TRACEPARENT]
+
+
+@pytest.mark.parametrize("traceparent", [None, 7, ["a"], {}, b"00", "x" * 10_000_000, True])
+def test_what_cannot_name_a_span_is_ignored(pool: EnginePool, traceparent: Any) -> None:
+    deliver(pool, ONLINE_TASK, message("shard_1"), traceparent=traceparent)
+
+    assert pool._runtime.intake.online == [("shard_1", 0)]
+    assert pool._runtime.intake.senders == [None]
 
 
 def test_a_bulk_message_says_nothing_but_that_there_is_work(pool: EnginePool) -> None:
