@@ -61,17 +61,22 @@ def collector(answer: Answer = says(200)) -> Iterator[Collector]:
         yield Collector(found)
 
 
-def tree(spans: Sequence[SeenSpan], of: Callable[[SeenSpan], str] = lambda span: span.name) -> list[str]:
-    """Those whose parent is none of them, and what is below each, indented, by their start."""
+def tree(
+    spans: Sequence[SeenSpan],
+    of: Callable[[SeenSpan], str] = lambda span: span.name,
+    *,
+    below: str | None = None,
+) -> list[str]:
+    """What is below a span, indented, by name. `below`: its id; None: of all that are not there."""
     known = {span.span_id for span in spans}
 
-    def below(parent_ids: set[str], depth: int) -> Iterator[str]:
-        for span in sorted(spans, key=lambda each: each.start_ns):
+    def lines(parent_ids: set[str], depth: int) -> Iterator[str]:
+        for span in sorted(spans, key=of):
             if span.parent_id in parent_ids:
                 yield "  " * depth + of(span)
-                yield from below({span.span_id}, depth + 1)
+                yield from lines({span.span_id}, depth + 1)
 
-    return list(below({span.parent_id for span in spans} - known, 0))
+    return list(lines({span.parent_id for span in spans} - known if below is None else {below}, 0))
 
 
 def _spans(sent: ExportTraceServiceRequest) -> Iterator[SeenSpan]:

@@ -1,0 +1,239 @@
+"""One trace from a client's `traceparent` to the answer or the webhook: real processes, and a collector."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from nightshift.demo import DEMO_MODEL_ID
+from tests.e2e.service import Service, running
+from tests.otlp import Collector, SeenSpan, collector, tree
+from tests.receiver import Receiver, receiver, says
+
+CLIENT_SPAN = "00f067aa0ba902b7"
+SHARD, TERM = "nightshift.shard", "nightshift.term"
+CLOCK_NS = 1_000_000  # the wall clock is read once for each span
+ROW = f"chat {DEMO_MODEL_ID}"
+WAIT_S = 120.0
+TICK_S = 0.05  # another process can only be asked again, not waited for
+
+
+@pytest.fixture(scope="module")
+def traces() -> Iterator[Collector]:
+    with collector() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def hooks() -> Iterator[Receiver]:
+    with receiver(says(200)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, traces: Collector, files: Path) -> Iterator[Service]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in traces.variables.items():
+            patch.setenv(name, value)
+        with running(
+            tmp_path_factory.mktemp("service"),
+            FILE_ROOTS=str(files),
+            WEBHOOK_ALLOW_CIDRS="127.0.0.0/8",
+            WEBHOOK_PORTS="1-65535",
+            SEGMENT_ROWS="8",
+            SEGMENT_INTERVAL_S="0.2",
+        ) as service:
+            yield service
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("files")
+
+
+def traceparent(trace_id: str, flags: str = "01") -> dict[str, str]:
+    return {"traceparent": f"00-{trace_id}-{CLIENT_SPAN}-{flags}"}
+
+
+def seen(traces: Collector, trace_id: str, is_whole: Callable[[list[SeenSpan]], bool]) -> list[SeenSpan]:
+    """The trace's spans, once they are what is waited for."""
+    ends_s = time.monotonic() + WAIT_S
+    while not is_whole(found := traces.of_trace(trace_id)):
+        assert time.monotonic() < ends_s, "\n".join(tree(found))
+        time.sleep(TICK_S)
+    return found
+
+
+def has(*names: str) -> Callable[[list[SeenSpan]], bool]:
+    return lambda spans: set(names) <= {span.name for span in spans}
+
+
+def the(spans: Sequence[SeenSpan], name: str) -> SeenSpan:
+    [found] = [span for span in spans if span.name == name]
+    return found
+
+
+def test_an_online_request_is_one_trace_from_the_client_to_the_answer(
+    service: Service, traces: Collector
+) -> None:
+    trace_id = "11" * 16
+    body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "48213"}], "temperature": 0}
+    with service.http() as http:
+        answered = http.post("/chat/completions", json=body, headers=traceparent(trace_id), timeout=60)
+    assert answered.is_success, answered.text
+
+    spans = seen(traces, trace_id, has("POST /v1/chat/completions", "claim", "answer", ROW))
+    assert tree(spans, with_process) == [
+        "api POST /v1/chat/completions",
+        "  api accept",
+        "  api ring",
+        f"  worker {ROW}",
+        "    worker answer",
+        "    worker decode",
+        "    worker prefill",
+        "    worker queue",
+        "  worker claim",
+    ]
+    served, claim, chat = (the(spans, name) for name in ("POST /v1/chat/completions", "claim", ROW))
+    assert (served.kind, served.parent_id) == ("SERVER", CLIENT_SPAN)
+    assert claim.links in ((the(spans, "ring").span_id,), ())  # (): the database was asked before it came
+    usage = answered.json()["usage"]
+    assert chat.attributes["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
+    assert chat.attributes["gen_ai.usage.output_tokens"] == usage["completion_tokens"]
+    phases = [the(spans, name) for name in ("queue", "prefill", "decode", "answer")]
+    assert all(one.end_ns <= next.start_ns + CLOCK_NS for one, next in pairwise(phases))
+    assert not any(span.is_error for span in spans)
+
+
+def test_a_bulk_job_is_one_trace_to_its_webhook_and_a_killed_workers_shard_goes_on_in_it(
+    service: Service, traces: Collector, hooks: Receiver, files: Path
+) -> None:
+    trace_id, rows = "22" * 16, 3000
+    (files / "numbers.jsonl").write_text("".join(f'{{"n": "{n}"}}\n' for n in range(100_000, 100_000 + rows)))
+    with service.http() as http:
+        made = http.post("/jobs", json=bulk_job(files, hooks), headers=traceparent(trace_id))
+        assert made.status_code == 202, made.text
+        job = made.json()["id"]
+        seen(traces, trace_id, has("claim"))
+        wait_until(lambda: http.get(f"/jobs/{job}").json()["counts"]["succeeded"] > 0)
+        os.kill(service.worker_pid(), signal.SIGKILL)
+        wait_until(lambda: http.get(f"/jobs/{job}").json()["status"] == "succeeded")
+
+    spans = seen(traces, trace_id, has("webhook", "assemble", "shard"))
+    spans = seen(traces, trace_id, lambda spans: len(of(spans, "shard")) >= shards_of(spans))
+    lines = tree(spans, with_process, below=CLIENT_SPAN)
+    assert {line for line in lines if not line.startswith("   ")} == {
+        "api POST /v1/jobs",
+        "  api accept",
+        "  scheduler assemble",
+        "  scheduler plan",
+        "  scheduler webhook",
+        "  worker claim",
+        "  worker shard",
+        f"  {the(spans, 'part').process} part",
+    }
+    first = min(span.attributes[SHARD] for span in spans if span.attributes.get(TERM) == 2)
+    claims = [span for span in of(spans, "claim") if span.attributes[SHARD] == first]
+    [resumed] = [span for span in of(spans, "shard") if span.attributes[SHARD] == first]
+    assert sorted(span.attributes[TERM] for span in claims) == [1, 2]
+    assert (resumed.attributes[TERM], resumed.attributes["nightshift.outcome"]) == (2, "done")
+    assert resumed.links == (the(spans, "POST /v1/jobs").span_id,)
+    below = [span for span in spans if span.parent_id == resumed.span_id]
+    assert [span.name for span in below if span.name != ROW] == ["read"]
+    assert 0 < len(of(below, ROW)) <= 16
+    known = {span.span_id for span in spans} | {CLIENT_SPAN}
+    orphans = [span for span in spans if span.parent_id not in known]
+    assert {span.name for span in orphans} <= {ROW, "read"}, (
+        "of the killed lease only what had ended is there"
+    )
+    assert len({span.parent_id for span in orphans}) <= 1
+    assert "traceparent" not in hooks.requests[-1].headers
+    assert the(spans, "webhook").attributes["nightshift.event"] == hooks.requests[-1].headers["webhook-id"]
+
+
+def test_a_client_may_say_that_its_trace_is_not_recorded_and_a_failed_row_is_all_the_same(
+    service: Service, traces: Collector, files: Path, hooks: Receiver
+) -> None:
+    trace_id = "33" * 16
+    (files / "numbers.jsonl").write_text('{"n": "1"}\n' * 20 + '{"m": "1"}\n')
+    with service.http() as http:
+        made = http.post("/jobs", json=bulk_job(files, hooks), headers=traceparent(trace_id, "00"))
+        job = made.json()["id"]
+        wait_until(lambda: http.get(f"/jobs/{job}").json()["status"] in ("succeeded", "failed"))
+        assert http.get(f"/jobs/{job}").json()["counts"]["failed"] == 1
+
+    spans = seen(traces, trace_id, has("assemble", "shard"))
+    assert tree(spans) == ["assemble", "shard", f"  {ROW}"]
+    assert the(spans, ROW).is_error
+    assert the(spans, ROW).attributes["nightshift.row"] == 20
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [("traceparent", "nonsense")],
+        [("traceparent", f"00-{'0' * 32}-{CLIENT_SPAN}-01")],
+        [("traceparent", f"00-{'44' * 16}-{CLIENT_SPAN}-01-{'x' * 6000}")],
+        [
+            ("traceparent", f"00-{'44' * 16}-{CLIENT_SPAN}-01"),
+            ("traceparent", f"00-{'55' * 16}-{CLIENT_SPAN}-01"),
+        ],
+        [("traceparent", "\xff\xfe")],
+        [("tracestate", "a=" + "b" * 6000)],
+    ],
+)
+def test_trace_headers_that_are_wrong_are_ignored(
+    service: Service, traces: Collector, sent: list[tuple[str, str]]
+) -> None:
+    before = {span.trace_id for span in traces.spans}
+    body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "7"}]}
+    with service.http() as http:
+        headers = [(name, value.encode("latin-1")) for name, value in sent]
+        answered = http.post("/chat/completions", json=body, headers=headers, timeout=60)
+
+    assert answered.is_success, answered.text
+    wait_until(lambda: roots_since(traces, before))
+    [root] = roots_since(traces, before)
+    assert root.trace_id not in ("44" * 16, "55" * 16)
+
+
+def roots_since(traces: Collector, before: set[str]) -> list[SeenSpan]:
+    return [span for span in traces.spans if span.kind == "SERVER" and span.trace_id not in before]
+
+
+def bulk_job(files: Path, hooks: Receiver) -> dict[str, object]:
+    return {
+        "endpoint": "/v1/chat/completions",
+        "input": f"file://{files}/numbers.jsonl",
+        "output": f"file://{files}/out-{time.monotonic_ns()}/",
+        "template": {
+            "model": DEMO_MODEL_ID,
+            "messages": [{"role": "user", "content": "{{n}}"}],
+            "temperature": 0,
+        },
+        "webhook": {"url": hooks.numeric_url},
+    }
+
+
+def with_process(span: SeenSpan) -> str:
+    return f"{span.process} {span.name}"
+
+
+def of(spans: Sequence[SeenSpan], name: str) -> list[SeenSpan]:
+    return [span for span in spans if span.name == name]
+
+
+def shards_of(spans: Sequence[SeenSpan]) -> int:
+    """How many were claimed: each ends."""
+    return len({span.attributes[SHARD] for span in of(spans, "claim")})
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    ends_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < ends_s
+        time.sleep(TICK_S)
