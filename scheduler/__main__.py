@@ -273,9 +273,7 @@ def duties(
         Deleting(store, parts.objects, may_continue=may_continue),
         Recounting(store, settings.retention_interval_s),
         Recording(store),
-        WebhookDelivery(
-            store, parts.vault, egress, observe=metrics.webhook_attempted, tracer=parts.tracer
-        ),
+        WebhookDelivery(store, parts.vault, egress, observe=metrics.webhook_attempted, tracer=parts.tracer),
         Progress(store, settings.webhook_progress_interval_s),
         WebhookDelivery(
             store,
