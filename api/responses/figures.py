@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from nightshift.fleet.backlog import Backlog, Group
 from nightshift.fleet.durations import Durations
 from nightshift.fleet.figures import ModelFigures, ServiceFigures, WorkerFigures
+from nightshift.fleet.supply import PoolSupply
 from nightshift.jobs import JobKind
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store.jobs.overview import QueueGroup
@@ -137,8 +138,30 @@ class ServiceQueueGroupObject(BaseModel):
         )
 
 
+class WorkersWantedObject(BaseModel):
+    """The fewest workers that would end what waits before its deadlines, and those that could run it."""
+
+    model: str
+    capacity: str
+    wanted: int
+    ready: int
+    starting: int
+
+    @classmethod
+    def of(cls, found: PoolSupply) -> "WorkersWantedObject":
+        return cls(
+            model=found.pool.model,
+            capacity=found.pool.capacity,
+            wanted=found.wanted,
+            ready=found.ready,
+            starting=found.starting,
+        )
+
+
 class OverviewObject(BaseModel):
-    """`queue` is the caller's tenant's; `service_queue`, of all tenants, is null but for administrators."""
+    """`queue` is the caller's tenant's. `service_queue` and `workers_wanted` are of all tenants, and null but
+    for administrators.
+    """
 
     object: Literal["overview"] = "overview"
     at: int
@@ -148,6 +171,7 @@ class OverviewObject(BaseModel):
     queue: list[QueueGroupObject]
     queue_is_whole: bool
     service_queue: list[ServiceQueueGroupObject] | None
+    workers_wanted: list[WorkersWantedObject] | None
 
 
 def service_queue(groups: Mapping[Group, Backlog]) -> list[ServiceQueueGroupObject]:

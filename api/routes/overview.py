@@ -13,10 +13,12 @@ from api.responses.figures import (
     PastFiguresObject,
     QueueGroupObject,
     ServiceFiguresObject,
+    WorkersWantedObject,
     service_queue,
 )
 from nightshift.fleet.backlog import by_group
 from nightshift.fleet.service_figures import summed
+from nightshift.fleet.supply import supply
 from nightshift.tenants.keys import Scope
 
 HISTORY_S: Final = 900
@@ -39,6 +41,7 @@ def overview(
         history = tx.figures.since(now - timedelta(seconds=history_s), HISTORY_POINTS_MAX)
         unfinished = tx.overview.unfinished(caller.tenant_id)
         waiting = tx.figures.waiting() if Scope.ADMIN in caller.scopes else None
+        recorded = tx.figures.latest()
     return OverviewObject(
         at=int(now.timestamp()),
         workers=dict(Counter(worker.state.value for worker in workers)),
@@ -47,4 +50,7 @@ def overview(
         queue=[QueueGroupObject.of(group) for group in unfinished.groups],
         queue_is_whole=unfinished.is_whole,
         service_queue=None if waiting is None else service_queue(by_group(waiting)),
+        workers_wanted=None
+        if waiting is None
+        else [WorkersWantedObject.of(each) for each in supply(waiting, workers, recorded, now)],
     )

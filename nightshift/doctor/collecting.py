@@ -15,6 +15,8 @@ from nightshift.doctor.checks.service import ANSWER_TIMEOUT_S, root_of
 from nightshift.doctor.masking import HIDDEN, URL_VARIABLES, without_password
 from nightshift.doctor.site import Site
 from nightshift.fleet.backlog import by_group
+from nightshift.fleet.figures import ALIVE_WITHIN
+from nightshift.fleet.supply import supply
 from nightshift.jobs.leases import SCHEDULER_DUTY
 from nightshift.settings import EVERY_CONCERN, HOLD_PASSWORDS, PREFIX
 from nightshift.store.databases.migrate import revisions
@@ -100,8 +102,10 @@ def queue(site: Site) -> Mapping[str, Any] | None:
         return None
     with opened(site) as store, store.snapshot() as tx:
         leader, owed = tx.leadership.of(SCHEDULER_DUTY), tx.deliveries.owed()
+        now, waiting = tx.now(), tx.figures.waiting()
+        alive = tx.workers.list(heartbeat_since=now - ALIVE_WITHIN)
         return {
-            "at": tx.now().isoformat(),
+            "at": now.isoformat(),
             "jobs": [
                 {"kind": each.kind, "state": each.state, "jobs": each.jobs} for each in tx.jobs.backlog()
             ],
@@ -116,7 +120,17 @@ def queue(site: Site) -> Mapping[str, Any] | None:
                     "rows_left": found.rows_left,
                     "oldest_at": found.oldest_at,
                 }
-                for group, found in sorted(by_group(tx.figures.waiting()).items())
+                for group, found in sorted(by_group(waiting).items())
+            ],
+            "workers_wanted": [
+                {
+                    "model": each.pool.model,
+                    "capacity": each.pool.capacity,
+                    "wanted": each.wanted,
+                    "ready": each.ready,
+                    "starting": each.starting,
+                }
+                for each in supply(waiting, alive, tx.figures.latest(), now)
             ],
             "deliveries": {"pending": owed.pending, "dead": owed.dead, "oldest_at": owed.oldest_at},
             "outbox_rings": tx.outbox.length(),

@@ -231,6 +231,15 @@ def test_the_commands_see_what_runs(service, client, numbers):
     assert nightshift(service, "doctor").returncode == 0
 
 
+def test_top_shows_the_worker_with_its_figures(service):
+    shown = json.loads(nightshift(service, "top", "--once", "--json").stdout)
+    assert shown["worker_states"] == {"ready": 1}
+    assert DEMO_MODEL_ID in shown["workers"][0]["figures"]["models"]
+    assert shown["service_queue"] == [], "the first key is an administrator's"
+    screen = nightshift(service, "top", "--once").stdout
+    assert DEMO_MODEL_ID in screen
+
+
 def test_a_support_bundle_of_what_runs_has_its_figures_and_nothing_of_a_request(service, client, tmp_path):
     canary = "canary-7f3a prompt"
     client.chat.completions.create(

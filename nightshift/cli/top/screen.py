@@ -15,7 +15,7 @@ from nightshift.jobs.priorities import PriorityClass
 
 WIDE_COLUMNS: Final = 90  # below, only the columns that matter most
 VERY_WIDE_COLUMNS: Final = 130
-HEADINGS_MAX: Final = 15  # lines that are no rows of tables
+HEADINGS_MAX: Final = 16  # lines that are no rows of tables
 PROBLEM_LINES_MAX: Final = 3
 LEAST_ROWS: Final = 3  # of each table, in however low a terminal
 CLASSES: Final = tuple(each.value for each in PriorityClass)
@@ -71,6 +71,7 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int | None = None
         *_first_token(overview["service"], width),
         Text(""),
         *_queue(overview, queue[: rooms[0]], len(queue), width),
+        *_wanted(overview["workers_wanted"] or (), width),
         *_workers(workers[: rooms[1]], workers, view, width),
         *_jobs(jobs[: rooms[2]], jobs, view, snapshot.at_s, width),
     )
@@ -159,6 +160,20 @@ def _queue(overview: Json, shown: Sequence[Json], total: int, width: int) -> Ite
             row += [formats.count(each["rows_left"]), last]
         table.add_row(*row)
     yield table
+
+
+def _wanted(pools: Sequence[Json], width: int) -> Iterable[Text]:
+    """A line where more workers are wanted than are there."""
+    short = [each for each in pools if each["wanted"] > each["ready"] + each["starting"]]
+    if short:
+        cells = _name_cells(width)
+        words = [
+            f"{formats.name(each['model'], cells)} {each['ready']} of {each['wanted']} ({each['capacity']})"
+            for each in short
+        ]
+        yield Text(
+            f"more workers wanted: {', '.join(words)}", "bold yellow", no_wrap=True, overflow="ellipsis"
+        )
 
 
 def _workers(

@@ -48,6 +48,7 @@ def document(snapshot: Snapshot) -> dict[str, Any]:
         "queue": overview["queue"],
         "queue_is_whole": overview["queue_is_whole"],
         "service_queue": overview["service_queue"],
+        "workers_wanted": overview["workers_wanted"],
         "workers": list(snapshot.workers),
         "jobs": [job_document(job) for job in snapshot.jobs],
     }

@@ -15,6 +15,7 @@ from nightshift.doctor.checks import database
 from nightshift.doctor.checks.models import HEARD_WITHIN
 from nightshift.doctor.findings import Finding, error, ok, skipped, warning
 from nightshift.doctor.site import Site
+from nightshift.fleet.supply import PoolSupply, supply
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import JobKind
 
@@ -74,20 +75,42 @@ def look_at_service(site: Site) -> Finding:
 
 
 def look_at_workers(site: Site) -> Finding:
-    """There is a ready worker for the work that waits."""
+    """As many workers are there as what waits wants, to end before its deadlines at the measured pace."""
     if not site.has_database:
         return skipped(database.NONE_YET)
     with database.opened(site) as store, store.snapshot() as tx:
-        heard_of = tx.workers.list(heartbeat_since=tx.now() - HEARD_WITHIN)
+        now = tx.now()
+        heard_of = tx.workers.list(heartbeat_since=now - HEARD_WITHIN)
         queued = tx.shards.queued(*JobKind)
+        pools = supply(tx.figures.waiting(), heard_of, tx.figures.latest(), now)
     states = Counter(worker.state for worker in heard_of)
     waiting = ", ".join(f"{count} {kind}" for kind, count in queued.items() if count)
     there = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"
     detail = f"workers: {there}" + (f"; shards that wait: {waiting}" if waiting else "")
-    figures = {"ready": states[WorkerState.READY], "queued": sum(queued.values())}
-    if waiting and not states[WorkerState.READY] and not states[WorkerState.STARTING]:
-        return error(detail, f"work waits and no worker is there: {_start_a_worker(site)}", **figures)
+    figures = {
+        "ready": states[WorkerState.READY],
+        "queued": sum(queued.values()),
+        "wanted": sum(each.wanted for each in pools),
+        "missing": sum(each.missing for each in pools),
+    }
+    short = [each for each in pools if each.missing]
+    if none := [each for each in short if not each.ready + each.starting]:
+        advice = f"work waits for {_pools(none)} and no worker is there: {_start_a_worker(site)}"
+        return error(detail, advice, **figures)
+    if short:
+        return warning(
+            f"{detail}; more are wanted to meet the deadlines: {_pools(short)}",
+            f"add workers: {_start_a_worker(site)}, or let an autoscaler follow nightshift_workers_wanted",
+            **figures,
+        )
     return ok(detail, **figures)
+
+
+def _pools(pools: Sequence[PoolSupply]) -> str:
+    return ", ".join(
+        f"{each.pool.model} ({each.wanted} wanted, {each.ready} ready, capacity {each.pool.capacity})"
+        for each in pools
+    )
 
 
 def root_of(base_url: str) -> str:

@@ -117,6 +117,7 @@ def test_a_tenants_queue_is_its_own(http: httpx.Client, store: Store, make_key: 
 
     assert "secret-model" not in http.get("/v1/overview").text
     assert shown["service_queue"] is None
+    assert shown["workers_wanted"] is None
     assert shown["queue_is_whole"]
     assert shown["queue"] == [
         {
@@ -139,6 +140,9 @@ def test_administrators_see_the_queue_of_all_tenants(
 
     shown = http.get("/v1/overview", headers={"authorization": f"Bearer {key}"}).json()
 
+    assert shown["workers_wanted"] == [
+        {"model": "model-b", "capacity": "any", "wanted": 1, "ready": 0, "starting": 0}
+    ]
     (group,) = shown["service_queue"]
     assert group | {"oldest_at": 0} == {
         "kind": "bulk",

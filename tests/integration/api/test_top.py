@@ -102,7 +102,7 @@ def test_as_json_it_is_one_document_that_acts_on_no_terminal(environment: Enviro
     found = json.loads(ended.stdout)
     assert list(found) == [
         *("object", "at", "server", "service", "worker_states", "history", "queue", "queue_is_whole"),
-        *("service_queue", "workers", "jobs"),
+        *("service_queue", "workers_wanted", "workers", "jobs"),
     ]
     (job,) = found["jobs"]
     assert job["name"] == EVIL, "as JSON it is what it is"

@@ -11,6 +11,7 @@ from nightshift import demo
 from nightshift.doctor.checks import models
 from nightshift.doctor.findings import Status
 from nightshift.doctor.site import Site
+from nightshift.fleet.figures import ServiceFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.settings import DataSettings
 from nightshift.store import Store
@@ -45,13 +46,34 @@ def test_work_without_a_worker_is_an_error(look: Look, store: Store):
     found = look("workers")
     assert found.status is Status.ERROR
     assert found.detail == "workers: none; shards that wait: 2 bulk"
-    assert found.figures == {"ready": 0, "queued": 2}
+    assert found.figures == {"ready": 0, "queued": 2, "wanted": 1, "missing": 1}
+    assert "work waits for" in found.advice
 
 
 def test_work_with_a_worker_is_well(look: Look, store: Store):
-    planned(store, shards=2)
+    planned(store, shards=2, model="demo_model")
     register(store, WorkerState.READY)
     assert look("workers").status is Status.OK
+
+
+def test_work_for_a_model_that_no_worker_has_is_an_error(look: Look, store: Store):
+    planned(store, shards=2, model="another")
+    register(store, WorkerState.READY)
+    found = look("workers")
+    assert found.status is Status.ERROR
+    assert "another (1 wanted, 0 ready, capacity any)" in found.advice
+
+
+def test_more_work_than_the_workers_end_in_time_is_a_warning(look: Look, store: Store):
+    """100,000 rows within a day, of which a busy worker runs one in 2 seconds."""
+    planned(store, shards=20, rows_total=100_000, model="demo_model")
+    register(store, WorkerState.READY)
+    with store.transaction() as tx:
+        tx.figures.record(ServiceFigures(at=tx.now(), rows_per_busy_s={"demo_model": 0.5}))
+    found = look("workers")
+    assert found.status is Status.WARNING
+    assert "demo_model (3 wanted, 1 ready, capacity any)" in found.detail
+    assert found.figures["missing"] == 2
 
 
 def test_a_scheduler_that_is_missing_while_jobs_wait_is_an_error(look: Look, store: Store):

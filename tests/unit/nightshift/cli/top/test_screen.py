@@ -122,6 +122,11 @@ def test_a_problem_is_said_above_what_is_old():
     assert "nightly-1" in text
 
 
+def test_workers_that_are_wanted_and_not_there_are_said():
+    assert "more workers wanted: qwen3-8b 2 of 5 (any)\n" in shown(a_night())
+    assert "more workers" not in shown(a_night(workers_wanted=None)), "the key is no administrator's"
+
+
 def test_sorting_goes_round():
     view = View()
     for _ in JOB_ORDERS:
