@@ -16,6 +16,8 @@ from nightshift.jobs.priorities import PriorityClass
 WIDE_COLUMNS: Final = 90  # below, only the columns that matter most
 VERY_WIDE_COLUMNS: Final = 130
 HEADINGS_MAX: Final = 16  # lines that are no rows of tables
+AIRY_LINES: Final = 30  # from so many on, tables stand apart
+DEVICE_CELLS: Final = 20
 PROBLEM_LINES_MAX: Final = 3
 LEAST_ROWS: Final = 3  # of each table, in however low a terminal
 CLASSES: Final = tuple(each.value for each in PriorityClass)
@@ -64,15 +66,18 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int | None = None
     queue = _queue_rows(overview)
     jobs = sorted((job_document(job) for job in snapshot.jobs), key=JOB_ORDERS[view.jobs_by][1])
     workers = sorted(snapshot.workers, key=WORKER_ORDERS[view.workers_by][1])
+    between = [Text("")] if height is None or height >= AIRY_LINES else []
     rooms = _rooms((len(queue), len(workers), len(jobs)), height)
     return Group(
         *_headline(snapshot, view, width),
         _throughput(overview, width),
         *_first_token(overview["service"], width),
-        Text(""),
+        *between,
         *_queue(overview, queue[: rooms[0]], len(queue), width),
         *_wanted(overview["workers_wanted"] or (), width),
+        *between,
         *_workers(workers[: rooms[1]], workers, view, width),
+        *between,
         *_jobs(jobs[: rooms[2]], jobs, view, snapshot.at_s, width),
     )
 
@@ -80,9 +85,11 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int | None = None
 def _headline(snapshot: Snapshot, view: View, width: int) -> Iterable[Text]:
     at = datetime.fromtimestamp(snapshot.at_s, UTC)
     states = formats.joined([f"{number} {state}" for state, number in snapshot.overview["workers"].items()])
-    line = Text("nightshift top", style="bold", no_wrap=True, overflow="ellipsis")
-    line.append(f"  {formats.name(snapshot.server, max(12, width // 3))}", style="")
-    line.append(f"  {at:%H:%M:%S} UTC  workers: {states}", style="")
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append("nightshift top", style="bold")
+    line.append(
+        f"  {at:%H:%M:%S} UTC  workers: {states}  {formats.name(snapshot.server, max(12, width // 3))}"
+    )
     if view.has_keys and width >= WIDE_COLUMNS:
         line.append("   q quit  s sort jobs  w sort workers", style="dim")
     yield line
@@ -219,12 +226,12 @@ def _worker_row(worker: Json, width: int) -> list[Cell]:
         row += [formats.share(kv), worker["capacity"], _models(worker, max(16, width // 5))]
     if width >= VERY_WIDE_COLUMNS:
         device = figures.get("device") or {}
-        described = device.get("name") or device.get("kind") or formats.UNKNOWN
+        described = formats.name(device.get("name") or device.get("kind") or formats.UNKNOWN, DEVICE_CELLS)
         if device.get("utilisation") is not None:
             described = f"{described} {formats.share(device['utilisation'])}"
         row += [
             formats.size(device.get("memory_used_bytes") or figures.get("memory_bytes")),
-            formats.name(described, 24),
+            described,
             formats.name(worker.get("host") or formats.UNKNOWN, 20),
         ]
     return row
@@ -299,7 +306,7 @@ def _rooms(wanted: Sequence[int], height: int | None) -> list[int]:
     """Lines for the rows of each table: what one does not need, the next ones may have."""
     if height is None:
         return list(wanted)
-    left = max(LEAST_ROWS * len(wanted), height - HEADINGS_MAX)
+    left = max(LEAST_ROWS * len(wanted), height - HEADINGS_MAX - (3 if height >= AIRY_LINES else 0))
     rooms = []
     for place, rows in enumerate(wanted):
         rooms.append(min(rows, max(LEAST_ROWS, left // (len(wanted) - place))))
