@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from nightshift.fleet.backlog import Backlog, Group
 from nightshift.fleet.durations import Durations
-from nightshift.fleet.figures import ModelFigures, ServiceFigures, WorkerFigures
+from nightshift.fleet.figures import DeviceFigures, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.fleet.supply import PoolSupply
 from nightshift.jobs import JobKind
 from nightshift.jobs.priorities import PriorityClass
@@ -27,7 +27,6 @@ class ModelFiguresObject(BaseModel):
     kv_blocks: int | None
     busy_fraction: float | None
     starved_fraction: float | None
-    roofline_fraction: float | None
     prompt_tokens_per_s: float | None
     generation_tokens_per_s: float | None
     rows_per_s: float | None
@@ -59,7 +58,7 @@ class WorkerFiguresObject(BaseModel):
             shards=figures.shards,
             requests=figures.requests,
             memory_bytes=figures.memory_bytes,
-            device=None if device is None else DeviceFiguresObject(**vars(device)),
+            device=None if device is None else _of_device(device),
             models={id: _of_model(model) for id, model in figures.models.items()},
         )
 
@@ -183,12 +182,27 @@ def _urgency(of: tuple[Group, Backlog]) -> tuple[int, str, str, str]:
     return group.priority.rank, group.model, group.kind, group.capacity
 
 
+def _of_device(figures: DeviceFigures) -> DeviceFiguresObject:
+    return DeviceFiguresObject(
+        kind=figures.kind,
+        name=figures.name,
+        memory_used_bytes=figures.memory_used_bytes,
+        memory_bytes=figures.memory_bytes,
+        utilisation=figures.utilisation,
+    )
+
+
 def _of_model(figures: ModelFigures) -> ModelFiguresObject:
-    known = {
-        name: getattr(figures, name) for name in ModelFiguresObject.model_fields if hasattr(figures, name)
-    }
     return ModelFiguresObject(
-        **known,
+        running=figures.running,
+        waiting=figures.waiting,
+        kv_blocks_used=figures.kv_blocks_used,
+        kv_blocks=figures.kv_blocks,
+        busy_fraction=figures.busy_fraction,
+        starved_fraction=figures.starved_fraction,
+        prompt_tokens_per_s=figures.prompt_tokens_per_s,
+        generation_tokens_per_s=figures.generation_tokens_per_s,
+        rows_per_s=figures.rows_per_s,
         first_token_p50_s=_quantiles(figures.first_token_s.items(), P50),
         first_token_p95_s=_quantiles(figures.first_token_s.items(), P95),
     )

@@ -16,7 +16,6 @@ def a_model(**overrides: Any) -> dict[str, Any]:
         "kv_blocks": 1000,
         "busy_fraction": 0.93,
         "starved_fraction": 0.02,
-        "roofline_fraction": 0.61,
         "prompt_tokens_per_s": 5400.0,
         "generation_tokens_per_s": 2300.0,
         "rows_per_s": 18.4,
