@@ -2,8 +2,11 @@
 
 import base64
 import json
+import os
 import re
+import signal
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,9 +14,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from nightshift.client import Client
 from scheduler.input.sharding import IMAGES_MAX
-from tests.e2e.service import Service, nightshift, output_lines, running
-from tests.e2e.test_service import wait_for_batch
+from tests.e2e.service import TICK_S, Service, nightshift, output_lines, running
+from tests.e2e.test_service import BATCH_TIMEOUT_S, wait_for_batch
 from tests.integration.servers import S3Server, moto
 from tests.unit.workers.engine.images.test_decoding import PAGE, SVG, png_header
 from tests.unit.workers.engine.images.tiny_images import as_bytes, picture, reference, save_image_model
@@ -223,3 +227,95 @@ def test_a_prefix_of_images_in_s3_is_an_input_with_many_images_a_shard(
     with closing(sqlite3.connect(service.data_dir / "nightshift.db")) as database:
         asked = "select count(*) from shard where job_id = ?"
         assert database.execute(asked, (manifest["job_id"],)).fetchone() == (-(-len(by_id) // IMAGES_MAX),)
+
+
+ODD_NAMES = (
+    *(
+        "a b.png",
+        "nl\nx.png",
+        "tab\t.png",
+        "pct%20.png",
+        "pct%.png",
+        "-dash.png",
+        "UP.PNG",
+        "star*.png",
+        "q?.png",
+    ),
+    *(
+        "[br].png",
+        "hash#.png",
+        "quo\"te'.png",
+        "back\\slash.png",
+        "漢字🙂.png",
+        "e\u0301.png",
+        "{{x}}.png",
+        "sub dir/1.png",
+    ),
+)
+
+
+def test_every_name_that_a_file_can_have_is_a_row_and_what_is_no_file_is_none(
+    service: Service, folder: Path, probabilities: list[list[float]]
+) -> None:
+    odd = folder / "odd"
+    for number, name in enumerate(ODD_NAMES):
+        (odd / name).parent.mkdir(parents=True, exist_ok=True)
+        (odd / name).write_bytes(as_bytes(PICTURES[number % len(PICTURES)]))
+    (odd / "directory.jpg").mkdir()
+    (odd / "dangling.png").symlink_to(odd / "nothing.png")
+    (odd / "loop.png").symlink_to(odd / "loop.png")
+
+    ended = nightshift(
+        service,
+        *("run", "odd/", "--output", "from-odd", "--endpoint", "classifications", "--model", "animals"),
+        *("--input-column", "image", "--format", "parquet", "--wait"),
+        cwd=folder,
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = [
+        row
+        for path in sorted((folder / "from-odd").rglob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
+    prefix = str(odd).removeprefix("/") + "/"
+    scores = {row["custom_id"].removeprefix(prefix): row["scores"] for row in rows}
+    assert (len(rows), scores.keys()) == (len(ODD_NAMES), {*ODD_NAMES})
+    for number, name in enumerate(ODD_NAMES):
+        assert scores[name] == pytest.approx(probabilities[number % len(PICTURES)], abs=TOLERANCE)
+
+
+def test_a_worker_killed_within_shards_of_many_images_leaves_each_image_one_result(
+    service: Service, folder: Path
+) -> None:
+    """Killed once rows have been counted, with others of their shard under way."""
+    many = folder / "many"
+    many.mkdir()
+    data = as_bytes(picture(3, 200, 200))
+    count = 6 * IMAGES_MAX
+    for number in range(count):
+        (many / f"{number:04}.png").write_bytes(data)
+    submitted = nightshift(
+        service,
+        *("run", "many/", "--output", "from-many", "--endpoint", "classifications", "--model", "animals"),
+        *("--input-column", "image", "--format", "parquet"),
+        cwd=folder,
+    )
+    job_id = next(word for word in submitted.stdout.split() if word.startswith("job_"))
+    with Client(service.base_url.removesuffix("/v1"), service.api_key) as client:
+        deadline_s = time.monotonic() + BATCH_TIMEOUT_S
+        while (done := client.get_job(job_id).counts.succeeded) == 0:
+            assert time.monotonic() < deadline_s, f"no row was done:\n{service.logs()}"
+            time.sleep(TICK_S)
+        os.kill(service.worker_pid(), signal.SIGKILL)
+        for _ in client.events(job_id):
+            pass
+        ended = client.get_job(job_id)
+
+    assert 0 < done < count, "it was killed before or after its work"
+    assert (ended.state, ended.counts.succeeded) == ("succeeded", count), service.logs()
+    paths = sorted((folder / "from-many").rglob("*.parquet"))
+    ids = [
+        row["custom_id"] for path in paths for row in pq.read_table(path, columns=["custom_id"]).to_pylist()
+    ]
+    assert sorted(Path(each).name for each in ids) == [f"{number:04}.png" for number in range(count)]

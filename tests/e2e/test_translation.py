@@ -90,6 +90,8 @@ def test_what_it_does_not_do_is_refused_by_field(service: Service) -> None:
         ("/completions", {"prompt": "x"}, "target_language", "missing"),
         ("/completions", ASKED | {"prompt": "x", "num_beams": 5}, "num_beams", "not supported"),
         ("/completions", ASKED | {"prompt": "x", "echo": True}, "echo", "not supported"),
+        ("/completions", ASKED | {"prompt": "x", "best_of": 2}, "best_of", "not supported"),
+        ("/completions", ASKED | {"prompt": ""}, "prompt", "no tokens"),
         ("/completions", ASKED | {"prompt": "x" * (POSITIONS + 1)}, "prompt", "exceeds the encoder's input"),
         ("/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, "model", "does not serve"),
         ("/embeddings", {"input": "x"}, "model", "does not serve"),
@@ -100,6 +102,18 @@ def test_what_it_does_not_do_is_refused_by_field(service: Service) -> None:
             error = answer.json()["error"]
             assert (answer.status_code, error["param"]) == (400, param), (path, fields, error)
             assert reason in error["message"]
+
+
+def test_a_form_of_the_output_is_kept_to(service: Service) -> None:
+    """By a grammar, as in a decoder; and its log-probabilities and choices are there."""
+    choices = {"structured_outputs": {"choice": ["yes", "no"]}, "n": 2, "logprobs": 1}
+    with service.http() as http:
+        answer = http.post("/completions", json=ASKED | {"prompt": TEXTS[0]} | choices).json()
+
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    for choice in answer["choices"]:
+        assert choice["text"] in ("yes", "no")
+        assert len(choice["logprobs"]["token_logprobs"]) >= len(choice["text"])
 
 
 def test_a_batch_file_is_translated(service: Service, expected: dict[str, str]) -> None:
