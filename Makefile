@@ -26,7 +26,8 @@ examples: $(READY) ## Run all of these workloads in one service
 
 # The tests of the fault tests' own parts: `make chaos` begins with them.
 HARNESS := tests/faults/harness
-test: $(READY) ## Run every test: real Valkey, PostgreSQL and S3 servers, the whole service as processes
+test: $(READY) ## Run every test: real Valkey, PostgreSQL and S3 servers, a browser, the whole service as processes
+	@infra/test_tools.sh
 	@$(BIN)/python -m pytest -n 4 --dist=loadfile --no-loadscope-reorder --ignore=$(HARNESS)
 
 N ?= 100

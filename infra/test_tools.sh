@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what tests and checks use and pip does not offer: ShellCheck, Prometheus and promtool. As root, where
-# there is apt-get; elsewhere, and for what cannot be had, the tests in question say that they were skipped.
+# Installs what tests and checks use and pip does not offer: ShellCheck, Prometheus and promtool, Chromium. As
+# root, where there is apt-get; elsewhere, and for what cannot be had, the tests in question say that they were skipped.
 set -euo pipefail
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
-update() { [ -n "${updated:-}" ] || apt-get update -qq; updated=yes; }
+update() { [ -n "${updated:-}" ] || timeout 120 apt-get update -qq; updated=yes; }
 
 install_shellcheck() { update && apt-get install -y -qq --no-install-recommends shellcheck; }
 
@@ -19,6 +19,8 @@ install_prometheus() {
   return $ended
 }
 
+install_chromium() { update && apt-get install -y -qq --no-install-recommends chromium; }
+
 need() { # PROGRAM HOW
   command -v "$1" >/dev/null && return
   can_install && "$2" >/dev/null 2>&1 && return
@@ -27,3 +29,4 @@ need() { # PROGRAM HOW
 
 need shellcheck install_shellcheck
 need prometheus install_prometheus
+need chromium install_chromium

@@ -6,7 +6,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTED = tomllib.loads((ROOT / "infra" / "vendored.toml").read_text())["file"]
-FOLDERS = (ROOT / "api" / "page" / "static" / "vendor", ROOT / "tests" / "browser" / "vendor")
+FOLDERS = (
+    ROOT / "api" / "page" / "static" / "vendor",
+    ROOT / "tests" / "integration" / "api" / "page" / "browser" / "vendor",
+)
 
 
 def test_each_is_as_it_was_published() -> None:

@@ -1,0 +1,100 @@
+"""Debian's Chromium, one for all tests of a process, on the API that they share."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from nightshift.store import Store
+from nightshift.tenants.keys import Scope
+from tests.integration.api.conftest import SharedApi, insert_key
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+TIMEOUT_MS = 30_000
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("no Chromium here: infra/test_tools.sh installs it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visit:
+    """A window of a browser that is signed in, and what it did that no page of ours may do."""
+
+    page: Page
+    url: str
+    key: str
+    elsewhere: list[str] = field(default_factory=list)  # requests to other origins
+    problems: list[str] = field(default_factory=list)  # refused by the policy, thrown by a script, dialogs
+
+    def open(self, path: str) -> Page:
+        self.page.goto(self.url + path)
+        return self.page
+
+    def open_live(self, path: str) -> Page:
+        """Open a view, and wait until it follows what happens."""
+        self.open(path)
+        self.page.wait_for_selector('#following[data-state="live"]')
+        return self.page
+
+
+VisitMaker = Callable[..., Visit]
+
+
+@pytest.fixture
+def visit(chromium: Browser, shared_api: SharedApi, page_store: Store) -> Iterator[VisitMaker]:
+    """Makes visits, each in a browser of its own; of a tenant, with options of the context."""
+    contexts: list[BrowserContext] = []
+
+    def make(tenant_id: str = "default", *, key: str | None = None, **options: object) -> Visit:
+        key = key or insert_key(page_store, tenant_id, scopes=frozenset(Scope))
+        contexts.append(chromium.new_context(**options))  # type: ignore[arg-type]
+        contexts[-1].set_default_timeout(TIMEOUT_MS)
+        made = watched(contexts[-1], shared_api.url, key)
+        made.open("/")
+        made.page.fill("#key", key)
+        made.page.click("button.primary")
+        made.page.wait_for_selector("nav[aria-label=Main]")
+        return made
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+def watched(context: BrowserContext, url: str, key: str) -> Visit:
+    made = Visit(context.new_page(), url, key)
+    origin = urlsplit(url).netloc
+
+    def note_request(asked: str) -> None:
+        parts = urlsplit(asked)
+        if parts.scheme not in ("data", "blob") and parts.netloc != origin:
+            made.elsewhere.append(asked)
+
+    context.on("request", lambda request: note_request(request.url))
+    made.page.on("pageerror", lambda error: made.problems.append(str(error)))
+    made.page.on(
+        "console",
+        lambda message: (
+            made.problems.append(message.text) if "Content Security Policy" in message.text else None
+        ),
+    )
+    return made

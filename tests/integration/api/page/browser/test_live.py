@@ -1,0 +1,141 @@
+"""An open page: it follows what happens, loses nothing of what one does there, and knows when to stop."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from playwright.sync_api import expect
+
+from nightshift.jobs import JobState
+from nightshift.store import Store, tables
+from nightshift.tenants.keys import key_id
+from tests.integration.api.page.browser import ground
+from tests.integration.api.page.browser.conftest import VisitMaker
+
+expect.set_options(timeout=30_000)
+
+# As a browser does when another tab is chosen.
+HIDDEN = """(isHidden) => {
+    Object.defineProperty(document, "hidden", {value: isHidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_a_page_shows_progress_without_being_loaded_again(visit: VisitMaker, page_store: Store) -> None:
+    job = ground.running(page_store, "follow", done=10)
+    page = visit("follow").open_live(f"/ui/jobs/{job.id}")
+    page.evaluate("window.isTheSame = true")
+    expect(page.locator(".count")).to_have_text("10 of 100")
+
+    ground.progress(page_store, job, rows=20, failed=5, seq=1)
+
+    expect(page.locator(".count")).to_have_text("30 of 100")
+    expect(page.locator(".failed-count").first).to_have_text("5 failed")
+    assert page.evaluate("window.isTheSame") is True
+
+
+def test_updates_keep_the_focus_the_place_and_what_is_typed(visit: VisitMaker, page_store: Store) -> None:
+    jobs = [ground.running(page_store, "typing") for _ in range(25)]
+    page = visit("typing", viewport={"width": 1280, "height": 500}).open_live("/ui/jobs")
+    page.fill("input[name=name]", "half a na")
+    link = page.locator(f"tr[id='{jobs[3].id}'] a")
+    link.focus()
+    before = link.bounding_box()
+
+    ground.progress(page_store, jobs[3], rows=40)
+
+    expect(page.locator(f"tr[id='{jobs[3].id}'] .count")).to_have_text("40 of 100")
+    assert page.evaluate("window.scrollY") > 0
+    after = link.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert after["y"] == pytest.approx(before["y"], abs=2)  # what is looked at stays where it is
+    assert page.evaluate("document.activeElement.textContent") == jobs[3].id
+    assert page.input_value("input[name=name]") == "half a na"
+
+
+def test_a_new_job_appears_in_both_of_two_tabs_and_an_action_in_one_in_the_other(
+    visit: VisitMaker, page_store: Store
+) -> None:
+    first = visit("tabs")
+    other = first.page.context.new_page()
+    first.open_live("/ui/jobs")
+    other.goto(f"{first.url}/ui/jobs")
+    other.wait_for_selector('#following[data-state="live"]')
+    expect(first.page.locator(".empty")).to_contain_text("There are no jobs yet")
+
+    job = ground.running(page_store, "tabs")
+    for page in (first.page, other):
+        expect(page.locator(f"tr[id='{job.id}'] .badge")).to_have_text("running")
+    other.goto(f"{first.url}/ui/jobs/{job.id}")
+    other.click("text=Pause")
+
+    expect(first.page.locator(f"tr[id='{job.id}'] .badge")).to_have_text("paused")
+
+
+def test_a_job_that_is_deleted_while_it_is_open_is_said_to_be_gone(
+    visit: VisitMaker, page_store: Store
+) -> None:
+    job = ground.running(page_store, "gone")
+    page = visit("gone").open_live(f"/ui/jobs/{job.id}")
+    ground.end(page_store, job, JobState.FAILED)
+    expect(page.locator(".badge").first).to_have_text("failed")
+
+    ground.delete(page_store, ground.fetch(page_store, job))
+
+    expect(page.locator("#live .big")).to_contain_text("No such Job object")
+
+
+def test_a_session_that_ends_under_an_open_page_leads_to_the_form_once(
+    visit: VisitMaker, page_store: Store
+) -> None:
+    seen = visit("ending")
+    page = seen.open_live("/ui/jobs")
+    loads: list[str] = []
+    page.on("framenavigated", lambda frame: loads.append(frame.url))
+    with page_store.transaction() as tx:
+        tx.keys.revoke(key_id(seen.key) or "", tx.now())
+
+    expect(page.locator("#key")).to_be_visible()
+    expect(page.locator("input[name=next]")).to_have_value("/ui/jobs")
+    ground.running(page_store, "ending")  # something changes once more
+    assert page.locator("#following, [hx-get]").count() == 0  # nothing here asks for anything again
+    assert loads == [f"{seen.url}/ui/jobs"]
+
+
+def test_a_hidden_tab_asks_for_nothing_and_is_up_to_date_when_it_is_seen(
+    visit: VisitMaker, page_store: Store
+) -> None:
+    job = ground.running(page_store, "hidden", done=10)
+    page = visit("hidden").open_live(f"/ui/jobs/{job.id}")
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/ui/updates")):
+        page.evaluate(HIDDEN, True)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    seen = visit("hidden").open_live(f"/ui/jobs/{job.id}")
+
+    ground.progress(page_store, job, rows=20, seq=1)
+    expect(seen.locator(".count")).to_have_text("30 of 100")
+    assert asked == []
+    page.evaluate(HIDDEN, False)
+
+    expect(page.locator(".count")).to_have_text("30 of 100")
+
+
+@pytest.mark.parametrize("offset_days", [-400, 3])
+def test_a_browser_whose_clock_is_off_shows_the_same_durations(
+    visit: VisitMaker, page_store: Store, offset_days: int
+) -> None:
+    job = ground.running(page_store, f"clock{abs(offset_days)}")
+    with page_store.database.write() as connection:
+        then = page_store.now() - timedelta(hours=5, minutes=1)
+        connection.execute(tables.job.update().where(tables.job.c.id == job.id).values(created_at=then))
+    seen = visit(f"clock{abs(offset_days)}")
+    seen.page.context.add_init_script(
+        f"const now = Date.now; Date.now = () => now() + {offset_days * 86_400_000};"
+    )
+    page = seen.open_live("/ui/jobs")
+
+    assert abs(page.evaluate("Date.now()") / 1000 - page_store.now().timestamp()) > 86_400
+    expect(page.locator(f"tr[id='{job.id}'] time")).to_have_text("5 h ago")
+    assert re.fullmatch(r"\d+ h ago", page.locator("time").first.inner_text())

@@ -1,0 +1,186 @@
+"""Every view in a real browser: accessible, on a phone, by keyboard, without scripts, and from one origin."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from api.page import views
+from nightshift.jobs import InputError, JobState
+from nightshift.store import Store
+from nightshift.tenants.keys import Scope
+from tests.integration.api.conftest import insert_key
+from tests.integration.api.page.browser import ground
+from tests.integration.api.page.browser.conftest import Visit, VisitMaker
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+TENANT = "seen"
+WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
+
+
+@pytest.fixture(scope="module")
+def paths(page_store: Store) -> list[str]:
+    """Of every view, with something in it, and of a page that is not there."""
+    job = ground.running(page_store, TENANT, done=10, metadata={"team": "search"})
+    ground.progress(page_store, job, rows=10, failed=4, seq=1)
+    ground.interrupt(page_store, job, "worker_b")
+    failed = ground.running(page_store, TENANT)
+    ground.end(page_store, failed, JobState.FAILED, (InputError("invalid_json", "Line 3 is not JSON.", 3),))
+    ground.worker(page_store, "worker_seen", "gpu-1")
+    found = [view.path for view in views.VIEWS if "{" not in view.path]
+    return [*found, *(f"/ui/jobs/{one.id}" for one in (job, failed)), "/ui/jobs?state=expired", "/ui/nothing"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_violates_a_rule_of_axe_or_leaves_the_screen_or_the_origin(
+    visit: VisitMaker, paths: list[str], scheme: str
+) -> None:
+    seen = visit(TENANT, color_scheme=scheme, viewport=WIDE)
+    found = {}
+    for path in paths:
+        seen.open(path)
+        for size in (WIDE, NARROW):
+            seen.page.set_viewport_size(size)  # type: ignore[arg-type]
+            found[path, size["width"]] = [*violations(seen.page), *overflow(seen.page)]
+
+    assert {where: problems for where, problems in found.items() if problems} == {}
+    assert seen.elsewhere == []
+    assert seen.problems == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_form_to_sign_in_is_accessible(visit: VisitMaker, scheme: str) -> None:
+    seen = visit(color_scheme=scheme, viewport=NARROW)
+    seen.page.context.clear_cookies()
+    seen.open("/")
+
+    assert violations(seen.page) == []
+    assert overflow(seen.page) == []
+
+
+def violations(page: Page) -> list[str]:
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['id']}: {node['target']} {node['failureSummary']}"
+        for each in found["violations"]
+        for node in each["nodes"]
+    ]
+
+
+def overflow(page: Page) -> list[str]:
+    """What makes the page wider than the screen."""
+    width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return [f"{width} px wider than the screen"] if width > 0 else []
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(visit: VisitMaker, paths: list[str]) -> None:
+    page = visit(TENANT).open("/ui/jobs")
+
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    names = []
+    for _ in range(8):
+        page.keyboard.press("Tab")
+        names.append(
+            page.evaluate("document.activeElement.name || document.activeElement.textContent.trim()")
+        )
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    assert names[:6] == ["state", "kind", "priority", "model", "name", "Filter"]
+    assert names[6].startswith("job_")
+
+
+def test_the_policy_runs_nothing_that_is_written_in_a_page(visit: VisitMaker) -> None:
+    seen = visit()
+    seen.page.evaluate(
+        """() => {
+            document.body.insertAdjacentHTML("beforeend", "<img src=x onerror='window.ran = 1'>");
+            const script = document.createElement("script");
+            script.textContent = "window.ran = 2";
+            document.body.append(script);
+            document.body.insertAdjacentHTML("beforeend", "<p id=styled style='color: red'>x</p>");
+        }"""
+    )
+    seen.page.wait_for_function("document.querySelector('img[src=x]').complete")
+
+    assert seen.page.evaluate("window.ran") is None
+    assert seen.page.evaluate("getComputedStyle(document.getElementById('styled')).color") != "rgb(255, 0, 0)"
+    assert seen.problems
+    assert seen.page.evaluate("htmx.config.allowEval") is False
+
+
+def test_without_scripts_one_signs_in_filters_and_acts(visit: VisitMaker, page_store: Store) -> None:
+    job = ground.running(page_store, "plain")
+    page = visit("plain", java_script_enabled=False).open("/ui/jobs")
+
+    page.select_option("select[name=state]", "running")
+    page.click("text=Filter")
+    page.click(f"a[href$='{job.id}']")
+    page.click("text=Pause")
+
+    assert page.url.endswith(f"/ui/jobs/{job.id}")
+    assert page.locator(".summary .badge").inner_text() == "paused"
+    assert ground.fetch(page_store, job).paused_at is not None
+
+
+def test_light_or_dark_is_kept(visit: VisitMaker) -> None:
+    page = visit(color_scheme="light").open("/")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.reload()
+
+    assert dark != light
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+
+
+def acted(seen: Visit, job_id: str, button: str) -> str:
+    """What is said after a click."""
+    seen.open(f"/ui/jobs/{job_id}")
+    seen.page.click(f".actions >> text={button}")
+    return seen.page.locator(".said p").first.inner_text()
+
+
+def test_a_job_is_paused_resumed_prioritised_and_cancelled(visit: VisitMaker, page_store: Store) -> None:
+    job = ground.running(page_store, "acting")
+    seen = visit("acting")
+    seen.page.on("dialog", lambda dialog: dialog.accept())
+
+    assert acted(seen, job.id, "Pause").startswith("The job is paused")
+    assert acted(seen, job.id, "Resume") == "The job goes on."
+    seen.page.select_option("#priority", "background")
+    seen.page.click("text=Change")
+    seen.page.wait_for_selector("text=The job's class is changed.")
+    assert ground.fetch(page_store, job).priority == "background"
+    assert acted(seen, job.id, "Cancel").startswith("The job is told to stop")
+    assert ground.fetch(page_store, job).stop_reason == "cancelled"
+
+
+def test_an_action_that_comes_too_late_says_so_and_changes_nothing(
+    visit: VisitMaker, page_store: Store
+) -> None:
+    job = ground.running(page_store, "late")
+    seen = visit("late")
+    seen.page.route("**/ui/updates", lambda route: route.abort())
+    seen.open(f"/ui/jobs/{job.id}")
+    ground.end(page_store, job, JobState.FAILED)
+    seen.page.click("text=Pause")
+
+    seen.page.wait_for_selector("#problem >> text=Cannot pause a job")
+    assert ground.fetch(page_store, job).state is JobState.FAILED
+
+
+def test_a_key_that_may_only_read_is_offered_no_action_and_may_send_none(
+    visit: VisitMaker, page_store: Store
+) -> None:
+    job = ground.running(page_store, "reader")
+    seen = visit(key=insert_key(page_store, "reader", scopes=frozenset({Scope.READ})))
+    seen.open(f"/ui/jobs/{job.id}")
+
+    assert seen.page.locator(".actions >> text=Cancel").count() == 0
+    csrf = seen.page.locator("input[name=csrf]").first.input_value()
+    answer = seen.page.request.post(f"{seen.url}/ui/jobs/{job.id}/cancel", form={"csrf": csrf})
+    assert answer.status == 403
+    assert ground.fetch(page_store, job).stop_reason is None
