@@ -10,11 +10,12 @@ def test_a_cause_fits_where_it_is_written_down(cause: ExitCause) -> None:
     assert len(cause) <= 24
 
 
-def test_a_drain_a_lost_queue_connection_or_an_unavailable_database_is_no_crash() -> None:
+def test_what_no_running_row_can_have_caused_is_no_crash() -> None:
     assert [cause for cause in ExitCause if not cause.is_crash] == [
         ExitCause.DRAINED,
         ExitCause.DRAIN_TOO_SLOW,
         ExitCause.QUEUE_CONNECTION_LOST,
+        ExitCause.STUCK_LOAD,
         ExitCause.DATABASE_UNAVAILABLE,
     ]
 
