@@ -29,8 +29,9 @@ from ..text.tokenizer import Tokenizer
 from .errors import token_ids_objection
 from .labels import Labels, read_config
 from .limits import longest_input
+from .packed_attention import SEPARATE_TOKENS_MIN
 from .packed_base import PackedBase
-from .packed_layers import NOT_PACKED, SEPARATE_TOKENS_MIN, PackedLayers
+from .packed_layers import NOT_PACKED, PackedLayers
 from .pairs import FramedTokens, PairText, PairTokenizer
 from .rerank_prompts import PromptTokenizer, declares_prompt
 from .scorer import TextScorer

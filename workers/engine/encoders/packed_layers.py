@@ -7,28 +7,28 @@ parts, and used only where it computes what transformers' own layers do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..execution.decoder.buffers import Buffers
 from ..execution.linears.activations import activation_of
-from ..execution.linears.interface import Activation, Linear, LinearDType, Pack
+from ..execution.linears.interface import Activation, LinearDType, Pack
 from ..execution.linears.measuring import fastest_pack
 from ..execution.mapped_files import MappedFiles
 from ..execution.packed_modules import free
 from .bert_parts import LayerParts, has_layers_alone, is_like_bert, layers_of
-from .packed_attention import Attention, PaddedAttention, SeparateAttention
+from .packed_attention import Attention, attention_over
+from .stream import RowNorm, Stream, buffer_for, packed
 
 log = logging.getLogger(__name__)
 
 DTYPES: dict[torch.dtype, LinearDType] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-Norm = Callable[[Tensor], Tensor]
 NOT_PACKED = (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 """What a model that is built otherwise makes of packed layers: it keeps its own."""
-SEPARATE_TOKENS_MIN = 64
-"""From this length on, one attention for each input costs less than padding and a mask."""
+PASS_ROWS = 256
+"""Rows of the pass by which the way to compute linear layers is chosen."""
 
 
 class PackedLayers:
@@ -36,6 +36,7 @@ class PackedLayers:
 
     def __init__(self, model: Any, pack: Pack, activation: Activation, *, reads_first: bool = False) -> None:
         self._embed: Any = model.embeddings
+        self._dtype: torch.dtype = model.dtype
         self._project: Any = getattr(model, "embeddings_project", None)
         self._num_heads = int(model.config.num_attention_heads)
         *layers, last = layers_of(model)
@@ -60,7 +61,7 @@ class PackedLayers:
             if activation is None or not (is_like_bert(first) and has_layers_alone(model)):
                 return None
             rows, columns = parts.up.weight.shape
-            pack, _ = fastest_pack(dtype, columns, rows)
+            pack, _ = fastest_pack(dtype, columns, rows, PASS_ROWS)
             return cls(model, pack, activation, reads_first=reads_first)
         except (AttributeError, IndexError, LookupError, TypeError) as error:
             log.debug("layers are not packed: %r", error)
@@ -76,12 +77,12 @@ class PackedLayers:
         hidden: Tensor = self._embed(input_ids=input_ids, **types)
         if self._project is not None:
             hidden = self._project(hidden)
-        is_short = hidden.shape[1] < SEPARATE_TOKENS_MIN
-        attention = (PaddedAttention if is_short else SeparateAttention)(mask.bool(), self._num_heads)
-        rows = attention.rows_of(hidden)
+        attention = attention_over(mask.bool(), self._num_heads, self._dtype)
+        stream = Stream(attention.rows_of(hidden), self._dtype, self._buffers)
+        rows = stream.rounded()
         for layer in self._layers:
-            rows = layer(rows, attention, self._buffers)
-        vectors = self._last(rows, attention, self._buffers)
+            rows = layer(stream, rows, attention, self._buffers)
+        vectors = self._last(stream, rows, attention, self._buffers)
         return vectors[:, None] if isinstance(self._last, _FirstTokenLayer) else attention.padded(vectors)
 
     def free_originals(self, model: Any) -> None:
@@ -93,20 +94,6 @@ class PackedLayers:
                     free(module, files)
 
 
-class Buffers:
-    """Rows that are written anew by each layer, by name."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Tensor] = {}
-
-    def get(self, name: str, rows: Tensor, columns: int) -> Tensor:
-        """As many as `rows`, in their dtype."""
-        kept = self._kept.get(name)
-        if kept is None or len(kept) < len(rows):
-            kept = self._kept[name] = torch.empty(len(rows), columns, dtype=rows.dtype)
-        return kept[: len(rows)]
-
-
 class _Layer:
     """One layer's packed linears and its norms."""
 
@@ -114,55 +101,45 @@ class _Layer:
         parts = LayerParts.of(layer)
         self._pack_inputs(pack, parts.query, parts.key, parts.value)
         self.output = pack(parts.output.weight, parts.output.bias)
-        self.norm_attention: Norm = parts.norm_attention
+        self.norm_attention = RowNorm(parts.norm_attention)
         self.up = pack(parts.up.weight, parts.up.bias, activation=activation)
         self.down = pack(parts.down.weight, parts.down.bias)
-        self.norm: Norm = parts.norm
+        self.norm = RowNorm(parts.norm)
 
     def _pack_inputs(self, pack: Pack, query: Any, key: Any, value: Any) -> None:
-        self.qkv = _packed(pack, query, key, value)
+        self.qkv = packed(pack, query, key, value)
 
-    def __call__(self, rows: Tensor, attention: Attention, buffers: Buffers) -> Tensor:
-        """What becomes of rows `[rows, dimensions]`, which may be overwritten."""
-        qkv = buffers.get("qkv", rows, self.qkv.out_features)
+    def __call__(self, stream: Stream, rows: Tensor, attention: Attention, buffers: Buffers) -> Tensor:
+        """Takes the stream through. `rows`, and what is returned: its sums as a linear layer reads them."""
+        qkv = buffer_for(buffers, "qkv", rows, self.qkv.out_features)
         self.qkv.store(rows, qkv)
-        context = buffers.get("context", rows, rows.shape[1])
+        context = buffer_for(buffers, "context", rows, rows.shape[1])
         attention.attend(qkv, context)
-        return self._after_attention(context, rows, buffers)
+        return self._after_attention(context, stream, buffers)
 
-    def _after_attention(self, context: Tensor, rows: Tensor, buffers: Buffers) -> Tensor:
-        rows = self.norm_attention(_sum(self.output, context, rows, buffers))
-        inner = buffers.get("inner", rows, self.up.out_features)
+    def _after_attention(self, context: Tensor, stream: Stream, buffers: Buffers) -> Tensor:
+        stream.add(self.output, context)
+        rows = stream.norm(self.norm_attention)
+        inner = buffer_for(buffers, "inner", rows, self.up.out_features)
         self.up.store(rows, inner)
-        return self.norm(_sum(self.down, inner, rows, buffers))
+        stream.add(self.down, inner)
+        return stream.norm(self.norm)
 
 
 class _FirstTokenLayer(_Layer):
     """A last layer of which only the first token of each input is read."""
 
     def _pack_inputs(self, pack: Pack, query: Any, key: Any, value: Any) -> None:
-        self.query, self.key_value = _packed(pack, query), _packed(pack, key, value)
+        self.query, self.key_value = packed(pack, query), packed(pack, key, value)
 
-    def __call__(self, rows: Tensor, attention: Attention, buffers: Buffers) -> Tensor:
+    def __call__(self, stream: Stream, rows: Tensor, attention: Attention, buffers: Buffers) -> Tensor:
         """`[inputs, dimensions]`."""
-        key_value = buffers.get("key_value", rows, self.key_value.out_features)
+        key_value = buffer_for(buffers, "key_value", rows, self.key_value.out_features)
         self.key_value.store(rows, key_value)
-        first = rows[attention.starts]
-        query = buffers.get("query", first, self.query.out_features)
-        self.query.store(first, query)
-        return self._after_attention(attention.attend_from_first(query, key_value), first, buffers)
-
-
-def _packed(pack: Pack, *parts: Any) -> Linear:
-    """Several layers of the same rows as one."""
-    return pack(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts]))
-
-
-def _sum(linear: Linear, x: Tensor, rows: Tensor, buffers: Buffers) -> Tensor:
-    """`rows` plus the layer of `x`; in place where the kernel adds in their dtype."""
-    if rows.dtype == torch.float32:
-        linear.add_to(x, rows)
-        return rows
-    out = buffers.get("out", rows, linear.out_features)
-    linear.store(x, out)
-    return rows + out
+        first = Stream(stream.sums[attention.starts], stream.dtype, buffers, "first rows")
+        own = first.rounded()
+        query = buffer_for(buffers, "query", own, self.query.out_features)
+        self.query.store(own, query)
+        context = buffer_for(buffers, "first context", own, own.shape[1])
+        attention.attend_from_first(query, key_value, context)
+        return self._after_attention(context, first, buffers)

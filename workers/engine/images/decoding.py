@@ -55,7 +55,8 @@ def decode(data: bytes, pixels_max: int = IMAGE_PIXELS_MAX) -> Image.Image:
     image = _opened(data, pixels_max)
     try:
         image.load()  # a truncated file raises here
-        return _as_rgb(ImageOps.exif_transpose(image))
+        ImageOps.exif_transpose(image, in_place=True)
+        return _as_rgb(image)
     except ImageUnreadable:
         raise
     except Exception as error:  # whatever a broken file makes of the library's decoders
@@ -112,7 +113,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
     if image.mode not in _CONVERTED:
         raise ImageUnreadable(f"has pixels of the mode {image.mode}, whose range is not known")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _what(data: bytes) -> str:

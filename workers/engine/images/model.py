@@ -103,21 +103,24 @@ class ImageModel:
 
     @torch.inference_mode()
     def _pack(self) -> None:
-        """Run packed layers from now on, where there are some that compute the same."""
+        """Run packed layers from now on, where there are some that compute the same; at best with a last one
+        that computes first tokens alone, which is what most models read.
+        """
         values = torch.from_numpy(_noise(2, self._preprocessor.shape))
         expected = self._forward(values)
-        if not (swapped := swap(self._model)):
-            return
-        try:
-            difference = float((self._forward(values) - expected).norm() / expected.norm())
-        except NOT_PACKED as error:
-            log.debug("its layers do not take packed ones: %r", error)
-            difference = math.inf
-        if difference <= _TOLERANCE.get(self._model.dtype, _TOLERANCE_HALF):
-            swapped.keep()
-        else:
-            log.warning("packed layers differ by %.1e and are not used", difference)
+        for reads_first in (True, False):
+            if not (swapped := swap(self._model, reads_first=reads_first)):
+                return
+            try:
+                difference = float((self._forward(values) - expected).norm() / expected.norm())
+            except NOT_PACKED as error:
+                log.debug("packed layers cannot be run: %r", error)
+                difference = math.inf
+            if difference <= _TOLERANCE.get(self._model.dtype, _TOLERANCE_HALF):
+                swapped.keep()
+                return
             swapped.undo()
+        log.warning("packed layers differ by %.1e and are not used", difference)
 
     @torch.inference_mode()
     def _check_batching(self, name: str) -> int:

@@ -10,14 +10,15 @@ import logging
 from typing import Any, Final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import LayerNorm, Linear, Module, ModuleList
 
-from ..encoders.packed_layers import DTYPES
+from ..encoders.packed_attention import Attention, attention_over
+from ..encoders.packed_layers import DTYPES, PASS_ROWS
+from ..encoders.stream import RowNorm, Stream, buffer_for, packed
+from ..execution.decoder.buffers import Buffers
 from ..execution.linears.activations import activation_of
 from ..execution.linears.interface import Activation, Pack
-from ..execution.linears.interface import Linear as PackedLinear
 from ..execution.linears.measuring import fastest_pack
 from ..execution.mapped_files import MappedFiles
 from ..execution.packed_modules import free
@@ -57,38 +58,30 @@ class Swapped:
         self._places = []
 
 
-def swap(model: Any) -> Swapped:
-    """Replace the layers of a model that can be packed; there may be none."""
-    swapped, buffers = Swapped(), Buffers()
+def swap(model: Any, *, reads_first: bool = False) -> Swapped:
+    """Replace lists of layers that can all be packed; there may be none.
+
+    `reads_first`: nothing is read but the first token of each image. The last layer then computes no other.
+    """
+    swapped = Swapped()
     dtype = DTYPES.get(model.dtype)
     if dtype is None or model.device.type != "cpu":
         return swapped
-    pack: Pack | None = None
     for layers in [each for each in model.modules() if type(each) is ModuleList]:
-        for index, layer in enumerate(layers):
-            if (parts := _parts(layer)) is None:
-                continue
-            try:
-                rows, columns = parts.up.weight.shape
-                pack = pack or fastest_pack(dtype, columns, rows)[0]
-                swapped.add(layers, index, PackedLayer(parts, pack, buffers))
-            except LookupError as error:
-                log.debug("layers are not packed: %r", error)
-                return swapped
+        parts = [found for layer in layers if (found := _parts(layer)) is not None]
+        if not parts or len(parts) < len(layers):
+            continue
+        try:
+            rows, columns = parts[0].up.weight.shape
+            pack = fastest_pack(dtype, columns, rows, PASS_ROWS)[0]
+            packed = PackedLayers(parts, pack, model.dtype, reads_first=reads_first)
+        except LookupError as error:
+            log.debug("layers are not packed: %r", error)
+            return swapped
+        swapped.add(layers, 0, packed)
+        for index in range(1, len(layers)):
+            swapped.add(layers, index, Done())
     return swapped
-
-
-class Buffers:
-    """Memory that all layers of a model use in turn, kept from call to call. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Tensor] = {}
-
-    def take(self, name: str, rows: Tensor, columns: int) -> Tensor:
-        kept = self._kept.get(name)
-        if kept is None or len(kept) < len(rows):
-            kept = self._kept[name] = torch.empty(len(rows), columns, dtype=rows.dtype)
-        return kept[: len(rows)]
 
 
 class _Parts:
@@ -111,45 +104,90 @@ class _Parts:
         self.activation: Activation = activation
 
 
-class PackedLayer(Module):
+class PackedLayers(Module):
+    """All layers of a model, in the place of the first. Not thread-safe: its buffers are kept."""
+
+    def __init__(
+        self, parts: list[_Parts], pack: Pack, dtype: torch.dtype, *, reads_first: bool = False
+    ) -> None:
+        super().__init__()
+        *others, last = parts
+        self._layers = [_Layer(each, pack) for each in others]
+        self._last = (_FirstTokenLayer if reads_first else _Layer)(last, pack)
+        self._dtype = dtype
+        self._num_heads = last.output.in_features // last.head_dim
+        self._kept = Buffers()
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **others: Any) -> Tensor:
+        """`[images, tokens, dimensions]`, or of first tokens alone `[images, 1, dimensions]`."""
+        if attention_mask is not None:
+            raise TypeError("an attention mask hides some tokens, which packed layers do not")
+        images, tokens, _ = hidden_states.shape
+        attention = attention_over(torch.ones(images, tokens, dtype=torch.bool), self._num_heads, self._dtype)
+        stream = Stream(attention.rows_of(hidden_states), self._dtype, self._kept)
+        for layer in self._layers:
+            layer(stream, attention, self._kept)
+        sums = self._last(stream, attention, self._kept)
+        return sums.view(images, -1, sums.shape[1]).to(self._dtype)
+
+
+class Done(Module):
+    """A layer that the packed ones before it have computed."""
+
+    def forward(self, hidden_states: Tensor, *arguments: Any, **others: Any) -> Tensor:
+        return hidden_states
+
+
+class _Layer:
     """One layer: query, key and value as one, the activation inside its linear layer."""
 
-    def __init__(self, parts: _Parts, pack: Pack, buffers: Buffers) -> None:
-        super().__init__()
-        weights = torch.cat([each.weight for each in parts.qkv])
-        biases = [each.bias for each in parts.qkv]
-        bias = None if biases[0] is None else torch.cat(biases)
-        self._qkv = pack(weights, bias)
+    def __init__(self, parts: _Parts, pack: Pack) -> None:
+        self._pack_inputs(pack, parts.qkv)
         self._output = pack(parts.output.weight, parts.output.bias)
         self._up = pack(parts.up.weight, parts.up.bias, activation=parts.activation)
         self._down = pack(parts.down.weight, parts.down.bias)
-        self._norm_attention, self._norm = parts.norm_attention, parts.norm
-        self._head_dim = parts.head_dim
-        self._shared = buffers
+        self._norm_attention, self._norm = RowNorm(parts.norm_attention), RowNorm(parts.norm)
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **others: Any) -> Tensor:
-        """`[images, tokens, dimensions]`, which may be computed in place."""
-        images, tokens, dimensions = hidden_states.shape
-        rows = hidden_states.reshape(-1, dimensions).contiguous()
-        qkv = self._shared.take("qkv", rows, self._qkv.out_features)
-        self._qkv.store(self._norm_attention(rows), qkv)
-        query, key, value = (
-            qkv.view(images, tokens, 3, -1, self._head_dim).permute(2, 0, 3, 1, 4).unbind()
-        )  # each [images, heads, tokens, head_dim]
-        context = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask)
-        rows = self._add(self._output, context.transpose(1, 2).reshape(len(rows), -1), rows)
-        inner = self._shared.take("inner", rows, self._up.out_features)
-        self._up.store(self._norm(rows), inner)
-        return self._add(self._down, inner, rows).view(images, tokens, dimensions)
+    def _pack_inputs(self, pack: Pack, qkv: tuple[Linear, ...]) -> None:
+        self._qkv = packed(pack, *qkv)
 
-    def _add(self, linear: PackedLinear, x: Tensor, rows: Tensor) -> Tensor:
-        """`rows` plus the layer of `x`; in place where the kernel adds in their dtype."""
-        if rows.dtype == torch.float32:
-            linear.add_to(x, rows)
-            return rows
-        out = self._shared.take("out", rows, linear.out_features)
-        linear.store(x, out)
-        return rows + out
+    def __call__(self, stream: Stream, attention: Attention, buffers: Buffers) -> Tensor:
+        """Takes the stream through the layer; its sums `[rows, dimensions]`, float32."""
+        rows = stream.normed(self._norm_attention)
+        qkv = buffer_for(buffers, "qkv", rows, self._qkv.out_features)
+        self._qkv.store(rows, qkv)
+        context = buffer_for(buffers, "context", rows, rows.shape[1])
+        attention.attend(qkv, context)
+        return self._after_attention(context, stream, buffers)
+
+    def _after_attention(self, context: Tensor, stream: Stream, buffers: Buffers) -> Tensor:
+        stream.add(self._output, context)
+        rows = stream.normed(self._norm)
+        inner = buffer_for(buffers, "inner", rows, self._up.out_features)
+        self._up.store(rows, inner)
+        stream.add(self._down, inner)
+        return stream.sums
+
+
+class _FirstTokenLayer(_Layer):
+    """A last layer of which only the first token of each image is read."""
+
+    def _pack_inputs(self, pack: Pack, qkv: tuple[Linear, ...]) -> None:
+        query, key, value = qkv
+        self._query, self._key_value = packed(pack, query), packed(pack, key, value)
+
+    def __call__(self, stream: Stream, attention: Attention, buffers: Buffers) -> Tensor:
+        """`[images, dimensions]`, float32."""
+        rows = stream.normed(self._norm_attention)
+        key_value = buffer_for(buffers, "key_value", rows, self._key_value.out_features)
+        self._key_value.store(rows, key_value)
+        first = rows[attention.starts]
+        query = buffer_for(buffers, "query", first, self._query.out_features)
+        self._query.store(first, query)
+        context = buffer_for(buffers, "first context", first, first.shape[1])
+        attention.attend_from_first(query, key_value, context)
+        first_stream = Stream(stream.sums[attention.starts], stream.dtype, buffers)
+        return self._after_attention(context, first_stream, buffers)
 
 
 def _parts(layer: Module) -> _Parts | None:

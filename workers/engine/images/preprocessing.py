@@ -12,6 +12,7 @@ from PIL import Image
 from transformers import AutoImageProcessor
 
 from ..errors import InvalidRequest, ModelLoadFailed, UnsupportedModel
+from .quick_steps import QuickSteps, made_by
 
 PIXELS_PER_TOKEN: Final = 16 * 16
 """What an image costs: a token for each patch of a ViT of the usual kind, whatever the model's own are."""
@@ -40,6 +41,7 @@ class Preprocessor:
     def __init__(self, processor: Any, name: str) -> None:
         """Raises UnsupportedModel where it makes images of more than one size: they could not be batched."""
         self._processor = processor
+        self._quick: QuickSteps | None = None
         try:
             tried = [self.pixels(Image.new("RGB", size)).values for size in _TRIED_SIZES]
         except Exception as error:  # whatever a configuration makes of the library
@@ -51,6 +53,7 @@ class Preprocessor:
         if len(shapes) > 1 or len(next(iter(shapes))) != 3:
             raise UnsupportedModel(name, f"its image processor makes images of several shapes: {shapes}")
         self.shape: tuple[int, ...] = next(iter(shapes))
+        self._quick = QuickSteps.of(processor)
 
     @classmethod
     def load(cls, directory: Path) -> Preprocessor:
@@ -70,8 +73,8 @@ class Preprocessor:
     def pixels(self, image: Image.Image) -> Pixels:
         """Of an RGB image. Raises InvalidRequest."""
         try:
-            made = self._processor(images=[image], return_tensors="np")["pixel_values"]
+            make = made_by(self._processor) if self._quick is None else self._quick
+            return Pixels(make(image))
         except (ValueError, OverflowError, MemoryError, ZeroDivisionError) as error:
             size = f"{image.width} x {image.height}"
             raise InvalidRequest(f"of {size} pixels cannot be prepared for the model: {error}") from error
-        return Pixels(np.ascontiguousarray(made[0], dtype=np.float32))

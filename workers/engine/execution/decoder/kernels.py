@@ -69,6 +69,10 @@ class DecoderKernels:
         pointer, int32, int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
         self._gather.argtypes = [pointer, int32, pointer, pointer, int64, int64, ctypes.c_float, int32]
 
+    @staticmethod
+    def are_available() -> bool:
+        return load_kernels("decoder", FIXED_ORDER) is not None
+
     def norm(
         self,
         x: Tensor,
@@ -79,7 +83,8 @@ class DecoderKernels:
         adds: bool = False,
         factor: float = 1.0,
     ) -> None:
-        """Rows of float32 `x` `[.., n]`, all or those given, normed into `out` `[rows, n]`.
+        """Rows of float32 `x` `[.., n]`, all or those given, normed into `out` `[rows, n]`; all of them also
+        into themselves.
 
         Or `factor` times that added to `out`, which then is float32. Without a norm they are as they were.
         """

@@ -47,8 +47,10 @@ def fastest_dtype(in_features: int, out_features: int) -> torch.dtype:
     return torch.float32 if is_slower else torch.bfloat16
 
 
-def fastest_pack(dtype: LinearDType, in_features: int, out_features: int) -> tuple[Pack, float]:
-    """The fastest way to compute layers of this shape here, and its seconds for `MEASURED_ROWS` rows.
+def fastest_pack(
+    dtype: LinearDType, in_features: int, out_features: int, rows: int = MEASURED_ROWS
+) -> tuple[Pack, float]:
+    """The fastest way to compute so many rows by layers of this shape here, and its seconds.
 
     Raises LookupError if there is none: int8 without our kernel.
     """
@@ -57,18 +59,19 @@ def fastest_pack(dtype: LinearDType, in_features: int, out_features: int) -> tup
         ways.append(onednn_pack(dtype))
     if not ways:
         raise LookupError(f"there is no kernel for {dtype} on this machine")
-    timed = [(_seconds(pack, dtype, in_features, out_features), index) for index, pack in enumerate(ways)]
+    shape = in_features, out_features
+    timed = [(_seconds(pack, dtype, *shape, rows), index) for index, pack in enumerate(ways)]
     seconds, best = min(timed)
     log.debug("linears of %s: %s", dtype, timed)
     return ways[best], seconds
 
 
-def _seconds(pack: Pack, dtype: LinearDType, in_features: int, out_features: int) -> float:
+def _seconds(pack: Pack, dtype: LinearDType, in_features: int, out_features: int, rows: int) -> float:
     rows_max = MEASURED_BYTES_MAX // (4 * in_features)
     weight = torch.full((max(PANEL_COLUMNS, min(out_features, rows_max)), in_features), 0.5)
     linear = pack(weight)
     x_dtype = torch.float32 if dtype == "float32" else torch.bfloat16
-    x, out = torch.ones(MEASURED_ROWS, in_features, dtype=x_dtype), torch.empty(MEASURED_ROWS, len(weight))
+    x, out = torch.ones(rows, in_features, dtype=x_dtype), torch.empty(rows, len(weight))
     times = []
     for _ in range(MEASURED_ROUNDS):
         start = time.perf_counter()

@@ -106,7 +106,17 @@ inline floats exp(floats x) {
     return (floats)((ints)p + (__builtin_convertvector(n, ints) << 23));
 }
 
-inline floats sigmoid(floats x) { return 1.f / (1.f + exp(-x)); }
+// 1 / x within 1 ulp: an estimate of 14 bits, and one step of Newton's method. A division takes five times as long.
+inline floats reciprocal(floats x) {
+#ifdef __AVX512F__
+    const floats estimate = (floats)_mm512_rcp14_ps((__m512)x);
+    return estimate * (2.f - x * estimate);
+#else
+    return 1.f / x;
+#endif
+}
+
+inline floats sigmoid(floats x) { return reciprocal(1.f + exp(-x)); }
 inline floats silu(floats x) { return x * sigmoid(x); }
 
 // x/2 (1 + tanh u) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): GELU's tanh form.
@@ -128,7 +138,7 @@ inline floats erf(floats x) {
     q = q * y - 1.68282697438203e-03f;
     q = q * y - 7.37332916720468e-03f;
     q = q * y - 1.42647390514189e-02f;
-    return x * p / q;
+    return x * p * reciprocal(q);
 }
 
 inline floats gelu(floats x) { return 0.5f * x * (1.f + erf(x * 0.70710678118f)); }

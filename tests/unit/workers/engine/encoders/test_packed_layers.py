@@ -42,6 +42,7 @@ from workers.engine.encoders.classifier import ClassifierModel
 from workers.engine.encoders.model import EncoderModel
 from workers.engine.encoders.packed_base import PackedBase
 from workers.engine.encoders.packed_layers import PackedLayers
+from workers.engine.encoders.stream import Stream
 
 TOKENS = {"vocab_size": 64, "pad_token_id": 0}
 LIKE_BERT = [
@@ -61,9 +62,14 @@ def model_of(model_class, config_class, fields):
 
 
 @pytest.mark.parametrize(("model_class", "config_class", "fields"), LIKE_BERT)
+@pytest.mark.parametrize("has_kernels", [True, False])
 @pytest.mark.parametrize("seed", range(2))
-def test_packed_layers_give_the_vectors_of_the_plain_model(tmp_path, model_class, config_class, fields, seed):
+def test_packed_layers_give_the_vectors_of_the_plain_model(
+    tmp_path, model_class, config_class, fields, seed, has_kernels, monkeypatch
+):
     print(f"seed {seed}")
+    if not has_kernels:
+        monkeypatch.setenv("NIGHTSHIFT_NATIVE_KERNELS", "0")
     directory = save_checkpoint(tmp_path, model_of(model_class, config_class, fields))
     lengths = [1, 40, 3, 17, 64, 17, 63, 50]  # some are run with padding, some without
     inputs = random_inputs(seed, lengths)
@@ -84,7 +90,7 @@ def test_the_linear_layers_that_were_packed_keep_no_memory_of_their_own(tmp_path
 
 def test_packed_layers_that_compute_something_else_are_not_used(tmp_path, monkeypatch, caplog):
     directory = save_checkpoint(tmp_path, model_of(*LIKE_BERT[0]))
-    monkeypatch.setattr(packed_layers, "_sum", lambda linear, x, rows, buffers: rows)
+    monkeypatch.setattr(Stream, "add", lambda stream, linear, x: None)
 
     encoder = EncoderModel.load(directory)
 
@@ -132,7 +138,12 @@ LIKE_BERT_WITH_HEADS = ["bert", "roberta", "xlm-roberta", "camembert", "electra"
 
 @pytest.mark.parametrize("family", LIKE_BERT_WITH_HEADS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_classifier_runs_on_packed_layers_that_compute_no_more_than_its_head_reads(tmp_path, family, dtype):
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_a_classifier_runs_on_packed_layers_that_compute_no_more_than_its_head_reads(
+    tmp_path, family, dtype, has_kernels, monkeypatch
+):
+    if not has_kernels:
+        monkeypatch.setenv("NIGHTSHIFT_NATIVE_KERNELS", "0")
     positions = {"max_position_embeddings": 130}
     directory = save_classifier(tmp_path, family, num_labels=3, **positions)
     save_tokenizer(directory, has_types=family != "distilbert", model_max_length=128)
@@ -164,7 +175,7 @@ def test_a_head_that_reads_more_than_the_first_token_gets_all_of_them(tmp_path, 
 
 
 def test_a_classifiers_packed_layers_that_compute_something_else_are_not_used(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(packed_layers, "_sum", lambda linear, x, rows, buffers: rows)
+    monkeypatch.setattr(Stream, "add", lambda stream, linear, x: None)
     directory = save_classifier(tmp_path, num_labels=3)
     texts = some_texts(4, 30)
 
