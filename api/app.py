@@ -6,6 +6,8 @@ Only this module reads settings and opens connections for the package.
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
@@ -81,8 +83,9 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         title="Nightshift",
         summary="Queue-based batch inference: one job model behind /v1/jobs and the OpenAI routes.",
         redirect_slashes=False,  # a redirected POST loses its body
-        docs_url=None,  # its page would load scripts from elsewhere, and keys are typed there
+        docs_url=None,  # its page would load scripts from elsewhere; ours is in `api/page/`
         redoc_url=None,
+        servers=_servers(settings),
         lifespan=_lifespan(settings, tracer),
         telemetry=FASTAPI_TELEMETRY,
     )
@@ -107,6 +110,12 @@ def _own_settings() -> AppSettings:
         settings = AppSettings()
         try_settings(settings)
     return settings
+
+
+def _servers(settings: AppSettings) -> list[dict[str, Any]] | None:
+    """In the OpenAPI document, where a proxy has the service under a path."""
+    prefix = urlsplit(settings.api.base_url).path.rstrip("/")
+    return [{"url": prefix}] if prefix else None
 
 
 def _lifespan(

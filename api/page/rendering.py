@@ -20,6 +20,8 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+# Swagger UI has its icons in its stylesheet.
+REFERENCE_POLICY: Final = f"{POLICY}; img-src 'self' data:"
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": POLICY,
     "referrer-policy": "same-origin",

@@ -92,6 +92,7 @@ class _Visit:
 def make_router() -> APIRouter:
     router = APIRouter(include_in_schema=False)
     router.routes.extend(sign_in.router.routes)
+    router.add_api_route("/docs", _reference, methods=["GET"])
     router.add_api_route("/favicon.ico", _favicon, methods=["GET"])
     router.add_api_route("/ui/static/{version}/{name:path}", _static, methods=["GET"])
     router.add_api_route("/ui/updates", _updates, methods=["GET"])
@@ -222,6 +223,14 @@ async def _static(request: Request) -> Response:
     if request.path_params["version"] != assets.version():  # a page of another release is still open
         return asset.answer(request, "no-cache")
     return asset.answer(request)
+
+
+async def _reference(request: Request) -> Response:
+    """The OpenAPI document, to read and to try. A key that is typed there is forgotten with the page."""
+    if wants_json(request):
+        raise HTTPException(404)
+    html = rendering.render("reference.html", page_of(request).prefix, {})
+    return rendering.page(html, headers={"content-security-policy": rendering.REFERENCE_POLICY})
 
 
 async def _favicon(request: Request) -> Response:

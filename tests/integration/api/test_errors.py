@@ -165,8 +165,10 @@ def test_no_answer_is_taken_for_another_type(http: httpx.Client) -> None:
 
 
 def test_no_page_loads_scripts_from_elsewhere(http: httpx.Client) -> None:
-    refusal(http.get("/docs"), 404)
     refusal(http.get("/redoc"), 404)
+    reference = http.get("/docs", headers={"accept": "text/html"})
+    assert "default-src 'self'" in reference.headers["content-security-policy"]
+    assert "://" not in reference.text
 
 
 def test_a_nul_in_a_url_is_refused(http: httpx.Client) -> None:

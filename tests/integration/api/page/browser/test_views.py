@@ -111,6 +111,22 @@ def test_the_policy_runs_nothing_that_is_written_in_a_page(visit: VisitMaker) ->
     assert seen.page.evaluate("htmx.config.allowEval") is False
 
 
+def test_the_reference_of_the_api_comes_from_here_and_keeps_no_key(visit: VisitMaker) -> None:
+    seen = visit()
+    page = seen.open("/docs")
+    page.click(".authorize")
+    page.fill(".modal-ux input", seen.key)
+    page.click(".modal-ux button.authorize")
+    page.click(".modal-ux .btn-done")
+    page.locator(".opblock-summary-path", has_text="/healthz").click()
+    page.wait_for_selector("text=Whether the process answers at all")
+
+    assert seen.elsewhere == []
+    assert seen.problems == []
+    kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}])")
+    assert seen.key not in kept
+
+
 def test_without_scripts_one_signs_in_filters_and_acts(visit: VisitMaker, page_store: Store) -> None:
     job = ground.running(page_store, "plain")
     page = visit("plain", java_script_enabled=False).open("/ui/jobs")
