@@ -20,6 +20,7 @@ from benchmarks.reliability import (
     listing,
     planning,
     recovery,
+    scraping,
     throughput,
     webhooks,
 )
@@ -79,6 +80,10 @@ COMMANDS: dict[str, tuple[str, Measure]] = {
     "listing": (
         "pages of GET /v1/jobs, and deleting, beside a million jobs",
         lambda chosen: listing.measure(chosen.database, chosen.count or 1_000_000),
+    ),
+    "scraping": (
+        "GET /metrics while 100,000 shards are queued",
+        lambda chosen: scraping.measure(chosen.database, chosen.count or 100_000),
     ),
     "flush": (
         "FLUSHALL before the rings are fetched",

@@ -107,7 +107,7 @@ class Cost:
 def measure(database: Database, jobs: int) -> Iterator[Figure]:
     with store_on(database) as store, tempfile.TemporaryDirectory(prefix="ns-bench-") as folder:
         _fill(store, jobs)
-        with _api(store, Path(folder)) as http:
+        with api_on(store, Path(folder)) as http:
             yield from _pages(http)
             yield from _deletes(http)
         yield from _ageing(store, Path(folder))
@@ -136,7 +136,7 @@ def _fill(store: Store, jobs: int) -> None:
 
 
 @contextmanager
-def _api(store: Store, folder: Path) -> Iterator[httpx.Client]:
+def api_on(store: Store, folder: Path) -> Iterator[httpx.Client]:
     url = store.database._engine.url.render_as_string(hide_password=False)
     data = DataSettings(data_dir=folder / "data", database_url=url)
     valkey = ValkeyServer(folder)
@@ -167,11 +167,11 @@ def _pages(http: httpx.Client) -> Iterator[Figure]:
 
 
 def _timed(http: httpx.Client, params: dict[str, Any]) -> list[Cost]:
-    costs = [_cost(lambda: http.get("/v1/jobs", params=params)) for _ in range(WARM_UP + CALLS)]
+    costs = [cost_of(lambda: http.get("/v1/jobs", params=params)) for _ in range(WARM_UP + CALLS)]
     return costs[WARM_UP:]
 
 
-def _cost(call: Any) -> Cost:
+def cost_of(call: Any) -> Cost:
     began_s, cpu_s = time.perf_counter(), time.process_time()
     call().raise_for_status()
     return Cost(1000 * (time.perf_counter() - began_s), 1000 * (time.process_time() - cpu_s))
@@ -184,7 +184,7 @@ def _figures(what: str, costs: list[Cost]) -> Iterator[Figure]:
 
 def _deletes(http: httpx.Client) -> Iterator[Figure]:
     page = http.get("/v1/jobs", params={"status": "failed", "limit": CALLS}).json()["data"]
-    costs = [_cost(lambda job=job: http.delete(f"/v1/jobs/{job['id']}")) for job in page]
+    costs = [cost_of(lambda job=job: http.delete(f"/v1/jobs/{job['id']}")) for job in page]
     yield from _figures("DELETE /v1/jobs/{id}", costs)
 
 
