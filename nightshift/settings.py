@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from nightshift.errors import InvalidSetting
+from nightshift.fleet.costs import Prices
 from nightshift.fleet.workers import POOL_PATTERN
 from nightshift.jobs.leases import LeaseConfig
 from nightshift.tenants.quotas import QUOTA_MAX, Quotas
@@ -154,6 +155,7 @@ Count = Annotated[int, Field(ge=1, le=COUNT_MAX)]
 Limit = Annotated[int, Field(ge=0, le=COUNT_MAX)]  # 0: none allowed
 Quota = Annotated[int, Field(ge=1, le=QUOTA_MAX)]
 
+Price = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 SECONDS_MAX: Final = 24 * 86400  # databases and sockets hold milliseconds in 32 bits
@@ -232,6 +234,17 @@ class ImageSettings(_Settings):
 
 class RowSettings(_Settings):
     line_bytes_max: Count = 4 * MIB  # one input row
+
+
+class PriceSettings(_Settings):
+    """What an hour of a worker costs, in a currency that the operator knows; None: not known."""
+
+    worker_price_per_hour_spot: Price | None = None
+    worker_price_per_hour_on_demand: Price | None = None
+
+    @property
+    def prices(self) -> Prices:
+        return Prices(self.worker_price_per_hour_spot, self.worker_price_per_hour_on_demand)
 
 
 class SubmissionSettings(RowSettings):
@@ -315,7 +328,7 @@ class RetentionSettings(_Settings):
         return self
 
 
-class ApiSettings(_Settings):
+class ApiSettings(PriceSettings):
     base_url: str = "http://127.0.0.1:8000"  # used in `links`
     body_bytes_max: Count = 4 * MIB
     bodies_bytes_max: Count = 256 * MIB  # of all large bodies in one process; at least twice one's
@@ -366,7 +379,7 @@ class SchedulerSettings(RowSettings):
         return self
 
 
-class WorkerSettings(RowSettings):
+class WorkerSettings(RowSettings, PriceSettings):
     models: Words = ()  # local paths or hub ids, org/model or org/model@commit
     lazy_models: Words = ()  # likewise; loaded when work waits for them, in turn where not all fit
     model_residency_s: SecondsOrNone = 60.0  # a lazy model stays so long at least; also between two swaps

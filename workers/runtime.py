@@ -55,6 +55,7 @@ from workers.serving.models import LoadModels, Models
 from workers.serving.residency.policy import ResidencyConfig
 from workers.serving.residency.residency import Residency
 from workers.shard.config import ShardConfig, ShardDependencies
+from workers.shard.held_time import HeldTime
 from workers.shard.isolation import Isolation
 from workers.shard.rows.earlier_jobs import EarlierJobs
 from workers.shard.running import Shards
@@ -209,7 +210,11 @@ class Runtime:
             self._online.times,
             self._residency.counts if self._models.lazy else None,
             ShardCounts(
-                self._shards.rows_finished, self._shards.starvation.seconds, self._shards.storage_counts
+                self._shards.rows_finished,
+                self._shards.starvation.seconds,
+                self._shards.storage_counts,
+                lambda: self._shards.held_time.total,
+                self._settings.prices,
             ),
             self._device,
         )
@@ -351,6 +356,7 @@ class Runtime:
             earlier_jobs=EarlierJobs(self._connections.store, self._connections.objects),
             isolation=self._isolation,
             tracer=self._connections.tracer,
+            held_time=HeldTime(Capacity(self._settings.capacity)),
         )
 
     def _part_dependencies(self) -> PartDependencies:

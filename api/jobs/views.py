@@ -11,6 +11,7 @@ from nightshift.jobs import InputError, Job, JobSpec, JobState, JsonObject
 from nightshift.jobs.part import OutputProblem
 from nightshift.lifecycle.output_parts import problem_of
 from nightshift.lifecycle.transitions import counts_json
+from nightshift.settings import ApiSettings
 from nightshift.store import Transaction
 
 RETRIES_SHOWN: Final = 20  # of a job
@@ -76,6 +77,10 @@ def _job_json(job: Job, position: int | None, now: datetime, base_url: str) -> J
             "usage": usage_json(job.usage),
             "tokens_redone": job.tokens_redone,
             "rows_reused": job.rows_reused,
+            "worker_seconds": {
+                "spot": round(job.worker_time.spot_s, 3),
+                "on_demand": round(job.worker_time.on_demand_s, 3),
+            },
             "eta_at": seconds(eta_at(job, now)),
             "error": found[0] if found else None,
             "errors": found,
@@ -87,10 +92,12 @@ def _job_json(job: Job, position: int | None, now: datetime, base_url: str) -> J
     )
 
 
-def described_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObject:
-    """A job by itself: with its newest retries, and what keeps its output from being written."""
+def described_json(tx: Transaction, job: Job, now: datetime, settings: ApiSettings) -> JsonObject:
+    """A job by itself: with its newest retries, its cost, and what keeps its output from being written."""
+    cost = settings.prices.cost(job.worker_time)
     retries = tx.jobs.retries(job.tenant_id, job.id, RETRIES_SHOWN)
-    return job_json(tx, job, now, base_url) | {
+    return job_json(tx, job, now, settings.base_url) | {
+        "cost": None if cost is None else round(cost, 6),
         "output_problem": _problem_json(problem_of(tx, job, now)),
         "retries": list(retries),
     }

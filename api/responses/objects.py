@@ -63,6 +63,13 @@ class JobWebhook(BaseModel):
     events: list[str]
 
 
+class WorkerSeconds(BaseModel):
+    """Time of workers, by their capacity."""
+
+    spot: float
+    on_demand: float
+
+
 class ListedJob(AcceptedJob, ShownOptions):
     """A job in a list: without its template."""
 
@@ -76,6 +83,7 @@ class ListedJob(AcceptedJob, ShownOptions):
     usage: JobUsage
     tokens_redone: int
     rows_reused: int
+    worker_seconds: WorkerSeconds
     eta_at: int | None
     error: InputErrorObject | None
     errors: list[InputErrorObject]
@@ -125,6 +133,7 @@ class DescribedJob(ListedJob):
     """A job by itself: with its template and the ids of its newest retries."""
 
     template: Json | None
+    cost: float | None
     output_problem: OutputProblemObject | None
     retries: list[str]
 

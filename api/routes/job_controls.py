@@ -69,7 +69,7 @@ def _controlled(services: Services, caller: Caller, job_id: str, act: Control) -
     def controlled(tx: Transaction) -> tuple[JsonObject, tuple[Ring, ...]]:
         rings = act(tx, get_job(tx, caller, job_id))
         job = get_job(tx, caller, job_id)
-        return described_json(tx, job, tx.now(), services.settings.api.base_url), rings
+        return described_json(tx, job, tx.now(), services.settings.api), rings
 
     shown, rings = services.store.run(controlled)
     services.ring_sender.send(rings)

@@ -151,7 +151,7 @@ def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Respons
         job, now = get_job(tx, caller, job_id), tx.now()
         if not transitions.cancel(tx, job, now):
             raise Conflict(f"Cannot cancel a job with status '{job.state}'.")
-        return described_json(tx, tx.jobs.fetch(job.id), now, services.settings.api.base_url)
+        return described_json(tx, tx.jobs.fetch(job.id), now, services.settings.api)
 
     shown = services.store.run(stop)
     services.ring_sender.hint()
@@ -216,7 +216,7 @@ def _create_once(services: Services, asked: JobCreate, new: NewJob, request: Rep
 def _show(services: Services, caller: Caller, job_id: str) -> tuple[Job, JsonObject]:
     with services.store.snapshot() as tx:
         job = get_job(tx, caller, job_id)
-        return job, described_json(tx, job, tx.now(), services.settings.api.base_url)
+        return job, described_json(tx, job, tx.now(), services.settings.api)
 
 
 def _wait_s(prefer: str) -> int:

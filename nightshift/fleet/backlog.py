@@ -1,5 +1,6 @@
 """What waits for workers, as the database has it, by what decides which workers may run it. Pure."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,7 +9,7 @@ from nightshift.jobs import JobKind
 from nightshift.jobs.priorities import PriorityClass
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)  # one of each job: frozen ones take longer to make
 class WaitingJob:
     """An unfinished bulk job; or online requests that differ in nothing but their time, as one."""
 
@@ -54,13 +55,25 @@ class Backlog:
 
 def by_group(waiting: Iterable[WaitingJob]) -> dict[Group, Backlog]:
     """Paused jobs count as far as they are leased: no worker is wanted for the rest."""
-    found: dict[Group, Backlog] = {}
-    for job in waiting:
-        group = Group(job.kind, job.model, job.priority, job.capacity)
-        of_job = Backlog(leased=job.leased) if job.is_paused else _of(job)
-        found[group] = found.get(group, Backlog()) + of_job
-    return found
+    groups: defaultdict[tuple[JobKind, str, PriorityClass, str], _Sums] = defaultdict(_Sums)
+    for job in waiting:  # thousands at a scrape: nothing is made for each
+        sums = groups[job.kind, job.model, job.priority, job.capacity]
+        sums.leased += job.leased
+        if job.is_paused:
+            continue
+        sums.queued += job.queued
+        sums.rows_left += job.rows_left
+        if job.queued and (sums.oldest_at is None or job.created_at < sums.oldest_at):
+            sums.oldest_at = job.created_at
+    return {
+        Group(*key): Backlog(sums.queued, sums.leased, sums.rows_left, sums.oldest_at)
+        for key, sums in groups.items()
+    }
 
 
-def _of(job: WaitingJob) -> Backlog:
-    return Backlog(job.queued, job.leased, job.rows_left, job.created_at if job.queued else None)
+@dataclass(slots=True)
+class _Sums:
+    queued: int = 0
+    leased: int = 0
+    rows_left: int = 0
+    oldest_at: datetime | None = None

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from nightshift.fleet.costs import NO_TIME, WorkerTime
 from nightshift.jobs.options import BulkOptions
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.jobs.priorities import PriorityClass
@@ -202,6 +203,7 @@ class Job:
     error_file_id: str | None = None
     tokens_redone: int = 0  # generated, lost with a worker, and generated again
     rows_reused: int = 0  # with the result of another row
+    worker_time: WorkerTime = NO_TIME  # that its shards have taken, those of lost attempts too
     retry_of: str | None = None  # the job whose rows without success it runs
     tokens_queued: int = 0  # what it counts for in its tenant's quota until it ends, as estimated
     planning_attempts: int = 0  # begun, and without a known end: each may have killed its scheduler

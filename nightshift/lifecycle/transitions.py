@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from nightshift.fleet.costs import NO_TIME, WorkerTime
 from nightshift.fleet.workers import Machine
 from nightshift.jobs import (
     Answer,
@@ -168,10 +169,12 @@ def commit_segment(
     rows_total: int | None,
     carry_over_key: str | None = None,
     tokens_in_flight: int = 0,
+    worker_time: WorkerTime = NO_TIME,
 ) -> bool:
     """List a stored segment and count its rows, and replace the stored carry-over; either may be None.
 
-    `tokens_in_flight`: generated and in neither. False: the lease was lost. Raises AlreadyListed.
+    `tokens_in_flight`: generated and in neither. `worker_time`: taken for the segment. False: the lease was
+    lost. Raises AlreadyListed.
     """
     if segment is not None:
         tx.jobs.lock(lease.job_id)  # segments are numbered in the order of commits
@@ -186,6 +189,7 @@ def commit_segment(
     if segment is not None:
         counts = Counts(None, segment.succeeded, segment.failed)
         job = tx.jobs.add_progress(lease.job_id, counts, segment.usage)
+        count_time(tx, lease.job_id, worker_time)
         assert job.model is not None, "a job with shards was planned, and so has a model"
         day = usage_day(now)
         tx.holdings.add(job.tenant_id, Holding(bulk_rows=-segment.succeeded - segment.failed))
@@ -195,6 +199,12 @@ def commit_segment(
             tx.jobs.add_rows_reused(lease.job_id, segment.reused)
             tx.counters.add("rows_reused", segment.reused)
     return True
+
+
+def count_time(tx: Transaction, job_id: str, worker_time: WorkerTime) -> None:
+    """Count time of workers. It changes the job, and so comes before what changes its shards."""
+    if worker_time:
+        tx.jobs.add_worker_time(job_id, worker_time)
 
 
 def count_redone(tx: Transaction, job_id: str, tokens: int) -> None:

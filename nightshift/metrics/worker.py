@@ -80,7 +80,30 @@ DEVICE_UTILISATION: Final = GaugeFamily(
     process=_WORKER,
     closer="it is low while engines are busy: steps are short, or the host is slow",
 )
-WORK: Final = (ROWS, STORAGE_BYTES, STORAGE_SECONDS, LEASES, DRAINING, STEPS, STEP_SECONDS, STEP_AGE)
+SHARD_SECONDS: Final = CounterFamily(
+    name="nightshift_worker_shard_seconds_total",
+    help="Time in which the worker held a bulk shard: what jobs are charged with",
+    labels=("capacity",),
+    process=_WORKER,
+)
+COST: Final = CounterFamily(
+    name="nightshift_worker_cost_total",
+    help="That time at `WORKER_PRICE_PER_HOUR_SPOT` or `WORKER_PRICE_PER_HOUR_ON_DEMAND`; missing without it",
+    process=_WORKER,
+    closer="its rate is more than was planned for",
+)
+WORK: Final = (
+    LEASES,
+    DRAINING,
+    ROWS,
+    STORAGE_BYTES,
+    STORAGE_SECONDS,
+    SHARD_SECONDS,
+    COST,
+    STEPS,
+    STEP_SECONDS,
+    STEP_AGE,
+)
 
 FIRST_TOKEN: Final = _duration(
     "nightshift_time_to_first_token_seconds",

@@ -55,6 +55,7 @@ class Figures:
         return [*self._bulk(), *self._online()]
 
     def _bulk(self) -> list[WaitingJob]:
+        leased = {row.job_id: row.shards for row in self._connection.execute(_BULK_LEASED)}
         return [
             WaitingJob(
                 kind=JobKind.BULK,
@@ -64,7 +65,7 @@ class Figures:
                 created_at=row.created_at,
                 deadline_at=row.deadline_at,
                 queued=row.queued,
-                leased=row.leased,
+                leased=leased.get(row.id, 0),
                 rows_left=max(0, row.rows_left),
                 rows_done=row.rows_done,
                 is_paused=row.paused_at is not None,
@@ -90,30 +91,31 @@ class Figures:
         ]
 
 
-def _shards_of_job(state: ShardState) -> Any:
-    """Counted in the index that claims use."""
-    return (
-        select(func.count())
-        .where(shard.c.job_id == job.c.id, shard.c.state == state)
-        .correlate(job)
-        .scalar_subquery()
-    )
-
-
 _ROWS_DONE: Final = job.c.rows_succeeded + job.c.rows_failed
 
 _BULK: Final = select(
+    job.c.id,
     job.c.model,
     job.c.priority,
     job.c.capacity,
     job.c.created_at,
     job.c.deadline_at,
     job.c.paused_at,
-    _shards_of_job(ShardState.QUEUED).label("queued"),
-    _shards_of_job(ShardState.LEASED).label("leased"),
+    # Counted in the index that claims use.
+    select(func.count())
+    .where(shard.c.job_id == job.c.id, shard.c.state == ShardState.QUEUED)
+    .correlate(job)
+    .scalar_subquery()
+    .label("queued"),
     (func.coalesce(job.c.rows_total, job.c.rows_estimated, 0) - _ROWS_DONE).label("rows_left"),
     _ROWS_DONE.label("rows_done"),
 ).where(job.c.kind == JobKind.BULK, job.c.state.in_(RUNNABLE))
+
+_BULK_LEASED: Final = (  # few, however much is queued
+    select(shard.c.job_id, func.count().label("shards"))
+    .where(shard.c.state == ShardState.LEASED, shard.c.kind == JobKind.BULK)
+    .group_by(shard.c.job_id)
+)
 
 _OF_ONLINE: Final = (job.c.model, job.c.priority, job.c.capacity)
 _TIMES: Final = (

@@ -259,6 +259,8 @@ job = Table(
     ),  # generated, lost, and again
     Column("rows_reused", BigInteger, nullable=False, server_default=text("0")),  # with another's result
     Column("tokens_queued", BigInteger, nullable=False, server_default=text("0")),  # counted until it ends
+    Column("worker_ms_spot", BigInteger, nullable=False, server_default=text("0")),  # time of workers taken
+    Column("worker_ms_on_demand", BigInteger, nullable=False, server_default=text("0")),
     Column("output_place", String(64)),  # a digest of the folder that it writes to
     Column("output_upload", JSON(none_as_null=True)),  # of its manifest, as begun last by a leader
     Column("output_problem", JSON(none_as_null=True)),  # why its manifest, or its files, could not be written

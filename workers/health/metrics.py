@@ -10,6 +10,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from nightshift.fleet.costs import NO_PRICES, Prices, WorkerTime
 from nightshift.fleet.figures import DeviceFigures
 from nightshift.metrics import engine
 from nightshift.metrics import worker as declared
@@ -28,6 +29,8 @@ class ShardCounts:
     rows_finished: Callable[[], Mapping[str, float]] = dict
     starved_seconds: Callable[[], Mapping[str, float]] = dict
     storage: StorageCounts = field(default_factory=StorageCounts)
+    worker_time: Callable[[], WorkerTime] = WorkerTime
+    prices: Prices = NO_PRICES
 
 
 class WorkerMetrics(Collector):
@@ -93,6 +96,16 @@ class WorkerMetrics(Collector):
             size.add_metric((direction,), amount.bytes)
             seconds.add_metric((direction,), amount.seconds)
         yield from (size, seconds)
+        time = self._shards.worker_time()
+        taken = declared.SHARD_SECONDS.collected()
+        taken.add_metric(("spot",), time.spot_s)
+        taken.add_metric(("on_demand",), time.on_demand_s)
+        yield taken
+        spent = self._shards.prices.cost(time)
+        if spent is not None:
+            cost = declared.COST.collected()
+            cost.add_metric((), spent)
+            yield cost
 
     def _device_metrics(self) -> Iterator[Metric]:
         """Without what is not known."""

@@ -10,6 +10,7 @@ from nightshift.store import Store
 from nightshift.tracing.tracer import NO_TRACER, Tracer
 from workers.health.heartbeat import Heartbeat
 from workers.serving.models import Models
+from workers.shard.held_time import HeldTime
 from workers.shard.isolation import Isolation
 from workers.shard.rows.earlier_jobs import EarlierJobs
 from workers.shard.rows.run_once import WAITING_MAX, RunOnce
@@ -56,3 +57,4 @@ class ShardDependencies:
     once: RunOnce = field(default_factory=RunOnce)
     storage: StorageCounts = field(default_factory=StorageCounts)
     tracer: Tracer = NO_TRACER
+    held_time: HeldTime = field(default_factory=HeldTime)

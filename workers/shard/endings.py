@@ -15,6 +15,7 @@ from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.output.segments import CorruptSegment
 from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
+from workers.shard.held_time import HeldTime
 
 BROKEN_MAX: Final = 5  # leases that end in an unforeseen exception; then the shard fails
 
@@ -22,11 +23,12 @@ BROKEN_MAX: Final = 5  # leases that end in an unforeseen exception; then the sh
 class Endings:
     """`tokens_lost` are generated and in no checkpoint."""
 
-    def __init__(self, claim: BulkClaim, store: Store) -> None:
+    def __init__(self, claim: BulkClaim, store: Store, held_time: HeldTime | None = None) -> None:
         self._claim = claim
         self._lease = claim.lease
         self._shard = claim.shard
         self._store = store
+        self._held_time = held_time or HeldTime()
 
     def complete(self, rows_total: int) -> bool:
         return self._end(lambda tx: tx.shards.complete(self._lease, rows_total=rows_total))
@@ -91,10 +93,13 @@ class Endings:
         return self._end(work, tokens_lost)
 
     def _end(self, change: Callable[[Transaction], bool], tokens_lost: int = 0) -> bool:
-        def work(tx: Transaction) -> bool:
-            ended = change(tx)
-            if ended:
-                transitions.count_redone(tx, self._lease.job_id, tokens_lost)
-            return ended
+        with self._held_time.charged(self._lease) as worker_time:
 
-        return self._store.run(work)
+            def work(tx: Transaction) -> bool:
+                transitions.count_time(tx, self._lease.job_id, worker_time)  # of a lost lease, too
+                ended = change(tx)
+                if ended:
+                    transitions.count_redone(tx, self._lease.job_id, tokens_lost)
+                return ended
+
+            return self._store.run(work)

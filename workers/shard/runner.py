@@ -87,7 +87,9 @@ class ShardRunner:
             on_turn=lambda row, result: self._inbox.put(TurnCame(row, result)),
             trace=self._trace,
         )
-        self._checkpoints = Checkpoints(claim, dependencies.store, dependencies.objects, dependencies.storage)
+        self._checkpoints = Checkpoints(
+            claim, dependencies.store, dependencies.objects, dependencies.storage, dependencies.held_time
+        )
         self._uploads = Uploads(
             self._checkpoints.commit,
             is_trusted=lambda: self._heartbeat.trusts(claim.lease),
@@ -95,7 +97,7 @@ class ShardRunner:
             on_failed=lambda error: self._inbox.put(Failure(error)),
             name=self._name,
         )
-        self._endings = Endings(claim, dependencies.store)
+        self._endings = Endings(claim, dependencies.store, dependencies.held_time)
         self._thread = threading.Thread(target=self._run, name=f"shard-{claim.shard.shard_no}", daemon=True)
 
     # -- orders, from any thread

