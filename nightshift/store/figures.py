@@ -19,6 +19,9 @@ service_figure = tables.service_figure
 RUNNABLE: Final = (JobState.QUEUED, JobState.RUNNING)
 
 
+_CLASSES: Final = {each.value: each for each in PriorityClass}
+
+
 class Figures:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -56,22 +59,25 @@ class Figures:
 
     def _bulk(self) -> list[WaitingJob]:
         leased = {row.job_id: row.shards for row in self._connection.execute(_BULK_LEASED)}
-        return [
-            WaitingJob(
-                kind=JobKind.BULK,
-                model=row.model or "",
-                priority=PriorityClass(row.priority),
-                capacity=row.capacity,
-                created_at=row.created_at,
-                deadline_at=row.deadline_at,
-                queued=row.queued,
-                leased=leased.get(row.id, 0),
-                rows_left=max(0, row.rows_left),
-                rows_done=row.rows_done,
-                is_paused=row.paused_at is not None,
+        found = []
+        for row in self._connection.execute(_BULK):  # taken apart at once: there may be thousands
+            id, model, priority, capacity, created_at, deadline_at, paused_at, queued, left, done = row
+            found.append(
+                WaitingJob(
+                    kind=JobKind.BULK,
+                    model=model or "",
+                    priority=_CLASSES[priority],
+                    capacity=capacity,
+                    created_at=created_at,
+                    deadline_at=deadline_at,
+                    queued=queued,
+                    leased=leased.get(id, 0),
+                    rows_left=max(0, left),
+                    rows_done=done,
+                    is_paused=paused_at is not None,
+                )
             )
-            for row in self._connection.execute(_BULK)
-        ]
+        return found
 
     def _online(self) -> list[WaitingJob]:
         return [

@@ -1,0 +1,158 @@
+"""What metrics cost a worker, in tokens per second: turns with them and without, one after the other.
+
+    python -m benchmarks.exporting
+
+With them, histograms are counted, `GET /metrics` is answered every second (Prometheus asks every 15 s), and
+the worker's figures are read every second (it tells them every 5 s). Without, none of it is done. The turns
+of a pair follow each other in one process and change their order, so that the machine's drift cancels out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, contextmanager
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+
+from nightshift import endpoints
+from nightshift.demo import LARGEST_NUMBER, demo_model_path
+from nightshift.endpoints.results import Identity
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.metrics.serving import MetricsServer
+from nightshift.settings import WorkerSettings
+from workers.engine.histograms import Histogram
+from workers.health.figures import Figures
+from workers.health.metrics import WorkerMetrics
+from workers.online.times import OnlineTimes
+from workers.serving.inference import Progress
+from workers.serving.loading import load_models
+from workers.serving.model_server import Inference, ModelServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+IN_FLIGHT: Final = 64
+WARM_UP_S: Final = 5.0
+SCRAPE_S: Final = 1.0
+SEED: Final = 7
+
+
+class Load:
+    """Keeps so many chats in the engine, as long as it lives."""
+
+    def __init__(self, server: ModelServer) -> None:
+        self._server = server
+        self._chat = endpoints.get("/v1/chat/completions")
+        self._random = random.Random(SEED)
+        self._ids = itertools.count()
+
+    def begin(self) -> None:
+        for _ in range(IN_FLIGHT):
+            self._next()
+
+    def _next(self) -> None:
+        number = self._random.randint(0, LARGEST_NUMBER)
+        body: dict[str, Any] = {
+            "model": self._server.model.id,
+            "messages": [{"role": "user", "content": str(number)}],
+            "temperature": 0,
+        }
+        id = f"chat-{next(self._ids)}"
+        request, identity = self._chat.parse(body), Identity(id, 0)
+        heard = Inference(id, self._chat, request, identity, PriorityClass.STANDARD, self._heard)
+        self._server.submit(heard)
+
+    def _heard(self, progress: Progress) -> None:
+        if progress.result is not None or progress.failed is not None:
+            self._next()
+
+
+@contextmanager
+def without_histograms() -> Iterator[None]:
+    counted = Histogram.observe
+    Histogram.observe = lambda self, value: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Histogram.observe = counted  # type: ignore[method-assign]
+
+
+@contextmanager
+def scraped(port: int, figures: Figures) -> Iterator[None]:
+    ended = threading.Event()
+
+    def scrape() -> None:
+        with httpx.Client(trust_env=False) as client:
+            while not ended.wait(SCRAPE_S):
+                client.get(f"http://127.0.0.1:{port}/metrics").raise_for_status()
+                figures.now().to_json()
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def tokens_per_s(server: ModelServer, seconds: float) -> float:
+    before, began_s = _generated(server), time.perf_counter()
+    time.sleep(seconds)
+    return (_generated(server) - before) / (time.perf_counter() - began_s)
+
+
+def _generated(server: ModelServer) -> int:
+    generated: int = getattr(server.engine_stats, "tokens_generated", 0)
+    return generated
+
+
+def measure(pairs: int, seconds: float) -> list[tuple[float, float]]:
+    """Tokens per second of each pair, with and without."""
+    settings = WorkerSettings(device="cpu", models=(str(demo_model_path()),))
+    [server] = load_models(settings, lambda error: None)
+    assert isinstance(server, ModelServer), "it is loaded at once"
+    online = OnlineTimes()
+    figures = Figures(lambda: [server], dict, online)
+    metrics = MetricsServer(WorkerMetrics(lambda: [server], dict, lambda: False, online).registry)
+    found: list[tuple[float, float]] = []
+    with ExitStack() as stack:
+        port = metrics.open_port(0, "WORKER_METRICS_PORT")
+        stack.callback(metrics.close)
+        server.start()
+        stack.callback(server.stop)
+        Load(server).begin()
+        time.sleep(WARM_UP_S)
+        for turn in range(pairs):
+            speeds: dict[bool, float] = {}
+            for is_on in (True, False) if turn % 2 else (False, True):
+                with scraped(port, figures) if is_on else without_histograms():
+                    speeds[is_on] = tokens_per_s(server, seconds)
+            found.append((speeds[True], speeds[False]))
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.exporting", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each turn")
+    chosen = parser.parse_args(arguments)
+    found = measure(chosen.pairs, chosen.seconds)
+    costs = [100 * (1 - with_them / without) for with_them, without in found]
+    error = stdev(costs) / len(costs) ** 0.5
+    print(f"with metrics     {mean(on for on, _ in found):8.0f} tokens/s")
+    print(f"without          {mean(off for _, off in found):8.0f} tokens/s")
+    print(f"cost             {mean(costs):8.2f} % ± {error:.2f} (standard error of {len(costs)} pairs)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
