@@ -15,6 +15,7 @@ from api.authentication import Authenticator
 from api.metrics.database import DatabaseMetrics
 from api.metrics.http import HttpMetrics
 from api.metrics.processes import Processes
+from api.metrics.surroundings import Surroundings
 from api.middleware.boundary import Boundary
 from api.middleware.head import HeadRequests
 from api.middleware.limits import BodyLimit
@@ -124,17 +125,22 @@ def _lifespan(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with open_services(settings, tracer) as services:
-            database_metrics = DatabaseMetrics(services.store)
+            collectors = (
+                DatabaseMetrics(services.store),
+                Surroundings(services.queue.ping, settings.data.data_dir),
+            )
             app.state.services = services
             app.state.authenticator = Authenticator(services.store, settings.quotas.defaults)
             app.state.page = Page.of(services, app.state.authenticator)
-            app.state.metrics.registry.register(database_metrics)
+            for collector in collectors:
+                app.state.metrics.registry.register(collector)
             app.state.processes = processes = Processes(settings.api.metrics_sockets)
             log.info(
                 "api started", extra={"action": "api_started", "database": services.store.database.dialect}
             )
             yield
             processes.close()
-            app.state.metrics.registry.unregister(database_metrics)
+            for collector in collectors:
+                app.state.metrics.registry.unregister(collector)
 
     return lifespan

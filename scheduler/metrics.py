@@ -10,6 +10,7 @@ from prometheus_client import ProcessCollector
 
 from nightshift.metrics import scheduler as declared
 from nightshift.metrics.family import new_registry
+from nightshift.outbound.webhooks import DeliveryState
 
 # From a pass that finds nothing to the validation of a large file.
 BUCKETS_S: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 300, 1800)
@@ -27,15 +28,16 @@ class DutyMetrics:
         self._succeeded_at = declared.DUTY_SUCCEEDED_AT.counted(self.registry)
         declared.LEADING.counted(self.registry).set_function(lambda: float(is_leading()))
         self._webhook_attempts = declared.WEBHOOK_ATTEMPTS.counted(self.registry)
+        for state in DeliveryState:
+            self._webhook_attempts.labels(state)  # 0 from the start
         self._webhook_seconds = declared.WEBHOOK_SECONDS.counted(self.registry, WEBHOOK_BUCKETS_S)
         ProcessCollector(registry=self.registry)
 
     def observe(self, duty: str, seconds: float, succeeded: bool) -> None:
         """A pass has ended."""
         self._seconds.labels(duty).observe(seconds)
-        failures = self._failures.labels(
-            duty
-        )  # 0 from the first pass on: alerts on growth need a first value
+        # 0 from the first pass on: alerts on growth need a first value.
+        failures = self._failures.labels(duty)
         if succeeded:
             self._succeeded_at.labels(duty).set_to_current_time()
         else:

@@ -90,7 +90,6 @@ def _graph(declared: Panel) -> timeseries.Panel:
         .span(declared.width)
         .height(HEIGHT)
         .unit(declared.unit)
-        .min(0)
         .line_width(1)
         .fill_opacity(10)
         .legend(
@@ -101,6 +100,8 @@ def _graph(declared: Panel) -> timeseries.Panel:
         )
         .tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))
     )
+    if declared.min is not None:
+        panel = panel.min(declared.min)
     if declared.max is not None:
         panel = panel.max(declared.max)
     if declared.is_stacked:

@@ -21,10 +21,39 @@ DASHBOARD: Final = Dashboard(
                     is_stacked=True,
                 ),
                 graph(
-                    "Queued",
+                    "Rows left",
                     "short",
-                    Query("max by (kind) (nightshift_shards_queued) or vector(0)", "{{kind}}"),
-                    about="Shards, and online requests, that no worker has claimed",
+                    Query(
+                        "sum by (model) (max by (kind, model, class, capacity) "
+                        '(nightshift_queue_rows_left{kind="bulk"})) or vector(0)',
+                        "{{model}}",
+                    ),
+                    is_stacked=True,
+                ),
+                graph(
+                    "Shards queued",
+                    "short",
+                    Query(
+                        "sum by (class) (max by (kind, model, class, capacity) "
+                        '(nightshift_queue_queued{kind="bulk"})) or vector(0)',
+                        "{{class}}",
+                    ),
+                    is_stacked=True,
+                ),
+                graph(
+                    "Time to the nearest deadline, at the measured pace",
+                    "s",
+                    Query("min by (class) (nightshift_deadline_slack_seconds)", "{{class}}"),
+                    about="Of a job's predicted end; below 0 it will be late",
+                    min=None,
+                ),
+                graph(
+                    "The oldest that waits",
+                    "s",
+                    Query(
+                        'max by (class) (nightshift_queue_oldest_seconds{kind="bulk"}) or vector(0)',
+                        "{{class}}",
+                    ),
                 ),
                 graph("Leases held", "short", Query("sum by (kind) (nightshift_worker_leases)", "{{kind}}")),
             ),
@@ -32,6 +61,7 @@ DASHBOARD: Final = Dashboard(
         Section(
             "Rows",
             (
+                rates("Rows ended", "cps", "nightshift_worker_rows_total", "model"),
                 rates(
                     "Tokens of bulk rows",
                     "wps",
@@ -65,6 +95,32 @@ DASHBOARD: Final = Dashboard(
                     "Objects that nothing refers to, deleted",
                     "short",
                     Query("max(increase(nightshift_objects_collected_total[$__rate_interval]))", "deleted"),
+                ),
+            ),
+        ),
+        Section(
+            "The object store",
+            (
+                rates("Bytes", "Bps", "nightshift_worker_storage_bytes_total", "direction"),
+                graph(
+                    "Threads that wait for it",
+                    "short",
+                    Query(
+                        "sum by (direction) (rate("
+                        "nightshift_worker_storage_seconds_total[$__rate_interval]))",
+                        "{{direction}}",
+                    ),
+                    about="Mean number; high while engines starve: the store is slow",
+                ),
+                graph(
+                    "Engines starved",
+                    "percentunit",
+                    Query(
+                        "avg by (model) (rate(nightshift_engine_starved_seconds_total[$__rate_interval]))",
+                        "{{model}}",
+                    ),
+                    about="Share of the time without a step although a shard was held",
+                    max=1,
                 ),
             ),
         ),

@@ -38,6 +38,17 @@ DASHBOARD: Final = Dashboard(
                     about="Below 1 while rows remain: the engine waits for its input or its store",
                     max=1,
                 ),
+                graph(
+                    "Starved",
+                    "percentunit",
+                    Query(
+                        f"avg by (model) (rate(nightshift_engine_starved_seconds_total{_OF_MODEL}"
+                        "[$__rate_interval]))",
+                        "{{model}}",
+                    ),
+                    about="Share of the time without a step although a shard was held: it waits for rows",
+                    max=1,
+                ),
                 _mean("Sequences of a step", "nightshift_batch_size", "Mean; inputs, where it is an encoder"),
                 _mean("Tokens of a step", "nightshift_tokens_per_step", "Mean; padding not counted"),
                 _rates("Steps", "nightshift_engine_steps_total"),
@@ -111,6 +122,29 @@ DASHBOARD: Final = Dashboard(
                 _rates("Waits for a prefix", "nightshift_engine_prefix_deferrals_total"),
                 _rates(
                     "Requests rejected", "nightshift_engine_timeouts_total", "By an encoder's queue policy"
+                ),
+            ),
+        ),
+        Section(
+            "Devices",
+            (
+                graph(
+                    "Device memory used",
+                    "percentunit",
+                    Query(
+                        "nightshift_worker_device_memory_used_bytes / nightshift_worker_device_memory_bytes",
+                        "{{worker}} {{instance}} {{device}}",
+                    ),
+                    about="By all processes on it; a CPU's too",
+                    max=1,
+                ),
+                graph(
+                    "GPU utilisation",
+                    "percentunit",
+                    Query("nightshift_worker_device_utilisation", "{{worker}} {{instance}} {{device}}"),
+                    about="Share of the last second in which a kernel ran",
+                    needs_gpu=True,
+                    max=1,
                 ),
             ),
         ),

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from infra.grafana.panels import Dashboard, Query, Section, graph, number, quantiles, rates
+from infra.grafana.panels import QUEUED, Dashboard, Query, Section, graph, number, quantiles, rates
 
 _ANSWERED: Final = "sum(rate(nightshift_http_requests_total[$__rate_interval]))"
 _FAILED: Final = 'sum(rate(nightshift_http_requests_total{status=~"5.."}[$__rate_interval]))'
@@ -15,11 +15,16 @@ DASHBOARD: Final = Dashboard(
         Section(
             "Now",
             (
-                number("Alerts firing", "short", 'count(ALERTS{alertstate="firing"}) or vector(0)'),
-                number("Database answers", "short", "min(nightshift_database_up)", "1: yes"),
-                number("Schedulers leading", "short", "sum(nightshift_scheduler_leading)", "1 is right"),
+                number("Alerts firing", "short", 'count(ALERTS{alertstate="firing"}) or vector(0)', width=3),
+                number("Database answers", "short", "min(nightshift_database_up)", "1: yes", width=3),
+                number("Redis answers", "short", "min(nightshift_redis_up)", "1: yes", width=3),
                 number(
-                    "Workers", "short", "count(nightshift_worker_draining == 0) or vector(0)", "Not draining"
+                    "Schedulers leading", "short", "sum(nightshift_scheduler_leading)", "1 is right", width=3
+                ),
+                number(
+                    "Workers ready",
+                    "short",
+                    'sum(max by (capacity) (nightshift_workers{state="ready"})) or vector(0)',
                 ),
                 number(
                     "Jobs unfinished", "short", "sum(max by (kind, state) (nightshift_jobs)) or vector(0)"
@@ -49,7 +54,20 @@ DASHBOARD: Final = Dashboard(
                 quantiles("Time to first token", "nightshift_time_to_first_token_seconds", "model"),
                 quantiles("Until the answer", "nightshift_request_seconds", "model"),
                 graph(
-                    "Waiting and running",
+                    "Queued, by class",
+                    "short",
+                    Query(f"sum by (class) ({QUEUED}) or vector(0)", "{{class}}"),
+                    about="Shards and online requests that no worker has",
+                    is_stacked=True,
+                ),
+                graph(
+                    "Queued, by model",
+                    "short",
+                    Query(f"sum by (model) ({QUEUED}) or vector(0)", "{{model}}"),
+                    is_stacked=True,
+                ),
+                graph(
+                    "Waiting and running in engines",
                     "short",
                     Query("sum by (model) (nightshift_engine_sequences_waiting)", "{{model}} waiting"),
                     Query("sum by (model) (nightshift_engine_sequences_running)", "{{model}} running"),
@@ -72,13 +90,26 @@ DASHBOARD: Final = Dashboard(
         Section(
             "Processes",
             (
-                graph("Memory", "bytes", Query("process_resident_memory_bytes", "{{job}} {{instance}}")),
+                graph(
+                    "Memory",
+                    "bytes",
+                    Query("process_resident_memory_bytes", "{{job}} {{process}} {{instance}}"),
+                ),
                 graph(
                     "CPU",
                     "percentunit",
-                    Query("rate(process_cpu_seconds_total[$__rate_interval])", "{{job}} {{instance}}"),
+                    Query(
+                        "rate(process_cpu_seconds_total[$__rate_interval])",
+                        "{{job}} {{process}} {{instance}}",
+                    ),
                 ),
-                graph("Open files", "short", Query("process_open_fds", "{{job}} {{instance}}")),
+                graph(
+                    "Disk of the data directory, used",
+                    "percentunit",
+                    Query("1 - min(nightshift_disk_free_bytes / nightshift_disk_bytes)", "used"),
+                    max=1,
+                ),
+                graph("Open files", "short", Query("process_open_fds", "{{job}} {{process}} {{instance}}")),
             ),
         ),
     ),

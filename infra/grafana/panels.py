@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 # Grafana's names of units: https://grafana.com/docs/grafana/latest/panels-visualizations/configure-standard-options/
-Unit = Literal["short", "s", "percentunit", "bytes", "reqps", "rps", "ops", "wps", "cps", "currencyUSD"]
+Unit = Literal["short", "s", "percentunit", "bytes", "Bps", "reqps", "wps", "cps"]
 
 WIDTH_MAX: Final = 24  # columns of Grafana's grid
 
@@ -29,6 +29,8 @@ class Panel:
     is_number: bool = False  # the latest value, instead of a graph
     is_stacked: bool = False
     width: int = 8
+    needs_gpu: bool = False  # without one its metrics are missing
+    min: float | None = 0
     max: float | None = None
 
 
@@ -55,12 +57,13 @@ class Dashboard:
     variables: tuple[Variable, ...] = field(default=())
 
     @property
-    def expressions(self) -> tuple[str, ...]:
-        panels = [panel for section in self.sections for panel in section.panels]
-        return tuple(query.expr for panel in panels for query in panel.queries)
+    def panels(self) -> tuple[Panel, ...]:
+        return tuple(panel for section in self.sections for panel in section.panels)
 
 
 MODEL: Final = Variable(name="model", query="label_values(nightshift_engine_busy_fraction, model)")
+
+QUEUED: Final = "max by (kind, model, class, capacity) (nightshift_queue_queued)"
 
 
 def graph(
@@ -70,10 +73,20 @@ def graph(
     about: str = "",
     width: int = 8,
     is_stacked: bool = False,
+    needs_gpu: bool = False,
+    min: float | None = 0,
     max: float | None = None,
 ) -> Panel:
     return Panel(
-        title=title, unit=unit, queries=queries, about=about, width=width, is_stacked=is_stacked, max=max
+        title=title,
+        unit=unit,
+        queries=queries,
+        about=about,
+        width=width,
+        is_stacked=is_stacked,
+        needs_gpu=needs_gpu,
+        min=min,
+        max=max,
     )
 
 

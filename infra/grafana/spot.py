@@ -15,9 +15,18 @@ DASHBOARD: Final = Dashboard(
                 graph(
                     "Workers",
                     "short",
-                    Query("count(nightshift_worker_draining == 0) or vector(0)", "at work"),
-                    Query("count(nightshift_worker_draining == 1) or vector(0)", "draining"),
+                    Query("max by (state, capacity) (nightshift_workers)", "{{capacity}} {{state}}"),
                     about="Draining: it hands its work back, after a notice, a drain or SIGTERM",
+                    is_stacked=True,
+                ),
+                graph(
+                    "Workers wanted",
+                    "short",
+                    Query(
+                        "max by (model, capacity) (nightshift_workers_wanted) or vector(0)",
+                        "{{model}} {{capacity}}",
+                    ),
+                    about="The fewest that end what waits before its deadlines, at the pace measured last",
                 ),
                 graph(
                     "Workers lost",
@@ -29,6 +38,17 @@ DASHBOARD: Final = Dashboard(
                     about="killed, lease_expired: machines were taken away. Others are the worker's own",
                 ),
                 graph("Leases held", "short", Query("sum by (kind) (nightshift_worker_leases)", "{{kind}}")),
+                graph(
+                    "Leases that ran out",
+                    "short",
+                    Query("max(increase(nightshift_leases_expired_total[$__rate_interval]))", "expired"),
+                    about="Their workers died unseen, hang, or cannot reach the database",
+                ),
+                graph(
+                    "Workers draining",
+                    "short",
+                    Query("sum(nightshift_worker_draining)", "draining"),
+                ),
             ),
         ),
         Section(

@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from infra.grafana.panels import Dashboard, Query, Section, graph, number
+from infra.grafana.panels import Dashboard, Query, Section, graph, number, rates
 
 _DUTY: Final = '{duty="webhook_delivery"}'
 _PASSES: Final = f"sum by (le) (rate(nightshift_duty_pass_seconds_bucket{_DUTY}[$__rate_interval]))"
+_ATTEMPTS: Final = "sum by (le) (rate(nightshift_webhook_attempt_seconds_bucket[$__rate_interval]))"
 
 DASHBOARD: Final = Dashboard(
     uid="nightshift-webhooks",
@@ -23,6 +24,23 @@ DASHBOARD: Final = Dashboard(
                     Query("max by (state) (nightshift_deliveries)", "{{state}}"),
                     width=16,
                     about="Pending ones grow: a receiver is away. Dead ones were given up",
+                ),
+            ),
+        ),
+        Section(
+            "Attempts",
+            (
+                rates("By what became of them", "cps", "nightshift_webhook_attempts_total", "state"),
+                graph(
+                    "Until the receiver's answer",
+                    "s",
+                    Query(f"histogram_quantile(0.5, {_ATTEMPTS})", "p50"),
+                    Query(f"histogram_quantile(0.95, {_ATTEMPTS})", "p95"),
+                ),
+                graph(
+                    "Age of the oldest that is owed",
+                    "s",
+                    Query("max(nightshift_deliveries_oldest_seconds)", "age"),
                 ),
             ),
         ),

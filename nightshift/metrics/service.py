@@ -13,6 +13,23 @@ DATABASE_UP: Final = GaugeFamily(
     closer="it is 0: nothing is accepted",
 )
 
+REDIS_UP: Final = GaugeFamily(
+    name="nightshift_redis_up",
+    help="1 if Redis answers",
+    process=_API,
+    closer="it is 0: work is accepted and done, more slowly",
+)
+DISK_BYTES: Final = GaugeFamily(
+    name="nightshift_disk_bytes", help="Size of the disk that the API's data directory is on", process=_API
+)
+DISK_FREE: Final = GaugeFamily(
+    name="nightshift_disk_free_bytes",
+    help="What is free of it",
+    process=_API,
+    closer="it comes near 0: new work is refused, and what runs waits for room",
+)
+SURROUNDINGS: Final = (REDIS_UP, DISK_BYTES, DISK_FREE)
+
 SHARDS_QUEUED: Final = GaugeFamily(
     name="nightshift_shards_queued",
     help="Unclaimed shards and online requests, without those of paused jobs",
@@ -182,7 +199,8 @@ HTTP_SECONDS: Final = HistogramFamily(
 HTTP: Final = (HTTP_REQUESTS, HTTP_SECONDS)
 
 SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
-    "The queue": (DATABASE_UP, *QUEUE, WORKERS),
+    "What the service stands on": (DATABASE_UP, *SURROUNDINGS),
+    "The queue": (*QUEUE, WORKERS),
     "Webhooks": WEBHOOKS,
     "Losses and savings": LOSSES,
     "Requests to the API": HTTP,

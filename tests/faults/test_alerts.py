@@ -4,19 +4,25 @@ The rules are the ones that are deployed, sixty times faster: minutes in ranges 
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.faults.chaos import oracle
-from tests.faults.chaos.workload import Row, submit_bulk, submit_online
+from tests.faults.chaos.workload import Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
+from tests.faults.kit.disk import Tmpfs, small_disk
+from tests.faults.kit.launch import running
 from tests.faults.kit.outages import REDIS
 from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts, Service
+from tests.integration.objectstore.s3_faults import ALWAYS, Unreachable
 from tests.integration.servers import free_port
 from tests.prometheus import RULES, Prometheus, minutes_as_seconds, prometheus
 
+SEED = 17
+LATE_ROWS = 4000  # of a second each, sixteen at a time: more than a minute has
 KILLS = 6  # in a quarter of an hour, which takes 15 s here
 
 
@@ -28,7 +34,7 @@ def ports() -> dict[str, int]:
 @pytest.fixture(scope="module")
 def service(module_service_of: ServiceOf, ports: dict[str, int]) -> Service:
     return module_service_of(
-        Parts(),
+        Parts(objects="moto", s3_faults_seed=SEED),
         SCHEDULER_METRICS_PORT=str(ports["nightshift-scheduler"]),
         WORKER_METRICS_PORT=str(ports["nightshift-worker"]),
     )
@@ -38,8 +44,13 @@ def service(module_service_of: ServiceOf, ports: dict[str, int]) -> Service:
 def monitoring(
     service: Service, ports: dict[str, int], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
+    with monitored(service, ports, tmp_path_factory.mktemp("prometheus")) as found:
+        yield found
+
+
+@contextmanager
+def monitored(service: Service, ports: dict[str, int], folder: Path) -> Iterator[Prometheus]:
     ports = ports | {"nightshift-api": int(service.base_url.rpartition(":")[2])}
-    folder: Path = tmp_path_factory.mktemp("prometheus")
     with prometheus(folder, ports, minutes_as_seconds(RULES.read_text())) as found:
         wait_for("it has scraped every process", lambda: found.query("sum(up)") == [len(ports)])
         yield found
@@ -83,3 +94,40 @@ def test_a_row_crashes_its_workers_until_it_is_a_dead_letter(
     oracle.quiesce(service, [job])
     monitoring.wait_until_clear("NightshiftWorkersCrash")
     monitoring.wait_until_clear("NightshiftDeadLetters")
+
+
+def test_a_job_will_miss_its_deadline(service: Service, monitoring: Prometheus) -> None:
+    rows = some_rows(LATE_ROWS, step_ms=50, tokens=(20, 20))
+    job = submit_bulk(service, rows, completion_window="1m")
+    fires(monitoring, "NightshiftDeadlineAtRisk")
+    with service.http() as http:
+        http.post(f"/v1/jobs/{job.id}/cancel").raise_for_status()
+    monitoring.wait_until_clear("NightshiftDeadlineAtRisk")
+
+
+def test_an_engine_waits_for_the_object_store(service: Service, monitoring: Prometheus) -> None:
+    assert service.s3_front is not None
+    service.s3_front.set("PUT", Unreachable(), ALWAYS, path="/segments/")
+    job = submit_bulk(service, some_rows(10))
+    fires(monitoring, "NightshiftEngineStarved")
+    service.s3_front.heal()
+    oracle.quiesce(service, [job])
+    monitoring.wait_until_clear("NightshiftEngineStarved")
+
+
+def test_the_disk_is_full(tmp_path: Path) -> None:
+    found: list[Service] = []
+
+    def pids() -> list[int]:
+        return [pid for service in found for role in service.kept for pid in service.pids(role)]
+
+    with small_disk(pids) as disk:
+        if not isinstance(disk, Tmpfs):
+            pytest.skip("no file system can be mounted here, and none is really full")
+        with running(disk.folder, FAKE_STAMPS="") as service:
+            found.append(service)
+            with monitored(service, {}, tmp_path / "prometheus") as monitoring:
+                disk.fill()
+                fires(monitoring, "NightshiftDiskFull")
+                disk.make_room()
+                monitoring.wait_until_clear("NightshiftDiskFull")

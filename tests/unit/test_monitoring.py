@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.dashboard import Dashboard as GrafanaDashboard
 
 from infra.grafana import build
@@ -66,9 +67,17 @@ def covered(place: dict[str, int]) -> list[tuple[int, int]]:
 @by_uid
 def test_every_variable_that_an_expression_names_is_the_dashboards_or_grafanas(declared: Dashboard) -> None:
     known = {variable.name for variable in declared.variables} | {"__rate_interval"}
-    named = {name for each in declared.expressions for name in re.findall(r"\$\{?(\w+)", each)}
+    expressions = [query.expr for panel in declared.panels for query in panel.queries]
+    named = {name for each in expressions for name in re.findall(r"\$\{?(\w+)", each)}
 
     assert named <= known
+
+
+@by_uid
+def test_every_unit_is_one_that_grafana_knows(declared: Dashboard) -> None:
+    known = {value for name, value in vars(units).items() if not name.startswith("_")}
+
+    assert {panel.unit for panel in declared.panels} <= known
 
 
 @by_alert
