@@ -101,7 +101,9 @@ class Runtime:
         self._settings = settings
         self._connections = connections
         self._shutdown = Shutdown(exit)
-        self._registration = Registration(connections.store, worker_id, Capacity(settings.capacity))
+        self._registration = Registration(
+            connections.store, worker_id, Machine(Capacity(settings.capacity), settings.pools)
+        )
         self._heartbeat = Heartbeat(
             connections.store,
             worker_id,

@@ -91,6 +91,7 @@ class Worker:
     started_at: datetime
     heartbeat_at: datetime
     capacity: Capacity = Capacity.ON_DEMAND
+    pools: tuple[str, ...] = ()
     drain_requested_at: datetime | None = None
     ended_at: datetime | None = None  # its process was seen to end
     ended_cause: ExitCause | None = None

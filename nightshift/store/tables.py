@@ -82,6 +82,7 @@ api_key = Table(
     Column("revoked_at", UtcTimestamp),
     Column("scopes", String(64), nullable=False, server_default="read,submit"),
     Column("replaced_by", String(16)),  # the key that it was rotated to
+    Index("ix_api_key_listing", "tenant_id", "created_at", "id"),
 )
 
 # Who is signed in to the page. A session ends with its key.
@@ -626,6 +627,8 @@ worker = Table(
     Column("ended_cause", String(24)),
     Column("lost_at", UtcTimestamp),  # when its loss was counted
     Column("figures", JSON(none_as_null=True)),  # of itself, as of its last heartbeat; None: it tells none
+    Column("pools", JSON),  # None: of a process of the release before
+    Index("ix_worker_listing", "state", "started_at", "id"),
 )
 
 # Figures of the whole service, at intervals.

@@ -1,11 +1,28 @@
 """Statements about workers and the models they serve."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    Connection,
+    FromClause,
+    Row,
+    Select,
+    UnaryExpression,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.fleet.figures import WorkerFigures
@@ -32,6 +49,7 @@ class Workers:
             "started_at": new.started_at,
             "heartbeat_at": new.heartbeat_at,
             "capacity": new.capacity,
+            "pools": list(new.pools),
         }
         with suppress(IntegrityError), self._connection.begin_nested():
             self._connection.execute(insert(worker).values(**known))
@@ -150,6 +168,17 @@ class Workers:
         heard_of = self.list(heartbeat_since=heartbeat_since)
         return [each for each in heard_of if each.state is not WorkerState.STOPPED]
 
+    def page(
+        self, states: Collection[WorkerState], *, limit: int, after: Worker | None = None
+    ) -> Sequence[Worker]:
+        """Workers in these states, newest first. `after`: the last worker of the previous page."""
+        rows = self._connection.execute(listing(states, limit, after))
+        return [_to_worker(row) for row in rows]
+
+    def get(self, worker_id: str) -> Worker | None:
+        row = self._connection.execute(select(worker).where(worker.c.id == worker_id)).one_or_none()
+        return _to_worker(row) if row else None
+
     def served(self, crashed_since: datetime) -> set[str]:
         """The ids of the models that workers serve, or served until a crash since then."""
         crashes = [cause for cause in ExitCause if cause.is_crash]
@@ -186,6 +215,13 @@ class Workers:
         rows = self._connection.execute(select(model).order_by(model.c.position, model.c.id))
         return [_to_model(row) for row in rows]
 
+    def models_page(self, *, limit: int, after: str | None = None) -> Sequence[Model]:
+        """Registered models by id. `after`: the last id of the previous page."""
+        wanted = select(model).order_by(model.c.id).limit(limit)
+        if after is not None:
+            wanted = wanted.where(model.c.id > after)
+        return [_to_model(row) for row in self._connection.execute(wanted)]
+
     def model(self, model_id: str) -> Model | None:
         row = self._connection.execute(select(model).where(model.c.id == model_id)).one_or_none()
         return _to_model(row) if row else None
@@ -203,6 +239,26 @@ class Workers:
         )
 
 
+def listing(states: Collection[WorkerState], limit: int, after: Worker | None) -> Select[tuple[Any, ...]]:
+    """The first of each state, in the order of an index, and of these the first."""
+
+    def newest(of: FromClause) -> tuple[UnaryExpression[Any], ...]:
+        return of.c.started_at.desc(), of.c.id.desc()
+
+    pages = []
+    for state in states:
+        wanted = select(worker).where(worker.c.state == state)
+        if after is not None:
+            place = tuple_(
+                bindparam(None, after.started_at, type_=worker.c.started_at.type),
+                bindparam(None, after.id, type_=worker.c.id.type),
+            )
+            wanted = wanted.where(tuple_(worker.c.started_at, worker.c.id) < place)
+        pages.append(wanted.order_by(*newest(worker)).limit(limit).subquery())
+    found = union_all(*(select(page) for page in pages)).subquery()
+    return select(found).order_by(*newest(found)).limit(limit)
+
+
 def _to_worker(row: Row[Any]) -> Worker:
     return Worker(
         id=row.id,
@@ -214,6 +270,7 @@ def _to_worker(row: Row[Any]) -> Worker:
         started_at=row.started_at,
         heartbeat_at=row.heartbeat_at,
         capacity=Capacity(row.capacity),
+        pools=tuple(row.pools or ()),
         drain_requested_at=row.drain_requested_at,
         ended_at=row.ended_at,
         ended_cause=ExitCause(row.ended_cause) if row.ended_cause else None,

@@ -10,7 +10,7 @@ from typing import Final
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.models import Model
-from nightshift.fleet.workers import Capacity, Worker, WorkerState
+from nightshift.fleet.workers import Machine, Worker, WorkerState
 from nightshift.store import Store, Transaction
 
 log = logging.getLogger(__name__)
@@ -20,10 +20,10 @@ ALIVE_WITHIN: Final = timedelta(seconds=30)  # of their last heartbeat: six of t
 
 
 class Registration:
-    def __init__(self, store: Store, worker_id: str, capacity: Capacity) -> None:
+    def __init__(self, store: Store, worker_id: str, machine: Machine) -> None:
         self._store = store
         self._worker_id = worker_id
-        self._capacity = capacity
+        self._machine = machine
 
     def register(self) -> None:
         """Record that the worker exists, and loads its models."""
@@ -73,7 +73,8 @@ class Registration:
                     models=(),
                     started_at=now,
                     heartbeat_at=now,
-                    capacity=self._capacity,
+                    capacity=self._machine.capacity,
+                    pools=self._machine.pools,
                 )
             )
 
@@ -101,6 +102,8 @@ class Registration:
         except DatabaseUnavailable:
             return False
         return any(
-            other.id != self._worker_id and other.capacity is self._capacity and needed <= set(other.models)
+            other.id != self._worker_id
+            and other.capacity is self._machine.capacity
+            and needed <= set(other.models)
             for other in ready
         )

@@ -314,6 +314,19 @@ class Shards:
         )
         return [LeasedShard(to_shard(row), row.worker_id, row.lease_until) for row in rows]
 
+    def leased_by(self, tenant_id: str, worker_id: str, limit: int) -> Sequence[LeasedShard]:
+        """Shards of a tenant that a worker holds."""
+        rows = self._connection.execute(
+            select(shard)
+            .where(
+                shard.c.worker_id == worker_id,
+                shard.c.state == ShardState.LEASED,
+                shard.c.tenant_id == tenant_id,
+            )
+            .limit(limit)
+        )
+        return [LeasedShard(to_shard(row), row.worker_id, row.lease_until) for row in rows]
+
     def online_result(self, tenant_id: str, job_id: str) -> Answer | None:
         """The answer to a tenant's online job, if it has one."""
         row = self._connection.execute(

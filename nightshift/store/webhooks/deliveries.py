@@ -10,6 +10,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
+    Select,
     delete,
     exists,
     func,
@@ -276,24 +277,13 @@ class Deliveries:
 
     def attempts(self, tenant_id: str, delivery_id: str) -> Sequence[DeliveryAttempt]:
         """A tenant's delivery's attempts, in order."""
-        rows = self._connection.execute(
-            select(attempt)
-            .join(delivery, delivery.c.id == attempt.c.delivery_id)
-            .where(attempt.c.delivery_id == delivery_id, delivery.c.tenant_id == tenant_id)
-            .order_by(attempt.c.attempt_no)
-        )
-        return [
-            DeliveryAttempt(
-                attempt_no=row.attempt_no,
-                started_at=row.started_at,
-                latency_ms=row.latency_ms,
-                status_code=row.status_code,
-                error=row.error,
-                response_head=row.response_head,
-                retry_after_s=row.retry_after_s,
-            )
-            for row in rows
-        ]
+        wanted = _attempts(tenant_id, delivery_id).order_by(attempt.c.attempt_no)
+        return [_to_attempt(row) for row in self._connection.execute(wanted)]
+
+    def last_attempts(self, tenant_id: str, delivery_id: str, limit: int) -> Sequence[DeliveryAttempt]:
+        """A tenant's delivery's last attempts, the latest first."""
+        wanted = _attempts(tenant_id, delivery_id).order_by(attempt.c.attempt_no.desc()).limit(limit)
+        return [_to_attempt(row) for row in self._connection.execute(wanted)]
 
     def owed(self) -> Owed:
         """Over all tenants, for metrics; of an index only."""
@@ -307,6 +297,26 @@ class Deliveries:
         pending, oldest_at = found.get(DeliveryState.PENDING, (0, None))
         dead, _ = found.get(DeliveryState.DEAD, (0, None))
         return Owed(pending, dead, oldest_at)
+
+
+def _attempts(tenant_id: str, delivery_id: str) -> Select[tuple[Any, ...]]:
+    return (
+        select(attempt)
+        .join(delivery, delivery.c.id == attempt.c.delivery_id)
+        .where(attempt.c.delivery_id == delivery_id, delivery.c.tenant_id == tenant_id)
+    )
+
+
+def _to_attempt(row: Row[Any]) -> DeliveryAttempt:
+    return DeliveryAttempt(
+        attempt_no=row.attempt_no,
+        started_at=row.started_at,
+        latency_ms=row.latency_ms,
+        status_code=row.status_code,
+        error=row.error,
+        response_head=row.response_head,
+        retry_after_s=row.retry_after_s,
+    )
 
 
 def _digest(url: str) -> str:

@@ -13,11 +13,41 @@ MODEL = Model(id="demo", kind=ModelKind.DECODER, context_length=512, revision="a
 
 
 def test_a_worker_comes_back_as_it_was_registered(store: Store) -> None:
-    worker = a_worker(models=("demo", "minilm"), state=WorkerState.STARTING, capacity=Capacity.SPOT)
+    worker = a_worker(
+        models=("demo", "minilm"), state=WorkerState.STARTING, capacity=Capacity.SPOT, pools=("night",)
+    )
 
     with store.transaction() as tx:
         tx.workers.register(worker)
         assert tx.workers.list() == [worker]
+
+
+def test_workers_in_some_states_come_in_pages_newest_first(store: Store, clock: FakeClock) -> None:
+    states = (WorkerState.STARTING, WorkerState.READY, WorkerState.DRAINING)
+    with store.transaction() as tx:
+        for number in range(12):
+            at = clock.now - timedelta(seconds=number // 2)  # two start at the same time
+            tx.workers.register(a_worker(state=list(WorkerState)[number % 4], started_at=at))
+        wanted = [each.id for each in tx.workers.list() if each.state in states]
+
+        found, last = [], None
+        while page := tx.workers.page(states, limit=2, after=last):
+            last = page[-1]
+            found += [each.id for each in page]
+
+    assert sorted(found) == sorted(wanted)
+    assert len(found) == 9
+
+
+def test_models_come_in_pages_by_id(store: Store, clock: FakeClock) -> None:
+    with store.transaction() as tx:
+        for id in ("b", "c", "a"):
+            tx.workers.register_model(replace(MODEL, id=id), clock.now)
+
+        first = tx.workers.models_page(limit=2)
+        rest = tx.workers.models_page(limit=2, after=first[-1].id)
+
+    assert [each.id for each in (*first, *rest)] == ["a", "b", "c"]
 
 
 def test_a_worker_whose_registration_was_not_answered_registers_again(store: Store) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import JobKind
-from nightshift.jobs.dead_letters import DeadLetterState
+from nightshift.jobs.dead_letters import DeadLetter, DeadLetterState
 from nightshift.jobs.deletion import JobPart
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store, Transaction
@@ -27,6 +28,8 @@ from nightshift.testing import (
     FakeClock,
     a_delivery,
     a_job,
+    a_worker,
+    an_api_key,
     asked,
     claimed,
     planned,
@@ -135,6 +138,53 @@ def test_places_in_the_queue_are_counted_by_its_index(large_store: Store) -> Non
     searches = [step for step in plan if step.startswith(("SEARCH job", "SCAN job"))]
     assert len(searches) == 2, plan
     assert all("USING COVERING INDEX ix_job_queue (kind=? AND" in step for step in searches), plan
+
+
+TODAY = STARTS_AT.date()
+A_LETTER = DeadLetter(
+    id="dlq_1",
+    tenant_id="default",
+    job_id="job_1",
+    shard_id="shard_1",
+    row=0,
+    cause=ExitCause.KILLED,
+    crashes=3,
+    worker_id=None,
+    died_at=STARTS_AT,
+)
+LISTS: dict[str, Callable[[Transaction], object]] = {
+    "workers": lambda tx: tx.workers.page(list(WorkerState), limit=51, after=a_worker()),
+    "models": lambda tx: tx.workers.models_page(limit=51, after="demo"),
+    "leased by a worker": lambda tx: tx.shards.leased_by("default", "worker_1", 101),
+    "attempts": lambda tx: tx.deliveries.last_attempts("default", "dlv_1", 50),
+    "keys": lambda tx: tx.keys.page("default", limit=51, after=an_api_key()),
+    "usage": lambda tx: tx.usage.list("default", limit=101, since=TODAY, until=TODAY, after=(TODAY, "demo")),
+    "dead letters": lambda tx: tx.dead_letters.list("default", limit=51, after=A_LETTER),
+    "dead letters in a state": lambda tx: tx.dead_letters.list(
+        "default", limit=51, after=A_LETTER, state=DeadLetterState.DEAD
+    ),
+    "dead letters of a job": lambda tx: tx.dead_letters.list(
+        "default", limit=51, after=A_LETTER, job_id="job_1"
+    ),
+    "deliveries": lambda tx: tx.deliveries.list("default", limit=51),
+    "deliveries in a state": lambda tx: tx.deliveries.list(
+        "default", limit=51, filters=DeliveryFilters(state=DeliveryState.DEAD)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_page_of_a_list_is_read_from_an_index_in_its_order(large_store: Store, name: str) -> None:
+    plan = plan_of(large_store, LISTS[name])
+
+    assert [step for step in plan if step.startswith("SEARCH")], plan
+    assert not [step for step in plan if re.match(r"SCAN (?!found|anon|\()", step)], plan
+    if name == "workers":  # the first of each state, which are then sorted together
+        assert len([step for step in plan if "ix_worker_listing (state=? AND" in step]) == len(WorkerState), (
+            plan
+        )
+    else:
+        assert "USE TEMP B-TREE FOR ORDER BY" not in plan, plan
 
 
 MANY = [f"job_{number}" for number in range(200)]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nightshift.fleet.workers import Capacity, WorkerState
+from nightshift.fleet.workers import Machine as WorkerMachine
 from nightshift.outbound.cloud_metadata import Notice, NoticeKind
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store
@@ -60,7 +61,7 @@ class Machine:
 
     def notices(self, **settings: Any) -> Notices:
         known = WorkerSettings(models=("/models/demo",), drain_s=0.001, bulk_drain_s=0.001, **settings)
-        registration = Registration(self.store, "wrk_1", Capacity(known.capacity))
+        registration = Registration(self.store, "wrk_1", WorkerMachine(Capacity(known.capacity)))
         return Notices(self.cloud, known, registration, self.heartbeat, self.has_left.set)
 
     def has_beside_it(self, **worker: Any) -> None:
@@ -165,6 +166,6 @@ def test_an_event_that_waits_for_it_is_acknowledged_once(machine: Machine) -> No
 
 def test_without_a_provider_a_start_does_not_wait(store: Store, heartbeat: Heartbeat) -> None:
     settings = WorkerSettings(models=("demo",))
-    registration = Registration(store, "wrk_1", Capacity.ON_DEMAND)
+    registration = Registration(store, "wrk_1", WorkerMachine(Capacity.ON_DEMAND))
 
     Notices(None, settings, registration, heartbeat, on_leave=lambda: None).wait_until_withdrawn()

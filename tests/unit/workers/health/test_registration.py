@@ -7,7 +7,7 @@ import pytest
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.fleet.workers import Capacity, WorkerState
+from nightshift.fleet.workers import Capacity, Machine, WorkerState
 from nightshift.store import Store, Transaction
 from workers.health.registration import Registration
 
@@ -33,17 +33,18 @@ def test_a_worker_that_starts_without_a_database_waits_for_it(
 ) -> None:
     """If it ended, it would be restarted in vain until its supervisor gave up."""
     outages += [DatabaseUnavailable(), DatabaseUnavailable()]
-    Registration(store, "worker-1", Capacity.ON_DEMAND).register()
+    Registration(store, "worker-1", Machine(Capacity.ON_DEMAND, ("night", "large"))).register()
 
     with store.snapshot() as tx:
         [worker] = tx.workers.list()
     assert (worker.id, worker.state) == ("worker-1", WorkerState.STARTING)
+    assert worker.pools == ("night", "large")
 
 
 def test_a_worker_that_has_loaded_its_models_waits_likewise(
     store: Store, outages: list[DatabaseUnavailable]
 ) -> None:
-    registration = Registration(store, "worker-1", Capacity.ON_DEMAND)
+    registration = Registration(store, "worker-1", Machine(Capacity.ON_DEMAND))
     registration.register()
     outages += [DatabaseUnavailable(), DatabaseUnavailable()]
     registration.open([Model(id="demo", kind=ModelKind.DECODER, context_length=128, revision="r1")])
