@@ -7,9 +7,9 @@ import typer
 
 from nightshift.cli.session import DataDir, Json, operator_store
 from nightshift.cli.terminal import print_json, print_table, say
-from nightshift.errors import NotFound
 from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.tenants.audit import Action, Actor
+from nightshift.lifecycle.draining import request_drain
+from nightshift.tenants.audit import Actor
 
 app = typer.Typer(help="List workers, and drain one.", no_args_is_help=True)
 
@@ -58,13 +58,7 @@ def drain(
     starts no other.
     """
     with operator_store(data_dir) as store, store.transaction() as tx:
-        if not tx.workers.request_drain(worker_id, tx.now()):
-            raise NotFound(
-                f"there is no worker {worker_id} that could be drained; `nightshift workers list` "
-                "shows those there are",
-                param="id",
-            )
-        tx.audit.record(Actor.of_user(), Action.WORKER_DRAINED, None, tx.now(), object_id=worker_id)
+        request_drain(tx, Actor.of_user(), worker_id)
     say(f"{worker_id} will drain")
 
 

@@ -58,6 +58,6 @@ def test_a_worker_that_has_stopped_or_never_was_cannot_be_drained(nightshift, st
 
     assert (ended.code, ended.err) == (
         1,
-        f"nightshift: id: there is no worker {worker_id} that could be drained; `nightshift workers list` "
-        "shows those there are\n",
+        f"nightshift: id: There is no worker {worker_id} that could be drained; `nightshift workers list` "
+        "shows those there are.\n",
     )
