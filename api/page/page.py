@@ -63,7 +63,13 @@ class Page:
         if next_path is None:
             query = request.url.query
             next_path = route_path(request) + (f"?{query}" if query else "")
-        shown = {"title": "Sign in", "signed_in": None, "problem": problem, "next": next_path}
+        shown = {
+            "title": "Sign in",
+            "signed_in": None,
+            "is_refusal": False,
+            "problem": problem,
+            "next": next_path,
+        }
         return rendering.page(rendering.render("sign_in.html", self.prefix, shown), status)
 
     def frame(self, signed_in: SignedIn, title: str, section: str) -> Mapping[str, Any]:
@@ -76,6 +82,7 @@ class Page:
             "navigation": [view for view in views.VIEWS if view.is_in_navigation and view.scope in allowed],
             "may_submit": Scope.SUBMIT in allowed,
             "is_admin": Scope.ADMIN in allowed,
+            "is_refusal": False,
         }
 
     def error(self, request: Request, signed_in: SignedIn | None, error: NightshiftError) -> Response:
@@ -88,6 +95,7 @@ class Page:
             ),
             "status": status_of(error),
             "error": error,
+            "is_refusal": request.method == "POST",  # there is nothing to update
         }
         html = rendering.render("error.html", self.prefix, shown, is_part=is_update(request))
         return rendering.page(html, status_of(error), headers_of(error))

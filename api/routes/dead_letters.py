@@ -32,7 +32,7 @@ def list_dead_letters(
         found = tx.dead_letters.list(
             caller.tenant_id,
             limit=page.limit + 1,
-            after=None if page.after is None else _get(tx, caller, page.after, param="after"),
+            after=None if page.after is None else get_letter(tx, caller, page.after, param="after"),
             state=status,
             job_id=job_id,
         )
@@ -46,7 +46,7 @@ def list_dead_letters(
 )
 def get_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
-        return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
+        return JSONResponse(_letter_json(get_letter(tx, caller, letter_id)))
 
 
 @router.post(
@@ -65,7 +65,7 @@ def replay_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep)
         raise
     services.ring_sender.send(submitted.rings)
     with services.store.snapshot() as tx:
-        return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
+        return JSONResponse(_letter_json(get_letter(tx, caller, letter_id)))
 
 
 @router.post(
@@ -79,10 +79,10 @@ def discard_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep
         if not tx.dead_letters.discard(row.tenant_id, row.id, tx.now()):
             _undecided(tx, caller, letter_id)  # the error names the decision
             raise Conflict(f"Somebody has decided about dead letter {row.id} meanwhile.")
-        return JSONResponse(_letter_json(_get(tx, caller, letter_id)))
+        return JSONResponse(_letter_json(get_letter(tx, caller, letter_id)))
 
 
-def _get(tx: Transaction, caller: Caller, letter_id: str, param: str = "id") -> DeadLetter:
+def get_letter(tx: Transaction, caller: Caller, letter_id: str, param: str = "id") -> DeadLetter:
     row = tx.dead_letters.get(caller.tenant_id, letter_id)
     if row is None:
         raise NotFound(f"No such DeadLetter object: {letter_id}", param=param)
@@ -90,7 +90,7 @@ def _get(tx: Transaction, caller: Caller, letter_id: str, param: str = "id") -> 
 
 
 def _undecided(tx: Transaction, caller: Caller, letter_id: str) -> DeadLetter:
-    row = _get(tx, caller, letter_id)
+    row = get_letter(tx, caller, letter_id)
     if row.state is not DeadLetterState.DEAD:
         replayed_as = f", as {row.replay_job_id}" if row.replay_job_id else ""
         raise Conflict(f"Dead letter {row.id} is {row.state} already{replayed_as}.")

@@ -50,6 +50,11 @@
     follow();
   }
 
+  // ---- a page that answers an action is at its view's address, so that a reload does not act again
+
+  const address = live && live.getAttribute("hx-get");
+  if (address && location.pathname + location.search !== address) history.replaceState(null, "", address + location.hash);
+
   // ---- what came of requests
 
   function show(region, text) {

@@ -1,0 +1,50 @@
+"""Receivers of events that the tenant has registered."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from api.openai import webhook_endpoints
+from api.page.view import Action, Asked, Context, Outcome, View
+from nightshift.outbound.webhook_endpoints import ENDPOINTS_MAX, DisabledReason
+from nightshift.store import Transaction
+
+REASONS: Final[Mapping[DisabledReason, str]] = {
+    DisabledReason.REQUESTED: "by you",
+    DisabledReason.GONE: "it answered 410: it wants no more events",
+    DisabledReason.FAILING: "no attempt succeeded for five days",
+}
+
+
+def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
+    return {
+        "endpoints": tx.webhook_endpoints.list(asked.caller.tenant_id, limit=ENDPOINTS_MAX),
+        "reasons": REASONS,
+    }
+
+
+def enable(asked: Asked) -> Outcome:
+    _update(asked, is_disabled=False)
+    return Outcome(message="The receiver gets events again.")
+
+
+def disable(asked: Asked) -> Outcome:
+    _update(asked, is_disabled=True)
+    return Outcome(message="The receiver is disabled. What was owed to it can be replayed later.")
+
+
+def _update(asked: Asked, *, is_disabled: bool) -> None:
+    change = {"nightshift": {"disabled": is_disabled}}
+    webhook_endpoints.update(asked.path["endpoint_id"], asked.services, asked.caller, change)
+
+
+VIEW: Final = View(
+    path="/ui/webhooks",
+    title="Webhooks",
+    template="webhooks.html",
+    load=load,
+    actions=(
+        Action(path="/{endpoint_id}/enable", act=enable),
+        Action(path="/{endpoint_id}/disable", act=disable),
+    ),
+)

@@ -1,0 +1,87 @@
+"""A worker as lists and its own view show it: whether it is heard of, what it does, why it ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from api.page.causes import IN_WORDS
+from api.page.job_rows import Tone
+from api.readiness import WORKER_SILENCE_MAX
+from nightshift.fleet import figures
+from nightshift.fleet.workers import ExitCause, Worker, WorkerState
+
+_TONES = {
+    WorkerState.STARTING: Tone.ACTIVE,
+    WorkerState.READY: Tone.GOOD,
+    WorkerState.DRAINING: Tone.WARNING,
+    WorkerState.STOPPED: Tone.OVER,
+}
+_ASKED_TO_END = (None, ExitCause.DRAINED)
+
+
+@dataclass(frozen=True)
+class WorkerRow:
+    worker: Worker
+    now: datetime
+
+    @property
+    def state(self) -> str:
+        """Its own, or what is known beside it."""
+        if self.worker.state is WorkerState.STOPPED:
+            return "ended" if self.worker.ended_at else "stopped"
+        if self.is_silent:
+            return "not heard of"
+        is_asked = self.worker.drain_requested_at is not None and self.worker.state is WorkerState.READY
+        return "asked to drain" if is_asked else self.worker.state.value
+
+    @property
+    def tone(self) -> Tone:
+        if self.worker.state is WorkerState.STOPPED:
+            return Tone.OVER if self.worker.ended_cause in _ASKED_TO_END else Tone.BAD
+        if self.is_silent:
+            return Tone.BAD
+        return Tone.WARNING if self.worker.drain_requested_at else _TONES[self.worker.state]
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it may be gone: no heartbeat for some time."""
+        return self.now - self.worker.heartbeat_at > WORKER_SILENCE_MAX
+
+    @property
+    def may_drain(self) -> bool:
+        return self.worker.state is not WorkerState.STOPPED and self.worker.drain_requested_at is None
+
+    @property
+    def cause(self) -> str | None:
+        """Why its process ended, if it was seen to."""
+        cause = self.worker.ended_cause
+        return None if cause is None else IN_WORDS[cause]
+
+    @property
+    def cold(self) -> Sequence[str]:
+        """What it can serve and has not loaded."""
+        return [id for id in self.worker.models if id not in self.worker.warm]
+
+    @property
+    def busy(self) -> float | None:
+        """The share of the last seconds in which its busiest model was in a step."""
+        report = self.report
+        known = [] if report is None else [each.busy_fraction for each in report.models.values()]
+        return max((busy for busy in known if busy is not None), default=None)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """That it generates."""
+        report = self.report
+        return None if report is None else figures.total([report], "generation_tokens_per_s")
+
+    @property
+    def rows_per_s(self) -> float | None:
+        report = self.report
+        return None if report is None else figures.total([report], "rows_per_s")
+
+    @property
+    def report(self) -> figures.WorkerFigures | None:
+        """What it told last, while that says something of now."""
+        is_present = self.worker.state is not WorkerState.STOPPED and not self.is_silent
+        return self.worker.figures if is_present else None

@@ -1,0 +1,135 @@
+"""What the lists of the page show: one row of each kind, of a tenant of its own, with a text in every field
+that somebody names.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from nightshift.fleet.figures import DeviceFigures, ModelFigures, WorkerFigures
+from nightshift.fleet.models import Model, ModelKind
+from nightshift.fleet.workers import ExitCause, WorkerState
+from nightshift.jobs import ShardState, Usage
+from nightshift.jobs.dead_letters import DeadLetter
+from nightshift.jobs.ids import new_id
+from nightshift.outbound.webhooks import DeliveryState
+from nightshift.store import Store, Transaction, tables
+from nightshift.tenants.usage import usage_day
+from nightshift.testing import (
+    a_delivery,
+    a_webhook_endpoint,
+    a_worker,
+    an_api_key,
+    an_attempt,
+    asked,
+    planned,
+)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Ids. `letter`: of an online request that can be replayed; `lease`: of the job whose shard the worker
+    holds.
+    """
+
+    tenant: str
+    letter: str
+    delivery: str
+    endpoint: str
+    worker: str
+    ended_worker: str
+    lease: str
+    key: str
+
+    @property
+    def of_tenant(self) -> tuple[str, ...]:
+        return self.letter, self.delivery, self.endpoint, self.lease
+
+
+def add_rows(store: Store, tenant: str, text: str = "plain") -> Rows:
+    """`text`: names the custom id, receiver, error, host, model, pool and key."""
+    online, bulk = asked(store, tenant_id=tenant), planned(store, tenant_id=tenant)
+    with store.transaction() as tx:
+        letter = _letter(tx, tenant, online.job.id, text)
+        delivery, endpoint = _delivery(tx, tenant, bulk.id, text)
+        worker, ended = _workers(tx, text)
+        _hold(tx, bulk.id, worker)
+        key = an_api_key(tenant_id=tenant, name=text, created_at=tx.now())
+        tx.keys.insert(key)
+        tx.usage.add(tenant, text[:255], usage_day(tx.now()), 5, 2, Usage(100, 30, 10))
+    return Rows(tenant, letter, delivery, endpoint, worker, ended, bulk.id, key.id)
+
+
+def _letter(tx: Transaction, tenant: str, job_id: str, text: str) -> str:
+    [shard] = tx.shards.of_job(job_id, limit=1)
+    letter = DeadLetter(
+        id=new_id("dlq"),
+        tenant_id=tenant,
+        job_id=job_id,
+        shard_id=shard.id,
+        row=0,
+        custom_id=text,
+        cause=ExitCause.OUT_OF_MEMORY,
+        crashes=3,
+        worker_id="worker_gone",
+        died_at=tx.now(),
+    )
+    tx.dead_letters.insert(letter)
+    return letter.id
+
+
+def _delivery(tx: Transaction, tenant: str, job_id: str, text: str) -> tuple[str, str]:
+    now = tx.now()
+    endpoint = a_webhook_endpoint(
+        tenant_id=tenant,
+        name=text,
+        url=f"https://receiver.example/{text}",
+        created_at=now,
+        failing_since=now,
+    )
+    tx.webhook_endpoints.insert(endpoint)
+    job = tx.jobs.fetch(job_id)
+    delivery = a_delivery(
+        job,
+        endpoint_id=endpoint.id,
+        url=endpoint.url,
+        state=DeliveryState.PENDING,
+        created_at=now,
+        next_at=now,
+    )
+    tx.deliveries.insert(delivery)
+    attempt = an_attempt(
+        delivery, status_code=None, error=text, response_head=f"secret {text}", started_at=now
+    )
+    tx.deliveries.record(delivery, attempt, DeliveryState.DEAD, now)
+    return delivery.id, endpoint.id
+
+
+def _workers(tx: Transaction, text: str) -> tuple[str, str]:
+    now, model = tx.now(), text[:200]
+    tx.workers.register_model(
+        Model(id=model, kind=ModelKind.ENCODER, revision=text, context_length=512, dimensions=384), now
+    )
+    worker = a_worker(host=text, models=(model, "cold-one"), warm_models=(model,), pools=(text,))
+    figures = WorkerFigures(
+        models={model: ModelFigures(busy_fraction=0.5, generation_tokens_per_s=1200.0, running=4)},
+        device=DeviceFigures(kind="cuda", name=text, memory_used_bytes=2**33, memory_bytes=2**35),
+        shards=1,
+        requests=2,
+    )
+    ended = a_worker(host=text, models=(model,), started_at=now - timedelta(hours=1), heartbeat_at=now)
+    for each in (worker, ended):
+        tx.workers.register(each)
+        tx.workers.serves(each.id, each.models, now, each.warm_models)
+    tx.workers.record_heartbeat(worker.id, WorkerState.READY, now, figures)
+    tx.workers.ended(ended.id, ExitCause.STUCK_STEP, now)
+    return worker.id, ended.id
+
+
+def _hold(tx: Transaction, job_id: str, worker_id: str) -> None:
+    """The shard is in the worker's hands, whichever else waits in the database."""
+    held = {
+        "state": ShardState.LEASED,
+        "worker_id": worker_id,
+        "lease_until": tx.now() + timedelta(minutes=1),
+    }
+    tx._connection.execute(tables.shard.update().where(tables.shard.c.job_id == job_id).values(held))
