@@ -1,5 +1,6 @@
 """The service's figures over time, as columns for the charts of the overview. Pure."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -7,8 +8,7 @@ from nightshift.fleet.figures import INTERVAL_S, ServiceFigures
 from nightshift.jobs import JsonObject
 
 POINTS_MAX: Final = 480  # of a chart: more are not seen
-HOURS: Final = (2, 12)  # that may be asked for
-ROWS_MAX: Final = int(max(HOURS) * 3600 / INTERVAL_S) + 1
+HOURS: Final = (2, 12, 48)  # that may be asked for
 GAP_S: Final = 4 * INTERVAL_S  # without figures, the line is broken
 
 _Value = Callable[[ServiceFigures], float | None]
@@ -23,23 +23,21 @@ _COLUMNS: Final[dict[str, _Value]] = {
 }
 
 
-def columns(figures: Sequence[ServiceFigures]) -> JsonObject:
+def every(hours: int) -> int:
+    """Of how many figures one is drawn."""
+    return math.ceil(hours * 3600 / INTERVAL_S / POINTS_MAX)
+
+
+def columns(figures: Sequence[ServiceFigures], hours: int) -> JsonObject:
     """`at`, in seconds since the epoch, and a list for each column; None where nothing is known."""
-    kept = _thinned(figures)
-    longest_s = GAP_S * max(1, len(figures) // max(1, len(kept)))
+    longest_s = GAP_S * every(hours)
     found: dict[str, list[float | None]] = {"at": [], **{name: [] for name in _COLUMNS}}
-    for place, each in enumerate(kept):
+    for place, each in enumerate(figures):
         at_s = each.at.timestamp()
-        if place and at_s - kept[place - 1].at.timestamp() > longest_s:
+        if place and at_s - figures[place - 1].at.timestamp() > longest_s:
             _append(found, at_s - 1, dict.fromkeys(_COLUMNS))
         _append(found, at_s, {name: value(each) for name, value in _COLUMNS.items()})
     return dict(found)
-
-
-def _thinned(figures: Sequence[ServiceFigures]) -> Sequence[ServiceFigures]:
-    """At most `POINTS_MAX` of them at equal distances, the newest included."""
-    stride = -(-len(figures) // POINTS_MAX) or 1
-    return list(reversed(list(reversed(figures))[::stride]))
 
 
 def _append(found: dict[str, list[float | None]], at_s: float, values: dict[str, float | None]) -> None:

@@ -4,10 +4,22 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, case, delete, func, insert, literal_column, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    case,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    type_coerce,
+)
 
 from nightshift.fleet.backlog import WaitingJob
-from nightshift.fleet.figures import ServiceFigures
+from nightshift.fleet.figures import INTERVAL_S, ServiceFigures
 from nightshift.jobs import JobKind, JobState, ShardState
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
@@ -38,10 +50,14 @@ class Figures:
         row = self._connection.execute(rows).one_or_none()
         return None if row is None else _to_figures(row)
 
-    def since(self, at: datetime, limit: int) -> Sequence[ServiceFigures]:
-        """After that time, the oldest first."""
+    def since(self, at: datetime, limit: int, *, every: int = 1) -> Sequence[ServiceFigures]:
+        """After that time, the oldest first; about one of `every` so many, at equal distances."""
+        interval_no = type_coerce(service_figure.c.at, BigInteger) // int(1000 * INTERVAL_S)
         rows = (
-            select(service_figure).where(service_figure.c.at > at).order_by(service_figure.c.at).limit(limit)
+            select(service_figure)
+            .where(service_figure.c.at > at, interval_no % every == 0)
+            .order_by(service_figure.c.at)
+            .limit(limit)
         )
         return [_to_figures(row) for row in self._connection.execute(rows)]
 

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Final
 
-from api.page.figures import HOURS, ROWS_MAX, columns
+from api.page.figures import HOURS, POINTS_MAX, columns, every
 from api.page.job_rows import JobRow
 from api.page.view import Asked, Context, View
 from api.readiness import WORKER_SILENCE_MAX
@@ -16,6 +16,7 @@ from nightshift.store.jobs.listing import JobFilters
 RUNNING_SHOWN: Final = 8
 FAILED_SHOWN: Final = 5
 WORKERS_SHOWN: Final = 50
+ROWS_MAX: Final = 2 * POINTS_MAX  # figures may be told a little more often
 FRESH: Final = 2 * ALIVE_WITHIN  # figures that are older say nothing of now
 
 _RUNNING: Final = JobFilters(kind=JobKind.BULK, states=(JobState.RUNNING, JobState.FINALIZING))
@@ -53,8 +54,9 @@ def _hours(asked: Asked) -> int:
 
 def load_figures(tx: Transaction, asked: Asked, now: datetime) -> JsonObject:
     """What the charts are drawn from. Of the whole service, as /metrics."""
-    since = now - timedelta(hours=_hours(asked))
-    return columns(tx.figures.since(since, ROWS_MAX))
+    hours = _hours(asked)
+    found = tx.figures.since(now - timedelta(hours=hours), ROWS_MAX, every=every(hours))
+    return columns(found, hours)
 
 
 VIEW: Final = View(

@@ -12,7 +12,7 @@ from nightshift.store import tables
 
 job = tables.job
 
-COUNTED_MAX: Final = 2500  # of each state, the oldest first: a page is the same work for any queue
+COUNTED_MAX: Final = 1000  # of each state, the oldest first: a page is the same work for any queue
 _UNFINISHED: Final = tuple(state for state in JobState if not state.is_terminal)
 
 

@@ -1,9 +1,10 @@
 """Figures of the service over time, and what waits for workers, as the database has it."""
 
 from datetime import timedelta
+from itertools import pairwise
 
 from nightshift.fleet.backlog import Backlog, Group, by_group
-from nightshift.fleet.figures import ModelFigures, ServiceFigures, WorkerFigures
+from nightshift.fleet.figures import INTERVAL_S, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import JobKind
 from nightshift.jobs.priorities import PriorityClass
@@ -117,3 +118,16 @@ def test_what_has_ended_waits_no_more(store: Store) -> None:
         transitions.cancel(tx, job, tx.now())
 
     assert sum(found.queued + found.leased for found in waiting(store).values()) == 0
+
+
+def test_of_many_figures_some_are_read_at_equal_distances(store: Store) -> None:
+    with store.transaction() as tx:
+        now = tx.now()
+        for place in range(48):
+            tx.figures.record(ServiceFigures(at=now + timedelta(seconds=INTERVAL_S * place), workers=place))
+        whole = tx.figures.since(now - timedelta(seconds=1), 100)
+        some = tx.figures.since(now - timedelta(seconds=1), 100, every=6)
+
+    assert len(whole) == 48
+    assert len(some) == 8
+    assert {later.at - one.at for one, later in pairwise(some)} == {timedelta(seconds=6 * INTERVAL_S)}

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.page.figures import POINTS_MAX, columns
+from api.page.figures import HOURS, columns, every
 from api.page.formats import TEXT_CHARS_MAX, ago, duration, number, rough, shown
 from nightshift.fleet.figures import ServiceFigures
 
@@ -49,17 +49,20 @@ def test_a_long_text_is_cut_and_says_how_much_is_missing() -> None:
     assert shown("a\x00b\x1b[0m\nc") == "a\ufffdb\ufffd[0m\nc"
 
 
-def test_a_chart_has_few_points_and_a_gap_where_nothing_was_told() -> None:
+def test_a_chart_has_a_gap_where_nothing_was_told() -> None:
     figures = [
         ServiceFigures(at=NOW + timedelta(seconds=15 * place), busy_fraction=0.5)
-        for place in range(3 * POINTS_MAX)
-        if not 100 <= place < 200
+        for place in range(200)
+        if not 100 <= place < 110
     ]
 
-    found = columns(figures)
+    found = columns(figures, hours=2)
 
-    assert POINTS_MAX * 0.9 <= len(found["at"]) <= POINTS_MAX + 1
     assert found["at"] == sorted(found["at"])
     assert found["at"][-1] == figures[-1].at.timestamp()
-    assert found["busy"].count(None) == 1
-    assert columns([])["at"] == []
+    assert [place for place, busy in enumerate(found["busy"]) if busy is None] == [100]
+    assert columns([], hours=2)["at"] == []
+
+
+def test_any_time_is_drawn_with_about_as_many_points() -> None:
+    assert [every(hours) for hours in HOURS] == [1, 6, 24]
