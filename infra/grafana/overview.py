@@ -91,6 +91,13 @@ DASHBOARD: Final = Dashboard(
             "Processes",
             (
                 graph(
+                    "Answer Prometheus",
+                    "short",
+                    Query('up{job=~"nightshift.*"}', "{{job}} {{instance}}"),
+                    Query("nightshift_process_up", "{{process}} of nightshift up"),
+                    max=1,
+                ),
+                graph(
                     "Memory",
                     "bytes",
                     Query("process_resident_memory_bytes", "{{job}} {{process}} {{instance}}"),

@@ -52,6 +52,27 @@ DASHBOARD: Final = Dashboard(
             ),
         ),
         Section(
+            "What workers cost",
+            (
+                graph(
+                    "Workers that hold bulk shards",
+                    "short",
+                    Query(
+                        "sum by (capacity) (rate(nightshift_worker_shard_seconds_total[$__rate_interval]))",
+                        "{{capacity}}",
+                    ),
+                    about="Mean number: the time that jobs are charged with",
+                    is_stacked=True,
+                ),
+                graph(
+                    "Cost per hour",
+                    "short",
+                    Query("3600 * sum(rate(nightshift_worker_cost_total[$__rate_interval]))", "cost"),
+                    about="At WORKER_PRICE_PER_HOUR_SPOT and …_ON_DEMAND; missing where none is set",
+                ),
+            ),
+        ),
+        Section(
             "What losses cost",
             (
                 graph(

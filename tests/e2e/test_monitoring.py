@@ -43,6 +43,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         WEBHOOK_ALLOW_CIDRS="127.0.0.0/8",
         WEBHOOK_PORTS="1-65535",
         FILE_ROOTS=str(folder),
+        WORKER_PRICE_PER_HOUR_ON_DEMAND="2",
     ) as service:
         port = int(service.base_url.removesuffix("/v1").rpartition(":")[2])
         with prometheus(folder / "prometheus", {"nightshift": port}, RULES.read_text()) as found:
