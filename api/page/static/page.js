@@ -85,6 +85,11 @@
     show(problem, "The service does not answer. Nothing was changed, as far as this page knows.");
   });
 
+  // ---- on a narrow screen the navigation scrolls: to where one is
+
+  const current = document.querySelector(".bar nav [aria-current]");
+  if (current) current.scrollIntoView({ block: "nearest", inline: "center" });
+
   // ---- light or dark
 
   const theme = document.getElementById("theme");
