@@ -55,6 +55,21 @@
   const address = live && live.getAttribute("hx-get");
   if (address && location.pathname + location.search !== address) history.replaceState(null, "", address + location.hash);
 
+  // ---- what a person has begun to fill in stays until it is sent
+
+  function touch(event) {
+    const form = event.target.closest("#live form");
+    if (form) form.dataset.touched = "yes";
+  }
+
+  document.addEventListener("input", touch);
+  document.addEventListener("change", touch);
+  document.addEventListener("htmx:beforeRequest", (event) => { delete event.detail.elt.dataset.touched; });
+  if (window.Idiomorph) {
+    Idiomorph.defaults.callbacks.beforeNodeMorphed = (old) => !(old.dataset && old.dataset.touched);
+    Idiomorph.defaults.callbacks.beforeNodeRemoved = Idiomorph.defaults.callbacks.beforeNodeMorphed;
+  }
+
   // ---- what came of requests
 
   function show(region, text) {

@@ -54,6 +54,23 @@ def test_updates_keep_the_focus_the_place_and_what_is_typed(visit: VisitMaker, p
     assert page.input_value("input[name=name]") == "half a na"
 
 
+def test_updates_keep_what_is_chosen_until_it_is_sent(visit: VisitMaker, page_store: Store) -> None:
+    job = ground.running(page_store, "choosing", done=10)
+    page = visit("choosing").open_live(f"/ui/jobs/{job.id}")
+    page.select_option("#priority", "background")
+
+    ground.progress(page_store, job, rows=20, seq=1)
+    expect(page.locator(".count")).to_have_text("30 of 100")
+    expect(page.locator("#priority")).to_have_value("background")
+    page.click("text=Change")
+
+    expect(page.locator("#said")).to_contain_text("class is changed")
+    assert ground.fetch(page_store, job).priority == "background"
+    ground.progress(page_store, job, rows=10, seq=2)
+    expect(page.locator(".count")).to_have_text("40 of 100")
+    expect(page.locator("#priority")).to_have_value("background")
+
+
 def test_a_new_job_appears_in_both_of_two_tabs_and_an_action_in_one_in_the_other(
     visit: VisitMaker, page_store: Store
 ) -> None:
