@@ -112,8 +112,8 @@ class Encoding(SpanExporter):
 
 
 def span_cpu_us(count: int = 2000) -> float:
-    """Processor time for a span with two attributes: made, queued and encoded, not sent. `count`: at most what
-    the queue of the SDK holds.
+    """Processor time for a span with two attributes: made, queued and encoded, not sent. `count`: at most
+    what the queue of the SDK holds.
     """
     tracer = OtlpTracer(TracerProvider(shutdown_on_exit=False), Encoding(), queue_max=count)
     served = tracer.serve("POST", None)
