@@ -56,7 +56,7 @@ class StepTurns:
                 self._changed.wait(self._patience_s())
             self._waiting.remove(model_id)
             self._stepping += 1
-            self._least_s = max(self._least_s, self._used_s[model_id])
+            self._least_s = max(self._least_s, self._used(model_id))
         began_s = self._clock_s()
         try:
             yield
@@ -64,8 +64,9 @@ class StepTurns:
             with self._changed:
                 ended_s = self._clock_s()
                 self._stepping -= 1
-                self._used_s[model_id] += ended_s - began_s
-                self._expected[model_id] = ended_s + BETWEEN_STEPS_S
+                if model_id in self._used_s:  # it has not gone meanwhile
+                    self._used_s[model_id] += ended_s - began_s
+                    self._expected[model_id] = ended_s + BETWEEN_STEPS_S
                 self._changed.notify_all()
 
     def step_s(self, model_id: str) -> float | None:
@@ -94,11 +95,12 @@ class StepTurns:
                 self._changed.notify_all()
 
     def forget(self, model_id: str) -> None:
-        """The model has gone."""
+        """The model has gone. A step of it may still be under way, or wait: it ends as any other."""
         with self._changed:
             self._used_s.pop(model_id, None)
             self._urgent_until_s.pop(model_id, None)
             self._expected.pop(model_id, None)
+            self._changed.notify_all()  # it may have been waited for
 
     def _may_step(self, model_id: str) -> bool:
         if self._pauses:
@@ -111,7 +113,10 @@ class StepTurns:
         """The one that has had the least time, of those that wait or will at once."""
         now_s = self._clock_s()
         soon = (id for id, until_s in self._expected.items() if until_s > now_s)
-        return min((*self._waiting, *soon), key=lambda id: (self._used_s[id], id))
+        return min((*self._waiting, *soon), key=lambda id: (self._used(id), id))
+
+    def _used(self, model_id: str) -> float:
+        return self._used_s.get(model_id, self._least_s)
 
     def _patience_s(self) -> float | None:
         """Until a model that is waited for has come or not. None: for a notification."""

@@ -167,6 +167,54 @@ def test_a_step_that_raises_gives_its_turn_back(clock: Clock) -> None:
     assert steps.order == ["chat"]
 
 
+def test_none_of_three_models_starves(clock: Clock) -> None:
+    """Short, middling and long steps: while all have work, each has a third of the time."""
+    lengths = {"chat": 0.01, "embed": 0.05, "translate": 0.25}
+    turns = StepTurns(one_at_a_time=True, clock_s=clock)
+    steps = Steps(turns, clock)
+    release = held(turns)
+    threads = [steps.run(model, round(5.0 / length), length) for model, length in lengths.items()]
+    release()
+    for thread in threads:
+        thread.join(WAIT_MAX_S)
+
+    ends = [len(steps.order) - steps.order[::-1].index(model) for model in lengths]
+    together = steps.order[: min(ends)]
+    used = [together.count(model) * length for model, length in lengths.items()]
+    assert len(steps.order) == 620
+    assert max(used) - min(used) <= 2 * max(lengths.values())
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False])
+def test_a_model_that_ends_in_its_turn_blocks_no_other(clock: Clock, is_forgotten: bool) -> None:
+    """Its thread dies in the step; or it is unloaded in it, by another thread, and dies then."""
+    turns = StepTurns(one_at_a_time=True, clock_s=clock)
+    steps = Steps(turns, clock)
+    begun, end, errors = threading.Event(), threading.Event(), list[str]()
+
+    def die() -> None:
+        try:
+            with turns.turn("first"):
+                begun.set()
+                assert end.wait(WAIT_MAX_S)
+                raise RuntimeError("the device is lost")
+        except (RuntimeError, KeyError) as error:
+            errors.append(repr(error))
+
+    dying = threading.Thread(target=die, daemon=True)
+    dying.start()
+    assert begun.wait(WAIT_MAX_S)
+    others = [steps.run(model, 20, 0.01) for model in ("chat", "embed")]
+    if is_forgotten:
+        turns.forget("first")
+    end.set()
+    for thread in (dying, *others):
+        thread.join(WAIT_MAX_S)
+
+    assert errors == ["RuntimeError('the device is lost')"]
+    assert {model: steps.order.count(model) for model in ("chat", "embed")} == {"chat": 20, "embed": 20}
+
+
 def test_steps_are_to_be_short_while_a_client_waits_for_another_model(clock: Clock) -> None:
     turns = StepTurns(one_at_a_time=True, urgent_step_s=0.05, clock_s=clock)
     assert turns.step_s("embed") is None
