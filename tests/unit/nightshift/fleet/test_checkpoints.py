@@ -135,10 +135,17 @@ def test_a_model_is_called_as_its_path_was_written_and_a_link_gives_it_a_name(tm
     assert model_id("org/name") == "org/name"
 
 
-def test_two_models_may_not_have_one_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="'model'"):
-        check_distinct([str(tmp_path / "a" / "model"), str(tmp_path / "b" / "model")])
-    check_distinct([str(tmp_path / "a" / "model"), str(tmp_path / "b" / "other"), "org/model"])
+@pytest.mark.parametrize("lazy_count", [0, 1, 2])
+def test_two_models_may_not_have_one_name_and_both_paths_are_told(tmp_path: Path, lazy_count: int) -> None:
+    """Whether they are loaded at start or when asked for."""
+    paths = [str(tmp_path / "a" / "model"), str(tmp_path / "b" / "model")]
+    pinned, lazy = paths[: 2 - lazy_count], paths[2 - lazy_count :]
+
+    with pytest.raises(ConfigurationError, match="'model'") as raised:
+        check_distinct(pinned, lazy)
+
+    assert all(path in str(raised.value) for path in paths)
+    check_distinct([paths[0], str(tmp_path / "b" / "other"), "org/model"])
 
 
 def test_a_model_is_loaded_at_start_or_when_asked_for_and_not_both() -> None:
