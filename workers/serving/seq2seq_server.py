@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nightshift.endpoints.generation import GenerationRequest, TextEndpoint
-from nightshift.endpoints.requests import unsupported
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from workers.engine import Engine
@@ -111,7 +110,12 @@ class Seq2seqServer(TextServer):
 
     def _language(self, field: str, language: str) -> int:
         if not self._languages:
-            raise unsupported(field)
+            raise InvalidRequest(
+                f"'{field}' is not supported by this model: '{self.model.id}' has no languages to choose "
+                "among. Models whose tokenizers do, such as M2M-100 and mBART, take it.",
+                param=field,
+                code="unsupported_parameter",
+            )
         if (code := self._languages.get(language)) is None:
             raise InvalidRequest(
                 f"Invalid '{field}': the model has no language {language!r}, only {self._known()}.",

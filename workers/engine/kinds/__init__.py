@@ -56,6 +56,13 @@ _OTHER_TASKS = {
     "ForPreTraining": "has the heads of its pre-training",
 }
 
+_OTHER_INPUTS = {
+    "canine": "reads Unicode characters and has no vocabulary of tokens",
+    "perceiver": "gives vectors of its latents, not of a text's tokens",
+    "tapas": "reads a table beside each text",
+}
+"""By `model_type`: models that no kind could run, though their architectures are named as others'."""
+
 
 def read_kind(model: str, revision: str | None = None) -> Kind:
     """The kind of a directory or hub id. Raises `UnsupportedModel` by name, or `ModelLoadFailed`."""
@@ -67,6 +74,9 @@ def read_kind(model: str, revision: str | None = None) -> Kind:
 
 def kind_of(checkpoint: Checkpoint) -> Kind:
     """Raises `UnsupportedModel`, naming the architecture and what would be served."""
+    if other := _OTHER_INPUTS.get(checkpoint.config.model_type):
+        what = checkpoint.architecture or checkpoint.config.model_type
+        raise UnsupportedModel(checkpoint.name, f"{what} {other}; {_served()}")
     try:
         found = [kind for kind in KINDS if kind.recognises(checkpoint)]
     except UnsupportedModel as error:

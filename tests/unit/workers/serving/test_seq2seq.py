@@ -104,7 +104,7 @@ def test_a_target_language_is_what_the_decoder_reads_first(models: Models, direc
             "source_language",
             "without a",
         ),
-        ("marian", {"target_language": "fr_XX"}, "target_language", "not supported"),
+        ("marian", {"target_language": "fr_XX"}, "target_language", "not supported by this model"),
         ("marian", {"num_beams": 4}, "num_beams", "not supported"),
         ("marian", {"prompt": "x" * (POSITIONS + 1)}, "prompt", "exceeds the encoder's input"),
         ("marian", {"max_tokens": POSITIONS + 1}, "max_tokens", "too large"),

@@ -79,6 +79,22 @@ def test_a_base_model_embeds(architecture: str, model_type: str, has_modules: bo
 
 
 @pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Canine", "reads Unicode characters"),
+        ("Perceiver", "gives vectors of its latents"),
+        ("Tapas", "reads a table beside each text"),
+    ],
+)
+@pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
+def test_a_model_of_other_inputs_than_tokens_is_refused_with_the_reason(
+    name: str, reason: str, head: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=f"{name}{head} {reason}.*; served are "):
+        kind(f"{name}{head}", name.lower())
+
+
+@pytest.mark.parametrize(
     ("architecture", "model_type"), [("MPNetForMaskedLM", "mpnet"), ("ElectraForPreTraining", "electra")]
 )
 def test_a_pretrained_model_embeds_only_where_its_files_say_how(architecture: str, model_type: str) -> None:
