@@ -71,7 +71,9 @@ class Site:
         paths = [path for method, path in self.operations if method == "GET" and "/events" not in path]
         shown = {}
         for path in paths:
-            if path.startswith(("/v1/tenants", "/v1/audit", "/metrics", "/readyz", "/v1/limits")):
+            if path.startswith(
+                ("/v1/tenants", "/v1/audit", "/metrics", "/readyz", "/v1/limits", "/v1/overview")
+            ):
                 continue
             answer = self.alpha.get(self.filled(path))
             shown[path] = (answer.status_code, answer.text)

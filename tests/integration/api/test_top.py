@@ -178,7 +178,7 @@ def on_a_terminal(environment: Mapping[str, str], *options: str, columns: int = 
         stdin=its,
         stdout=its,
         stderr=its,
-        env=dict(environment),
+        env={name: value for name, value in (dict(environment)).items() if name not in ("COLUMNS", "LINES")},
         start_new_session=True,
         preexec_fn=lambda: fcntl.ioctl(its, termios.TIOCSCTTY, 0),
     )

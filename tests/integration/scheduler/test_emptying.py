@@ -33,8 +33,8 @@ from tests.integration.scheduler.scheduling import IDLE_S, Place
 from tests.integration.servers import S3Server
 
 # A row each for what there is of it, however many jobs there were.
-STAYING: Final = {"usage", "holding", "counter", "leadership", "model"}
-OF_TENANTS: Final = {"api_key", "audit", "tenant", "tenant_secret", "webhook_endpoint"}
+STAYING: Final = {"usage", "holding", "counter", "leadership", "model", "service_figure"}
+OF_TENANTS: Final = {"api_key", "page_session", "audit", "tenant", "tenant_secret", "webhook_endpoint"}
 DAYS: Final = (1, 1, 6, 23, 1, 60, 5, 100)  # between two rounds of the duties; past every time there is
 
 

@@ -70,7 +70,7 @@ def belongings(store: Store, tenant_id: str) -> Belongings:
     bulk = planned(store, tenant_id=tenant_id, fingerprint=FINGERPRINT, spec=spec)
     asked(store, tenant_id=tenant_id)  # and not answered yet
     lease = claimed(store).lease
-    commit_rows(store, lease)
+    commit_rows(store, lease, failed=1)
     dead = DeadLetter(
         id=new_id("dlq"),
         tenant_id=tenant_id,
@@ -139,6 +139,17 @@ def names_the_writer(tx: Transaction, tenant_id: str, job: Job) -> bool:
 
 # For each method: does it show, or change, for this tenant, what belongs to the owner?
 REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
+    "overview.unfinished": lambda tx, tenant, of: tx.overview.unfinished(tenant).groups,
+    "events.milestones": lambda tx, tenant, of: tx.events.milestones(tenant, of.bulk.id, limit=10),
+    "events.at": lambda tx, tenant, of: tx.events.at(tenant, of.bulk.id, [1]),
+    "shards.segments_with_failures": lambda tx, tenant, of: tx.shards.segments_with_failures(
+        tenant, of.bulk.id, limit=10
+    ),
+    "shards.leased_of": lambda tx, tenant, of: tx.shards.leased_of(tenant, of.bulk.id, limit=10),
+    "shards.leased_by": lambda tx, tenant, of: tx.shards.leased_by(tenant, of.dead.worker_id, limit=10),
+    "deliveries.last_attempts": lambda tx, tenant, of: tx.deliveries.last_attempts(
+        tenant, of.delivery.id, limit=10
+    ),
     "jobs.get": lambda tx, tenant, of: tx.jobs.get(tenant, of.bulk.id),
     "jobs.list": lambda tx, tenant, of: tx.jobs.list(tenant, limit=10),
     "jobs.runs": lambda tx, tenant, of: tx.jobs.runs(tenant, RUN_NAME, limit=10),
