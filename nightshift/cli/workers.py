@@ -8,7 +8,6 @@ import typer
 from nightshift.cli.session import DataDir, Json, operator_store
 from nightshift.cli.terminal import print_json, print_table, say
 from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.lifecycle.draining import request_drain
 from nightshift.tenants.audit import Actor
 
 app = typer.Typer(help="List workers, and drain one.", no_args_is_help=True)
@@ -57,6 +56,8 @@ def drain(
     It hears of it with its next heartbeat, within seconds. `nightshift worker` then ends with exit code 0 and
     starts no other.
     """
+    from nightshift.lifecycle.draining import request_drain
+
     with operator_store(data_dir) as store, store.transaction() as tx:
         request_drain(tx, Actor.of_user(), worker_id)
     say(f"{worker_id} will drain")

@@ -97,12 +97,16 @@ def command(*arguments: str) -> list[str]:
 
 
 def nightshift(
-    service: Service, *arguments: str, cwd: Path | None = None, timeout_s: float = START_TIMEOUT_S
+    service: Service,
+    *arguments: str,
+    cwd: Path | None = None,
+    timeout_s: float = START_TIMEOUT_S,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command against the service, as cron would."""
     return subprocess.run(
         command(*arguments),
-        env=os.environ | service.environment(),
+        env=os.environ | service.environment() | environment,
         cwd=cwd,
         capture_output=True,
         text=True,

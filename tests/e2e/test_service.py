@@ -236,7 +236,7 @@ def test_top_shows_the_worker_with_its_figures(service):
     assert shown["worker_states"] == {"ready": 1}
     assert DEMO_MODEL_ID in shown["workers"][0]["figures"]["models"]
     assert shown["service_queue"] is None, "the first key is no administrator's"
-    screen = nightshift(service, "top", "--once").stdout
+    screen = nightshift(service, "top", "--once", COLUMNS="160").stdout
     assert DEMO_MODEL_ID in screen
 
 

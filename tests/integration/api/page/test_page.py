@@ -43,7 +43,12 @@ def test_an_open_page_gets_the_live_part_alone(administrator: httpx.Client, path
     part = administrator.get(path, headers={"hx-request": "true"}).text
 
     assert "<html" not in part
-    assert part.strip() in administrator.get(path).text
+    assert without_times(part).strip() in without_times(administrator.get(path).text)
+
+
+def without_times(html: str) -> str:
+    """What was heard of 4 s ago may have been heard of 5 s ago a moment later."""
+    return re.sub(r"\d+", "", html)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -1,4 +1,4 @@
-"""Debian's Chromium, one for all tests of a process, on the API that they share."""
+"""Debian's Chromium, one for the tests of a file, on the API that they share."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,8 +24,9 @@ ARGUMENTS = [
 TIMEOUT_MS = 30_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """While it is open an event loop runs in this thread, which other files' tests cannot have."""
     path = shutil.which("chromium")
     if path is None:
         pytest.skip("no Chromium here: infra/test_tools.sh installs it")

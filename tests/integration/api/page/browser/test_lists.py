@@ -58,7 +58,7 @@ def test_no_list_violates_a_rule_of_axe_or_leaves_the_screen_or_the_origin(
         seen.open(path)
         for size in (WIDE, NARROW):
             seen.page.set_viewport_size(size)  # type: ignore[arg-type]
-            found[path, size["width"]] = [*violations(seen.page), *overflow(seen.page)]
+            found[path, size["width"]] = [*violations(seen.page, scheme), *overflow(seen.page)]
 
     assert {where: problems for where, problems in found.items() if problems} == {}
     assert seen.elsewhere == []
