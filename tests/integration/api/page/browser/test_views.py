@@ -99,15 +99,15 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(visit: VisitMaker
 def test_the_policy_runs_nothing_that_is_written_in_a_page(visit: VisitMaker) -> None:
     seen = visit()
     seen.page.evaluate(
-        """() => {
+        """() => new Promise((done) => {
             document.body.insertAdjacentHTML("beforeend", "<img src=x onerror='window.ran = 1'>");
+            document.querySelector("img[src=x]").addEventListener("error", done);
             const script = document.createElement("script");
             script.textContent = "window.ran = 2";
             document.body.append(script);
             document.body.insertAdjacentHTML("beforeend", "<p id=styled style='color: red'>x</p>");
-        }"""
+        })"""
     )
-    seen.page.wait_for_function("document.querySelector('img[src=x]').complete")
 
     assert seen.page.evaluate("window.ran") is None
     assert seen.page.evaluate("getComputedStyle(document.getElementById('styled')).color") != "rgb(255, 0, 0)"
