@@ -29,8 +29,11 @@ def rough(value: float) -> str:
 
 
 def duration(value: timedelta | float) -> str:
-    """`3 h 12 min`: the two largest units."""
-    left = int(value.total_seconds() if isinstance(value, timedelta) else value)
+    """`3 h 12 min`: the two largest units; `0.3 s` of less than a second."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if 0 < seconds < 1:
+        return f"{max(seconds, 0.1):.1f} s"
+    left = int(seconds)
     sign, left = ("-", -left) if left < 0 else ("", left)
     parts: list[str] = []
     for unit, size in _UNITS:

@@ -131,7 +131,7 @@ def _in_words(type: str, data: JsonObject) -> tuple[str, Tone, str]:
     cause = str(data.get("cause", "")).replace("_", " ")
     match type:
         case "job.planned":
-            return "Input cut", Tone.OVER, f"{data.get('shards', 0):,} shards"
+            return "Input cut", Tone.OVER, _count(data.get("shards", 0), "shard")
         case "job.updated":
             return "Priority changed", Tone.OVER, f"to {data.get('priority', '')}"
         case "job.paused":
@@ -151,6 +151,10 @@ def _in_words(type: str, data: JsonObject) -> tuple[str, Tone, str]:
             return "Shard resumed", Tone.GOOD, f"shard {shard} by {worker}, after {rows:,} rows that are done"
         case _:
             return type, Tone.OVER, ""
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _phases(job: Job, milestones: Sequence[Event], end: datetime, scale: _Scale) -> list[Phase]:

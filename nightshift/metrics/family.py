@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -21,16 +22,14 @@ class Process(StrEnum):
 class Family:
     """`labels` have few values, whatever clients send: never a tenant or a job."""
 
+    type: ClassVar[str]  # as Prometheus names it
+
     name: str  # as its samples have it, but for what histograms add
     help: str
     process: Process
     labels: tuple[str, ...] = ()
     closer: str = ""
     """Look closer when …; "": it is read beside others."""
-
-    @property
-    def type(self) -> str:
-        raise NotImplementedError
 
     @property
     def base(self) -> str:
@@ -50,9 +49,7 @@ class CounterFamily(Family):
     def __post_init__(self) -> None:
         assert self.name.endswith("_total"), f"{self.name} is a counter"
 
-    @property
-    def type(self) -> str:
-        return "counter"
+    type = "counter"
 
     def collected(self) -> CounterMetricFamily:
         return CounterMetricFamily(self.base, self.help, labels=self.labels)
@@ -63,9 +60,7 @@ class CounterFamily(Family):
 
 @dataclass(frozen=True, kw_only=True)
 class GaugeFamily(Family):
-    @property
-    def type(self) -> str:
-        return "gauge"
+    type = "gauge"
 
     def collected(self) -> GaugeMetricFamily:
         return GaugeMetricFamily(self.base, self.help, labels=self.labels)
@@ -76,9 +71,7 @@ class GaugeFamily(Family):
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramFamily(Family):
-    @property
-    def type(self) -> str:
-        return "histogram"
+    type = "histogram"
 
     @property
     def samples(self) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ NOW = datetime(2026, 11, 25, tzinfo=UTC)
     ("seconds", "text"),
     [
         (0, "0 s"),
+        (0.02, "0.1 s"),
+        (0.25, "0.2 s"),
         (59, "59 s"),
         (60, "1 min"),
         (61, "1 min 1 s"),
@@ -23,7 +25,7 @@ NOW = datetime(2026, 11, 25, tzinfo=UTC)
         (-90, "-1 min 30 s"),
     ],
 )
-def test_a_duration_has_its_two_largest_units(seconds: int, text: str) -> None:
+def test_a_duration_has_its_two_largest_units(seconds: float, text: str) -> None:
     assert duration(timedelta(seconds=seconds)) == text
 
 

@@ -1,5 +1,5 @@
 """What the lists of the page show: one row of each kind, of a tenant of its own, with a text in every field
-that somebody names.
+that a client or an operator names.
 """
 
 from dataclasses import dataclass
