@@ -29,6 +29,7 @@ from api.page.view import Asked, View
 from nightshift.fleet.figures import INTERVAL_S, ServiceFigures
 from nightshift.jobs import Face, JobKind, JobSpec, JobState
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.settings import ApiSettings
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import upgrade
@@ -158,9 +159,13 @@ def _milliseconds(read: Callable[[], None]) -> dict[str, float]:
     return {"median_ms": round(statistics.median(times), 1), "longest_ms": round(max(times), 1)}
 
 
+# What views ask of their services while they load.
+_SERVICES: Final = SimpleNamespace(settings=SimpleNamespace(api=ApiSettings()))
+
+
 def _asked(path: dict[str, str], query: dict[str, str]) -> Asked:
     caller = Caller("key", TENANT, frozenset(Scope), PriorityClass.INTERACTIVE, NO_QUOTAS)
-    return Asked(caller=caller, services=SimpleNamespace(), path=path, query=query)  # type: ignore[arg-type]
+    return Asked(caller=caller, services=_SERVICES, path=path, query=query)  # type: ignore[arg-type]
 
 
 async def reconnects(store: Store, count: int) -> dict[str, Any]:

@@ -28,6 +28,13 @@ def rough(value: float) -> str:
     return f"{value:.3g}"
 
 
+def price(value: float) -> str:
+    """`1,234.50`, in a currency that the operator knows; of less than a cent two digits."""
+    if value == 0 or value >= 0.01:
+        return f"{value:,.2f}"
+    return f"{value:.2g}" if value >= 0.0001 else "< 0.0001"
+
+
 def duration(value: timedelta | float) -> str:
     """`3 h 12 min`: the two largest units; `0.3 s` of less than a second."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
@@ -85,6 +92,7 @@ def words(name: str) -> str:
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "number": number,
     "rough": rough,
+    "price": price,
     "duration": duration,
     "ago": ago,
     "moment": moment,

@@ -6,6 +6,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from api.responses.times import eta_at
+from nightshift.fleet.costs import NO_PRICES, Prices
 from nightshift.jobs import Job, JobKind
 
 
@@ -38,6 +39,7 @@ STATES = tuple(_TONES)
 class JobRow:
     job: Job
     now: datetime
+    prices: Prices = NO_PRICES
 
     @property
     def state(self) -> str:
@@ -88,6 +90,11 @@ class JobRow:
     @property
     def is_late(self) -> bool:
         return self.spare is not None and self.spare < timedelta()
+
+    @property
+    def cost(self) -> float | None:
+        """So far; None: a price that it takes is not known, or it is no bulk job."""
+        return self.prices.cost(self.job.worker_time) if self.is_bulk else None
 
     @property
     def took(self) -> timedelta | None:

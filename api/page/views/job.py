@@ -35,6 +35,7 @@ SHOW: Final = ("errors", "results")  # what is read only when it is asked for: i
 
 def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
     tenant_id, job = asked.caller.tenant_id, get_job(tx, asked.caller, asked.path["job_id"])
+    row = JobRow(job, now, asked.services.settings.api.prices)
     last_seq = tx.events.last_seq(job.id)
     milestones = tx.events.milestones(tenant_id, job.id, MOMENTS_MAX)
     samples = tx.events.at(tenant_id, job.id, sampled(last_seq)) if job.kind is JobKind.BULK else ()
@@ -42,8 +43,8 @@ def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
     if show is not None and show not in SHOW:
         raise InvalidRequest(f"Invalid 'show': {show!r} is none of {', '.join(SHOW)}.", param="show")
     return {
-        "title": JobRow(job, now).label,
-        "row": JobRow(job, now),
+        "title": row.label,
+        "row": row,
         "position": queue_positions(tx, [job]).get(job.id),
         "facts": _facts(job),
         "shards": tx.shards.states(job.id) if job.kind is JobKind.BULK else {},

@@ -6,6 +6,7 @@ from typing import Final
 from api.dependencies import get_job
 from api.page.job_rows import JobRow
 from api.page.view import Asked, Context, View
+from nightshift.fleet.costs import NO_PRICES
 from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Transaction
@@ -29,8 +30,10 @@ def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
         after=None if after is None else get_job(tx, asked.caller, after, param="after"),
         filters=filters,
     )
+    prices = asked.services.settings.api.prices
     return {
-        "rows": [JobRow(job, now) for job in found[:PER_PAGE]],
+        "rows": [JobRow(job, now, prices) for job in found[:PER_PAGE]],
+        "has_prices": prices != NO_PRICES,
         "older": found[PER_PAGE - 1].id if len(found) > PER_PAGE else None,
         "filters": filters,
         "is_filtered": filters != JobFilters(),

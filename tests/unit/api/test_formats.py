@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from api.page.figures import HOURS, columns, every
-from api.page.formats import TEXT_CHARS_MAX, ago, duration, number, rough, shown
+from api.page.formats import TEXT_CHARS_MAX, ago, duration, number, price, rough, shown
 from nightshift.fleet.figures import ServiceFigures
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
@@ -40,6 +40,12 @@ def test_numbers_are_grouped_or_rough() -> None:
     assert number(1234567) == "1,234,567"
     assert [rough(value) for value in (0, 0.1234, 12, 999, 1000, 1_234_567, 2.5e9)] == [
         "0", "0.123", "12", "999", "1 k", "1.23 M", "2.5 G",
+    ]  # fmt: skip
+
+
+def test_a_price_has_cents_or_two_digits() -> None:
+    assert [price(value) for value in (0, 1234.5, 0.011, 0.00423, 0.00001)] == [
+        "0.00", "1,234.50", "0.01", "0.0042", "< 0.0001",
     ]  # fmt: skip
 
 
