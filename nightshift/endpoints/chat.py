@@ -1,7 +1,7 @@
 """POST /v1/chat/completions."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -75,7 +75,7 @@ class ChatMessage(BaseModel):
         if not isinstance(data, dict):
             return data
         if data.get("function_call"):
-            raise ValueError("'function_call' of a message is not supported by this service")
+            raise ValueError("'function_call' of a message is not supported by this endpoint")
         if data.get("tool_calls") and data.get("role") != "assistant":
             raise ValueError("'tool_calls' belong to messages of the assistant")
         if data.get("role") == "tool" and not data.get("tool_call_id"):
@@ -109,6 +109,8 @@ class ChatRequest(ChoicesRequest, CallingRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
 
     @model_validator(mode="after")
     def _logprobs_first(self) -> "ChatRequest":

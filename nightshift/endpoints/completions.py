@@ -1,7 +1,7 @@
 """POST /v1/completions."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
@@ -76,12 +76,6 @@ class CompletionRequest(ChoicesRequest):
     logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX, strict=True)] | None = None
     source_language: Language | None = None
     target_language: Language | None = None
-
-    also_unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
-        "parallel_tool_calls": (),
-    }
 
     @field_validator("logprobs", mode="before")
     @classmethod

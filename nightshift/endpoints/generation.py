@@ -19,7 +19,7 @@ from pydantic import (
 from nightshift.endpoints.endpoint import ColumnType, Endpoint
 from nightshift.endpoints.guidance import Guidance, GuidanceFields, guidance_of
 from nightshift.endpoints.logprobs import Chosen
-from nightshift.endpoints.requests import ModelRequest, at_most, null_means, unsupported
+from nightshift.endpoints.requests import ModelRequest, at_most, null_means
 from nightshift.endpoints.results import Result, Values
 from nightshift.endpoints.streams import AnswerEvents, AnswerHead, Piece
 from nightshift.endpoints.tools import Tools, tools_of
@@ -28,6 +28,7 @@ from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject, Usage
 
 STOP_STRINGS_MAX: Final = 4
+STOP_TOKENS_MAX: Final = 128
 LOGIT_BIAS_MAX: Final = 1024
 SEED_MAX: Final = 2**63 - 1
 
@@ -74,6 +75,9 @@ def _one_or_many(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+TokenId = Annotated[int, Field(ge=0, strict=True)]
+
+
 class StreamOptions(BaseModel):
     """An endpoint's own ones."""
 
@@ -87,6 +91,7 @@ class GenerationRequest(ModelRequest):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-SEED_MAX - 1, le=SEED_MAX)] | None = None
     stop: Annotated[list[str], at_most(STOP_STRINGS_MAX), BeforeValidator(_one_or_many)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True), at_most(STOP_TOKENS_MAX)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
@@ -103,8 +108,6 @@ class GenerationRequest(ModelRequest):
     guided_grammar: str | None = None
     structured_outputs: JsonObject | None = None
 
-    also_unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {}
-    """Parameters that only other endpoints have, with their neutral values."""
     own_guidance: ClassVar[GuidanceFields] = {}
     """The endpoint's own parameters for the form of an answer."""
 
@@ -124,15 +127,6 @@ class GenerationRequest(ModelRequest):
         if value and "" in value:
             raise ValueError("a stop string cannot be empty")
         return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for name, harmless in (_UNSUPPORTED | cls.also_unsupported).items():
-                if data.get(name) is not None and data[name] not in harmless:
-                    raise unsupported(name)
-        return data
 
     @model_validator(mode="after")
     def _stream_first(self) -> Self:
@@ -228,26 +222,6 @@ class CallingRequest(GenerationRequest):
     @property
     def guidance(self) -> Guidance | None:
         return self._callable.guidance if self._callable is not None else super().guidance
-
-
-# Known but unsupported parameters, with their neutral values.
-_UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
-    "best_of": (1,),
-    "num_beams": (1,),
-    "use_beam_search": (False,),
-    "length_penalty": (1,),
-    "early_stopping": (False,),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "audio": (),
-    "modalities": (["text"],),
-    "prediction": (),
-    "web_search_options": (),
-    "suffix": ("",),
-    "echo": (False,),
-    "guided_whitespace_pattern": (),
-    "chat_template_kwargs": ({},),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,20 @@ Names are OpenAI's, extensions vLLM's. Known but unsupported fields are refused,
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence, Sized
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping, Sequence, Sized
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from nightshift.endpoints.parameters import KNOWN
 from nightshift.errors import InvalidRequest
 from nightshift.jobs.priorities import CLASS_OF_SERVICE_TIER, PriorityClass
 
@@ -57,6 +66,19 @@ class ModelRequest(BaseModel):
     user: str | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
     priority: PriorityClass | None = None  # extension, as on our own routes
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Values of parameters it does not have that ask for nothing here, where that differs from elsewhere."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, data: Any) -> Any:
+        for name, value in data.items() if isinstance(data, dict) else ():
+            if value is None or name not in KNOWN or name in cls.model_fields:
+                continue
+            if value not in cls.neutral.get(name, KNOWN[name]):
+                raise unsupported(name)
+        return data
 
     @field_validator("priority", mode="before")
     @classmethod
@@ -106,7 +128,7 @@ def missing(path: str) -> InvalidRequest:
 
 def unsupported(path: str) -> InvalidRequest:
     return InvalidRequest(
-        f"'{path}' is not supported by this service.", param=path, code="unsupported_parameter"
+        f"'{path}' is not supported by this endpoint.", param=path, code="unsupported_parameter"
     )
 
 

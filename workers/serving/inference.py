@@ -101,6 +101,7 @@ def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDef
         "min_p": _first(request.min_p, defaults.min_p),
         "seed": _first(request.seed, seed),
         "stop": tuple(request.stop or ()),
+        "stop_token_ids": tuple(request.stop_token_ids or ()),
         "max_tokens": request.output_tokens_max,
         "min_tokens": request.min_tokens,
         "presence_penalty": request.presence_penalty,

@@ -239,7 +239,7 @@ def invalid(error: Exception, param: str) -> InvalidRequest:
         return error
     may_be_cut = isinstance(error, EncodeInputTooLong)
     too_long = may_be_cut or isinstance(error, PromptTooLong)
-    if isinstance(error, InvalidTokenIds) and error.field == "logit_bias":
+    if isinstance(error, InvalidTokenIds) and error.field in ("logit_bias", "stop_token_ids"):
         param = error.field
     message = str(error)
     return InvalidRequest(

@@ -69,19 +69,14 @@ class ResponsesRequest(CallingRequest):
     stream_options: EventOptions | None = None
     include: Annotated[list[str], at_most(INCLUDES_MAX)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
+    reasoning: JsonObject | None = None
     max_tool_calls: Count | None = None  # of tools that the server would run: it runs none
     metadata: Metadata | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
     own_guidance: ClassVar[GuidanceFields] = {"text": read_text}
-    also_unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "n": (1,),
-        "logprobs": (False,),
-        "truncation": ("disabled",),
-        "context_management": ([],),
-        "moderation": (),
-    }
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
 
     _messages: list[JsonObject] = PrivateAttr(default_factory=list)
 
@@ -103,9 +98,16 @@ class ResponsesRequest(CallingRequest):
                     param=name,
                     code="unsupported_parameter",
                 )
-        if isinstance(data, dict):
-            _check_reasoning(data.get("reasoning"))
         return data
+
+    @field_validator("reasoning")
+    @classmethod
+    def _reasoning(cls, value: JsonObject | None) -> JsonObject | None:
+        """To ask for none is neutral."""
+        for name, part in (value or {}).items():
+            if part is not None and (name, part) != ("effort", "none"):
+                raise unsupported(f"reasoning.{name}")
+        return value
 
     @field_validator("include")
     @classmethod
@@ -144,12 +146,3 @@ class ResponsesRequest(CallingRequest):
     @property
     def prompts_given(self) -> list[Conversation]:
         return [Conversation(self._messages, self.tools_shown)]
-
-
-def _check_reasoning(value: Any) -> None:
-    """To ask for none is neutral."""
-    if not isinstance(value, dict | None):
-        raise invalid_type("reasoning", "an object", value)
-    for name, part in (value or {}).items():
-        if part is not None and (name, part) != ("effort", "none"):
-            raise unsupported(f"reasoning.{name}")

@@ -3,9 +3,16 @@
 from typing import Any
 
 import pytest
+from openai.types import completion_create_params
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase
+from openai.types.embedding_create_params import EmbeddingCreateParams
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from nightshift import endpoints
 from nightshift.endpoints.completions import CompletionRequest
+from nightshift.endpoints.parameters import KNOWN, WITHOUT_EFFECT
+from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.responses.request import MOVED
 from nightshift.errors import InvalidRequest
 
 
@@ -70,20 +77,72 @@ def test_all_choices_of_all_prompts_together_are_limited() -> None:
     assert refused.value.param == "n"
 
 
+def minimal(route: str) -> dict[str, Any]:
+    if route == "/v1/rerank":
+        return {"model": "m", "query": "a", "documents": ["b"]}
+    if route == "/v1/score":
+        return {"model": "m", "text_1": "a", "text_2": "b"}
+    return endpoints.get(route).row_template("m", "a")
+
+
+ROUTES = [endpoint.route for endpoint in endpoints.every()]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_another_server_would_do_is_refused_by_name_rather_than_ignored(route: str) -> None:
+    endpoint, body = endpoints.get(route), minimal(route)
+    for name in KNOWN.keys() - endpoint.request_type.model_fields:
+        with pytest.raises(InvalidRequest) as refused:
+            endpoint.parse(body | {name: "asks for something"})
+        assert (refused.value.param, refused.value.code) == (name, "unsupported_parameter")
+        assert name in refused.value.message
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_known_parameter_that_asks_for_nothing_is_accepted_everywhere(route: str) -> None:
+    endpoint, body = endpoints.get(route), minimal(route)
+    moved = MOVED if route == "/v1/responses" else {}
+    for name in KNOWN.keys() - endpoint.request_type.model_fields:
+        neutral = endpoint.request_type.neutral.get(name, KNOWN[name])
+        for value in (None, *(neutral if name not in moved else ())):
+            endpoint.parse(body | {name: value})
+    for name in WITHOUT_EFFECT - endpoint.request_type.model_fields.keys():
+        endpoint.parse(body | {name: {"anything": 1}})
+
+
+def test_every_parameter_of_ours_is_known_to_the_endpoints_that_lack_it() -> None:
+    common, ours = ModelRequest.model_fields.keys(), set[str]()
+    for endpoint in endpoints.every():
+        ours |= endpoint.request_type.model_fields.keys()
+
+    assert ours - common <= KNOWN.keys() | WITHOUT_EFFECT
+    assert not KNOWN.keys() & WITHOUT_EFFECT
+
+
 @pytest.mark.parametrize(
-    "field",
+    ("route", "parameters"),
     [
-        "guided_whitespace_pattern",
-        "chat_template_kwargs",
+        ("/v1/chat/completions", CompletionCreateParamsBase),
+        ("/v1/completions", completion_create_params.CompletionCreateParamsBase),
+        ("/v1/responses", ResponseCreateParamsBase),
+        ("/v1/embeddings", EmbeddingCreateParams),
     ],
 )
-def test_a_field_that_would_change_the_answer_is_refused_rather_than_ignored(field: str) -> None:
-    chat = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+def test_no_parameter_of_the_official_client_is_ignored(route: str, parameters: type) -> None:
+    fields = endpoints.get(route).request_type.model_fields.keys()
 
+    assert set(parameters.__annotations__) <= fields | KNOWN.keys() | WITHOUT_EFFECT
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize(
+    ("value", "param"), [([7, -1], "stop_token_ids[1]"), ([True], "stop_token_ids[0]"), (5, "stop_token_ids")]
+)
+def test_a_wrong_stop_token_is_refused_by_its_place(route: str, value: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        endpoints.get("/v1/chat/completions").parse(chat | {field: {"a": 1}})
+        endpoints.get(route).parse(minimal(route) | {"stop_token_ids": value})
 
-    assert (refused.value.param, refused.value.code) == (field, "unsupported_parameter")
+    assert refused.value.param == param
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,25 @@ def test_a_plain_prompt_is_completed_to_its_token_limit(models: Models) -> None:
     assert answer.body["usage"]["completion_tokens"] == 2
 
 
+def test_a_stop_token_ends_the_answer_and_is_no_part_of_it(models: Models) -> None:
+    whole = chat(models, "77077")
+    text = whole.wait().body["choices"][0]["message"]["content"]
+
+    stopped = chat(models, "77077", stop_token_ids=[whole.token_ids[3]]).wait().body
+
+    said = stopped["choices"][0]["message"]["content"]
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+    assert stopped["usage"]["completion_tokens"] == whole.token_ids.index(whole.token_ids[3]) + 1
+    assert said != text
+    assert text.startswith(said)
+
+
+def test_a_stop_token_that_the_model_does_not_have_is_refused_by_name(models: Models) -> None:
+    with pytest.raises(InvalidRequest, match="1000000") as refused:
+        chat(models, "77077", stop_token_ids=[1_000_000])
+    assert refused.value.param == "stop_token_ids"
+
+
 def test_embeddings_come_in_input_order_and_in_both_encodings(models: Models) -> None:
     texts = ["a cat", "a kitten", "quarterly revenue, and a good deal more of it than anybody expected"]
     body: JsonObject = {"model": models.ids[1], "input": texts}
