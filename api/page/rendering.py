@@ -31,8 +31,6 @@ HEADERS: Final[Mapping[str, str]] = {
     "vary": "HX-Request, Cookie",
 }
 
-SAID: Final = "page:said"  # the browser's event with an action's message
-
 
 @cache
 def _environment() -> Environment:
@@ -71,4 +69,4 @@ def page(html: str, status: int = 200, headers: Mapping[str, str] | None = None)
 
 def said(message: str) -> Mapping[str, str]:
     """The header that has the browser show, and read out, an action's message."""
-    return {"hx-trigger": json.dumps({SAID: {"text": message}})}
+    return {"page-said": json.dumps(message)}

@@ -22,7 +22,7 @@
     stream.addEventListener("changed", () => htmx.trigger(live, "page:changed"));
     stream.addEventListener("signed_out", () => { leave(); location.reload(); });
     stream.addEventListener("error", () => {
-      state("stale", "Not up to date: trying again");
+      stale();
       if (stream && stream.readyState === EventSource.CLOSED) {  // refused: no stream for now
         leave();
         again = setTimeout(() => { htmx.trigger(live, "page:changed"); follow(); }, waitMs);
@@ -41,6 +41,10 @@
     if (!following || following.dataset.state === name) return;
     following.dataset.state = name;
     following.querySelector(".words").textContent = words;
+  }
+
+  function stale() {
+    state("stale", "Not up to date: trying again");
   }
 
   if (following && live) {
@@ -70,7 +74,7 @@
     Idiomorph.defaults.callbacks.beforeNodeRemoved = Idiomorph.defaults.callbacks.beforeNodeMorphed;
   }
 
-  // ---- what came of requests
+  // ---- what came of requests: asked of the request, since an update may have taken away the form that sent it
 
   function show(region, text) {
     region.replaceChildren();
@@ -81,23 +85,25 @@
     region.goes = setTimeout(() => region.replaceChildren(), SHOWN_MS);
   }
 
-  function isUpdate(event) {
-    return event.detail.elt === live;
+  function answered(request) {
+    if (request.elt === live) return request.successful ? state("live", "Up to date") : stale();
+    const message = request.xhr.getResponseHeader("Page-Said");
+    if (message) show(said, JSON.parse(message));
+    if (request.failed) {
+      const answer = new DOMParser().parseFromString(request.xhr.responseText, "text/html");
+      show(problem, (answer.querySelector(".big") || answer.body).textContent.trim());
+    }
   }
 
-  document.addEventListener("page:said", (event) => show(said, event.detail.text));
-
-  document.addEventListener("htmx:afterRequest", (event) => {
-    if (isUpdate(event) && event.detail.successful) state("live", "Up to date");
-  });
-  document.addEventListener("htmx:responseError", (event) => {
-    if (isUpdate(event)) return state("stale", "Not up to date: trying again");
-    const answer = new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html");
-    show(problem, (answer.querySelector(".big") || answer.body).textContent.trim());
-  });
-  document.addEventListener("htmx:sendError", (event) => {
-    if (isUpdate(event)) return state("stale", "Not up to date: trying again");
+  function unanswered(request) {
+    if (request.elt === live) return stale();
     show(problem, "The service does not answer. Nothing was changed, as far as this page knows.");
+  }
+
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    const request = event.detail;  // htmx adds to it what came of the request
+    request.xhr.addEventListener("load", () => answered(request));
+    request.xhr.addEventListener("error", () => unanswered(request));
   });
 
   // ---- on a narrow screen the navigation scrolls: to where one is

@@ -4,7 +4,7 @@ import re
 from datetime import timedelta
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from nightshift.jobs import JobState
 from nightshift.store import Store, tables
@@ -69,6 +69,42 @@ def test_updates_keep_what_is_chosen_until_it_is_sent(visit: VisitMaker, page_st
     ground.progress(page_store, job, rows=10, seq=2)
     expect(page.locator(".count")).to_have_text("40 of 100")
     expect(page.locator("#priority")).to_have_value("background")
+
+
+def test_what_came_of_an_action_is_said_though_an_update_took_its_button_away(
+    visit: VisitMaker, page_store: Store
+) -> None:
+    job = ground.running(page_store, "overtaken")
+    page = visit("overtaken").open_live(f"/ui/jobs/{job.id}")
+    page.on("dialog", lambda dialog: dialog.accept())
+
+    def answer_after_the_update(route: Route) -> None:
+        answer = route.fetch()
+        expect(page.locator(".actions >> text=Cancel")).to_have_count(0)
+        route.fulfill(response=answer)
+
+    page.route("**/cancel", answer_after_the_update)
+    page.click("text=Cancel")
+
+    expect(page.locator("#said")).to_contain_text("The job is told to stop")
+
+
+def test_why_an_action_was_refused_is_said_though_an_update_took_its_button_away(
+    visit: VisitMaker, page_store: Store
+) -> None:
+    job = ground.running(page_store, "refused")
+    page = visit("refused").open_live(f"/ui/jobs/{job.id}")
+
+    def answer_after_the_update(route: Route) -> None:
+        ground.end(page_store, job, JobState.FAILED)
+        answer = route.fetch()
+        expect(page.locator(".actions >> text=Pause")).to_have_count(0)
+        route.fulfill(response=answer)
+
+    page.route("**/pause", answer_after_the_update)
+    page.click("text=Pause")
+
+    expect(page.locator("#problem")).to_contain_text("Cannot pause a job")
 
 
 def test_a_new_job_appears_in_both_of_two_tabs_and_an_action_in_one_in_the_other(
