@@ -39,6 +39,21 @@ DASHBOARD: Final = Dashboard(
                     max=1,
                 ),
                 graph(
+                    "Fraction of the roofline",
+                    "percentunit",
+                    Query(
+                        f"sum by (model) (rate(nightshift_engine_roofline_seconds_total{_OF_MODEL}"
+                        "[$__rate_interval])) / sum by (model) (rate("
+                        f"nightshift_worker_step_seconds_total{_OF_MODEL}[$__rate_interval]))",
+                        "{{model}}",
+                    ),
+                    Query(
+                        f"max by (model) (nightshift_engine_roofline_fraction{_OF_MODEL})",
+                        "{{model}}, the best worker",
+                    ),
+                    about="Of the time in steps, what reads and arithmetic take at the device's best",
+                ),
+                graph(
                     "Starved",
                     "percentunit",
                     Query(
@@ -77,6 +92,18 @@ DASHBOARD: Final = Dashboard(
                 rates("Generated", "wps", f"nightshift_generation_tokens_total{_OF_MODEL}", "class"),
                 rates("Of prompts", "wps", f"nightshift_prompt_tokens_total{_OF_MODEL}", "class"),
                 _rates("Found instead of computed", "nightshift_engine_tokens_reused_total", "Prefix hits"),
+                graph(
+                    "Prefix hits among queries",
+                    "percentunit",
+                    Query(
+                        f"sum by (model) (rate(nightshift_engine_tokens_reused_total{_OF_MODEL}"
+                        "[$__rate_interval])) / sum by (model) (rate("
+                        f"nightshift_engine_prefix_queries_total{_OF_MODEL}[$__rate_interval]))",
+                        "{{model}}",
+                    ),
+                    about="Of the tokens looked for in KV memory",
+                    max=1,
+                ),
                 _rates(
                     "Computed again",
                     "nightshift_engine_tokens_recomputed_total",

@@ -22,6 +22,13 @@ BUSY: Final = _gauge(
     "Share of the last 10 seconds in which an engine was in a step",
     "it is below 1 while rows remain: the engine waits for its input or its store",
 )
+ROOFLINE: Final = _gauge(
+    "roofline_fraction",
+    "Share of the last 10 seconds in steps that their reads and arithmetic take at the best that the device "
+    "was seen to do when the model was loaded. Missing where that is not known: encoders, encoder-decoders",
+    "it is low while steps are large: time goes into what is neither. Above 1: the device was busy when it "
+    "was measured",
+)
 STARVED: Final = _counter(
     "starved_seconds",
     "Time without a step although a shard for it was held: the engine waited for rows, or for the store",
@@ -73,10 +80,18 @@ OF_STATS: Final[dict[str, CounterFamily | GaugeFamily]] = {
         "it grows ([batching.md](batching.md))",
     ),
     "tokens_generated": _counter("tokens_generated", "Tokens sampled"),
+    "roofline_seconds": _counter(
+        "roofline_seconds",
+        "The least time in which the device could have computed the steps: their reads, or their arithmetic",
+        "its rate is far below that of `nightshift_worker_step_seconds_total`",
+    ),
+    "tokens_queried": _counter(
+        "prefix_queries", "Prefix queries: tokens of admitted sequences whose KV was looked for in memory"
+    ),
     "tokens_reused": _counter(
         "tokens_reused",
         "Prefix hits: tokens whose KV was found instead of computed",
-        "rows share a beginning and it does not grow",
+        "rows share a beginning and its share of the prefix queries is small",
     ),
     "tokens_recomputed": _counter(
         "tokens_recomputed", "Tokens computed again after a preemption", "it is much: what preemptions cost"
@@ -95,5 +110,5 @@ OF_STATS: Final[dict[str, CounterFamily | GaugeFamily]] = {
 }
 
 SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
-    "Engines": (BUSY, STARVED, BATCH_SIZE, TOKENS_PER_STEP, *OF_STATS.values())
+    "Engines": (BUSY, ROOFLINE, STARVED, BATCH_SIZE, TOKENS_PER_STEP, *OF_STATS.values())
 }

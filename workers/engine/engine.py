@@ -38,6 +38,7 @@ from .loading.model import LoadedModel, load_model
 from .loading.weights import instruction_set
 from .made_by import MadeBy
 from .request import FinishReason, Output, Request, TokenLogprobs
+from .roofline import Roofline
 from .sampling.sampler import Choice, Sampler
 from .stats import EngineStats
 from .text.tokenizer import Tokenizer
@@ -93,6 +94,7 @@ class Engine:
         config: EngineConfig,
         device: torch.device = CPU,
         windows: tuple[int | None, ...] = (None,),
+        roofline: Roofline | None = None,
     ) -> None:
         """`windows` are those of the model's groups of layers (`KvGroups`)."""
         self.tokenizer = tokenizer
@@ -129,6 +131,8 @@ class Engine:
             deterministic=config.deterministic,
         )
         self.histograms = EngineHistograms()
+        self._roofline = roofline
+        self._roofline_s = 0.0
         self._live: dict[str, LiveRequest] = {}
         self._outbox: list[Output] = []
         # The inbox is all that other threads touch. A step takes it over in one go.
@@ -199,7 +203,7 @@ class Engine:
         extra_key = "|".join((facts.digest, facts.dtype, facts.kv_cache_dtype)).encode()
         num_kept_min = NUM_KEPT_MIN * len(groups.windows)  # a block has the KV of one group only
         pool = BlockPool(num_blocks, config.block_size, extra_key, num_kept_min=num_kept_min)
-        engine = cls(runner, tokenizer, facts, pool, config, device, groups.windows)
+        engine = cls(runner, tokenizer, facts, pool, config, device, groups.windows, model.roofline)
         room = f"{num_blocks} KV blocks, one sequence up to {engine.longest_sequence} tokens"
         log.info("engine loaded: model %s, %s, layers' windows %s", facts.id, room, groups.windows)
         return engine
@@ -305,11 +309,13 @@ class Engine:
             steps=self._steps,
             tokens_computed=self._tokens_computed,
             tokens_generated=self._tokens_generated,
+            tokens_queried=self._batcher.num_tokens_queried,
             tokens_reused=self._batcher.num_tokens_reused,
             tokens_recomputed=self._batcher.num_tokens_recomputed,
             deferrals=self._batcher.num_deferrals,
             out_of_memory=self._out_of_memory,
             max_num_batched_tokens=self._batcher.limits.max_num_batched_tokens,
+            roofline_seconds=None if self._roofline is None else self._roofline_s,
         )
 
     def check_integrity(self) -> None:
@@ -407,6 +413,12 @@ class Engine:
         self._steps += 1
         self._tokens_computed += num_tokens
         self.histograms.observe_step(len(step.chunks), num_tokens)
+        if self._roofline is not None:
+            shape, counts = step.shape, (chunk.num_tokens for chunk in step.chunks)
+            spans = zip(step.starts, counts, strict=True)
+            self._roofline_s += self._roofline.least_seconds(
+                shape.tokens, shape.kv_tokens, len(step.sampled), spans
+            )
         for row, (sequence, token) in enumerate(zip(step.sampled, result.tokens, strict=True)):
             sequence.num_promised -= 1
             live = self._live.get(sequence.id)

@@ -20,8 +20,10 @@ class EngineStats:
     tokens_computed: int
     """Tokens that went through the model, prompts and recomputation included."""
     tokens_generated: int
+    tokens_queried: int
+    """Tokens of admitted sequences whose KV was looked for in memory."""
     tokens_reused: int
-    """Tokens whose KV was found in memory instead of being computed."""
+    """Of them, tokens whose KV was found in memory instead of being computed."""
     tokens_recomputed: int
     """Tokens computed a second time, because a preemption had taken their blocks."""
     deferrals: int
@@ -30,6 +32,8 @@ class EngineStats:
     """Steps that ran out of memory, and were planned anew, smaller."""
     max_num_batched_tokens: int
     """Tokens a step may have now: fewer than configured for a while after it ran out of memory."""
+    roofline_seconds: float | None = None
+    """The least time that the steps' reads and arithmetic could have taken; None: it is not known."""
 
     @property
     def blocks_used(self) -> int:

@@ -67,14 +67,18 @@ class WorkerMetrics(Collector):
         draining.add_metric((), float(self._is_draining()))
         steps, seconds = declared.STEPS.collected(), declared.STEP_SECONDS.collected()
         age, busy = declared.STEP_AGE.collected(), engine.BUSY.collected()
+        roofline = engine.ROOFLINE.collected()
         for server in self._servers():
             label = (server.model.id,)
             busy.add_metric(label, server.busy_fraction)
+            fraction = server.roofline_fraction
+            if fraction is not None:
+                roofline.add_metric(label, fraction)
             since_s = server.stepping_since_s
             steps.add_metric(label, server.steps)
             seconds.add_metric(label, server.step_seconds)
             age.add_metric(label, 0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
-        yield from (held, draining, steps, seconds, age, busy)
+        yield from (held, draining, steps, seconds, age, busy, roofline)
         yield from self._shard_metrics()
         yield from self._device_metrics()
         yield from self._residency_metrics()

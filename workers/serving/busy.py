@@ -1,4 +1,4 @@
-"""How busy an engine has been of late."""
+"""How busy an engine has been of late, and how near its steps came to what its device can do."""
 
 import threading
 from collections import deque
@@ -33,3 +33,23 @@ class BusyFraction:
                 if time_s <= now_s - WINDOW_S:
                     since_s, before_s = time_s, seconds
         return min(1.0, max(0.0, (busy_s - before_s) / (now_s - since_s))) if now_s > since_s else 0.0
+
+
+class RecentShare:
+    """What part of the last `WINDOW_S` seconds of a clock another one had; the clocks only go on. One thread
+    notes, any may read.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque([(0.0, 0.0)])
+
+    def note(self, clock_s: float, part_s: float) -> None:
+        if clock_s - self._samples[-1][0] >= SPACING_S:
+            self._samples.append((clock_s, part_s))
+        while len(self._samples) > 1 and self._samples[1][0] <= clock_s - WINDOW_S:
+            self._samples.popleft()
+
+    def at(self, clock_s: float, part_s: float) -> float | None:
+        """None: no time has passed."""
+        since_s, before_s = self._samples[0]
+        return (part_s - before_s) / (clock_s - since_s) if clock_s > since_s else None

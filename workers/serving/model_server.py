@@ -21,7 +21,7 @@ from nightshift.jobs.priorities import PriorityClass
 from workers.engine import EncoderStats, EngineStats, InvalidTokenIds, PromptTooLong
 from workers.engine.encoders.errors import EncodeInputTooLong
 from workers.engine.histograms import EngineHistograms
-from workers.serving.busy import BusyFraction
+from workers.serving.busy import BusyFraction, RecentShare
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import MAY_BE_CUT, Listener, Progress
 from workers.serving.turns import StepTurns
@@ -80,6 +80,7 @@ class ModelServer(ABC):
         self.step_seconds = 0.0  # and how long they took together
         self.engine_stats: EngineStats | EncoderStats | None = None  # as of the last step's end
         self._busy = BusyFraction(time.monotonic())
+        self._near_roofline = RecentShare()  # of the time in steps
         self._thread = threading.Thread(target=self._run, name=f"engine-{model.id}", daemon=True)
 
     @property
@@ -162,6 +163,12 @@ class ModelServer(ABC):
         return self._busy.at(time.monotonic(), self.busy_seconds)
 
     @property
+    def roofline_fraction(self) -> float | None:
+        """Share of the last seconds in steps that they take at the device's best; None: it is not known."""
+        least_s = getattr(self.engine_stats, "roofline_seconds", None)
+        return None if least_s is None else self._near_roofline.at(self.step_seconds, least_s)
+
+    @property
     def made_by(self) -> JsonObject | None:
         """What the tokens generated here depend on, as a carry-over records it."""
         return None
@@ -224,6 +231,9 @@ class ModelServer(ABC):
         self.step_seconds += ended_s - began_s
         self._busy.note(ended_s, self.step_seconds)
         self.engine_stats = self._read_stats()
+        least_s = getattr(self.engine_stats, "roofline_seconds", None)
+        if least_s is not None:
+            self._near_roofline.note(self.step_seconds, least_s)
 
 
 def engine_class(priority: PriorityClass) -> Literal["interactive", "standard", "background"]:

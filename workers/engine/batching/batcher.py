@@ -61,6 +61,7 @@ class Batcher:
         self._steps_left_out = 0
         self.num_preemptions = 0
         self.num_deferrals = 0
+        self.num_tokens_queried = 0
         self.num_tokens_reused = 0
         self.num_tokens_recomputed = 0
 
@@ -261,6 +262,8 @@ class Batcher:
             if prefix is not None:
                 self._pool.release(prefix.blocks)
             return False
+        if prefix is not None:
+            self.num_tokens_queried += sequence.num_tokens - sequence.num_computed_tokens
         self.num_tokens_reused += tables.admit(sequence, prefix)
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)

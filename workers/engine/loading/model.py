@@ -33,9 +33,11 @@ from ..execution.linears.packing import native_packing
 from ..execution.mapped_files import return_free_memory
 from ..execution.model_runner import ModelRunner
 from ..execution.packed_modules import pack_modules
+from ..roofline import Roofline
 from ..text.tokenizer import Tokenizer
 from . import weights
 from .context import context_length
+from .device_limits import measure_limits, read_work
 from .selftest import (
     CheckedModel,
     check_forward_pass,
@@ -66,6 +68,8 @@ class LoadedModel:
     """Makes the model's runner of its forward pass, KV memory, attention and device."""
     windows: Mapping[int, int | None] = field(default_factory=dict)
     """By layer: how many tokens one sees, itself included; None or missing if all of the context."""
+    roofline: Roofline | None = None
+    """None: what its steps must read and compute is not known."""
 
     @property
     def groups(self) -> KvGroups:
@@ -115,6 +119,8 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
         device=device.type,
         attention_backend=attention,
     )
+    windows = _windows(checked, facts.context_length)
+    roofline = _roofline(config, model, checked, windows, kv_dtype)  # packing takes the weights
     forward_pass = _forward_pass(config, model, checked, facts, attention)
     step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype)
     del model
@@ -130,7 +136,8 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
         device,
         attention,
         step_bytes,
-        windows=_windows(checked, facts.context_length),
+        windows=windows,
+        roofline=roofline,
     )
 
 
@@ -140,6 +147,37 @@ def _windows(checked: CheckedModel, context_length: int) -> dict[int, int | None
     return {
         layer: None if window is None or window >= context_length else window for layer, window in windows
     }
+
+
+def _roofline(
+    config: EngineConfig,
+    model: Any,
+    checked: CheckedModel,
+    windows: Mapping[int, int | None],
+    kv_dtype: torch.dtype,
+) -> Roofline | None:
+    is_cpu = model.device.type == "cpu"
+    layers, head = _linear_dtypes(config, model)
+    work = read_work(
+        model,
+        checked.shapes,
+        windows,
+        kv_dtype,
+        layer_itemsize=getattr(torch, layers).itemsize if is_cpu else model.dtype.itemsize,
+        head_itemsize=getattr(torch, head).itemsize if is_cpu else model.dtype.itemsize,
+    )
+    if work is None:
+        return None
+    limits = measure_limits(model, layers)
+    return None if limits is None else Roofline(work, limits)
+
+
+def _linear_dtypes(config: EngineConfig, model: Any) -> tuple[LinearDType, LinearDType]:
+    """Of layers and head, as they are packed for a CPU."""
+    head: LinearDType = "float32"
+    if model.dtype == torch.bfloat16 and not config.deterministic:
+        head = "bfloat16"
+    return "int8" if config.weight_dtype == "int8" and not config.deterministic else head, head
 
 
 def _check_deterministic(config: EngineConfig, device: torch.device) -> None:
@@ -167,8 +205,7 @@ def _packing(config: EngineConfig, model: Any) -> Packing:
     if config.deterministic:
         return native_packing("float32")
     try:
-        head: LinearDType = "bfloat16" if model.dtype == torch.bfloat16 else "float32"
-        layers: LinearDType = "int8" if config.weight_dtype == "int8" else head
+        layers, head = _linear_dtypes(config, model)
         return fastest_packing(layers, *weights.typical_linear(model.config), head_dtype=head)
     except LookupError as error:
         raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} cannot be used: {error}") from error

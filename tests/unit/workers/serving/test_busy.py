@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.serving.busy import WINDOW_S, BusyFraction
+from workers.serving.busy import WINDOW_S, BusyFraction, RecentShare
 
 
 def test_it_is_the_share_of_time_in_steps() -> None:
@@ -35,3 +35,15 @@ def test_an_engine_that_was_idle_is_busy_at_once() -> None:
     busy.note(1000.0, 0.0)
 
     assert busy.at(1000.0 + WINDOW_S, WINDOW_S) == pytest.approx(1.0)
+
+
+def test_a_share_is_of_the_last_seconds_of_its_clock() -> None:
+    share = RecentShare()
+    assert share.at(0.0, 0.0) is None
+    assert share.at(0.1, 0.05) == pytest.approx(0.5)
+
+    for second in range(1, 101):
+        share.note(float(second), 0.8 * min(second, 50) + 0.2 * max(0, second - 50))
+
+    assert share.at(100.0, 50.0) == pytest.approx(0.2)
+    assert share.at(100.0 + WINDOW_S, 50.0 + 12.0) > 0.2 * 2, "more than its clock: it is not cut"

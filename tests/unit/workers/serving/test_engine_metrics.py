@@ -54,6 +54,8 @@ def test_counters_move_with_what_the_engine_computes(models: Models) -> None:
     assert rise("tokens_computed", to=first, since=before) > 100
     assert 3 <= rise("steps", to=again, since=first) <= 4
     assert rise("tokens_reused", to=first, since=before) == 0
+    assert rise("prefix_queries", to=first, since=before) == rise("prefix_queries", to=again, since=first)
+    assert rise("prefix_queries", to=again, since=first) > rise("tokens_reused", to=again, since=first)
     assert rise("tokens_reused", to=again, since=first) >= 64, "the second prompt is in KV memory"
     assert again[f'nightshift_engine_sequences_running{{model="{DECODER}"}}'] == 0
     assert again[f'nightshift_engine_kv_blocks_used{{model="{DECODER}"}}'] == 0
@@ -82,9 +84,13 @@ def test_an_encoder_shows_the_figures_it_has(models: Models) -> None:
 
 
 def test_a_decoder_has_every_figure(models: Models) -> None:
-    shown = [name for name in scrape(models) if f'model="{DECODER}"' in name]
+    found = scrape_after(models, chat(models, "48213"))
+    shown = [name for name in found if f'model="{DECODER}"' in name]
 
-    assert len(shown) == len(OF_STATS) - 2 + 1  # padding and timeouts are an encoder's; and how busy it is
+    assert len(shown) == len(OF_STATS) - 2 + 2  # padding and timeouts are an encoder's; busy, roofline
+    label = f'{{model="{DECODER}"}}'
+    assert found[f"nightshift_engine_roofline_seconds_total{label}"] > 0
+    assert found[f"nightshift_engine_roofline_fraction{label}"] > 0
 
 
 def test_exactly_what_is_declared_of_a_worker_is_exported(models: Models, store: Store) -> None:
