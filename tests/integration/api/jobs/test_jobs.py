@@ -194,7 +194,8 @@ def test_a_wrong_field_of_a_bulk_job_is_named(
         ({"body": {"model": CHAT_MODEL, "messages": []}}, "body.messages"),
         ({"output": "file:///x/"}, "output"),
         ({"template": {}}, "template"),
-        ({"endpoint": "/v1/embeddings"}, "body.input"),
+        ({"endpoint": "/v1/embeddings"}, "body.messages"),
+        ({"endpoint": "/v1/embeddings", "body": {"model": CHAT_MODEL}}, "body.input"),
     ],
 )
 def test_a_wrong_field_of_an_online_job_is_named(
