@@ -8,7 +8,7 @@ from api.page.causes import IN_WORDS
 from api.page.job_rows import Tone
 from api.readiness import WORKER_SILENCE_MAX
 from nightshift.fleet import figures
-from nightshift.fleet.workers import ExitCause, Worker, WorkerState
+from nightshift.fleet.workers import ExitCause, NoticeKind, Worker, WorkerState
 
 _TONES = {
     WorkerState.STARTING: Tone.ACTIVE,
@@ -31,6 +31,8 @@ class WorkerRow:
             return "ended" if self.worker.ended_at else "stopped"
         if self.is_silent:
             return "not heard of"
+        if self.leaves_soon and self.worker.state is WorkerState.READY:
+            return "machine goes"
         is_asked = self.worker.drain_requested_at is not None and self.worker.state is WorkerState.READY
         return "asked to drain" if is_asked else self.worker.state.value
 
@@ -40,12 +42,19 @@ class WorkerRow:
             return Tone.OVER if self.worker.ended_cause in _ASKED_TO_END else Tone.BAD
         if self.is_silent:
             return Tone.BAD
-        return Tone.WARNING if self.worker.drain_requested_at else _TONES[self.worker.state]
+        is_warned = self.worker.drain_requested_at or self.worker.notice
+        return Tone.WARNING if is_warned else _TONES[self.worker.state]
 
     @property
     def is_silent(self) -> bool:
         """Whether it may be gone: no heartbeat for some time."""
         return self.now - self.worker.heartbeat_at > WORKER_SILENCE_MAX
+
+    @property
+    def leaves_soon(self) -> bool:
+        """Whether its machine is about to be taken away, for certain."""
+        notice = self.worker.notice
+        return notice is not None and notice.kind is NoticeKind.INTERRUPTION
 
     @property
     def may_drain(self) -> bool:

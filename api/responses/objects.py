@@ -7,9 +7,10 @@ from pydantic import BaseModel
 from api.jobs.option_fields import ShownOptions
 from api.openai.multipart.bodies import FileObject
 from api.responses.figures import WorkerFiguresObject
+from api.responses.times import seconds
 from api.tenants.bodies import ListPage
 from nightshift.fleet.models import ModelKind
-from nightshift.fleet.workers import WorkerState
+from nightshift.fleet.workers import MachineNotice, NoticeKind, WorkerState
 from nightshift.jobs import JobKind, JobState, StopReason
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.priorities import PriorityClass
@@ -280,6 +281,19 @@ class ModelList(BaseModel):
     data: list[ModelObject]
 
 
+class MachineNoticeObject(BaseModel):
+    """`ends_at`: when the machine goes, by the cloud's clock; null: it does not say."""
+
+    kind: NoticeKind
+    received_at: int
+    ends_at: int | None
+
+    @classmethod
+    def of(cls, notice: MachineNotice) -> "MachineNoticeObject":
+        at = notice.received_at
+        return cls(kind=notice.kind, received_at=int(at.timestamp()), ends_at=seconds(notice.ends_at))
+
+
 class WorkerObject(BaseModel):
     """`host` and `pid` are shown to administrators alone."""
 
@@ -290,6 +304,7 @@ class WorkerObject(BaseModel):
     warm_models: list[str]
     capacity: str
     drain_requested_at: int | None
+    notice: MachineNoticeObject | None
     started_at: int
     heartbeat_at: int
     figures: WorkerFiguresObject | None

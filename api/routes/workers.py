@@ -10,7 +10,7 @@ from api.authentication import Caller
 from api.dependencies import LIST_LIMIT_MAX, CallerDep, ServicesDep, list_json
 from api.readiness import WORKER_SILENCE_MAX
 from api.responses.figures import WorkerFiguresObject
-from api.responses.objects import WorkerPage
+from api.responses.objects import MachineNoticeObject, WorkerPage
 from api.responses.times import seconds
 from nightshift.errors import NotFound
 from nightshift.fleet.workers import Worker
@@ -41,7 +41,7 @@ def _place(workers: Sequence[Worker], worker_id: str) -> int:
 
 
 def _worker_json(worker: Worker, caller: Caller) -> JsonObject:
-    figures = worker.figures
+    figures, notice = worker.figures, worker.notice
     where = {"host": worker.host, "pid": worker.pid} if Scope.ADMIN in caller.scopes else {}
     return where | {
         "id": worker.id,
@@ -51,6 +51,7 @@ def _worker_json(worker: Worker, caller: Caller) -> JsonObject:
         "warm_models": list(worker.warm),
         "capacity": worker.capacity,
         "drain_requested_at": seconds(worker.drain_requested_at),
+        "notice": None if notice is None else MachineNoticeObject.of(notice).model_dump(),
         "started_at": seconds(worker.started_at),
         "heartbeat_at": seconds(worker.heartbeat_at),
         "figures": None if figures is None else WorkerFiguresObject.of(figures).model_dump(),

@@ -7,7 +7,7 @@ import typer
 
 from nightshift.cli.session import DataDir, Json, operator_store
 from nightshift.cli.terminal import print_json, print_table, say
-from nightshift.fleet.workers import Worker, WorkerState
+from nightshift.fleet.workers import MachineNotice, Worker, WorkerState
 from nightshift.tenants.audit import Actor
 
 app = typer.Typer(help="List workers, and drain one.", no_args_is_help=True)
@@ -64,6 +64,8 @@ def drain(
 
 
 def _status(worker: Worker) -> str:
+    if worker.notice is not None and worker.state is WorkerState.READY:
+        return f"{worker.notice.kind.value} notice"
     asked = worker.drain_requested_at is not None
     return "drain requested" if asked and worker.state is WorkerState.READY else worker.state.value
 
@@ -80,8 +82,19 @@ def _as_json(worker: Worker) -> dict[str, Any]:
         "started_at": _time_text(worker.started_at),
         "heartbeat_at": _time_text(worker.heartbeat_at),
         "drain_requested_at": _time_text(worker.drain_requested_at),
+        "notice": _notice_json(worker.notice),
         "ended_at": _time_text(worker.ended_at),
         "ended_cause": worker.ended_cause and worker.ended_cause.value,
+    }
+
+
+def _notice_json(notice: MachineNotice | None) -> dict[str, str | None] | None:
+    if notice is None:
+        return None
+    return {
+        "kind": notice.kind.value,
+        "received_at": _time_text(notice.received_at),
+        "ends_at": _time_text(notice.ends_at),
     }
 
 

@@ -156,6 +156,8 @@ def workers(site: Site) -> Sequence[Mapping[str, Any]] | None:
                 "started_at": each.started_at,
                 "heartbeat_at": each.heartbeat_at,
                 "drain_requested_at": each.drain_requested_at,
+                "notice": None if each.notice is None else each.notice.kind,
+                "machine_ends_at": None if each.notice is None else each.notice.ends_at,
                 "ended_at": each.ended_at,
                 "ended_cause": each.ended_cause,
                 "figures": None if each.figures is None else each.figures.to_json(),

@@ -81,6 +81,22 @@ class WorkerState(StrEnum):
     STOPPED = "stopped"
 
 
+class NoticeKind(StrEnum):
+    """What a cloud says of a machine of its own."""
+
+    REBALANCE = "rebalance"  # an interruption is likely
+    INTERRUPTION = "interruption"  # an interruption is certain
+
+
+@dataclass(frozen=True)
+class MachineNotice:
+    """A worker's machine is about to be taken away."""
+
+    kind: NoticeKind
+    received_at: datetime  # when it was recorded first
+    ends_at: datetime | None = None  # when the machine goes, by the cloud's clock; None: it does not say
+
+
 @dataclass(frozen=True, kw_only=True)
 class Worker:
     id: str
@@ -93,6 +109,8 @@ class Worker:
     capacity: Capacity = Capacity.ON_DEMAND
     pools: tuple[str, ...] = ()
     drain_requested_at: datetime | None = None
+    notice: MachineNotice | None = None
+    """As of its last heartbeat; None: there is none, or it was withdrawn."""
     ended_at: datetime | None = None  # its process was seen to end
     ended_cause: ExitCause | None = None
     warm_models: tuple[str, ...] | None = None

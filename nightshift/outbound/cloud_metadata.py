@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import httpcore
 import httpx
 
+from nightshift.fleet.workers import NoticeKind
 from nightshift.outbound.http_deadline import BoundedBackend, Deadline
 
 METADATA_URL: Final = "http://169.254.169.254"  # for all three
@@ -27,11 +27,6 @@ ANSWER_BYTES_MAX: Final = 256 * 1024
 AZURE_FIRST_TIMEOUT_S: Final = 125.0
 AWS_TOKEN_TTL_S: Final = 6 * 3600
 DMI: Final = Path("/sys/class/dmi/id")  # what the machine's firmware says of who made it
-
-
-class NoticeKind(StrEnum):
-    REBALANCE = "rebalance"  # an interruption is likely
-    INTERRUPTION = "interruption"  # an interruption is certain
 
 
 @dataclass(frozen=True)

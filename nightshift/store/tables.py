@@ -623,6 +623,9 @@ worker = Table(
     Column("heartbeat_at", UtcTimestamp, nullable=False),
     Column("capacity", String(12), nullable=False, server_default="on_demand"),
     Column("drain_requested_at", UtcTimestamp),
+    Column("notice_kind", String(16)),  # of the cloud, about its machine
+    Column("notice_at", UtcTimestamp),  # when it was recorded first
+    Column("notice_ends_at", UtcTimestamp),  # when the machine goes; None: the cloud does not say
     Column("ended_at", UtcTimestamp),
     Column("ended_cause", String(24)),
     Column("lost_at", UtcTimestamp),  # when its loss was counted

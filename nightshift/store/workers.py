@@ -27,7 +27,7 @@ from sqlalchemy.exc import IntegrityError
 
 from nightshift.fleet.figures import WorkerFigures
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.fleet.workers import Capacity, ExitCause, Worker, WorkerState
+from nightshift.fleet.workers import Capacity, ExitCause, MachineNotice, NoticeKind, Worker, WorkerState
 from nightshift.store import tables
 
 worker = tables.worker
@@ -55,13 +55,32 @@ class Workers:
             self._connection.execute(insert(worker).values(**known))
 
     def record_heartbeat(
-        self, worker_id: str, state: WorkerState, now: datetime, figures: WorkerFigures | None = None
+        self,
+        worker_id: str,
+        state: WorkerState,
+        now: datetime,
+        figures: WorkerFigures | None = None,
+        notice: MachineNotice | None = None,
     ) -> bool:
-        """Record a heartbeat, and what the worker tells of itself. True: it is to drain."""
+        """Record a heartbeat, and what the worker tells of itself. True: it is to drain.
+
+        Of a notice that stands, the time at which it was recorded first stays.
+        """
+        known_at = worker.c.notice_at
+        received_at: Any = None
+        if notice is not None:
+            received_at = func.coalesce(known_at, literal(notice.received_at, known_at.type))
         wanted = self._connection.execute(
             update(worker)
             .where(worker.c.id == worker_id)
-            .values(state=state, heartbeat_at=now, figures=None if figures is None else figures.to_json())
+            .values(
+                state=state,
+                heartbeat_at=now,
+                figures=None if figures is None else figures.to_json(),
+                notice_kind=None if notice is None else notice.kind,
+                notice_at=received_at,
+                notice_ends_at=None if notice is None else notice.ends_at,
+            )
             .returning(worker.c.drain_requested_at)
         ).scalar_one_or_none()
         return wanted is not None
@@ -272,10 +291,17 @@ def _to_worker(row: Row[Any]) -> Worker:
         capacity=Capacity(row.capacity),
         pools=tuple(row.pools or ()),
         drain_requested_at=row.drain_requested_at,
+        notice=_to_notice(row),
         ended_at=row.ended_at,
         ended_cause=ExitCause(row.ended_cause) if row.ended_cause else None,
         figures=WorkerFigures.from_json(row.figures),
     )
+
+
+def _to_notice(row: Row[Any]) -> MachineNotice | None:
+    if row.notice_kind is None:
+        return None
+    return MachineNotice(NoticeKind(row.notice_kind), row.notice_at, row.notice_ends_at)
 
 
 def _to_model(row: Row[Any]) -> Model:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nightshift.fleet.workers import NoticeKind
 from nightshift.outbound.cloud_metadata import (
     PROVIDERS,
     MetadataServer,
     Notice,
-    NoticeKind,
     Provider,
     detected,
     open_provider,

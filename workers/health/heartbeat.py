@@ -13,9 +13,10 @@ from typing import Final, Protocol
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.figures import WorkerFigures
-from nightshift.fleet.workers import WorkerState
+from nightshift.fleet.workers import MachineNotice, WorkerState
 from nightshift.jobs import StopReason
 from nightshift.jobs.leases import Lease, LeaseConfig, Trust
+from nightshift.outbound.cloud_metadata import Notice
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.leases import HeldLease
 
@@ -70,6 +71,7 @@ class Heartbeat:
         self._clock_s = clock_s
         self._on_drain_request = on_drain_request
         self._figures = figures
+        self.notice: Callable[[], Notice | None] = lambda: None  # that this machine has; recorded as well
         self.state = WorkerState.STARTING  # recorded with every beat: recovery may have marked it lost
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by shard id
@@ -142,13 +144,14 @@ class Heartbeat:
         with self._lock:
             asked = list(self._held.values())
         at_risk = {held.lease.shard_id: held.tokens_at_risk() for held in asked}
-        figures = self._told()
+        figures, notice = self._told(), self.notice()
         asked_at_s = self._clock_s()
 
         def renew(tx: Transaction) -> tuple[Sequence[HeldLease], bool]:
             now = tx.now()
             kept = tx.leases.renew([held.lease for held in asked], now, self._config.ttl_s, at_risk)
-            return kept, tx.workers.record_heartbeat(self._worker_id, self.state, now, figures)
+            told = None if notice is None else MachineNotice(notice.kind, now, notice.at)
+            return kept, tx.workers.record_heartbeat(self._worker_id, self.state, now, figures, told)
 
         try:
             kept, is_to_drain = self._store.run(renew)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from nightshift.fleet.checkpoints import model_id
-from nightshift.fleet.workers import Capacity, WorkerState
-from nightshift.outbound.cloud_metadata import Notice, NoticeKind, Provider
+from nightshift.fleet.workers import Capacity, NoticeKind, WorkerState
+from nightshift.outbound.cloud_metadata import Notice, Provider
 from nightshift.settings import WorkerSettings
 from workers.health.heartbeat import Heartbeat
 from workers.health.registration import Registration
@@ -42,9 +42,13 @@ class Notices:
         self._heartbeat = heartbeat
         self._on_leave = on_leave
         self._watcher = SpotWatcher(provider, self._on_notice) if provider is not None else None
+        heartbeat.notice = self._current
         self._is_waiting = False
         self._reported: NoticeKind | None = None
         self._acknowledged: str | None = None
+
+    def _current(self) -> Notice | None:
+        return None if self._watcher is None else self._watcher.current
 
     def wait_until_withdrawn(self) -> None:
         """Begin to watch. Returns once there is no notice that this worker would leave for."""
@@ -89,6 +93,7 @@ class Notices:
                 "this machine is about to be taken away",
                 extra={"action": "spot_notice", "provider": notice.provider, "kind": notice.kind},
             )
+            self._heartbeat.beat_now()  # the fleet is to know
         self._on_leave()
 
     def _must_leave(self, notice: Notice) -> bool:

@@ -76,7 +76,7 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int | None = None
         *_queue(overview, queue[: rooms[0]], len(queue), width),
         *_wanted(overview["workers_wanted"] or (), width),
         *between,
-        *_workers(workers[: rooms[1]], workers, view, width),
+        *_workers(workers[: rooms[1]], workers, view, snapshot.at_s, width),
         *between,
         *_jobs(jobs[: rooms[2]], jobs, view, snapshot.at_s, width),
     )
@@ -184,7 +184,7 @@ def _wanted(pools: Sequence[Json], width: int) -> Iterable[Text]:
 
 
 def _workers(
-    shown: Sequence[Json], every: Sequence[Json], view: View, width: int
+    shown: Sequence[Json], every: Sequence[Json], view: View, now_s: float, width: int
 ) -> Iterable[RenderableType]:
     if not every:
         yield _title("workers: none was heard of in the last 30 s")
@@ -204,17 +204,17 @@ def _workers(
         columns += [_right("memory"), _left("device"), _left("host")]
     table = _table(columns)
     for worker in shown:
-        table.add_row(*_worker_row(worker, width))
+        table.add_row(*_worker_row(worker, now_s, width))
     yield table
 
 
-def _worker_row(worker: Json, width: int) -> list[Cell]:
+def _worker_row(worker: Json, now_s: float, width: int) -> list[Cell]:
     figures = worker["figures"] or {}
     shards, requests = figures.get("shards"), figures.get("requests")
     leases = None if shards is None and requests is None else (shards or 0) + (requests or 0)
     row: list[Cell] = [
         formats.name(worker["id"], _id_cells(width)),
-        _status(worker),
+        _status(worker, now_s),
         formats.count(leases),
         formats.rate(_sum(worker, "generation_tokens_per_s")),
         formats.rate(_sum(worker, "rows_per_s")),
@@ -237,8 +237,16 @@ def _worker_row(worker: Json, width: int) -> list[Cell]:
     return row
 
 
-def _status(worker: Json) -> Text:
-    """A worker that was asked to drain, or has had a notice, says so in a word, too."""
+def _status(worker: Json, now_s: float) -> Text:
+    """A worker that was asked to drain, or whose machine is about to go, says so in a word, too."""
+    notice = worker.get("notice")  # an older service tells none
+    if notice is not None:
+        ends_in_s = None if notice["ends_at"] is None else max(0.0, notice["ends_at"] - now_s)
+        when = "" if ends_in_s is None else f" in {formats.span(ends_in_s)}"
+        if notice["kind"] == "interruption":
+            return Text(f"machine goes{when}", style="red")
+        if worker["status"] == "ready":
+            return Text("machine at risk", style="yellow")
     if worker["status"] == "draining":
         return Text("draining", style="yellow")
     if worker["drain_requested_at"] is not None:

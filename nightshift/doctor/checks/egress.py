@@ -10,7 +10,8 @@ from urllib.request import getproxies_environment, proxy_bypass
 from nightshift.doctor.findings import Finding, error, ok, skipped, warning
 from nightshift.doctor.masking import without_password
 from nightshift.doctor.site import Site
-from nightshift.outbound.cloud_metadata import NoticeKind, open_provider
+from nightshift.fleet.workers import NoticeKind
+from nightshift.outbound.cloud_metadata import open_provider
 from nightshift.settings import WorkerSettings
 
 METADATA: Final = ip_address("169.254.169.254")  # where clouds keep a machine's credentials

@@ -6,7 +6,7 @@ import httpx
 
 from nightshift.fleet.durations import Durations
 from nightshift.fleet.figures import DeviceFigures, ModelFigures, ServiceFigures, WorkerFigures
-from nightshift.fleet.workers import Worker, WorkerState
+from nightshift.fleet.workers import MachineNotice, NoticeKind, Worker, WorkerState
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store
 from nightshift.tenants.keys import Scope
@@ -55,6 +55,19 @@ def test_a_worker_is_shown_with_its_figures(http: httpx.Client, store: Store) ->
     assert model["kv_blocks"] is None
     assert model["first_token_p50_s"] == {"interactive": 0.1}
     assert model["first_token_p95_s"] == {"interactive": 0.19}
+
+
+def test_a_worker_is_shown_with_the_notice_of_its_machine(http: httpx.Client, store: Store) -> None:
+    add_worker(store, "w1", None)
+    assert http.get("/v1/workers").json()["data"][0]["notice"] is None
+    with store.transaction() as tx:
+        now = tx.now()
+        notice = MachineNotice(NoticeKind.INTERRUPTION, now, now + timedelta(minutes=2))
+        tx.workers.record_heartbeat("w1", WorkerState.READY, now, notice=notice)
+
+    shown = http.get("/v1/workers").json()["data"][0]["notice"]
+    assert shown["kind"] == "interruption"
+    assert shown["ends_at"] - shown["received_at"] == 120
 
 
 def test_a_worker_of_an_earlier_release_tells_no_figures(http: httpx.Client, store: Store) -> None:

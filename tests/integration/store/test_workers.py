@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.fleet.workers import Capacity, ExitCause, WorkerState
+from nightshift.fleet.workers import Capacity, ExitCause, MachineNotice, NoticeKind, WorkerState
 from nightshift.store import Store
 from nightshift.testing import FakeClock, a_worker
 from tests.integration.store.racing import at_once
@@ -100,6 +100,29 @@ def test_a_worker_hears_that_it_is_to_drain_and_is_asked_only_once(store: Store,
         [found] = tx.workers.list()
 
     assert (found.drain_requested_at, found.heartbeat_at) == (first, clock.now)
+
+
+def test_a_notice_keeps_the_time_at_which_it_came_until_it_is_withdrawn(
+    store: Store, clock: FakeClock
+) -> None:
+    worker, ends_at = a_worker(), clock.now + timedelta(minutes=2)
+    with store.transaction() as tx:
+        tx.workers.register(worker)
+
+        def told(notice: MachineNotice | None) -> MachineNotice | None:
+            tx.workers.record_heartbeat(worker.id, WorkerState.READY, clock.now, notice=notice)
+            found = tx.workers.get(worker.id)
+            assert found is not None
+            return found.notice
+
+        first = clock.now
+        assert told(None) is None
+        assert told(MachineNotice(NoticeKind.REBALANCE, first)) == MachineNotice(NoticeKind.REBALANCE, first)
+        repeated = MachineNotice(NoticeKind.INTERRUPTION, clock.advance(seconds=5), ends_at)
+        assert told(repeated) == MachineNotice(NoticeKind.INTERRUPTION, first, ends_at)
+        assert tx.workers.mark(worker.id, WorkerState.DRAINING, clock.now)
+        assert tx.workers.list()[0].notice == MachineNotice(NoticeKind.INTERRUPTION, first, ends_at)
+        assert told(None) is None
 
 
 def test_a_worker_that_has_stopped_or_never_was_cannot_be_drained(store: Store, clock: FakeClock) -> None:

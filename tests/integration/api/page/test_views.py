@@ -11,6 +11,7 @@ import pytest
 from api.page import views
 from api.page.views import dead_letters, deliveries, keys, models, usage, workers
 from nightshift.fleet.models import Model, ModelKind
+from nightshift.fleet.workers import MachineNotice, NoticeKind, WorkerState
 from nightshift.jobs import Usage
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
@@ -254,6 +255,20 @@ def test_a_worker_that_is_not_heard_of_says_so_and_its_figures_no_more(
     shown = client.get(f"/ui/workers/{rows.worker}").text
     assert "not heard of" in shown
     assert "50 %" not in shown
+
+
+def test_a_worker_whose_machine_goes_says_so_everywhere(
+    client: httpx.Client, rows: Rows, page_store: Store
+) -> None:
+    with page_store.transaction() as tx:
+        now = tx.now()
+        notice = MachineNotice(NoticeKind.INTERRUPTION, now, now + timedelta(minutes=2, seconds=30))
+        tx.workers.record_heartbeat(rows.worker, WorkerState.READY, now, notice=notice)
+
+    for address in ("/", "/ui/workers", f"/ui/workers/{rows.worker}"):
+        shown = re.sub(r"<[^>]+>", "", client.get(address).text)
+        assert "its machine goes in 2 min" in shown, address
+    assert "machine goes</span>" in client.get("/ui/workers").text
 
 
 def test_a_model_shows_where_it_is_loaded(page_store: Store, signed_in_with: SignedInMaker) -> None:

@@ -1,13 +1,14 @@
 """`nightshift workers`: what the operator sees of them, and sending one away."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from nightshift import testing
 from nightshift.cli.session import data_settings
-from nightshift.fleet.workers import Capacity, ExitCause, WorkerState
+from nightshift.fleet.workers import Capacity, ExitCause, MachineNotice, NoticeKind, WorkerState
 from nightshift.store import Store
 from tests.databases import migrated_sqlite
 
@@ -50,6 +51,18 @@ def test_a_worker_that_is_to_drain_is_told_with_its_next_heartbeat(nightshift, s
     with store.transaction() as tx:
         assert tx.workers.record_heartbeat("wrk_1", WorkerState.READY, tx.now()) is True
     assert "drain requested" in nightshift("workers", "list").out
+
+
+def test_a_worker_whose_machine_goes_says_so(nightshift, store):
+    assert nightshift("workers", "list", "--json").json[0]["notice"] is None
+    with store.transaction() as tx:
+        notice = MachineNotice(NoticeKind.INTERRUPTION, tx.now(), tx.now() + timedelta(minutes=2))
+        tx.workers.record_heartbeat("wrk_1", WorkerState.READY, tx.now(), notice=notice)
+
+    [shown] = nightshift("workers", "list", "--json").json
+    assert shown["notice"]["kind"] == "interruption"
+    assert shown["notice"]["received_at"] < shown["notice"]["ends_at"]
+    assert "interruption notice" in nightshift("workers", "list").out
 
 
 @pytest.mark.parametrize("worker_id", ["wrk_0", "wrk_9"])

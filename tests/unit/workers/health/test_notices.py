@@ -4,13 +4,14 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from nightshift.fleet.workers import Capacity, WorkerState
+from nightshift.fleet.workers import Capacity, MachineNotice, NoticeKind, WorkerState
 from nightshift.fleet.workers import Machine as WorkerMachine
-from nightshift.outbound.cloud_metadata import Notice, NoticeKind
+from nightshift.outbound.cloud_metadata import Notice
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store
 from nightshift.testing import a_worker
@@ -86,6 +87,31 @@ def test_an_interruption_is_followed_by_whatever_machine(machine: Machine) -> No
     machine.cloud.notice = INTERRUPTION
 
     assert machine.has_left.wait(WAIT_MAX_S)
+
+
+def test_a_notice_is_told_with_heartbeats_until_it_is_withdrawn(machine: Machine) -> None:
+    ends_at = machine.store.now() + timedelta(minutes=2)
+
+    def recorded() -> MachineNotice | None:
+        machine.heartbeat.beat()
+        with machine.store.snapshot() as tx:
+            found = tx.workers.get("worker-1")
+            assert found is not None
+            return found.notice
+
+    machine.has_beside_it(id="worker-1")  # whose heartbeat it is
+    machine.notices(capacity="spot").wait_until_withdrawn()
+    assert recorded() is None
+
+    machine.cloud.notice = Notice("cloud", NoticeKind.INTERRUPTION, ends_at)
+    machine.cloud.wait_for_looks(2)
+    told = recorded()
+    assert told is not None
+    assert (told.kind, told.ends_at) == (NoticeKind.INTERRUPTION, ends_at)
+
+    machine.cloud.notice = None
+    machine.cloud.wait_for_looks(2)
+    assert recorded() is None
 
 
 def test_a_recommendation_is_followed_once_another_worker_can_replace_this_one(machine: Machine) -> None:

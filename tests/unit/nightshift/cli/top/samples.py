@@ -34,6 +34,7 @@ def a_worker(number: int = 1, **overrides: Any) -> dict[str, Any]:
         "warm_models": ["qwen3-8b"],
         "capacity": "spot",
         "drain_requested_at": None,
+        "notice": None,
         "started_at": NOW_S - 3600,
         "heartbeat_at": NOW_S - 2,
         "host": f"gpu-{number}.example",

@@ -91,6 +91,19 @@ def test_a_job_that_will_miss_its_deadline_is_late_in_words_and_in_red():
     assert "\x1b[1;31m8h20 late" in shown(late, color_system="standard", force_terminal=True)
 
 
+def test_a_worker_whose_machine_goes_says_so_and_in_how_long():
+    goes = {"kind": "interruption", "received_at": NOW_S - 5, "ends_at": NOW_S + 115}
+    soon, at_risk = goes | {"ends_at": None}, goes | {"kind": "rebalance", "ends_at": None}
+    workers = [a_worker(place, notice=each) for place, each in enumerate((goes, soon, at_risk))]
+
+    text = shown(a_night(workers=workers))
+    assert [word in text for word in ("machine goes in 1m", "machine at risk")] == [True, True]
+    assert text.count("machine goes") == 2
+    with_older_api = a_worker()
+    del with_older_api["notice"]
+    assert "ready" in shown(a_night(workers=[with_older_api]))
+
+
 def test_without_colour_nothing_is_coloured_and_nothing_is_missing(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     text = shown(a_night(), color_system="auto", force_terminal=True)
