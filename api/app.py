@@ -90,7 +90,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         lifespan=_lifespan(settings, tracer),
         telemetry=FASTAPI_TELEMETRY,
     )
-    app.state.metrics = HttpMetrics()
+    app.state.metrics = HttpMetrics(tracer)
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, settings=settings.api)
     app.add_middleware(Boundary, metrics=app.state.metrics, tracer=tracer)  # the last added is the outermost

@@ -147,7 +147,7 @@ class Service:
             _leadership(settings),
             stalled=lambda: loop.stalled(self._tickers, settings.duty_stalled_s),
         )
-        self.metrics = metrics = DutyMetrics(lambda: elector.is_leading)
+        self.metrics = metrics = DutyMetrics(lambda: elector.is_leading, parts.tracer)
         self._config = _loop_config(WorkerSettings())
         every = duties(
             parts,

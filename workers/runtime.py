@@ -219,6 +219,7 @@ class Runtime:
                 self._settings.prices,
             ),
             self._device,
+            self._connections.tracer,
         )
         self._metrics = MetricsServer(metrics.registry)
 

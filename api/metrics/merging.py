@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from nightshift.metrics.processes import NAMES
+
 _ABOUT: Final = re.compile(r"# (HELP|TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*) ")
 _SAMPLE: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_OF_PROCESSES: Final = "process_"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -26,7 +27,7 @@ class Page:
 
     def labels(self, metric: str) -> Mapping[str, str]:
         """What tells its samples from those of other processes."""
-        if metric.startswith(_OF_PROCESSES):
+        if metric in NAMES:
             return {"process": self.process}
         return {"worker": self.process} if self.process.startswith("worker-") else {}
 

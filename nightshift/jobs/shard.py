@@ -121,6 +121,16 @@ class CrashHistory:
 
 
 @dataclass(frozen=True)
+class Interruption:
+    """How a lease of a shard ended that goes on with another."""
+
+    term: int
+    worker_id: str
+    cause: str
+    """An `ExitCause` of a worker that was lost, or why one returned the shard."""
+
+
+@dataclass(frozen=True)
 class BulkClaim:
     """A leased shard and what a worker needs to run it."""
 
@@ -129,6 +139,8 @@ class BulkClaim:
     job: Job
     crash_history: CrashHistory = CrashHistory()
     begins_job: bool = False  # it is the job's first
+    took_over: Interruption | None = None
+    """How the lease before this one ended. None: there was none, or it is not known."""
 
 
 @dataclass(frozen=True)

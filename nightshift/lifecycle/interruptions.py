@@ -6,8 +6,9 @@ A claim in order has none: a job may have a hundred thousand shards.
 from datetime import datetime
 from typing import Final
 
-from nightshift.jobs import BulkClaim, JsonObject
+from nightshift.jobs import BulkClaim, Interruption, JsonObject
 from nightshift.store import Transaction
+from nightshift.store.shards.leases import ExpiredLease
 
 SHARD_LOST: Final = "job.shard_lost"  # with its worker: `cause` is an ExitCause
 SHARD_RETURNED: Final = "job.shard_returned"  # by its worker: `cause` is one of the following
@@ -20,15 +21,14 @@ POSTPONED: Final = "postponed"  # the storage could not be used
 BROKEN: Final = "broken"  # an unforeseen error
 
 
-def record_lost(
-    tx: Transaction, job_id: str, shard_no: int, worker_id: str, cause: str, now: datetime
-) -> None:
-    _append(tx, job_id, SHARD_LOST, {"shard": shard_no, "worker_id": worker_id, "cause": cause}, now)
+def record_lost(tx: Transaction, lost: ExpiredLease, cause: str, now: datetime) -> None:
+    ended = Interruption(lost.term, lost.worker_id, cause)
+    _interrupted(tx, SHARD_LOST, lost.job_id, lost.shard_no, ended, now)
 
 
 def record_returned(tx: Transaction, claim: BulkClaim, cause: str) -> None:
-    about = {"shard": claim.shard.shard_no, "worker_id": claim.lease.worker_id, "cause": cause}
-    _append(tx, claim.job.id, SHARD_RETURNED, about, tx.now())
+    ended = Interruption(claim.lease.term, claim.lease.worker_id, cause)
+    _interrupted(tx, SHARD_RETURNED, claim.job.id, claim.shard.shard_no, ended, tx.now())
 
 
 def record_resumed(tx: Transaction, claim: BulkClaim, now: datetime) -> None:
@@ -39,6 +39,13 @@ def record_resumed(tx: Transaction, claim: BulkClaim, now: datetime) -> None:
         "rows_done": claim.shard.rows_done,
     }
     _append(tx, claim.job.id, SHARD_RESUMED, about, now)
+
+
+def _interrupted(
+    tx: Transaction, type: str, job_id: str, shard_no: int, ended: Interruption, now: datetime
+) -> None:
+    tx.shards.record_interruption(job_id, shard_no, ended)
+    _append(tx, job_id, type, {"shard": shard_no, "worker_id": ended.worker_id, "cause": ended.cause}, now)
 
 
 def _append(tx: Transaction, job_id: str, type: str, about: JsonObject, now: datetime) -> None:

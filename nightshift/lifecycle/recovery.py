@@ -122,7 +122,7 @@ def recover(
     if not changed:
         return False
     if decided is not Verdict.STOP and abandoned.kind is JobKind.BULK:
-        record_lost(tx, abandoned.job_id, abandoned.shard_no, abandoned.worker_id, cause, now)
+        record_lost(tx, abandoned, cause, now)
     if decided is not Verdict.STOP:
         _record_crashes(tx, abandoned, charge, cause, known, now)
     if decided is Verdict.RETRY:

@@ -396,6 +396,7 @@ shard = Table(
     Column("is_isolating", Boolean, nullable=False, server_default=false()),  # its rows run alone, one by one
     Column("part_first_shard", Integer),  # of the part of the output that it is in; None: of none yet
     Column("result_bytes", BigInteger, nullable=False, server_default=text("0")),  # of its listed segments
+    Column("interruption", JSON(none_as_null=True)),  # how the last lease ended that did not end the shard
     UniqueConstraint("job_id", "shard_no"),
     Index("ix_shard_claim", "job_id", "state", "shard_no"),
     Index("ix_shard_state", "state", "kind", "tenant_id"),

@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -29,7 +28,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from nightshift.tracing.attributes import ERROR_TYPE, PROCESS
 from nightshift.tracing.context import TraceContext
 from nightshift.tracing.opening import OFF_SAMPLERS, sampler_name, sampling_ratio
-from nightshift.tracing.tracer import NO_SPAN, Attributes, Kind, Span, Value
+from nightshift.tracing.tracer import NO_SPAN, Attributes, Kind, Span, SpanCounts, Value
 
 log = logging.getLogger(__name__)
 
@@ -65,19 +64,6 @@ def open_otlp(process: str, environment: Mapping[str, str]) -> "OtlpTracer":
         trusts_clients=sampler_name(environment) != "traceidratio",
         queue_max=int(queue_max) if queue_max.isdecimal() else QUEUE_MAX,
     )
-
-
-@dataclass
-class Counts:
-    """Of spans that were to be sent."""
-
-    sent: int = 0
-    failed: int = 0  # the collector was away or refused them
-    dropped: int = 0  # the queue was full
-
-    @property
-    def lost(self) -> int:
-        return self.failed + self.dropped
 
 
 class OtlpTracer:
@@ -127,7 +113,7 @@ class OtlpTracer:
         self._outlet.close()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> SpanCounts:
         return self._outlet.counts
 
     def new_span_id(self) -> int:
@@ -260,7 +246,7 @@ class _Outlet(SpanExporter):
     """The queue of the SDK's processor, with a count of what does not get through it."""
 
     def __init__(self, exporter: SpanExporter, queue_max: int) -> None:
-        self.counts = Counts()
+        self.counts = SpanCounts()
         self._exporter = exporter
         self._queue_max = queue_max
         self._lock = threading.Lock()

@@ -8,6 +8,7 @@ tenant sent or was answered, a URL, or an exception's message.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -70,6 +71,19 @@ class Span(Protocol):
     ) -> None: ...
 
 
+@dataclass
+class SpanCounts:
+    """Of spans that were to be sent, since the process began."""
+
+    sent: int = 0
+    failed: int = 0  # the collector was away or refused them
+    dropped: int = 0  # the queue was full
+
+    @property
+    def lost(self) -> int:
+        return self.failed + self.dropped
+
+
 class Tracer(Protocol):
     """Thread-safe. No call waits, and none fails."""
 
@@ -80,6 +94,10 @@ class Tracer(Protocol):
     @property
     def ratio(self) -> float:
         """Of the traces, and of the rows of a traced job, that are sampled."""
+
+    @property
+    def counts(self) -> SpanCounts:
+        """Those of one that is off stay at 0."""
 
     def serve(self, name: str, traceparent: str | None) -> Span:
         """For a request to this service, in the trace that its client names, or in a new one."""
@@ -143,6 +161,10 @@ class NoTracer:
 
     is_on: Final = False
     ratio: Final = 0.0
+
+    @property
+    def counts(self) -> SpanCounts:
+        return SpanCounts()
 
     def serve(self, name: str, traceparent: str | None) -> Span:
         return NO_SPAN

@@ -2,12 +2,16 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from nightshift.demo import DEMO_MODEL_ID
 from tests.e2e.service import Service, running
@@ -142,6 +146,9 @@ def test_a_bulk_job_is_one_trace_to_its_webhook_and_a_killed_workers_shard_goes_
     assert sorted(span.attributes[TERM] for span in claims) == [1, 2]
     assert (resumed.attributes[TERM], resumed.attributes["nightshift.outcome"]) == (2, "done")
     assert resumed.links == (the(spans, "POST /v1/jobs").span_id,)
+    for span in (resumed, *(span for span in claims if span.attributes[TERM] == 2)):
+        taken_over = [span.attributes[f"nightshift.takeover.{name}"] for name in ("term", "cause")]
+        assert taken_over == [1, "killed"], "whose shard span never came"
     below = [span for span in spans if span.parent_id == resumed.span_id]
     assert [span.name for span in below if span.name != ROW] == ["read"]
     assert 0 < len(of(below, ROW)) <= 16
@@ -199,6 +206,53 @@ def test_trace_headers_that_are_wrong_are_ignored(
     wait_until(lambda: roots_since(traces, before))
     [root] = roots_since(traces, before)
     assert root.trace_id not in ("44" * 16, "55" * 16)
+
+
+def test_a_collector_that_never_answers_holds_nothing_up_and_what_is_lost_is_counted(
+    tmp_path: Path, hooks: Receiver, files: Path
+) -> None:
+    asked, ends = threading.Event(), threading.Event()
+
+    def hang(handler: BaseHTTPRequestHandler) -> None:
+        asked.set()
+        ends.wait(WAIT_S)
+        handler.close_connection = True
+
+    few = {"OTEL_BSP_MAX_QUEUE_SIZE": "4", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "2"}
+    (files / "numbers.jsonl").write_text('{"n": "1"}\n' * 40)
+    with receiver(hang) as hung, pytest.MonkeyPatch.context() as patch:
+        for name, value in (Collector(hung).variables | few).items():
+            patch.setenv(name, value)
+        try:
+            with running(tmp_path, FILE_ROOTS=str(files), WEBHOOK_ALLOW_CIDRS="127.0.0.0/8") as service:
+                with service.http() as http:
+                    made = http.post("/jobs", json=bulk_job(files, hooks) | {"webhook": None})
+                    job = made.json()["id"]
+                    assert asked.wait(WAIT_S)
+                    body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "7"}]}
+                    for _ in range(3):
+                        assert http.post("/chat/completions", json=body, timeout=60).is_success
+                    wait_until(lambda: http.get(f"/jobs/{job}").json()["status"] == "succeeded", service.logs)
+                wait_until(lambda: {"api", "worker-1"} <= losing_spans(service), service.logs)
+                assert not ends.is_set(), "the collector has answered nothing yet"
+        finally:
+            ends.set()
+
+
+def losing_spans(service: Service) -> set[str]:
+    """The processes that have dropped spans."""
+    page = httpx.get(service.base_url.removesuffix("/v1") + "/metrics", trust_env=False).text
+    samples = [
+        sample
+        for family in text_string_to_metric_families(page)
+        if family.name == "nightshift_spans"
+        for sample in family.samples
+    ]
+    return {
+        sample.labels["process"]
+        for sample in samples
+        if sample.labels["outcome"] == "dropped" and sample.value > 0
+    }
 
 
 def roots_since(traces: Collector, before: set[str]) -> list[SeenSpan]:

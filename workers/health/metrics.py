@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -15,6 +14,8 @@ from nightshift.fleet.figures import DeviceFigures
 from nightshift.metrics import engine
 from nightshift.metrics import worker as declared
 from nightshift.metrics.family import new_registry
+from nightshift.metrics.processes import register_process
+from nightshift.tracing.tracer import NO_TRACER, Tracer
 from workers.health.request_metrics import request_metrics
 from workers.online.times import OnlineTimes
 from workers.serving.model_server import ModelServer
@@ -45,6 +46,7 @@ class WorkerMetrics(Collector):
         residency: ResidencyCounts | None = None,
         shards: ShardCounts = ShardCounts(),
         device: Callable[[], DeviceFigures | None] = lambda: None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`held`: how many leases of each kind this worker has. `residency`: of its lazy models; None: it has
         none.
@@ -58,7 +60,7 @@ class WorkerMetrics(Collector):
         self._is_draining = is_draining
         self.registry = new_registry()
         self.registry.register(self)
-        ProcessCollector(registry=self.registry)
+        register_process(self.registry, tracer)
 
     def collect(self) -> Iterator[Metric]:
         held, draining = declared.LEASES.collected(), declared.DRAINING.collected()

@@ -1,9 +1,25 @@
 """Claims as spans, told at once: a worker that dies with what it has claimed can tell nothing later."""
 
 from nightshift.jobs import BulkClaim, OnlineClaim
-from nightshift.tracing.attributes import JOB, SHARD, TERM, WORKER
+from nightshift.tracing.attributes import (
+    JOB,
+    SHARD,
+    TAKEOVER_CAUSE,
+    TAKEOVER_TERM,
+    TAKEOVER_WORKER,
+    TERM,
+    WORKER,
+)
 from nightshift.tracing.context import TraceContext
-from nightshift.tracing.tracer import Kind, Tracer
+from nightshift.tracing.tracer import Kind, Tracer, Value
+
+
+def taken_over(claim: BulkClaim) -> dict[str, Value]:
+    """Of the lease before, whose worker may have been killed: it can tell nothing of its end itself."""
+    before = claim.took_over
+    if before is None:
+        return {}
+    return {TAKEOVER_TERM: before.term, TAKEOVER_WORKER: before.worker_id, TAKEOVER_CAUSE: before.cause}
 
 
 def record_claim(
@@ -16,8 +32,9 @@ def record_claim(
     of = TraceContext.parse(claim.job.traceparent)
     if link is not None and (of is None or link.trace_id != of.trace_id):
         link = None
-    lease = claim.lease
+    lease, about = claim.lease, {}
+    if isinstance(claim, BulkClaim):
+        about = taken_over(claim)
     span = tracer.follow(claim.job.traceparent, "claim", kind=Kind.CONSUMER, began_s=began_s, link=link)
-    span.end(
-        {JOB: lease.job_id, SHARD: lease.shard_id, TERM: lease.term, WORKER: lease.worker_id}, ended_s=ended_s
-    )
+    about |= {JOB: lease.job_id, SHARD: lease.shard_id, TERM: lease.term, WORKER: lease.worker_id}
+    span.end(about, ended_s=ended_s)

@@ -31,6 +31,7 @@ from nightshift.tracing.attributes import (
 from nightshift.tracing.context import TraceContext
 from nightshift.tracing.tracer import Kind, Span, Tracer, Value
 from workers.engine import RequestTimes
+from workers.intake.traces import taken_over
 from workers.serving.traces import record_phases
 from workers.shard.in_flight import InFlight
 
@@ -77,6 +78,7 @@ class ShardTrace:
             SHARD_NO: claim.shard.shard_no,
             TERM: lease.term,
             WORKER: lease.worker_id,
+            **taken_over(claim),
         }
         seed = zlib.crc32(lease.shard_id.encode())
         is_sampled = self.span.context is not None and self.span.context.is_sampled

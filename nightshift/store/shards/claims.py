@@ -29,6 +29,7 @@ from nightshift.fleet.workers import Machine
 from nightshift.jobs import (
     BulkClaim,
     CrashHistory,
+    Interruption,
     Job,
     JobKind,
     JobState,
@@ -92,6 +93,7 @@ class Claims:
                     candidate,
                     self._crash_history(claimed),
                     begins_job=self._start(candidate, now),
+                    took_over=_took_over(claimed),
                 )
         return None
 
@@ -360,6 +362,12 @@ def _claim_order(
 def _online_claim(row: Row[Any], job: Job, body: JsonObject, now: datetime) -> OnlineClaim:
     waited_s = max(0.0, (now - job.created_at).total_seconds())
     return OnlineClaim(_to_lease(row), job, body, row.is_isolating, waited_s)
+
+
+def _took_over(row: Row[Any]) -> Interruption | None:
+    """How the lease before ended. One that ended otherwise since has left what was known of an earlier."""
+    found = None if row.interruption is None else Interruption(**row.interruption)
+    return found if found is not None and found.term == row.term - 1 else None
 
 
 def _to_lease(row: Row[Any]) -> Lease:

@@ -28,6 +28,7 @@ from sqlalchemy.exc import IntegrityError
 
 from nightshift.jobs import (
     Answer,
+    Interruption,
     Job,
     JobKind,
     JobState,
@@ -206,6 +207,15 @@ class Shards:
         """Give a shard up: no worker can finish it."""
         note_ended(self._connection, lease.job_id)
         return self._update_held(lease, state=ShardState.FAILED, lease_until=None)
+
+    def record_interruption(self, job_id: str, shard_no: int, ended: Interruption) -> None:
+        """How a lease of a bulk shard ended that goes on, or is given up."""
+        told = {"term": ended.term, "worker_id": ended.worker_id, "cause": ended.cause}
+        self._connection.execute(
+            update(shard)
+            .where(shard.c.job_id == job_id, shard.c.shard_no == shard_no)
+            .values(interruption=told)
+        )
 
     def record_result(self, lease: Lease, answer: Answer) -> bool:
         """Record an online request's only answer. False: the lease is lost."""

@@ -1,7 +1,7 @@
 """What interrupts a bulk job is among its events, and what goes in order is not."""
 
 from nightshift.fleet.workers import ExitCause
-from nightshift.jobs import Job
+from nightshift.jobs import Interruption, Job
 from nightshift.lifecycle import recovery
 from nightshift.lifecycle.interruptions import INTERRUPTIONS
 from nightshift.store import Store
@@ -27,7 +27,8 @@ def test_a_worker_that_is_killed_and_one_that_goes_on_are_events(store: Store) -
     commit_rows(store, lease, rows=4)
     with store.transaction() as tx:
         recovery.release_worker(tx, "worker_a", 20, tx.now(), ExitCause.KILLED)
-    claimed(store, "worker_b")
+    resumed_by = claimed(store, "worker_b")
+    assert resumed_by.took_over == Interruption(lease.term, "worker_a", "killed")
 
     lost, resumed = interruptions(store, job)
 
@@ -51,6 +52,23 @@ def test_a_shard_that_its_worker_hands_back_is_an_event(store: Store) -> None:
         "job.shard_returned",
         {"shard": 0, "worker_id": "worker_a", "cause": "handed_back"},
     )
+
+
+def test_a_claim_says_of_the_lease_before_it_alone_how_that_ended(store: Store) -> None:
+    job = planned(store, shards=2)
+    first, other = claimed(store, "worker_a"), claimed(store, "worker_a")
+    assert (first.took_over, other.took_over) == (None, None)
+
+    Endings(first, store).hand_back(tokens_lost=0)
+    again = claimed(store, "worker_b")
+    assert again.took_over == Interruption(first.lease.term, "worker_a", "handed_back")
+
+    with store.transaction() as tx:  # it ends in a way that is not recorded
+        assert tx.leases.return_broken(again.lease, tx.now())
+    assert claimed(store, "worker_c").took_over is None
+    with store.snapshot() as tx:
+        [untouched] = [shard for shard in tx.shards.of_job(job.id, limit=2) if shard.shard_no == 1]
+    assert untouched.term == other.lease.term
 
 
 def test_a_lease_that_was_lost_before_hands_nothing_back(store: Store) -> None:
