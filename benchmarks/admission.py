@@ -20,7 +20,7 @@ from unittest.mock import patch
 from benchmarks.mixing import percentile
 from benchmarks.simulation import CRAWLING, LARGE, NEVER, Counts, Row, Simulation
 from benchmarks.workloads import make_workload
-from workers.engine.batching import batcher, queue, running, step_budget, step_limits
+from workers.engine.batching import batcher, queue, row_order, running, step_budget, step_limits
 from workers.engine.batching.batcher import Batcher
 from workers.engine.batching.kv_blocks import BlockPool
 from workers.engine.batching.kv_tables import KvTables
@@ -85,6 +85,16 @@ def longer_rows_keep_coming(seed: int, size: float) -> Figures:
     ]
     counts = Simulation(rows, slots=8, budget=256).run(int(4_000 * size))
     return {**_waits(counts, "early"), "of 8 early rows begun": len(counts.wait_steps.get("early", ()))}
+
+
+def one_beside_many(seed: int, size: float) -> Figures:
+    """Online requests of two tenants and one class: many with long prompts, and now and then a short one."""
+    rng = random.Random(seed)
+    steps = int(1_500 * size)
+    rows = [Row("flood", _tokens(rng, 4_000), 16, 16, flow="a") for _ in range(int(600 * size))]
+    rows += [Row("online", _tokens(rng, 20), 16, 16, at_step=step, flow="b") for step in range(5, steps, 25)]
+    counts = Simulation(rows, slots=16, budget=1_024).run(steps)
+    return {**_waits(counts, "online"), **_output(counts, "flood")}
 
 
 def unknown_answers(seed: int, size: float) -> Figures:
@@ -244,6 +254,14 @@ def _add_as_row(self: ClassQueue, sequence: EngineSequence) -> None:
 _add = ClassQueue.add
 
 
+def _add_without_flow(self: Batcher, sequence: EngineSequence) -> None:
+    sequence.flow = ""
+    _add_to_batcher(self, sequence)
+
+
+_add_to_batcher = Batcher.add
+
+
 def _cheapest(candidates: Iterable[EngineSequence], pool: BlockPool) -> EngineSequence | None:
     """Of the least urgent class the one that loses the fewest tokens for a block."""
     own = [each for each in candidates if not all(map(pool.is_shared, each.blocks))]
@@ -269,11 +287,15 @@ def _only_own_class(self: RunningSet, sequence: EngineSequence, from_rank: int =
 
 
 RULES = (
-    Rule("rows that share nothing: longest first", answers, [(queue, "_tokens_to_come", lambda sequence: 0)]),
+    Rule(
+        "rows that share nothing: longest first",
+        answers,
+        [(row_order, "_tokens_to_come", lambda sequence: 0)],
+    ),
     Rule(
         "rows that share a beginning follow one another",
         documents,
-        [(queue, "_prefix_entry", lambda sequence: (b"", sequence.urgency[1], sequence))],
+        [(row_order, "_prefix_entry", lambda sequence: (b"", sequence.urgency[1], sequence))],
     ),
     Rule(
         "a prefix being computed is waited for",
@@ -288,6 +310,7 @@ RULES = (
     Rule("old rows come first", longer_rows_keep_coming, [(queue, "PASSES_BEFORE_DUE", NEVER)]),
     Rule("old rows: one admission of eight", backlog, [(queue, "DUE_EVERY", 1)]),
     Rule("online requests before rows of jobs", online_beside_job, [(ClassQueue, "add", _add_as_row)]),
+    Rule("tenants take turns", one_beside_many, [(Batcher, "add", _add_without_flow)]),
     Rule("a spare block per running sequence", unknown_answers, [(Batcher, "_spare_blocks", 0)]),
     Rule("the youngest is preempted", unknown_answers, [(batcher, "least_urgent", _cheapest)]),
     Rule("victims keep what is not needed", chat_for_slots, [(KvTables, "release_tail", _release_all)]),

@@ -49,10 +49,11 @@ class Row:
     max_tokens: int
     at_step: int = 0
     at_s: float = 0.0
+    flow: str = ""
 
     @property
     def is_online(self) -> bool:
-        return self.kind in ("chat", "online")
+        return self.kind in ("chat", "online", "flood")
 
     @property
     def priority(self) -> PriorityClass:
@@ -137,7 +138,7 @@ class Simulation:
             group = None if row.is_online else "job"
             self._rows[str(number)] = row
             self._arrived[str(number)] = (counts.steps, row.at_s or counts.seconds)
-            request = Request(str(number), row.tokens, priority=row.priority, group=group)
+            request = Request(str(number), row.tokens, priority=row.priority, group=group, flow=row.flow)
             limit = len(row.tokens) + row.max_tokens
             self._batcher.add(EngineSequence(request, arrival=number, num_tokens_max=limit))
 

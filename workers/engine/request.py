@@ -47,6 +47,8 @@ class Request:
     output_token_ids: Sequence[int] = ()
     group: str | None = None
     """The job this request is a row of; None for an online request. Rows of jobs may be reordered."""
+    flow: str = ""
+    """Whose it is. Of one class, each has as many tokens computed as another."""
     output_logprobs: Sequence[TokenLogprobs] = ()
     """Of `output_token_ids`, one each, if `sampling.logprobs` asks for them."""
     grammar: Grammar | None = None

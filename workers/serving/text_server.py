@@ -194,6 +194,7 @@ class TextServer(ModelServer):
                 ),
                 priority=engine_class(inference.priority),
                 group=inference.group,
+                flow=inference.tenant_id,
                 grammar=grammar,
                 output_kind="delta" if inference.is_streamed else "final_only",
             )

@@ -7,8 +7,11 @@ beginnings: no tensors, no clock.
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Sequence as Seq
 
+from ..fair_turns import FairTurns
+from ..request import PRIORITY_RANKS
 from .draft import Chunk, Draft
 from .kv_blocks import BlockPool
 from .kv_tables import KvTables
@@ -35,7 +38,8 @@ class Batcher:
       - a waiting sequence of a more urgent class gets slot and blocks from less urgent ones at the next step;
       - nothing starves: classes and rows are passed by a bounded number of others, and the most urgent
         sequence can evict all others, so it advances even if KV memory is only one sequence wide. The caller
-        sees to it that each fits alone.
+        sees to it that each fits alone;
+      - of the prompts of one class, running and waiting, the next is of the flow that has had least.
     """
 
     def __init__(
@@ -54,7 +58,8 @@ class Batcher:
         self._reuse_prefixes = reuse_prefixes
         self.limits = StepLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
         self._budget = StepBudget(step_budget_ms)
-        self._queue = WaitingQueue(pool.block_size)
+        self._turns = [FairTurns() for _ in PRIORITY_RANKS]
+        self._queue = WaitingQueue(pool.block_size, self._turns)
         self._in_flight = PrefixesInFlight()
         self._running = RunningSet()
         self._holders: dict[Sequence, None] = {}  # waiting, and holding blocks; in a fixed order
@@ -84,6 +89,7 @@ class Batcher:
         return bool(self._running) or len(self._queue) > 0
 
     def add(self, sequence: Sequence) -> None:
+        self._turns[sequence.rank].join(sequence.flow)
         self._queue.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -95,15 +101,22 @@ class Batcher:
             self._holders.pop(sequence, None)
         self._pool.release(sequence.drop_blocks())
         sequence.num_computed_tokens = 0
+        turns = self._turns[sequence.rank]
+        turns.remove(sequence.flow)
+        if not turns.num_members(sequence.flow):
+            self._queue.forget(sequence.rank, sequence.flow)
 
     def plan(self) -> list[Chunk]:
         """Choose this step's chunks, most urgent class first. Blocks for them are allocated on return."""
-        draft = Draft(self.limits.max_num_batched_tokens, self._budget)
+        draft = Draft(self.limits.max_num_batched_tokens, self._budget, self.limits.max_num_seqs)
         self._start_budget()
         self._close_slots(draft)
         if self._steps_left_out >= STEPS_LEFT_OUT_MAX:
             self._continue_left_out(draft)
         for rank, members in enumerate(self._running.by_rank):
+            if self._turns[rank].num_flows > 1:
+                self._take_turns(rank, draft)
+                continue
             for sequence in list(members):
                 if draft.tokens_left == 0:
                     break
@@ -163,6 +176,11 @@ class Batcher:
         assert holders == set(self._holders), "other sequences hold blocks than are known to"
         assert running == sorted(running, key=urgency), "out of order"
         self._in_flight.check_integrity(running)
+        for rank, turns in enumerate(self._turns):
+            flows = Counter(sequence.flow for sequence in (*running, *waiting) if sequence.rank == rank)
+            counted = {flow: turns.num_members(flow) for flow in flows}
+            assert counted == flows, f"{counted} have turns, there are {flows}"
+            assert turns.num_flows == len(flows), "a flow has left and is remembered"
 
     # Running sequences
 
@@ -177,6 +195,8 @@ class Batcher:
             count = self._grow(sequence, count, draft)
         if count > 0:
             draft.put(sequence, count)
+            if count > 1:
+                self._serve(sequence, count)
 
     def _grow(self, sequence: Sequence, count: int, draft: Draft) -> int:
         """Allocate blocks for a running sequence's next `count` tokens, or fewer; returns for how many.
@@ -205,6 +225,7 @@ class Batcher:
                     count = self._grow(sequence, count, draft)
                     if count > 0:
                         draft.put(sequence, count)
+                        self._serve(sequence, count)
         draft.tokens_left += rest
 
     def _count_left_out(self, draft: Draft) -> None:
@@ -219,28 +240,74 @@ class Batcher:
         )
         self._steps_left_out = self._steps_left_out + 1 if is_left_out else 0
 
+    # Flows
+
+    def _take_turns(self, rank: int, draft: Draft) -> None:
+        """Plan a class of several flows: what decodes, then prompts, of the flow that has had least the next.
+
+        Its oldest running prompt goes before one that waits.
+        """
+        turns, prompts = self._turns[rank], dict[str, deque[Sequence]]()
+        for sequence in list(self._running.by_rank[rank]):
+            if draft.tokens_left == 0:
+                return
+            if sequence.num_uncomputed_tokens > 1:
+                prompts.setdefault(sequence.flow, deque()).append(sequence)
+            else:
+                self._continue(sequence, draft)
+                turns.serve(sequence.flow, draft.token_counts.get(sequence, 0))
+        starts = [turns.start(flow) for flow in (*prompts, *self._queue.first_flows(rank))]
+        turns.took(min(starts, default=0))
+        may_admit = True
+        while draft.tokens_left > 0 and (prompts or may_admit):
+            flow = min(prompts, key=turns.start, default=None)
+            waiting = self._queue.first(rank) if may_admit else None
+            if flow is None or (waiting is not None and turns.start(waiting.flow) < turns.start(flow)):
+                may_admit = self._admit_next(rank, draft)
+                continue
+            self._continue(prompts[flow].popleft(), draft)
+            if not prompts[flow]:
+                del prompts[flow]
+
+    def _serve(self, sequence: Sequence, num_tokens: int) -> None:
+        """Count tokens for a sequence's flow. Those that a flow alone decodes need not be: others begin where
+        it is.
+        """
+        turns = self._turns[sequence.rank]
+        if turns.num_flows == 1:
+            turns.took(turns.start(sequence.flow))
+        turns.serve(sequence.flow, num_tokens)
+
     # Admission
 
     def _admit(self, rank: int, draft: Draft) -> None:
-        """Admit waiting sequences of a class, after any lower class that is overdue."""
-        deferrals_left = self.limits.max_num_seqs
-        while draft.tokens_left > 0 and deferrals_left > 0 and self._may_get_slot(rank):
-            overdue = self._queue.overdue(rank)
-            sequence = overdue or self._queue.first(rank)
-            if sequence is None or (sequence in draft.preempted and draft.token_counts):
-                return
-            count = draft.tokens_for(sequence)
-            if count == 0:
-                return
-            if self._defer(sequence):
-                deferrals_left -= 1
-            elif self._allocate(sequence, draft):
-                self._start_running(sequence, is_overdue=overdue is not None)
-                count = draft.tokens_for(sequence)  # fewer where a prefix was found: its KV is read as well
-                if count > 0:  # it was admitted with blocks for one token at least
-                    draft.put(sequence, self.tables.allocate(sequence, count, self._spare_blocks))
-            else:
-                return
+        while self._admit_next(rank, draft):
+            pass
+
+    def _admit_next(self, rank: int, draft: Draft) -> bool:
+        """Admit the next sequence of a class, or of a lower class that is overdue, or find that its prefix is
+        being computed. False: none can be admitted in this step.
+        """
+        if draft.tokens_left == 0 or draft.deferrals_left == 0 or not self._may_get_slot(rank):
+            return False
+        overdue = self._queue.overdue(rank)
+        sequence = overdue or self._queue.first(rank)
+        if sequence is None or (sequence in draft.preempted and draft.token_counts):
+            return False
+        if draft.tokens_for(sequence) == 0:
+            return False
+        if self._defer(sequence):
+            draft.deferrals_left -= 1
+            return True
+        if not self._allocate(sequence, draft):
+            return False
+        self._start_running(sequence, is_overdue=overdue is not None)
+        count = draft.tokens_for(sequence)  # fewer where a prefix was found: its KV is read as well
+        if count > 0:  # it was admitted with blocks for one token at least
+            count = self.tables.allocate(sequence, count, self._spare_blocks)
+            draft.put(sequence, count)
+            self._serve(sequence, count)
+        return True
 
     def _defer(self, sequence: Sequence) -> bool:
         """Park a sequence whose prefix is being computed, rather than compute it a second time."""

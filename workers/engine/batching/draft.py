@@ -29,8 +29,10 @@ class Chunk:
 class Draft:
     """A step being planned: whose tokens are in it, and how many more it may take."""
 
-    def __init__(self, max_num_batched_tokens: int, budget: StepBudget) -> None:
+    def __init__(self, max_num_batched_tokens: int, budget: StepBudget, deferrals_max: int) -> None:
+        """`deferrals_max`: how many sequences it may find to have a prefix that is being computed."""
         self.tokens_left = max_num_batched_tokens
+        self.deferrals_left = deferrals_max
         self.token_counts: dict[Sequence, int] = {}
         self.preempted: set[Sequence] = set()
         self._budget = budget

@@ -3,91 +3,76 @@
 Classes come in order, except that one passed too often is overdue and admits one. Within a class:
 
     1. of every few admissions one for rows of jobs that too many others have passed, oldest first
-    2. online requests, oldest first
-    3. rows of jobs: those that share the most whole blocks with the row taken last, then the longest. So
-       equal beginnings come together (this walks the trie of all prompts depth first), and where nothing
-       is shared a job does not end with one long answer computed alone
+    2. online requests, of the flow whose turn it is the oldest
+    3. rows of jobs, of the flow whose turn it is (`fair_turns.py`) the next one in its order (`row_order.py`)
 
-Ages are counted in admissions; there is no clock. Every operation is logarithmic in what waits, but for the
-shifting of one array of pointers.
+Ages are counted in admissions; there is no clock.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from heapq import heappop, heappush
-from typing import Literal
 
-import numpy as np
-
-from ..request import PRIORITY_RANKS
+from ..fair_turns import FairTurns, TurnOrder
+from .row_order import RowOrder
 from .sequence import Sequence
 
-LENGTH_WINDOW = 128
-"""Rows with one beginning among which the longest goes first: the nearest to the last one in prefix order."""
 PASSES_BEFORE_DUE = 512
 """Admissions to its class after which a row comes first because of its age."""
 DUE_EVERY = 8
 """One of so many admissions goes to a row that is due. More would put a large job in order of arrival."""
 PASSES_BEFORE_OVERDUE = 64
 """Admissions of more urgent classes after which a class admits one of its own, whatever else waits."""
-PREFIX_TOKENS = 1024
-"""Tokens that are compared to find equal beginnings."""
-TOKEN_BYTES = 4
 
-_Place = Literal["online", "bulk"]
 _Ranked = tuple[int, int, Sequence]
 """What it is ranked by, its arrival, and the sequence."""
-_PrefixEntry = tuple[bytes, int, Sequence]
-"""The beginning of its tokens, its arrival, and the sequence."""
 
 
 class ClassQueue:
     """Waiting sequences of one class."""
 
-    def __init__(self, block_size: int) -> None:
-        self._block_bytes = block_size * TOKEN_BYTES
-        self._places: dict[Sequence, _Place] = {}
-        # Heaps may hold sequences that have left, or now wait elsewhere; they are dropped when met.
-        self._online: list[_Ranked] = []  # by arrival
-        self._due: list[_Ranked] = []  # rows of jobs, by when they are due
-        self._longest: list[_Ranked] = []  # rows of jobs, by tokens they may still add, most first
-        self._bulk: list[_PrefixEntry] = []  # rows of jobs, in prefix order
-        self._bulk_entries: dict[Sequence, _PrefixEntry] = {}
-        self._last_prefix = b""  # of the row taken last
+    def __init__(self, block_size: int, turns: FairTurns) -> None:
+        self._block_size = block_size
+        self._members: dict[Sequence, None] = {}
+        # Heaps may hold sequences that have left; they are dropped when met.
+        self._online: dict[str, list[_Ranked]] = {}  # of each flow, by arrival
+        self._online_turns = TurnOrder(turns)
+        self._rows: dict[str, RowOrder] = {}  # of each flow
+        self._row_turns = TurnOrder(turns)
+        self._due: list[_Ranked] = []  # rows, by when they are due
         self._num_taken = 0
-        self._first: Sequence | None = None
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._members)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._places)
+        return iter(self._members)
 
     def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._places
+        return sequence in self._members
 
     def add(self, sequence: Sequence) -> None:
-        arrival = sequence.urgency[1]
+        arrival, flow = sequence.urgency[1], sequence.flow
+        self._members[sequence] = None
         if sequence.group is None:
-            self._places[sequence] = "online"
-            heappush(self._online, (arrival, arrival, sequence))
-        else:
-            self._places[sequence] = "bulk"
-            entry = self._bulk_entries[sequence] = _prefix_entry(sequence)
-            insort(self._bulk, entry)
-            if sequence.admission_due is None:
-                sequence.admission_due = self._num_taken + PASSES_BEFORE_DUE
-            heappush(self._due, (sequence.admission_due, arrival, sequence))
-            heappush(self._longest, (-_tokens_to_come(sequence), arrival, sequence))
-        self._first = None
+            heappush(self._online.setdefault(flow, []), (arrival, arrival, sequence))
+            self._online_turns.add(flow)
+            return
+        if flow not in self._rows:
+            self._rows[flow] = RowOrder(self._block_size)
+        self._rows[flow].add(sequence)
+        self._row_turns.add(flow)
+        if sequence.admission_due is None:
+            sequence.admission_due = self._num_taken + PASSES_BEFORE_DUE
+        heappush(self._due, (sequence.admission_due, arrival, sequence))
 
     def resume(self, sequence: Sequence) -> None:
-        """Take back a sequence whose prefix has been computed: rows of jobs that begin so are next."""
+        """Take back a sequence whose prefix has been computed: rows of its flow that begin so are next."""
         self.add(sequence)
         if sequence.group is not None:
-            self._last_prefix = self._bulk_entries[sequence][0]
+            self._rows[sequence.flow].follow(sequence)
 
     def take(self, sequence: Sequence) -> None:
         """Remove a sequence that is admitted."""
@@ -95,63 +80,47 @@ class ClassQueue:
         self.discard(sequence)
 
     def discard(self, sequence: Sequence) -> None:
-        if self._places.pop(sequence) == "bulk":
-            index = bisect_left(self._bulk, self._bulk_entries.pop(sequence))
-            assert self._bulk[index][2] is sequence, f"{sequence.id} is not where its tokens say"
-            del self._bulk[index]
-        self._first = None
+        del self._members[sequence]
+        flow = sequence.flow
+        if sequence.group is None:
+            self._online_turns.remove(flow)
+            if _top(self._online[flow], self._members) is None:
+                del self._online[flow]
+        else:
+            self._row_turns.remove(flow)
+            self._rows[flow].remove(sequence)
+
+    def forget(self, flow: str) -> None:
+        """Nothing of a flow is left in the class."""
+        self._rows.pop(flow, None)
 
     def first(self) -> Sequence | None:
         """The sequence to admit next."""
-        if self._first is None and self._places:
-            self._first = self._find_first()
-        return self._first
-
-    def _find_first(self) -> Sequence:
-        due = _top(self._due, "bulk", self._places)
+        due = _top(self._due, self._members) if self._row_turns else None
         if due is not None and due[0] <= self._num_taken and self._num_taken % DUE_EVERY == 0:
             return due[2]
-        online = _top(self._online, "online", self._places)
-        return online[2] if online is not None else self._next_bulk()
+        flow = self._online_turns.first()
+        if flow is not None:
+            oldest = _top(self._online[flow], self._members)
+            assert oldest is not None, "a flow has requests, and none anywhere"
+            return oldest[2]
+        flow = self._row_turns.first()
+        return None if flow is None else self._rows[flow].first()
 
-    def _next_bulk(self) -> Sequence:
-        related = self._related()
-        if related:
-            sequence = max((sequence for _, _, sequence in related), key=_tokens_to_come)
-        else:
-            longest = _top(self._longest, "bulk", self._places)
-            assert longest is not None, "a class has members, and none anywhere"
-            sequence = longest[2]
-        self._last_prefix = self._bulk_entries[sequence][0]
-        return sequence
-
-    def _related(self) -> list[_PrefixEntry]:
-        """Rows near the one taken last that share the most blocks with it; none if none shares one."""
-        place = bisect_left(self._bulk, (self._last_prefix,))
-        neighbours = self._bulk[max(0, place - 1) : place + 1]
-        num_shared = max((self._num_shared_bytes(entry[0]) for entry in neighbours), default=0)
-        if num_shared == 0:
-            return []
-        beginning = self._last_prefix[:num_shared]
-        start = bisect_left(self._bulk, (beginning,))
-        stop = bisect_left(self._bulk, (beginning + b"\xff",))  # above all that begin so: tokens have 31 bits
-        near = LENGTH_WINDOW // 2
-        return self._bulk[max(start, place - near) : min(stop, place + near)]
-
-    def _num_shared_bytes(self, prefix: bytes) -> int:
-        """Of whole blocks that a row has in common with the row taken last."""
-        last, size = self._last_prefix, self._block_bytes
-        shared = 0
-        while shared + size <= len(last) and last[shared : shared + size] == prefix[shared : shared + size]:
-            shared += size
-        return shared
+    @property
+    def first_flows(self) -> list[str]:
+        """Of those that wait with online requests, and with rows, the ones whose turn it is."""
+        return [
+            flow for turns in (self._online_turns, self._row_turns) if (flow := turns.first()) is not None
+        ]
 
 
 class WaitingQueue:
     """Waiting sequences of all classes."""
 
-    def __init__(self, block_size: int) -> None:
-        self._classes = [ClassQueue(block_size) for _ in PRIORITY_RANKS]
+    def __init__(self, block_size: int, turns: Seq[FairTurns]) -> None:
+        """`turns` of each class."""
+        self._classes = [ClassQueue(block_size, each) for each in turns]
         self._passes = [0] * len(self._classes)
 
     def __len__(self) -> int:
@@ -174,6 +143,10 @@ class WaitingQueue:
     def discard(self, sequence: Sequence) -> None:
         self._classes[sequence.rank].discard(sequence)
 
+    def forget(self, rank: int, flow: str) -> None:
+        """Nothing of a flow is left in a class, waiting or running."""
+        self._classes[rank].forget(flow)
+
     def take(self, sequence: Sequence) -> None:
         """Remove a sequence that is admitted, past all less urgent ones."""
         self._classes[sequence.rank].take(sequence)
@@ -184,6 +157,9 @@ class WaitingQueue:
     def first(self, rank: int) -> Sequence | None:
         return self._classes[rank].first()
 
+    def first_flows(self, rank: int) -> list[str]:
+        return self._classes[rank].first_flows
+
     def overdue(self, rank: int) -> Sequence | None:
         """The first of a class less urgent than `rank` that has been passed too often, if there is one."""
         for lower in range(rank + 1, len(self._classes)):
@@ -192,19 +168,8 @@ class WaitingQueue:
         return None
 
 
-def _prefix_entry(sequence: Sequence) -> _PrefixEntry:
-    """Sorts as the tokens do. Compared as bytes, hence big-endian: far faster than number by number."""
-    tokens = np.array(sequence.token_ids[: min(PREFIX_TOKENS, sequence.num_prompt_tokens)], dtype=">u4")
-    return tokens.tobytes(), sequence.urgency[1], sequence
-
-
-def _top(heap: list[_Ranked], place: _Place, places: dict[Sequence, _Place]) -> _Ranked | None:
-    """The first of a heap that still waits in that place."""
-    while heap and places.get(heap[0][2]) != place:
+def _top(heap: list[_Ranked], waiting: dict[Sequence, None]) -> _Ranked | None:
+    """The first of a heap that still waits."""
+    while heap and heap[0][2] not in waiting:
         heappop(heap)
     return heap[0] if heap else None
-
-
-def _tokens_to_come(sequence: Sequence) -> int:
-    """At the most, which is all that is known: exact for a request that ignores the end of its text."""
-    return sequence.num_tokens_max - sequence.num_tokens

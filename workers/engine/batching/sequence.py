@@ -41,6 +41,7 @@ class Sequence:
         "block_row",  # the first of `block_rows`
         "block_rows",
         "counts_tokens",
+        "flow",
         "group",
         "guide",  # only for sequences with a grammar, once it is compiled
         "id",
@@ -66,6 +67,7 @@ class Sequence:
         """`num_groups` of layers have a table of blocks each."""
         self.request = request
         self.id = request.id
+        self.flow = request.flow
         self.group = request.group
         self.guide: Guide | None = None
         self.sampling = request.sampling

@@ -12,8 +12,8 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from ..fair_turns import FairTurns
 from .config import EncoderConfig
-from .fair_turns import FairTurns
 from .length_buckets import PassLimits, Window, window_around, window_beside
 from .waiting import LevelQueue, WaitingInput
 
@@ -53,7 +53,7 @@ class EncoderBatcher:
         return self._waiting_at[level - 1]
 
     def waiting_of(self, flow: str) -> int:
-        return sum(turns.num_waiting(flow) for turns in self._turns)
+        return sum(turns.num_members(flow) for turns in self._turns)
 
     def add(self, waiting: WaitingInput) -> None:
         index = waiting.level - 1
@@ -129,7 +129,7 @@ class EncoderBatcher:
         for index, queue in enumerate(self._ready):
             assert all(each.level == index // 2 + 1 for each in queue.by_arrival.values()), "a wrong level"
             counted[index // 2] += len(queue)
-        by_turns = [turns.num_waiting_in_all for turns in self._turns]
+        by_turns = [turns.num_members_in_all for turns in self._turns]
         assert by_turns == self._waiting_at, f"{by_turns} have turns, {self._waiting_at} counted"
         assert counted == self._waiting_at, f"{self._waiting_at} counted, {counted} wait"
         assert sum(counted) == self.num_waiting, f"{self.num_waiting} counted, {counted} wait"

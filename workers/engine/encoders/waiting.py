@@ -23,7 +23,7 @@ class WaitingInput:
     """False: at its timeout it is delayed, whatever the policy says."""
     flow: str = ""
     start: int = 0
-    """Among those of its level, lower ones go first (`fair_turns.py`)."""
+    """Among those of its level, lower ones go first (`engine/fair_turns.py`)."""
     queue: LevelQueue | None = field(default=None, repr=False)
     """Where it waits."""
 

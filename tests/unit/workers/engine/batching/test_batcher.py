@@ -47,11 +47,22 @@ class FakeModel:
         self.finished: list[str] = []
         self.ends_at: dict[str, int] = {}  # tokens with which a sequence ends before its limit
 
-    def add(self, id: str, prompt: int, new: int = 4, priority: PriorityClass = "standard") -> Sequence:
+    def add(
+        self,
+        id: str,
+        prompt: int,
+        new: int = 4,
+        priority: PriorityClass = "standard",
+        *,
+        group: str | None = None,
+        flow: str = "",
+    ) -> Sequence:
         # Every sequence has tokens of its own, so that nothing is shared unless a test wants it.
         tokens = [self.arrivals * 1000 + position for position in range(prompt)]
         sequence = Sequence(
-            Request(id, tokens, priority=priority), arrival=self.arrivals, num_tokens_max=prompt + new
+            Request(id, tokens, priority=priority, group=group, flow=flow),
+            arrival=self.arrivals,
+            num_tokens_max=prompt + new,
         )
         self.arrivals += 1
         self.batcher.add(sequence)

@@ -42,13 +42,14 @@ class BatcherMachine(RuleBasedStateMachine):
         new=st.integers(1, 8),
         priority=st.sampled_from(CLASSES),
         group=st.sampled_from([None, "a", "b"]),
+        flow=st.sampled_from(["", "x", "y"]),
     )
-    def add(self, prompt: list[int], new: int, priority: PriorityClass, group: str | None) -> None:
+    def add(self, prompt: list[int], new: int, priority: PriorityClass, group: str | None, flow: str) -> None:
         """Prompts of two tokens: they share beginnings all the time."""
         prompt = prompt[: self.capacity - 1]
         arrival = self.model.arrivals
         sequence = Sequence(
-            Request(str(arrival), prompt, priority=priority, group=group),
+            Request(str(arrival), prompt, priority=priority, group=group, flow=flow),
             arrival=arrival,
             num_tokens_max=min(self.capacity, len(prompt) + new),
         )

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from tests.unit.workers.engine.batching.test_batcher import FakeModel, ids
-from workers.engine.batching import queue
+from workers.engine.batching import queue, row_order
 from workers.engine.batching.queue import PASSES_BEFORE_OVERDUE
 from workers.engine.batching.sequence import Sequence
 from workers.engine.request import PriorityClass, Request
@@ -217,9 +217,9 @@ def test_the_order_of_ten_thousand_waiting_rows_costs_no_pass_over_them(
     for number in range(10_000):
         add(model, str(number), [rng.randrange(50) for _ in range(8)], new=50, group="job")
     looked_at: list[str] = []
-    tokens_to_come = queue._tokens_to_come
+    tokens_to_come = row_order._tokens_to_come
     monkeypatch.setattr(
-        queue, "_tokens_to_come", lambda sequence: looked_at.append("") or tokens_to_come(sequence)
+        row_order, "_tokens_to_come", lambda sequence: looked_at.append("") or tokens_to_come(sequence)
     )
 
     for _ in range(3):

@@ -15,9 +15,9 @@ from workers.engine.encoders.batcher import EncoderBatcher
 from workers.engine.encoders.config import DynamicBatching, EncoderConfig
 from workers.engine.encoders.engine import EncoderEngine
 from workers.engine.encoders.errors import EncodeQueueFull
-from workers.engine.encoders.fair_turns import FairTurns
 from workers.engine.encoders.request import EncodeRequest
 from workers.engine.encoders.waiting import WaitingInput
+from workers.engine.fair_turns import FairTurns
 
 BUDGET = 100  # tokens of a pass
 

@@ -1,0 +1,177 @@
+"""Of one class, no flow's requests hold up another's, however many or long they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.workers.engine.batching.test_batcher import FakeModel, ids
+from workers.engine.batching.sequence import Sequence
+from workers.engine.fair_turns import FairTurns, TurnOrder
+from workers.engine.request import Request
+
+
+def add_tokens(model: FakeModel, id: str, tokens: list[int], flow: str, new: int = 4) -> None:
+    sequence = Sequence(
+        Request(id, tokens, group="job", flow=flow), arrival=model.arrivals, num_tokens_max=len(tokens) + new
+    )
+    model.arrivals += 1
+    model.batcher.add(sequence)
+
+
+@pytest.mark.parametrize("group", [None, "job"])
+def test_one_request_gets_the_next_slot_whoever_sent_two_thousand_before(group: str | None) -> None:
+    model = FakeModel(blocks=400, slots=4, budget=64)
+    for number in range(2_000):
+        model.add(f"many-{number}", 6, new=3, group=group, flow="many")
+    for _ in range(5):
+        model.step()
+
+    model.add("one", 6, new=3, group=group, flow="one")
+    before = len(model.finished)
+    while "one" not in model.finished:
+        model.step()
+
+    assert len(model.finished) - before <= 2 * 4, "the slots were filled twice before"
+
+
+def test_a_short_prompt_is_computed_in_the_next_step_beside_the_longest_of_another_flow() -> None:
+    model = FakeModel(blocks=4_000, slots=8, budget=64)
+    for number in range(3):
+        model.add(f"long-{number}", 1_000, flow="long")
+    for _ in range(3):
+        model.step()
+
+    model.add("short", 10, flow="short")
+    chunks = {chunk.sequence.id: chunk.num_tokens for chunk in model.step()}
+
+    assert chunks == {"short": 10, "long-0": 54}, "and nothing of the step is left empty"
+
+
+def test_prompts_of_two_flows_share_the_steps() -> None:
+    model = FakeModel(blocks=4_000, slots=8, budget=64)
+    for number in range(4):
+        model.add(f"a-{number}", 640, flow="a")
+    model.add("b-0", 640, flow="b")
+
+    computed = Counter(chunk.sequence.flow for _ in range(16) for chunk in model.step())
+
+    assert computed == {"a": 8, "b": 8}
+
+
+def test_a_flow_that_has_long_answers_has_fewer_requests_admitted() -> None:
+    model = FakeModel(blocks=400, slots=4, budget=64)
+    for number in range(200):
+        model.add(f"long-{number}", 10, new=90, flow="long")
+        model.add(f"short-{number}", 10, new=10, flow="short")
+    while sum(id.startswith("short") for id in model.finished) < 100:
+        model.step()
+
+    assert sum(id.startswith("long") for id in model.finished) == pytest.approx(20, abs=4)
+
+
+def test_rows_of_two_flows_share_their_beginnings_as_if_each_were_alone() -> None:
+    model = FakeModel(blocks=400, slots=2, budget=64)
+    for number in range(24):  # of each flow three documents, asked four questions each, in turn
+        document = number % 6
+        add_tokens(model, str(number), [*[document] * 20, 100 + number], flow="ab"[document % 2])
+    model.run()
+
+    assert model.batcher.num_tokens_reused == 6 * 3 * 20
+
+
+def test_a_preempted_sequence_goes_on_before_those_of_its_flow_that_came_later() -> None:
+    model = FakeModel(blocks=100, slots=1, budget=64)
+    model.add("first", 8, new=20, flow="a", priority="background")
+    model.step()
+    model.add("second", 8, flow="a", priority="background")
+    model.add("urgent", 8, flow="b", priority="interactive")
+    model.run()
+
+    assert model.finished == ["urgent", "first", "second"]
+
+
+def test_a_more_urgent_class_comes_first_whatever_its_flow_has_had() -> None:
+    model = FakeModel(blocks=400, slots=1, budget=64)
+    for number in range(3):
+        model.add(f"urgent-{number}", 40, flow="a", priority="interactive")
+    model.add("other", 1, flow="b", priority="standard")
+    model.run()
+
+    assert model.finished[-1] == "other"
+
+
+def test_a_flow_that_left_is_forgotten() -> None:
+    turns = FairTurns()
+    order = TurnOrder(turns)
+    for number in range(1_000):
+        turns.join(str(number))
+        order.add(str(number))
+        turns.serve(str(number), 100)
+        order.remove(str(number))
+        turns.remove(str(number))
+
+    assert order.first() is None
+    assert turns.num_flows == 0
+
+
+Lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), min_size=1, max_size=5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    flows=st.lists(Lengths, min_size=2, max_size=4),
+    slots=st.integers(2, 6),
+    budget=st.integers(8, 48),
+    group=st.sampled_from([None, "job"]),
+)
+def test_flows_that_always_wait_have_the_same_tokens_each(
+    flows: list[list[tuple[int, int]]], slots: int, budget: int, group: str | None
+) -> None:
+    """Whatever the lengths of their prompts and answers, for as long as all have more to do."""
+    model = FakeModel(blocks=2_000, slots=slots, budget=budget)
+    computed, begun = [0] * len(flows), set[str]()
+    for flow, lengths in enumerate(flows):
+        for number in range(slots):
+            model.add(f"{flow}/{number}", *lengths[number % len(lengths)], group=group, flow=str(flow))
+    for _ in range(60):
+        for chunk in model.step():
+            flow = int(chunk.sequence.flow)
+            computed[flow] += chunk.num_tokens
+            if chunk.sequence.id not in begun:  # the next one waits in its place
+                begun.add(chunk.sequence.id)
+                length = flows[flow][model.arrivals % len(flows[flow])]
+                model.add(f"{flow}/{model.arrivals}", *length, group=group, flow=str(flow))
+        # The prompt whose turn it is may fill a step, and what runs is computed to its end.
+        assert max(computed) - min(computed) <= 2 * budget + 60 + slots * 12, computed
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    others=st.lists(Lengths, min_size=1, max_size=4),
+    prompt=st.integers(1, 60),
+    slots=st.integers(1, 5),
+    budget=st.integers(4, 40),
+)
+def test_a_lone_request_begins_after_at_most_one_turn_of_each_other_flow(
+    others: list[list[tuple[int, int]]], prompt: int, slots: int, budget: int
+) -> None:
+    model = FakeModel(blocks=2_000, slots=slots, budget=budget)
+    for flow, lengths in enumerate(others):
+        for number in range(60):
+            tokens, new = lengths[number % len(lengths)]
+            model.add(f"{flow}/{number}", tokens, new=new, flow=str(flow))
+    for _ in range(7):
+        model.step()
+    model.add("lone", prompt, flow="lone")
+    admitted_after: list[str] = []
+    running = {sequence.id for sequence in model.batcher.running}
+    while "lone" not in running:
+        started = [id for id in ids(model.step()) if id not in running]
+        admitted_after += [id for id in started if id != "lone"]
+        running |= set(started)
+
+    assert len(admitted_after) <= len(others) + 1, admitted_after

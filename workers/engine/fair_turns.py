@@ -1,0 +1,119 @@
+"""Whose requests go first: those of a flow that has had less, so that one with many holds up no other.
+
+Start-time fair queueing (Goyal, Vin and Cheng, IEEE/ACM Transactions on Networking 5(5), 1997), with tokens
+for the length of a packet. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush, heapreplace
+
+
+@dataclass(slots=True)
+class _Flow:
+    num_members: int = 0
+    next_start: int = 0  # of its next tokens: what it will have had by then
+
+
+class FairTurns:
+    """What each flow has had, in tokens, as the start of what it has next: the lowest start goes first.
+
+        flow a   0 . . 512 . . 1024 . . 1536     four inputs of 512 tokens that came together
+        flow b        512                        one that came while the second was computed: it goes next
+
+    A queue that computes a flow's inputs in the order of their arrival gives each its start as it comes
+    (`add`); one that chooses among them, or computes them in parts, counts what it computes (`join`,
+    `serve`). A flow without members is forgotten, and begins again where the others are.
+    """
+
+    def __init__(self) -> None:
+        self._flows: dict[str, _Flow] = {}
+        self._now = 0  # the start of what was computed last
+
+    @property
+    def num_flows(self) -> int:
+        return len(self._flows)
+
+    def num_members(self, flow: str) -> int:
+        found = self._flows.get(flow)
+        return 0 if found is None else found.num_members
+
+    @property
+    def num_members_in_all(self) -> int:
+        return sum(each.num_members for each in self._flows.values())
+
+    def add(self, flow: str, num_tokens: int) -> int:
+        """The start of an input that joins the queue."""
+        self.join(flow)
+        start = self.start(flow)
+        self._flows[flow].next_start = start + num_tokens
+        return start
+
+    def took(self, start: int) -> None:
+        """What has this start, the lowest of all that wait, is computed."""
+        self._now = max(self._now, start)
+
+    def join(self, flow: str) -> None:
+        """It has one more member."""
+        self._flows.setdefault(flow, _Flow()).num_members += 1
+
+    def remove(self, flow: str) -> None:
+        """One of its members has left."""
+        of_flow = self._flows[flow]
+        of_flow.num_members -= 1
+        if not of_flow.num_members:
+            del self._flows[flow]
+
+    def start(self, flow: str) -> int:
+        """Of what a flow with members has next."""
+        next_start = self._flows[flow].next_start
+        return next_start if next_start > self._now else self._now
+
+    def serve(self, flow: str, num_tokens: int) -> None:
+        """Tokens of a flow are computed, whether or not it was its turn."""
+        self._flows[flow].next_start = self.start(flow) + num_tokens
+
+
+class TurnOrder:
+    """The flows of which something waits, by turn. Each operation is logarithmic in them."""
+
+    def __init__(self, turns: FairTurns) -> None:
+        self._turns = turns
+        self._num_waiting: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}  # in the order in which they began to wait
+        self._num_begun = 0
+        # May hold flows that have left, or that have had more since; they are mended when met.
+        self._heap: list[tuple[int, int, str]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._num_waiting)
+
+    def add(self, flow: str) -> None:
+        """One more of this flow, which has members, waits."""
+        count = self._num_waiting.get(flow, 0)
+        self._num_waiting[flow] = count + 1
+        if count == 0:
+            self._num_begun += 1
+            self._numbers[flow] = self._num_begun
+            heappush(self._heap, (self._turns.start(flow), self._num_begun, flow))
+
+    def remove(self, flow: str) -> None:
+        """One of this flow waits no more."""
+        self._num_waiting[flow] -= 1
+        if not self._num_waiting[flow]:
+            del self._num_waiting[flow], self._numbers[flow]
+
+    def first(self) -> str | None:
+        """The flow whose turn it is; of equal ones that which has waited longest."""
+        heap = self._heap
+        while heap:
+            known, number, flow = heap[0]
+            if self._numbers.get(flow) != number:
+                heappop(heap)
+                continue
+            start = self._turns.start(flow)
+            if start == known:
+                return flow
+            heapreplace(heap, (start, number, flow))
+        return None
