@@ -27,6 +27,7 @@ from tests.altering_proxy import (
     setting,
 )
 from tests.e2e.service import Service, nightshift
+from tests.faults.kit.processes import wait_for
 from tests.integration.api.openai.conformance.conftest import NODE_MODULES
 
 NO_CALLS = {"structured.tool-result", "responses.tool-result"}  # the demo model's template knows none
@@ -153,11 +154,31 @@ def test_a_batch_that_fails_is_found_with_the_node_client_too(
     assert result.outcome is Outcome.FAILED, result.detail
 
 
+def test_a_batch_that_ends_before_it_is_paused_is_followed_by_a_longer_one(service: Service) -> None:
+    jobs: list[str] = []  # that are paused
+
+    def pausing_the_first_too_late(asked: Asked, forward: Forward) -> Reply:
+        job = asked.path.removesuffix("/pause")
+        if job != asked.path:
+            jobs.append(job)
+        if jobs == [job]:
+            look = replace(asked, method="GET", path=job, body=b"")
+            wait_for("the batch's end", lambda: json.loads(forward(look).content)["finished_at"] is not None)
+        return forward(asked)
+
+    with altering(service.base_url, pausing_the_first_too_late) as url:
+        options = Options(url, service.api_key, DEMO_MODEL_ID, poll_interval_s=0.1)
+        [result] = Run(options).results(selected(AREAS, ["nightshift.paused"]))
+
+    assert len(jobs) == 2
+    assert result.outcome is Outcome.PASSED, result.detail
+
+
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_of_batches_is_found_by_the_checks_that_are_about_it(service: Service, defect: str) -> None:
     alter, finding = DEFECTS[defect]
     with altering(service.base_url, alter) as url:
-        options = Options(url, service.api_key, DEMO_MODEL_ID, poll_interval_s=0.1)
+        options = Options(url, service.api_key, DEMO_MODEL_ID, poll_interval_s=0.1, batch_time_limit_s=200.0)
         results = list(Run(options).results(selected(AREAS, finding)))
 
     assert {f"{result.area}.{result.name}": result.outcome for result in results} == dict.fromkeys(
