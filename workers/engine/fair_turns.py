@@ -24,16 +24,16 @@ class FairTurns:
 
     A queue that computes a flow's inputs in the order of their arrival gives each its start as it comes
     (`add`); one that chooses among them, or computes them in parts, counts what it computes (`join`,
-    `serve`). A flow without members is forgotten, and begins again where the others are.
+    `serve`). A flow without members is remembered until the others have had as much, or no flow has any:
+    one that comes and goes gets no more than one that stays.
     """
 
     def __init__(self) -> None:
         self._flows: dict[str, _Flow] = {}
+        self._left: list[tuple[int, str]] = []  # a heap of flows that left, some of which have come back
         self._now = 0  # the start of what was computed last
-
-    @property
-    def num_flows(self) -> int:
-        return len(self._flows)
+        self.num_flows = 0
+        """Those with members."""
 
     def num_members(self, flow: str) -> int:
         found = self._flows.get(flow)
@@ -42,6 +42,11 @@ class FairTurns:
     @property
     def num_members_in_all(self) -> int:
         return sum(each.num_members for each in self._flows.values())
+
+    @property
+    def num_remembered(self) -> int:
+        """Flows, with members or without."""
+        return len(self._flows)
 
     def add(self, flow: str, num_tokens: int) -> int:
         """The start of an input that joins the queue."""
@@ -53,17 +58,33 @@ class FairTurns:
     def took(self, start: int) -> None:
         """What has this start, the lowest of all that wait, is computed."""
         self._now = max(self._now, start)
+        while self._left and self._left[0][0] <= self._now:
+            flow = heappop(self._left)[1]
+            found = self._flows.get(flow)
+            if found is not None and not found.num_members and found.next_start <= self._now:
+                del self._flows[flow]
 
     def join(self, flow: str) -> None:
         """It has one more member."""
-        self._flows.setdefault(flow, _Flow()).num_members += 1
+        of_flow = self._flows.setdefault(flow, _Flow())
+        self.num_flows += of_flow.num_members == 0
+        of_flow.num_members += 1
 
-    def remove(self, flow: str) -> None:
-        """One of its members has left."""
+    def remove(self, flow: str, *, unserved: int = 0) -> None:
+        """One of its members has left. `unserved`: tokens of it that were added and not computed."""
         of_flow = self._flows[flow]
         of_flow.num_members -= 1
-        if not of_flow.num_members:
+        of_flow.next_start -= unserved
+        if of_flow.num_members:
+            return
+        self.num_flows -= 1
+        if not self.num_flows:
+            self._flows.clear()
+            self._left.clear()
+        elif of_flow.next_start <= self._now:
             del self._flows[flow]
+        else:
+            heappush(self._left, (of_flow.next_start, flow))
 
     def start(self, flow: str) -> int:
         """Of what a flow with members has next."""

@@ -180,7 +180,7 @@ class Batcher:
             flows = Counter(sequence.flow for sequence in (*running, *waiting) if sequence.rank == rank)
             counted = {flow: turns.num_members(flow) for flow in flows}
             assert counted == flows, f"{counted} have turns, there are {flows}"
-            assert turns.num_flows == len(flows), "a flow has left and is remembered"
+            assert turns.num_flows == len(flows), "a flow has left and is counted"
 
     # Running sequences
 

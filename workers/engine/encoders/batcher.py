@@ -66,10 +66,12 @@ class EncoderBatcher:
             heappush(self._deadlines, (waiting.deadline_us, waiting.number, waiting))
             self._forget_departed()
 
-    def remove(self, waiting: WaitingInput) -> None:
+    def remove(self, waiting: WaitingInput, *, is_computed: bool = True) -> None:
+        """Take out an input. What was not computed is not counted as its flow's."""
         assert waiting.queue is not None, f"input {waiting.number} does not wait"
         waiting.queue.remove(waiting)
-        self._turns[waiting.level - 1].remove(waiting.flow)
+        unserved = 0 if is_computed else waiting.num_tokens
+        self._turns[waiting.level - 1].remove(waiting.flow, unserved=unserved)
         self._waiting_at[waiting.level - 1] -= 1
         self.num_waiting -= 1
 
@@ -81,7 +83,7 @@ class EncoderBatcher:
             waiting.deadline_us = None
             policy = self._batching.policy_of(waiting.level)
             if policy.timeout_action == "REJECT" and waiting.is_rejectable:
-                self.remove(waiting)
+                self.remove(waiting, is_computed=False)
                 rejected.append(waiting)
             else:
                 self._move(waiting, self._ready[2 * waiting.level - 1])

@@ -248,7 +248,7 @@ class EncoderEngine:
         request = self._unfinished.pop(request_id, None)
         for waiting in request.waiting.values() if request is not None else ():
             if waiting.queue is not None:
-                self._batcher.remove(waiting)
+                self._batcher.remove(waiting, is_computed=False)
         return request
 
     def _count(self, inputs: Sequence[WaitingInput]) -> None:

@@ -104,18 +104,38 @@ def test_a_more_urgent_class_comes_first_whatever_its_flow_has_had() -> None:
     assert model.finished[-1] == "other"
 
 
-def test_a_flow_that_left_is_forgotten() -> None:
+def test_a_flow_that_comes_and_goes_has_no_more_than_one_that_stays() -> None:
+    """It fills all slots for one step, and comes back when they are free, so that none of it waits then."""
+    model = FakeModel(blocks=400, slots=4, budget=64)
+    for number in range(400):
+        model.add(f"stays-{number}", 5, new=1, flow="stays")
+    for _ in range(100):
+        if not any(sequence.flow == "comes" for sequence in model.batcher.waiting):
+            for _ in range(4):
+                model.add(f"comes-{model.arrivals}", 5, new=1, flow="comes")
+        model.step()
+
+    assert sum(id.startswith("stays") for id in model.finished) == pytest.approx(200, abs=8)
+
+
+def test_flows_that_left_are_forgotten() -> None:
     turns = FairTurns()
     order = TurnOrder(turns)
+    turns.join("stays")
     for number in range(1_000):
         turns.join(str(number))
         order.add(str(number))
-        turns.serve(str(number), 100)
+        turns.took(turns.start("stays"))
+        for flow in (str(number), "stays"):
+            turns.serve(flow, 100)
         order.remove(str(number))
         turns.remove(str(number))
 
     assert order.first() is None
-    assert turns.num_flows == 0
+    assert turns.num_flows == 1
+    assert turns.num_remembered <= 3
+    turns.remove("stays")
+    assert turns.num_remembered == 0
 
 
 Lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), min_size=1, max_size=5)
