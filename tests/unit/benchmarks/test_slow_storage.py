@@ -20,6 +20,7 @@ class OneServer:
     engine_stats = None
     histograms = None
     busy_fraction = 0.0
+    roofline_fraction = None
 
     class model:
         id = "minilm"
