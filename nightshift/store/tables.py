@@ -579,7 +579,7 @@ delivery = Table(
     Column("replayed_at", UtcTimestamp),  # last
     Index("ix_delivery_due", "state", "next_at", "created_at"),  # the last one for metrics
     Index("ix_delivery_listing", "tenant_id", "created_at", "id"),
-    Index("ix_delivery_of_job", "job_id"),
+    Index("ix_delivery_of_job", "job_id", "tenant_id", "created_at", "id"),
     Index("ix_delivery_of_endpoint", "tenant_id", "endpoint_id", "created_at", "id"),
     Index("ix_delivery_of_endpoint_state", "tenant_id", "endpoint_id", "state", "created_at", "id"),
     Index("ix_delivery_of_state", "tenant_id", "state", "created_at", "id"),
@@ -633,6 +633,7 @@ worker = Table(
     Column("figures", JSON(none_as_null=True)),  # of itself, as of its last heartbeat; None: it tells none
     Column("pools", JSON),  # None: of a process of the release before
     Index("ix_worker_listing", "state", "started_at", "id"),
+    Index("ix_worker_heard_of", "heartbeat_at"),  # those that have ended stay for a while
 )
 
 # Figures of the whole service, at intervals.

@@ -33,6 +33,9 @@ from nightshift.store import tables
 worker = tables.worker
 model = tables.model
 
+# Named one by one, so that an index finds them among all that have stopped.
+_NOT_STOPPED = [state for state in WorkerState if state is not WorkerState.STOPPED]
+
 
 class Workers:
     def __init__(self, connection: Connection) -> None:
@@ -132,7 +135,7 @@ class Workers:
         """Stop workers without a heartbeat since then. Returns their ids."""
         stopped = self._connection.execute(
             update(worker)
-            .where(worker.c.state != WorkerState.STOPPED, worker.c.heartbeat_at < heard_before)
+            .where(worker.c.state.in_(_NOT_STOPPED), worker.c.heartbeat_at < heard_before)
             .values(state=WorkerState.STOPPED)
             .returning(worker.c.id)
         )

@@ -6,21 +6,34 @@ The plans are SQLite's, which plans by the indexes alone: ANALYZE is never run o
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from api.authentication import Caller
+from api.page import views
+from api.page.view import Asked, View
+from api.services import AppSettings
+from nightshift.errors import NightshiftError
 from nightshift.fleet.workers import ExitCause, WorkerState
-from nightshift.jobs import JobKind
+from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.dead_letters import DeadLetter, DeadLetterState
 from nightshift.jobs.deletion import JobPart
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle.tenants import Administration
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store, Transaction
 from nightshift.store.databases.database import Database
+from nightshift.store.jobs.listing import JobFilters
 from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.tenants.audit import Actor
+from nightshift.tenants.keys import Scope
+from nightshift.tenants.quotas import NO_QUOTAS
 from nightshift.testing import (
     MODEL,
     STARTS_AT,
@@ -185,6 +198,79 @@ def test_a_page_of_a_list_is_read_from_an_index_in_its_order(large_store: Store,
         )
     else:
         assert "USE TEMP B-TREE FOR ORDER BY" not in plan, plan
+
+
+# Of these there may be very many, whatever the page shows of them.
+LARGE = {
+    *("api_key", "dead_row", "delivery", "delivery_attempt", "event"),
+    *("job", "segment", "shard", "usage", "worker"),
+}
+SCAN = re.compile(r"SCAN (\w+)")
+RUNNING = (JobState.RUNNING,)
+VIEWS = [
+    *((view, {}) for view in views.VIEWS),
+    *(
+        (view, query)
+        for view in views.VIEWS
+        for path, query in {
+            "/ui/dead_letters": {"job": "JOB"},
+            "/ui/deliveries": {"job": "JOB"},
+            "/ui/jobs": {"state": "failed", "model": "demo", "priority": "background"},
+            "/ui/workers": {"show": "ended"},
+        }.items()
+        if view.path == path
+    ),
+]
+
+
+@pytest.mark.parametrize(("view", "query"), VIEWS, ids=lambda each: getattr(each, "path", None))
+def test_no_view_of_the_page_reads_all_there_is_of_anything(
+    large_store: Store, view: View, query: dict[str, str]
+) -> None:
+    shown = shown_by(large_store)
+    path = {name: shown[name] for name in re.findall(r"{(\w+)}", view.path)}
+    query = {name: shown["job_id"] if value == "JOB" else value for name, value in query.items()}
+    caller = Caller("key", "default", frozenset(Scope), PriorityClass.INTERACTIVE, NO_QUOTAS)
+    services: Any = SimpleNamespace(settings=AppSettings())
+    asked_for = Asked(caller=caller, services=services, path=path, query=query)
+
+    plan = plan_of(large_store, lambda tx: view.load(tx, asked_for, tx.now()))
+
+    scanned = {found[1] for step in plan if (found := SCAN.match(step))}
+    assert not scanned & LARGE, plan
+
+
+def shown_by(store: Store) -> dict[str, str]:
+    """One of each that a view may name."""
+    with store.transaction() as tx:
+        [job] = tx.jobs.list("default", limit=1, filters=JobFilters(kind=JobKind.BULK, states=RUNNING))
+        [shard] = tx.shards.of_job(job.id, limit=1)
+        with suppress(NightshiftError):  # it is there already
+            Administration(tx, Actor("tests")).create_tenant("default")
+        letter, delivery = replace(A_LETTER, job_id=job.id, shard_id=shard.id), a_delivery(job)
+        worker, key = a_worker(), an_api_key(tenant_id="default")
+        if tx.dead_letters.get("default", letter.id) is None:
+            tx.dead_letters.insert(letter)
+        tx.deliveries.insert(delivery)
+        tx.workers.register(worker)
+        tx.keys.insert(key)
+    return {
+        "job_id": job.id,
+        "letter_id": letter.id,
+        "delivery_id": delivery.id,
+        "worker_id": worker.id,
+        "key_id": key.id,
+    }
+
+
+def test_what_is_heard_of_is_found_among_workers_that_have_ended(large_store: Store) -> None:
+    for call in (
+        lambda tx: tx.workers.list(heartbeat_since=STARTS_AT),
+        lambda tx: tx.workers.alive(STARTS_AT),
+        lambda tx: tx.workers.mark_lost(STARTS_AT),
+    ):
+        plan = plan_of(large_store, call)
+        assert not [step for step in plan if step.startswith("SCAN worker")], plan
 
 
 MANY = [f"job_{number}" for number in range(200)]

@@ -1,0 +1,1 @@
+"""The page with very much to show."""
