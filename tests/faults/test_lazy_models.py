@@ -161,7 +161,7 @@ def test_two_workers_that_swap_at_once_give_every_row_one_result(service_of):
         ]
         for seed, model in enumerate((LEFT, RIGHT))
     }
-    wait_for("both are warm somewhere", lambda: {LEFT, RIGHT} <= warm(service))
+    wait_for("a model is warm", lambda: warm(service))
     service.kill("worker-1")
 
     oracle.quiesce(service, [job for each in of_model.values() for job in each])
