@@ -42,7 +42,8 @@ PRECISIONS: Final = ("float32", "int8")
 PEERS: Final = ("generate", "ctranslate2")
 RUNNER: Final = Path(__file__).parent / "runners" / "ctranslate2_translator.py"
 RUN_SECONDS_MAX: Final = 3600
-WARM_UP: Final = 4
+WARM_UP: Final = 32
+"""Rows: a batch of the peers', so that each has had its memory."""
 
 
 @dataclass(frozen=True)

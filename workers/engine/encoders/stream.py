@@ -19,21 +19,27 @@ from ..execution.linears.interface import Linear, Pack
 
 
 class RowNorm:
-    """A layer norm of float32 rows."""
+    """A layer norm of float32 rows, or with None nothing but another dtype."""
 
-    def __init__(self, norm: LayerNorm) -> None:
-        weight, bias = (
-            None if each is None else each.float().contiguous() for each in (norm.weight, norm.bias)
-        )
-        self._norm = Norm("layer", weight, bias, norm.eps)
+    def __init__(self, norm: LayerNorm | None) -> None:
+        self._norm = None if norm is None else _norm(norm)
         self._kernels = DecoderKernels() if DecoderKernels.are_available() else None
 
-    def store(self, x: Tensor, out: Tensor) -> None:
-        """Rows of `x`, float32, to `out`, in its dtype; it may be `x`."""
+    def store(self, x: Tensor, out: Tensor, rows: Tensor | None = None) -> None:
+        """Rows of `x`, float32, all or those given, to `out`, in its dtype; it may be `x`."""
         if self._kernels is not None:
-            self._kernels.norm(x, None, self._norm, out)
+            self._kernels.norm(x, rows, self._norm, out)
+            return
+        x = x if rows is None else x[rows]
+        if self._norm is None:
+            out.copy_(x)
         else:
             out.copy_(F.layer_norm(x, x.shape[1:], self._norm.weight, self._norm.bias, self._norm.eps))
+
+
+def _norm(norm: LayerNorm) -> Norm:
+    weight, bias = (None if each is None else each.float().contiguous() for each in (norm.weight, norm.bias))
+    return Norm("layer", weight, bias, norm.eps)
 
 
 class Stream:
@@ -51,7 +57,7 @@ class Stream:
         """The sums as a linear layer reads them."""
         out = self._buffer()
         if out is not self.sums:
-            out.copy_(self.sums)
+            RowNorm(None).store(self.sums, out)
         return out
 
     def add(self, linear: Linear, x: Tensor) -> None:

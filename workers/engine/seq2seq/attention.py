@@ -56,22 +56,32 @@ class PagedCrossAttention:
             output_mask = output_mask + bias.permute(0, 2, 1)[:, :, None].to(dtype)
         self._output = _Visible(output_blocks, output_mask)
 
-    def over_output(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def over_output(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        out: Tensor | None = None,
+    ) -> Tensor:
         """Store `[tokens, heads, dim]` each, and attend over what each sequence generated."""
         store(self._kv, layer, self._store_blocks, self._store_offsets, key, value)
-        return self._attend(layer, query, self._output, scale)
+        return self._attend(layer, query, self._output, scale, out)
 
-    def over_source(self, layer: int, query: Tensor, scale: float) -> Tensor:
+    def over_source(self, layer: int, query: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
         """Attend over the source of each sequence."""
-        return self._attend(layer, query, self._source, scale)
+        return self._attend(layer, query, self._source, scale, out)
 
-    def _attend(self, layer: int, query: Tensor, visible: _Visible, scale: float) -> Tensor:
+    def _attend(
+        self, layer: int, query: Tensor, visible: _Visible, scale: float, out: Tensor | None
+    ) -> Tensor:
         memory = self._kv.layers[layer]
         keys, values = (_gather(each, visible.blocks, query.dtype) for each in (memory.keys, memory.values))
-        out = F.scaled_dot_product_attention(
+        attended = F.scaled_dot_product_attention(
             query[:, :, None], keys, values, attn_mask=visible.mask, scale=scale
-        )
-        return out[:, :, 0]
+        ).flatten(1)
+        return attended if out is None else out.copy_(attended)
 
 
 def store(kv: KvMemory, layer: int, blocks: Tensor, offsets: Tensor, key: Tensor, value: Tensor) -> None:

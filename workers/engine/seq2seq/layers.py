@@ -7,11 +7,13 @@ Only attention is left to the caller, because keys and values lie in paged memor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -53,18 +55,45 @@ class Layer:
 
 
 class Attend(Protocol):
-    """Attention over paged memory, of one step."""
+    """Attention over paged memory, of one step: `[tokens, heads * dim]`, written to `out` if there is one."""
 
-    def over_output(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def over_output(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        out: Tensor | None = None,
+    ) -> Tensor:
         """Store `[tokens, heads, dim]` each, and attend over what each sequence generated."""
 
-    def over_source(self, layer: int, query: Tensor, scale: float) -> Tensor:
+    def over_source(self, layer: int, query: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
         """Attend over the source of each sequence."""
+
+
+class Decoder(Protocol):
+    """A decoder with cross-attention, as a runner calls it."""
+
+    @property
+    def position_bias(self) -> Callable[[Tensor], Tensor] | None:
+        """Distances back, int64 of any shape, to what is added to attention scores: `[*shape, heads]`."""
+
+    def source_keys_values(self, hidden: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of the encoder's states `[tokens, hidden]`, for each layer in turn: `[tokens, heads, dim]` each.
+
+        Those of the next layer may overwrite them.
+        """
+
+    def logits(self, token_ids: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
+        """`[rows, vocabulary]`, float32, of tokens `[tokens]`, those in `rows`. The next call may overwrite
+        them.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class CrossDecoder:
-    """The decoder of an encoder-decoder."""
+    """A `Decoder` of modules of transformers' own."""
 
     embed: Callable[[Tensor, Tensor], Tensor]
     """Token ids and positions `[tokens]` to `[tokens, hidden]`."""
@@ -74,8 +103,15 @@ class CrossDecoder:
     """Hidden states to logits, with all that lies between."""
     position_bias: Callable[[Tensor], Tensor] | None
     """Distances back, int64 of any shape, to what is added to attention scores: `[*shape, heads]`."""
-    positions_max: int | None
-    """None: it has no absolute positions."""
+
+    def source_keys_values(self, hidden: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for layer in self.layers:
+            cross = layer.cross_attention
+            yield cross.heads(cross.key(hidden)), cross.heads(cross.value(hidden))
+
+    def logits(self, token_ids: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
+        hidden = self.hidden(token_ids, positions, attend)
+        return self.head(hidden[rows]).float()
 
     def hidden(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """`[tokens]` each to `[tokens, hidden]`."""
@@ -85,12 +121,10 @@ class CrossDecoder:
 
             def attend_output(y: Tensor, index: int = index, own: Attention = own) -> Tensor:
                 query, key, value = (own.heads(of(y)) for of in (own.query, own.key, own.value))
-                return own.out(attend.over_output(index, query, key, value, own.scale).flatten(1))
+                return own.out(attend.over_output(index, query, key, value, own.scale))
 
             def attend_source(y: Tensor, index: int = index, cross: Attention = cross) -> Tensor:
-                return cross.out(
-                    attend.over_source(index, cross.heads(cross.query(y)), cross.scale).flatten(1)
-                )
+                return cross.out(attend.over_source(index, cross.heads(cross.query(y)), cross.scale))
 
             for part, norm in zip((attend_output, attend_source, layer.mlp), layer.norms, strict=True):
                 x = x + part(norm(x)) if self.is_pre_norm else norm(x + part(x))
@@ -104,7 +138,7 @@ def cross_decoder(model: Any) -> CrossDecoder:
 
 def _bart(model: Any) -> CrossDecoder:
     config, decoder = model.config, model.model.decoder
-    table, scale = _positions(config, decoder), math.sqrt(config.d_model) if config.scale_embedding else 1.0
+    table, scale = positions_of(config, decoder), embedding_scale(config)
     embeddings, embedding_norm = decoder.embed_tokens.weight, getattr(decoder, "layernorm_embedding", None)
     last_norm = getattr(decoder, "layer_norm", None)
     bias = getattr(model, "final_logits_bias", None)
@@ -127,7 +161,7 @@ def _bart(model: Any) -> CrossDecoder:
         for each in decoder.layers
     ]
     is_pre_norm = config.model_type in PRE_NORM
-    return CrossDecoder(embed, tuple(layers), is_pre_norm, head, None, config.max_position_embeddings)
+    return CrossDecoder(embed, tuple(layers), is_pre_norm, head, None)
 
 
 def _bart_mlp(layer: Any, x: Tensor) -> Tensor:
@@ -135,9 +169,23 @@ def _bart_mlp(layer: Any, x: Tensor) -> Tensor:
     return out
 
 
-def _positions(config: Any, decoder: Any) -> Tensor:
-    """One row per position, from the first."""
-    module = decoder.embed_positions
+def embedding_scale(config: Any) -> float:
+    """Of token embeddings, in BART's architecture."""
+    return math.sqrt(config.d_model) if config.scale_embedding else 1.0
+
+
+def source_positions(config: Any, source: Seq[int]) -> Tensor:
+    """Of each token, `[tokens]`; -1: it has none."""
+    if config.model_type != "m2m_100":
+        return torch.arange(len(source))
+    is_counted = (torch.tensor(source) != config.pad_token_id).long()
+    positions: Tensor = is_counted.cumsum(0) * is_counted - 1
+    return positions
+
+
+def positions_of(config: Any, coder: Any) -> Tensor:
+    """Of an encoder or a decoder, one row per position, from the first."""
+    module = coder.embed_positions
     if config.model_type == "m2m_100":  # sinusoids, counted from behind the padding's index
         found: Tensor = module.weights[config.pad_token_id + 1 :]
         return found
@@ -189,7 +237,7 @@ def _t5(model: Any) -> CrossDecoder:
         )
         for own, cross, mlp in (block.layer for block in decoder.block)
     ]
-    return CrossDecoder(embed, tuple(layers), True, head, position_bias, None)
+    return CrossDecoder(embed, tuple(layers), True, head, position_bias)
 
 
 def _t5_attention(module: Any) -> Attention:

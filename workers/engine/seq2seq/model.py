@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,8 +32,10 @@ from ..loading.model import LoadedModel
 from ..loading.selftest import LOGITS_ERROR_MAX
 from ..request import Request
 from ..text.tokenizer import Tokenizer
-from .decoding import read_rules
-from .layers import cross_decoder
+from .decoding import DecodingRules, read_rules
+from .layers import CrossDecoder, cross_decoder
+from .module_encoder import ModuleEncoder
+from .packed_model import can_be_packed, pack_model
 from .prompt import seq2seq_prompt
 from .runner import EncoderDecoder, Seq2seqRunner
 
@@ -42,6 +45,8 @@ RELATIVE_POSITIONS_MAX = 512
 """Context of a model without absolute positions whose files state none: that of T5's training."""
 _TEST_LENGTHS = ((11, 5), (6, 3))
 """Of source and output, of each sequence of the self-test."""
+SMALL_BLOCK_SIZE = 4
+"""With it the self-test's sequences reach into several blocks."""
 
 
 def seq2seq_config(config: EngineConfig) -> EngineConfig:
@@ -82,19 +87,27 @@ def _prove(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) 
     weights.check_vocabulary(tokenizer, model.config.vocab_size, name)
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
     eos = weights.eos_token_ids(model, tokenizer)
-    parts = _parts(model, name, eos)
-    first = parts.decoder.layers[0].self_attention
+    decoder = cross_decoder(model)
+    parts = _parts(model, decoder, name, eos)
+    first = decoder.layers[0].self_attention
     shape = KvShape(first.num_heads, first.head_dim, first.head_dim)
-    shapes = dict.fromkeys(range(len(parts.decoder.layers)), shape)
+    shapes = dict.fromkeys(range(len(decoder.layers)), shape)
     attention = _attention_backend(config.attention_backend, parts, device, kv_dtype)
-    expected = _reference_logits(model, parts)
-    _check(parts, shapes, expected, name, attention)
+    sequences = _test_tokens(model)
+    expected = _reference_logits(model, parts.rules, sequences)
+    test = _Test(shapes, sequences, expected, attention, name)
+    test.check(parts, SMALL_BLOCK_SIZE)
     if device.type == "cpu":
         head: LinearDType = "bfloat16" if dtype == torch.bfloat16 else "float32"
         packing = fastest_packing(head, *weights.typical_linear(model.config), head_dtype=head)
-        pack_modules(model, packing, dtype, head=model.get_output_embeddings())
-        parts = _parts(model, name, eos)
-        _check(parts, shapes, expected, name, attention)
+        if attention == "native" and can_be_packed(model):
+            encoder, packed = pack_model(model, packing)
+            parts = replace(parts, encoder=encoder, decoder=packed)
+        else:
+            pack_modules(model, packing, dtype, head=model.get_output_embeddings())
+            parts = _parts(model, cross_decoder(model), name, eos)
+        test.check(parts, SMALL_BLOCK_SIZE)
+    test.check(parts, config.block_size)
     length = _context_length(model.config, tokenizer, config.max_model_len)
     facts = ModelFacts(
         id=name,
@@ -132,13 +145,11 @@ def _attention_backend(asked: str, parts: EncoderDecoder, device: torch.device, 
     return resolve_attention_backend(asked, device, parts.dtype, kv_dtype)
 
 
-def _parts(model: Any, name: str, eos_token_ids: frozenset[int]) -> EncoderDecoder:
-    pad = model.config.pad_token_id
+def _parts(model: Any, decoder: CrossDecoder, name: str, eos_token_ids: frozenset[int]) -> EncoderDecoder:
     return EncoderDecoder(
-        model.get_encoder(),
-        cross_decoder(model),
+        ModuleEncoder(model),
+        decoder,
         read_rules(model, name, eos_token_ids),
-        pad if isinstance(pad, int) else 0,
         model.config.vocab_size,
         eos_token_ids,
         model.dtype,
@@ -154,24 +165,27 @@ def _context_length(hf_config: Any, tokenizer: Tokenizer, max_model_len: int | N
     return int(length)
 
 
-def _test_tokens(model: EncoderDecoder) -> list[tuple[list[int], list[int]]]:
+def _test_tokens(model: Any) -> list[tuple[list[int], list[int]]]:
     """Source and output of each sequence, without padding."""
     generator = torch.Generator().manual_seed(0)
+    pad = model.config.pad_token_id if isinstance(model.config.pad_token_id, int) else 0
 
     def draw(count: int) -> list[int]:
-        ids = torch.randint(0, model.vocab_size - 1, (count,), generator=generator)
-        return [id + (id >= model.pad_token_id) for id in ids.tolist()]
+        ids = torch.randint(0, model.config.vocab_size - 1, (count,), generator=generator)
+        return [id + (id >= pad) for id in ids.tolist()]
 
     return [(draw(source), draw(output)) for source, output in _TEST_LENGTHS]
 
 
 @torch.inference_mode()
-def _reference_logits(model: Any, parts: EncoderDecoder) -> list[Tensor]:
+def _reference_logits(
+    model: Any, rules: DecodingRules, sequences: Seq[tuple[list[int], list[int]]]
+) -> list[Tensor]:
     """Of transformers' own model, of each sequence alone: those after its start and after each token."""
     found = []
-    for source, output in _test_tokens(parts):
+    for source, output in sequences:
         ids = torch.tensor([source], device=model.device)
-        decoder_ids = torch.tensor([[parts.rules.start_token_id, *output]], device=model.device)
+        decoder_ids = torch.tensor([[rules.start_token_id, *output]], device=model.device)
         mask = torch.ones_like(decoder_ids)
         logits = model(
             input_ids=ids, decoder_input_ids=decoder_ids, decoder_attention_mask=mask, use_cache=False
@@ -180,40 +194,48 @@ def _reference_logits(model: Any, parts: EncoderDecoder) -> list[Tensor]:
     return found
 
 
-def _check(
-    parts: EncoderDecoder, shapes: dict[int, KvShape], expected: list[Tensor], name: str, attention: str
-) -> None:
-    """Raise `UnsupportedModel` unless both sequences, step by step, have the logits expected."""
-    plain = replace(parts, rules=replace(parts.rules, never=(), no_repeat_ngram_size=0, min_length=0))
-    device = expected[0].device
-    kv = KvMemory(
-        shapes,
-        num_blocks=16,
-        block_size=4,
-        dtype=parts.dtype,
-        device=device,
-        transposed_keys=has_transposed_keys(attention),
-    )
-    runner = Seq2seqRunner(plain, kv, make_attention(attention, kv), device)
-    sequences = []
-    for number, (source, output) in enumerate(_test_tokens(parts)):
-        prompt = seq2seq_prompt(source, [parts.rules.start_token_id], kv.block_size)
-        request = Request(
-            str(number),
-            prompt.token_ids,
-            source_slots=prompt.source_slots,
-            num_source_tokens=len(source),
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """Sequences, and the logits that each should have."""
+
+    shapes: dict[int, KvShape]
+    sequences: list[tuple[list[int], list[int]]]
+    expected: list[Tensor]
+    attention: str
+    name: str
+
+    def check(self, parts: EncoderDecoder, block_size: int) -> None:
+        """Raise `UnsupportedModel` unless both sequences, step by step, have the logits expected."""
+        plain = replace(parts, rules=replace(parts.rules, never=(), no_repeat_ngram_size=0, min_length=0))
+        device = self.expected[0].device
+        kv = KvMemory(
+            self.shapes,
+            num_blocks=16,
+            block_size=block_size,
+            dtype=parts.dtype,
+            device=device,
+            transposed_keys=has_transposed_keys(self.attention),
         )
-        sequence = Sequence(request, arrival=number, num_tokens_max=64)
-        sequence.add_blocks([8 * number + at for at in (5, 0, 7, 2, 4, 6)])
-        sequences.append((sequence, output))
-    for step, tokens in enumerate(zip(*(output for _, output in sequences), strict=False)):
-        chunks = [Chunk(each, each.num_uncomputed_tokens) for each, _ in sequences]
-        logits = runner.forward(chunks)
-        for row, (chunk, wanted) in enumerate(zip(chunks, expected, strict=True)):
-            error = (logits[row] - wanted[step]).square().mean().sqrt() / wanted[step].std()
-            if not error <= LOGITS_ERROR_MAX[parts.dtype]:  # NaN is none
-                reason = f"its logits differ from those of transformers' own model by {error.item():.2g}"
-                raise UnsupportedModel(name, reason)
-            chunk.sequence.num_computed_tokens += chunk.num_tokens
-            chunk.sequence.append(tokens[row])
+        runner = Seq2seqRunner(plain, kv, make_attention(self.attention, kv), device)
+        sequences = []
+        for number, (source, output) in enumerate(self.sequences):
+            prompt = seq2seq_prompt(source, [parts.rules.start_token_id], kv.block_size)
+            request = Request(
+                str(number),
+                prompt.token_ids,
+                source_slots=prompt.source_slots,
+                num_source_tokens=len(source),
+            )
+            sequence = Sequence(request, arrival=number, num_tokens_max=len(prompt.token_ids) + len(output))
+            sequence.add_blocks([8 * number + at for at in (5, 0, 7, 2, 4, 6)])
+            sequences.append((sequence, output))
+        for step, tokens in enumerate(zip(*(output for _, output in sequences), strict=False)):
+            chunks = [Chunk(each, each.num_uncomputed_tokens) for each, _ in sequences]
+            logits = runner.forward(chunks)
+            for row, (chunk, wanted) in enumerate(zip(chunks, self.expected, strict=True)):
+                error = (logits[row] - wanted[step]).square().mean().sqrt() / wanted[step].std()
+                if not error <= LOGITS_ERROR_MAX[parts.dtype]:  # NaN is none
+                    reason = f"its logits differ from those of transformers' own model by {error.item():.2g}"
+                    raise UnsupportedModel(self.name, reason)
+                chunk.sequence.num_computed_tokens += chunk.num_tokens
+                chunk.sequence.append(tokens[row])

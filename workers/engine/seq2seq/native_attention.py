@@ -1,6 +1,7 @@
 """The same attention by our own kernel, on a CPU: nothing is gathered or copied.
 
-To the kernel each token of a step is a sequence that decodes. Over its source it stores nothing.
+To the kernel each token of a step is a sequence that decodes. Over its source it stores nothing, and a source
+is stored by a step without sequences.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class NativeCrossAttention:
     """Attention over one memory; `step` lays out the next step. Without position bias."""
 
     def __init__(self, kv: KvMemory) -> None:
-        self._output, self._source = NativeAttention(kv), NativeAttention(kv)
+        self._output, self._source, self._stored = (NativeAttention(kv) for _ in range(3))
         self._block_size = kv.block_size
 
     def step(
@@ -31,16 +32,37 @@ class NativeCrossAttention:
         self._source.step(_layout(source_blocks, source_lengths, positions[:0]))
         return self
 
-    def over_output(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def over_output(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        out: Tensor | None = None,
+    ) -> Tensor:
         """Store `[tokens, heads, dim]` each, and attend over what each sequence generated."""
         query, key, value = (each.transpose(0, 1) for each in (query, key, value))
-        return self._output.attend(layer, query, key, value, LayerCall(scale, None, None, None))
+        call = LayerCall(scale, None, None, None)
+        return self._output.attend(layer, query, key, value, call, out).flatten(1)
 
-    def over_source(self, layer: int, query: Tensor, scale: float) -> Tensor:
+    def over_source(self, layer: int, query: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
         """Attend over the source of each sequence."""
         query = query.transpose(0, 1)
         none = query[:, :0]
-        return self._source.attend(layer, query, none, none, LayerCall(scale, None, None, None))
+        return self._source.attend(layer, query, none, none, LayerCall(scale, None, None, None), out).flatten(
+            1
+        )
+
+    def begin_sources(self, blocks: Tensor, offsets: Tensor) -> None:
+        """`[tokens]` each: where `store` will put them."""
+        none = blocks[:0]
+        self._stored.step(_layout(none[:, None], none, blocks * self._block_size + offsets))
+
+    def store(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """`[tokens, heads, dim]` each."""
+        key, value = key.transpose(0, 1), value.transpose(0, 1)
+        self._stored.attend(layer, key[:, :0], key, value, LayerCall(1.0, None, None, None))
 
 
 def _layout(blocks: Tensor, lengths: Tensor, slots: Tensor) -> StepLayout:
@@ -55,5 +77,5 @@ def _layout(blocks: Tensor, lengths: Tensor, slots: Tensor) -> StepLayout:
         num_tokens=len(slots),
         num_decodes=rows,
         max_query_len=1,
-        max_seq_len=int(lengths.max()),
+        max_seq_len=int(lengths.max()) if rows else 0,
     )

@@ -6,7 +6,7 @@ whole, in the step that brings its last chunk, together with the other sources o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import chain
@@ -23,22 +23,18 @@ from ..execution.attention.native_backend import NativeAttention
 from ..execution.kv_memory import KvMemory
 from .attention import PagedCrossAttention, store
 from .decoding import DecodingRules
-from .layers import Attend, CrossDecoder
+from .layers import Attend, Decoder
 from .native_attention import NativeCrossAttention
-
-PADDING_RATIO_MAX = 0.25
-"""Share of the tokens of an encoder's pass that may be padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderDecoder:
     """A loaded model, as the runner calls it."""
 
-    encoder: Any
-    """transformers' own."""
-    decoder: CrossDecoder
+    encoder: Callable[[Seq[Seq[int]]], Tensor]
+    """Sources to states `[tokens, hidden]`, one's after another's. The next call may overwrite them."""
+    decoder: Decoder
     rules: DecodingRules
-    pad_token_id: int
     vocab_size: int
     eos_token_ids: frozenset[int]
     dtype: torch.dtype
@@ -68,8 +64,8 @@ class Seq2seqRunner:
             for chunk, end in ends
             if chunk.sequence.num_computed_tokens < chunk.sequence.request.source_slots <= end
         ]
-        for group in _similar_lengths(begun):
-            self._encode(group)
+        if begun:
+            self._encode(begun)
         decoded = [(chunk, end) for chunk, end in ends if end > chunk.sequence.request.source_slots]
         if not decoded:
             return torch.empty(0, self._model.vocab_size, device=self._device)
@@ -84,13 +80,7 @@ class Seq2seqRunner:
         sources = [
             sequence.token_ids[: sequence.request.num_source_tokens].tolist() for sequence in sequences
         ]
-        width = max(map(len, sources))
-        pad = self._model.pad_token_id
-        input_ids = torch.tensor([ids + [pad] * (width - len(ids)) for ids in sources], device=self._device)
-        lengths = torch.tensor([len(ids) for ids in sources], device=self._device)
-        mask = torch.arange(width, device=self._device) < lengths[:, None]
-        states = self._model.encoder(input_ids=input_ids, attention_mask=mask.long()).last_hidden_state
-        hidden = states[mask]  # [tokens, hidden], without padding
+        hidden = self._model.encoder(sources)
         size = self._kv.block_size
         places = np.concatenate([np.arange(len(ids)) for ids in sources])
         rows = np.concatenate(
@@ -100,10 +90,13 @@ class Seq2seqRunner:
             ]
         )
         blocks, offsets = self._on_device(rows), self._on_device(places % size)
-        for index, layer in enumerate(self._model.decoder.layers):
-            cross = layer.cross_attention
-            key, value = (cross.heads(of(hidden)) for of in (cross.key, cross.value))
-            store(self._kv, index, blocks, offsets, key, value)
+        if self._native is not None:
+            self._native.begin_sources(blocks, offsets)
+        for index, (key, value) in enumerate(self._model.decoder.source_keys_values(hidden)):
+            if self._native is not None:
+                self._native.store(index, key, value)
+            else:
+                store(self._kv, index, blocks, offsets, key, value)
 
     def _decode(self, chunks: list[tuple[Chunk, int]]) -> Tensor:
         """Logits of the last token of each chunk that is its sequence's last."""
@@ -140,10 +133,9 @@ class Seq2seqRunner:
             positions=at,
         )
         ids = torch.tensor([*token_ids], device=self._device)
-        hidden = self._model.decoder.hidden(ids, at, attention)
         lasts = np.cumsum(counts) - 1
         sampled = [row for row, (chunk, _) in enumerate(chunks) if chunk.is_last]
-        logits = self._model.decoder.head(hidden[self._on_device(lasts[sampled])]).float()
+        logits = self._model.decoder.logits(ids, at, self._on_device(lasts[sampled]), attention)
         if self._model.rules.restrict:
             read = [
                 sequences[row].token_ids[slots[row] :] if sequences[row].guide is None else None
@@ -163,22 +155,6 @@ class Seq2seqRunner:
 
     def _on_device(self, values: Any) -> Tensor:
         return torch.from_numpy(np.asarray(values, dtype=np.int64)).to(self._device)
-
-
-def _similar_lengths(sequences: list[Sequence]) -> Iterator[list[Sequence]]:
-    """Groups in which little is padding, longest first."""
-    group: list[Sequence] = []
-    num_tokens = 0
-    for sequence in sorted(sequences, key=lambda each: -each.request.num_source_tokens):
-        length = sequence.request.num_source_tokens
-        padded = (len(group) + 1) * (group[0] if group else sequence).request.num_source_tokens
-        if group and num_tokens + length < (1 - PADDING_RATIO_MAX) * padded:
-            yield group
-            group, num_tokens = [], 0
-        group.append(sequence)
-        num_tokens += length
-    if group:
-        yield group
 
 
 def _table(rows: list[Any]) -> Any:

@@ -11,27 +11,24 @@ from ..attention.grouped import GroupedAttention
 from ..attention.interface import AttentionStep
 from ..attention.native_backend import NativeAttention
 from ..experts.kernels import ExpertKernels
-from ..native_calls import WrittenCalls
 from .buffers import Buffers
 from .kernels import DecoderKernels
 from .weights import Attention, Embedding, Head, Norm, Router
+from .written_steps import WrittenSteps
 
 DTYPES = (torch.float32, torch.bfloat16)
 """Of activations: what `kernels/native/decoder.cpp` reads and writes."""
-WRITTEN_STEPS_MAX = 256
-"""Decoding steps of so many sizes are kept written down."""
 
 
 class NativeOperations:
-    """Kernel calls on kept buffers; steps that come again are written down once (`native_calls.py`)."""
+    """Kernel calls on kept buffers; steps that come again are written down once."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         assert dtype in DTYPES, f"the kernels compute no {dtype}"
         self.dtype = dtype
         self._kernels, self._experts = DecoderKernels(), ExpertKernels()
         self._buffers = Buffers()
-        self._written: dict[int, WrittenCalls] = {}
-        self._written_for: tuple[object, ...] = ()
+        self._steps = WrittenSteps(self._buffers)
 
     def buffer(self, name: str, rows: int, columns: int, dtype: torch.dtype | None = None) -> Tensor:
         return self._buffers.get(name, rows, columns, dtype or self.dtype, is_spaced=dtype is None)
@@ -103,18 +100,4 @@ class NativeOperations:
         return all(isinstance(backend, NativeAttention) for backend in backends)
 
     def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
-        if (written := self._still_written(valid_for).get(size)) is None:
-            written = WrittenCalls()
-            with written.writing():
-                compute()
-            # Writing may have grown a buffer, and so moved it from under what was written before.
-            self._still_written(valid_for)[size] = written
-        written.run()
-
-    def _still_written(self, valid_for: Hashable) -> dict[int, WrittenCalls]:
-        """The steps written down, less those that point to memory no longer in use."""
-        now = (valid_for, self._buffers.num_moves)
-        if now != self._written_for or len(self._written) >= WRITTEN_STEPS_MAX:
-            self._written_for = now
-            self._written.clear()
-        return self._written
+        self._steps.repeat(size, valid_for, compute)

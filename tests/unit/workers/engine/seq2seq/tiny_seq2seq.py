@@ -93,9 +93,16 @@ def _load_once(directory: Path) -> tuple[LoadedModel, Tokenizer]:
     return load_seq2seq(seq2seq_config(engine_config(directory)), tokenizer), tokenizer
 
 
-def translation(id: str, source: list[int], *, start: tuple[int, ...] = (START,), **facts: Any) -> Request:
+def translation(
+    id: str,
+    source: list[int],
+    *,
+    start: tuple[int, ...] = (START,),
+    block_size: int = BLOCK_SIZE,
+    **facts: Any,
+) -> Request:
     """Greedy, unless `sampling` says otherwise."""
-    prompt = seq2seq_prompt(source, start, BLOCK_SIZE)
+    prompt = seq2seq_prompt(source, start, block_size)
     sampling = facts.pop("sampling", None) or SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     return Request(
         id,
