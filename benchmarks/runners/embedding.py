@@ -122,6 +122,7 @@ def vllm(chosen: argparse.Namespace) -> Loaded:
         VLLM_CPU_KVCACHE_SPACE="1",
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
         VLLM_NO_USAGE_STATS="1",
+        VLLM_ALLOW_LONG_MAX_MODEL_LEN="1",  # the checkpoint says 256 tokens, and has 512 positions
         DO_NOT_TRACK="1",
     )
     cores = sorted(os.sched_getaffinity(0))[: chosen.threads]
