@@ -14,6 +14,7 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from ..errors import ModelLoadFailed, UnsupportedModel
+from ..loading.configuration import check_configuration
 from ..loading.files import check_files, local_directory
 from .classifier import Classifier
 from .decoder import Decoder
@@ -68,6 +69,7 @@ def read_kind(model: str, revision: str | None = None) -> Kind:
     """The kind of a directory or hub id. Raises `UnsupportedModel` by name, or `ModelLoadFailed`."""
     checkpoint = read_checkpoint(model, revision)
     kind = kind_of(checkpoint)
+    check_configuration(checkpoint.config, checkpoint.name)
     kind.check_files(checkpoint)
     return kind
 

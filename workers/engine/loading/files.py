@@ -162,7 +162,7 @@ def _check_labels(config: dict[str, Any], name: str) -> None:
 
 def _check_precision(config: dict[str, Any], name: str) -> None:
     """Refuse quantised weights, of a whole configuration or that of its text model."""
-    for field in ("quantization_config", "compression_config"):
+    for field in ("quantization_config", "compression_config", "quantization"):
         if found := config.get(field):
             method = found.get("quant_method", "of no name") if isinstance(found, dict) else found
             instead = f"serve the checkpoint it was made from, in {', '.join(SERVED_DTYPES)}"
