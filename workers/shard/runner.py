@@ -64,7 +64,7 @@ class ShardRunner:
         on_end: Callable[["ShardRunner"], None],
     ) -> None:
         self.claim = claim
-        self._heartbeat = dependencies.heartbeat
+        heartbeat = self._heartbeat = dependencies.heartbeat
         self._config = config
         self._on_end = on_end
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
@@ -72,7 +72,8 @@ class ShardRunner:
         self._rows_in_flight_max = config.rows_in_flight(claim)
         self._row_timeout_s = claim.job.spec.options.row_timeout_s
         self._gather_at_s = time.monotonic() + GATHER_S
-        self._inbox = Inbox()
+        # What calls back holds the inbox, not the runner: one that has ended is freed at once, with its rows.
+        inbox = self._inbox = Inbox()
         self._orders = Orders(config)
         # What a worker was lost with is to be known row by row.
         self._ledger = Ledger(config, is_spaced=not claim.crash_history.is_watched)
@@ -82,9 +83,9 @@ class ShardRunner:
             watch(claim, dependencies.store, dependencies.isolation, config.rows_at_risk_max),
             line_bytes_max=config.line_bytes_max,
             earlier=self._ledger.earlier,
-            on_progress=lambda row, id, progress: self._inbox.put(RowProgress(row, id, progress)),
-            on_rows=lambda: self._inbox.put(RowsRead()),
-            on_turn=lambda row, result: self._inbox.put(TurnCame(row, result)),
+            on_progress=lambda row, id, progress: inbox.put(RowProgress(row, id, progress)),
+            on_rows=lambda: inbox.put(RowsRead()),
+            on_turn=lambda row, result: inbox.put(TurnCame(row, result)),
             trace=self._trace,
         )
         self._checkpoints = Checkpoints(
@@ -92,9 +93,9 @@ class ShardRunner:
         )
         self._uploads = Uploads(
             self._checkpoints.commit,
-            is_trusted=lambda: self._heartbeat.trusts(claim.lease),
-            on_listed=lambda checkpoint: self._inbox.put(CheckpointListed(checkpoint)),
-            on_failed=lambda error: self._inbox.put(Failure(error)),
+            is_trusted=lambda: heartbeat.trusts(claim.lease),
+            on_listed=lambda checkpoint: inbox.put(CheckpointListed(checkpoint)),
+            on_failed=lambda error: inbox.put(Failure(error)),
             name=self._name,
         )
         self._endings = Endings(claim, dependencies.store, dependencies.held_time)

@@ -127,6 +127,7 @@ class Checkpoints:
             self._carry_overs += 1
             self.forget_carry_over()
             self._carry_over_key = stored.carry_over_key
+        self._stored = None  # its results leave the memory
 
     def forget_carry_over(self) -> None:
         """Delete it; if that fails, it is collected later."""

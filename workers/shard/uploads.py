@@ -57,14 +57,22 @@ class Uploads:
         self._waiting.put(None)
 
     def _run(self) -> None:
-        while (checkpoint := self._waiting.get()) is not None:
-            try:
-                if not self._write(checkpoint):
-                    return
-            except Exception as error:  # noqa: BLE001 the shard's thread decides
-                self._on_failed(error)
-                return
-            self._on_listed(checkpoint)
+        while self._write_next():
+            pass
+
+    def _write_next(self) -> bool:
+        """False: it was the last. Of one that is listed nothing is held while the next is waited for."""
+        checkpoint = self._waiting.get()
+        if checkpoint is None:
+            return False
+        try:
+            if not self._write(checkpoint):
+                return False
+        except Exception as error:  # noqa: BLE001 the shard's thread decides
+            self._on_failed(error)
+            return False
+        self._on_listed(checkpoint)
+        return True
 
     def _write(self, checkpoint: Checkpoint) -> bool:
         """False: abandoned. Raises non-retryable errors."""

@@ -179,8 +179,8 @@ class ShardRows:
         self._reader.close()
         for key in self._leads.values():
             self._once.leave_off(key)
-        for turn in self._turns.values():
-            self._once.leave(turn)
+        while self._turns:
+            self._once.leave(self._turns.popitem()[1])
         if self._cancelled_in is None:
             self._watch.close()
         else:

@@ -1,6 +1,8 @@
 """The bulk shards of a worker: each has a place and a thread, and none has the one without the other."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,8 +15,10 @@ from tests.unit.workers.scripted import TENANT, ManualClock, ScriptedServer, cla
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
 from workers.health.heartbeat import Heartbeat
 from workers.shard.config import ShardDependencies
+from workers.shard.ledger import Ledger
 from workers.shard.rows.shard_rows import ShardRows
 from workers.shard.running import Shards
+from workers.shard.segments import Checkpoint
 
 
 @pytest.fixture
@@ -154,3 +158,39 @@ def test_the_time_of_an_attempt_that_was_handed_back_is_charged_too(
 
     with store.snapshot() as tx:
         assert tx.jobs.fetch(job.id).worker_time.on_demand_s > 0
+
+
+def test_a_shard_that_has_ended_is_freed_with_its_results_at_once(
+    store: Store,
+    shards: Shards,
+    model: ScriptedServer,
+    clock: ManualClock,
+    places_freed: threading.Semaphore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python's garbage collector looks at what has grown old so seldom that dozens of them would add up."""
+    taken: list[weakref.ref[Checkpoint]] = []
+    take_checkpoint = Ledger.take_checkpoint
+
+    def noted(ledger: Ledger, rows_total: int | None, *, of_everything: bool = False) -> Checkpoint | None:
+        checkpoint = take_checkpoint(ledger, rows_total, of_everything=of_everything)
+        if checkpoint is not None:
+            taken.append(weakref.ref(checkpoint))
+        return checkpoint
+
+    monkeypatch.setattr(Ledger, "take_checkpoint", noted)
+    plan_bulk(store, INPUT)
+    gc.disable()
+    try:
+        runner = shards.run(claim_bulk(store), clock())
+        [inference] = model.wait_for(1)
+        model.answer(inference.id, "done")
+        assert places_freed.acquire(timeout=10)
+        finished(runner)
+        ended = weakref.ref(runner)
+        del runner
+        assert ended() is None
+        assert len(taken) == 1
+        assert taken[0]() is None
+    finally:
+        gc.enable()
