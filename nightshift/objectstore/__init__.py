@@ -18,6 +18,7 @@ from nightshift.objectstore.objects import (
     Staged,
     StagedUpload,
     checked_key,
+    copy_verified,
     read_verified,
 )
 from nightshift.objectstore.uris import Locations, ObjectUri
@@ -38,6 +39,7 @@ __all__ = [
     "Staged",
     "StagedUpload",
     "checked_key",
+    "copy_verified",
     "fenced",
     "open_store",
     "read_verified",

@@ -4,10 +4,11 @@ Objects are immutable by convention: a key names what made the bytes, so a secon
 """
 
 import hashlib
+import os
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import IO, Any, Final, Protocol
 
 from nightshift.errors import LocationNotAllowed, ObjectNotFound, StorageError
 
@@ -282,6 +283,25 @@ def read_verified(store: ObjectReader, key: str, sha256: str, size_bytes_max: in
         data = store.read(key, size_bytes_max)
         if hashlib.sha256(data).hexdigest() == sha256:
             return data
+    raise ObjectDamaged(f"{key} does not have the bytes that were written, read {DAMAGED_TRIES_MAX} times")
+
+
+def copy_verified(
+    store: ObjectReader, key: str, sha256: str, size_bytes: int, file: IO[bytes], start: int
+) -> None:
+    """Write an object of so many bytes into a file, from `start` on, again while their sha256 (hex) differs.
+
+    Raises as `read_verified`, and OSError.
+    """
+    for _ in range(DAMAGED_TRIES_MAX):
+        measured, place = Measured(store.stream(key, 0, size_bytes)), start
+        for piece in measured:
+            view = memoryview(piece)
+            while view:
+                written = os.pwrite(file.fileno(), view, place)
+                view, place = view[written:], place + written
+        if measured.sha256 == sha256:
+            return
     raise ObjectDamaged(f"{key} does not have the bytes that were written, read {DAMAGED_TRIES_MAX} times")
 
 

@@ -11,8 +11,8 @@ Integers are little-endian. A file says only where to look: who reads a result c
 import hashlib
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +26,8 @@ from nightshift.output.row_digests import DIGEST_BYTES
 
 MAGIC: Final = b"NSDIGEST"
 ENTRY_BYTES: Final = DIGEST_BYTES + 8
-ENTRIES_MAX: Final = 250_000  # of a file: its writer holds 20 bytes of each, and 36 more as it sorts them
+ENTRIES_MAX: Final = 250_000  # of a file: its writer holds 24 bytes of each, and 12 more as it sorts them
+PIECE_ENTRIES: Final = 16_384  # of a column that is written
 
 _HEADER: Final = struct.Struct("<8sQ")
 HEADER_BYTES: Final = _HEADER.size
@@ -35,9 +36,6 @@ _NAME: Final = re.compile(r"(?P<shard>[0-9]+)-[0-9]+-(?P<sha256>[0-9a-f]{64})")
 
 Halves = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 """Of some digests."""
-
-_Digests = tuple[NDArray[np.uint64], int, NDArray[np.uint32]]
-"""Of some rows of a shard, both halves of each; the shard's number; the rows."""
 
 
 class CorruptDigests(StorageError):
@@ -56,53 +54,73 @@ def halves_of(digests: bytes) -> Halves:
     return np.ascontiguousarray(both[:, 0]), np.ascontiguousarray(both[:, 1])
 
 
-@dataclass
 class DigestWriter:
     """Digests of one part's results, written to files as they become many."""
 
-    objects: ObjectStore
-    tenant_id: str
-    job_id: str
-    first_shard: int  # of the part
-    _held: list[_Digests] = field(default_factory=list)
-    _held_entries: int = 0
-    _files: int = 0
+    def __init__(self, objects: ObjectStore, tenant_id: str, job_id: str, first_shard: int) -> None:
+        """`first_shard`: of the part."""
+        self._objects = objects
+        self._folder = folder(tenant_id, job_id)
+        self._first_shard = first_shard
+        self._held: _Entries | None = None
+        self._files = 0
 
     def add(self, shard_no: int, digests: "pa.ChunkedArray", rows: "pa.ChunkedArray") -> None:
         """Of results of the shard, some without a digest. Raises StorageError."""
         known = digests.is_valid()
-        digests, rows = digests.filter(known), rows.filter(known)
-        if not len(rows):
-            return
-        data = b"".join(digests.to_pylist())
-        both = np.frombuffer(data, "<u8").reshape(-1, 2)
-        self._held.append((both, shard_no, rows.to_numpy().astype(np.uint32)))
-        self._held_entries += len(rows)
-        if self._held_entries >= ENTRIES_MAX:
-            self.end()
+        both = halves_of(b"".join(digests.filter(known).to_pylist()))
+        numbers, start = rows.filter(known).to_numpy(), 0
+        while start < len(numbers):
+            self._held = self._held or _Entries(ENTRIES_MAX)
+            start += self._held.add(shard_no, (both[0][start:], both[1][start:]), numbers[start:])
+            if self._held.is_full:
+                self.end()
 
     def end(self) -> None:
         """Write what is held. Raises StorageError."""
-        if not self._held:
+        if self._held is None:
             return
-        pieces = _encode(self._held)
-        self._held, self._held_entries = [], 0
+        held, self._held = self._held, None
+        order = held.order()
         sha256 = hashlib.sha256()
-        for piece in pieces:
+        for piece in held.pieces(order):
             sha256.update(piece)
-        name = f"{_part(self.first_shard)}{self._files}-{sha256.hexdigest()}"
-        self.objects.put(folder(self.tenant_id, self.job_id) + name, pieces)
+        name = f"{_part(self._first_shard)}{self._files}-{sha256.hexdigest()}"
+        self._objects.put(self._folder + name, held.pieces(order))
         self._files += 1
 
 
-def _encode(held: Sequence[_Digests]) -> list[bytes]:
-    both = np.concatenate([digests for digests, _, _ in held])
-    order = np.lexsort((both[:, 1], both[:, 0]))
-    shards = np.concatenate([np.full(len(rows), shard_no, np.uint32) for _, shard_no, rows in held])
-    rows = np.concatenate([rows for _, _, rows in held])
-    columns: list[NDArray[Any]] = [both[:, 0], both[:, 1], shards, rows]
-    ordered = (column[order].astype(column.dtype.newbyteorder("<"), copy=False) for column in columns)
-    return [_HEADER.pack(MAGIC, len(order)), *(column.tobytes() for column in ordered)]
+class _Entries:
+    """Of a file, in columns that have room for all of them: a part's would lie in very many small pieces."""
+
+    def __init__(self, entries_max: int) -> None:
+        self._columns = [np.empty(entries_max, dtype) for dtype, _ in _COLUMNS]
+        self._count = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._count == len(self._columns[0])
+
+    def add(self, shard_no: int, digests: Halves, rows: NDArray[Any]) -> int:
+        """As many as there is room for. Returns how many."""
+        end = min(self._count + len(rows), len(self._columns[0]))
+        count = end - self._count
+        for column, values in zip(self._columns, (*digests, None, rows), strict=True):
+            column[self._count : end] = shard_no if values is None else values[:count]
+        self._count = end
+        return count
+
+    def order(self) -> NDArray[np.int64]:
+        """By digest."""
+        first, second, *_ = self._columns
+        return np.lexsort((second[: self._count], first[: self._count]))
+
+    def pieces(self, order: NDArray[np.int64]) -> Iterator[bytes]:
+        """Of the file."""
+        yield _HEADER.pack(MAGIC, self._count)
+        for column in self._columns:
+            for start in range(0, self._count, PIECE_ENTRIES):
+                yield column[order[start : start + PIECE_ENTRIES]].tobytes()
 
 
 @dataclass(frozen=True)

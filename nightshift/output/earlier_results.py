@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 HELD_BYTES: Final = 128 * 1024 * 1024  # of results in open shards: those of the next rows are often there
 HELD_SHARDS: Final = 256
+SHARD_MEMORY_BYTES_MAX: Final = 4 * 1024 * 1024  # of a shard's results; a larger one has a temporary file
 
 LOST: Final = (ObjectNotFound, ObjectDamaged, CorruptSegment, OSError)
 
@@ -121,7 +122,8 @@ class EarlierResults:
 class _OpenShard:
     def __init__(self, objects: ObjectStore, segments: Sequence[Segment], head: ShardHead) -> None:
         self._held = ExitStack()
-        self.results = self._held.enter_context(ShardResults(objects, segments, head))
+        results = ShardResults(objects, segments, head, SHARD_MEMORY_BYTES_MAX)
+        self.results = self._held.enter_context(results)
         self.size_bytes = sum(segment.size_bytes for segment in segments)
 
     def close(self) -> None:

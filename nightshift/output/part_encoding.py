@@ -33,7 +33,7 @@ from nightshift.output.shard_results import Window
 from nightshift.output.shard_rows import Chunk, Missing
 
 PARQUET: Final = "parquet"
-ROW_GROUP_BYTES: Final = 8 * 1024 * 1024  # as Arrow holds them
+ROW_GROUP_BYTES: Final = 4 * 1024 * 1024  # as Arrow holds them
 COMPRESSION: Final = "zstd"  # of all but vectors, which it does not make smaller
 FLOAT_BYTES: Final = 4
 

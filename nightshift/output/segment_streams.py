@@ -1,69 +1,77 @@
 """The Arrow streams of one shard's segments: few bytes in memory, more in a temporary file that is mapped."""
 
 import mmap
+from collections.abc import Sequence
+from itertools import accumulate
 from tempfile import TemporaryFile
 from typing import IO, Final
 
 import pyarrow as pa
 
-SPOOL_BYTES: Final = 4 * 1024 * 1024  # of a shard's segments in memory; those of larger shards go to a file
+from nightshift.jobs import Segment
+from nightshift.objectstore import ObjectStore, copy_verified, read_verified
+from nightshift.output.row_results import ShardHead
+from nightshift.output.segments import SEGMENT_BYTES_MAX, stream_of
+
 ALIGNED_BYTES: Final = 64  # as Arrow's buffers are
 
 
 class SegmentStreams:
-    """Streams are added first, then read. `close` them."""
+    """Segments are read one after another, then looked at in any order. `close` them."""
 
-    def __init__(self, size_bytes: int) -> None:
-        """`size_bytes`: of all streams, about."""
-        self._is_spooled = size_bytes > SPOOL_BYTES
+    def __init__(self, objects: ObjectStore, segments: Sequence[Segment], memory_bytes_max: int) -> None:
+        """`memory_bytes_max`: segments of more bytes go to the file. Raises OSError."""
+        self._objects = objects
+        self._segments = segments
+        self._streams: list[memoryview] = []
         self._file: IO[bytes] | None = None
         self._map: mmap.mmap | None = None
-        self._mapped: pa.Buffer | None = None
-        self._places: list[tuple[int, int]] = []  # start and size of each in the file
-        self._in_memory: list[memoryview] = []
+        sizes = [_aligned(segment.size_bytes) for segment in segments]
+        self._starts = [0, *accumulate(sizes)]
+        if self._starts[-1] > memory_bytes_max:
+            self._file = TemporaryFile()  # noqa: SIM115 closed with the streams
+            self._file.truncate(self._starts[-1])
+            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def close(self) -> None:
         """What is mapped stays until nothing refers to it."""
         if self._file is not None:
             self._file.close()
-        self._map = self._mapped = None
+        self._streams.clear()
+        self._map = None
 
-    def add(self, stream: memoryview) -> pa.Table:
-        """Returns its table, which holds the stream."""
-        if self._is_spooled:
-            self._spool(stream)
-        else:
-            self._in_memory.append(stream)
-        return _table(pa.py_buffer(stream))
+    def read_next(self, head: ShardHead) -> pa.Table:
+        """The next segment; `head`: for one of the release before.
+
+        Raises ObjectDamaged, CorruptSegment and StorageError, and OSError where the file has no room.
+        """
+        number = len(self._streams)
+        segment = self._segments[number]
+        self._streams.append(stream_of(self._data(segment, self._starts[number]), segment.key, head))
+        return _table(self._streams[number])
 
     def table(self, number: int) -> pa.Table:
-        """Of a stream, in the order in which they were added, without a copy of its columns."""
-        if not self._is_spooled:
-            return _table(pa.py_buffer(self._in_memory[number]))
-        start, size = self._places[number]
-        return _table(self._all_mapped().slice(start, size))
+        """Of a segment that was read, without a copy of its columns."""
+        return _table(self._streams[number])
 
     def release(self) -> None:
-        """What was read of the file need not stay in memory."""
+        """What was looked at of the file need not stay in memory."""
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
 
-    def _spool(self, stream: memoryview) -> None:
-        """Not through the mapping: a full disk would end the process."""
-        if self._file is None:
-            self._file = TemporaryFile()  # noqa: SIM115 closed with the streams
-        self._places.append((self._file.tell(), len(stream)))
-        self._file.write(stream)
-        self._file.write(bytes(-len(stream) % ALIGNED_BYTES))
-
-    def _all_mapped(self) -> pa.Buffer:
-        if self._mapped is None:
-            assert self._file is not None, "streams were added"
-            self._file.flush()
-            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._mapped = pa.py_buffer(self._map)
-        return self._mapped
+    def _data(self, segment: Segment, start: int) -> bytes | memoryview:
+        """A segment's bytes, verified, which lie at this place if there is a file. They are not written
+        through the mapping: a full disk would end the process.
+        """
+        if self._file is None or self._map is None:
+            return read_verified(self._objects, segment.key, segment.sha256, SEGMENT_BYTES_MAX)
+        copy_verified(self._objects, segment.key, segment.sha256, segment.size_bytes, self._file, start)
+        return memoryview(self._map)[start : start + segment.size_bytes]
 
 
-def _table(stream: pa.Buffer) -> pa.Table:
-    return pa.ipc.open_stream(stream).read_all()
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNED_BYTES) * ALIGNED_BYTES
+
+
+def _table(stream: memoryview) -> pa.Table:
+    return pa.ipc.open_stream(pa.py_buffer(stream)).read_all()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024  # a segment is read whole
+TRAILER_BYTES_MAX: Final = 128
 _KEPT: Final = "kept"  # a column of jobs that keep columns of their input
 DIGEST: Final = "digest"  # of the request of a good result
 REUSED: Final = "reused"  # a column of segments with results of other rows
@@ -57,11 +58,18 @@ def encode_segment(
 
 
 def _encoded(head: ShardHead, results: Sequence[RowResult], *, is_measured: bool) -> EncodedSegment:
-    import pyarrow as pa  # half a second, which the API need not spend
-
     if is_measured:
         results = [each.with_body() for each in results]
     lines_bytes = sum(map(len, output_lines(results))) if is_measured else None
+    stream = _written(head, results)
+    trailer = json_line({"rows": len(results), "crc32": zlib.crc32(stream)})
+    return EncodedSegment(b"".join((stream, b"\n", trailer)), lines_bytes)
+
+
+def _written(head: ShardHead, results: Sequence[RowResult]) -> "pa.Buffer":
+    """As an Arrow stream. The columns that it is made of are gone when this returns."""
+    import pyarrow as pa  # half a second, which the API need not spend
+
     columns: dict[str, Any] = {
         "row": pa.array([each.row for each in results], pa.int32()),
         "custom_id": _texts(each.custom_id for each in results),
@@ -85,9 +93,7 @@ def _encoded(head: ShardHead, results: Sequence[RowResult], *, is_measured: bool
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    stream = sink.getvalue()
-    trailer = json_line({"rows": len(results), "crc32": zlib.crc32(stream)})
-    return EncodedSegment(b"".join((stream, b"\n", trailer)), lines_bytes)
+    return sink.getvalue()
 
 
 def read_segment(objects: ObjectStore, segment: Segment) -> list[RowResult]:
@@ -107,18 +113,18 @@ def read_rows_done(objects: ObjectStore, segment: Segment) -> list[int]:
     return rows
 
 
-def read_stream(objects: ObjectStore, segment: Segment, head: ShardHead) -> memoryview:
-    """A listed segment as an Arrow stream; `head`: for one of the release before.
+def stream_of(data: bytes | memoryview, key: str, head: ShardHead) -> memoryview:
+    """A segment's Arrow stream, without a copy. `key`: where it lay; `head`: for one of the release before,
+    which is written anew.
 
-    Raises as `read_segment`.
+    Raises CorruptSegment.
     """
-    data = _verified(objects, segment)
     if not _is_json(data):
         return _stream(data)
     endpoint = endpoints.get(head.endpoint)
     results = [
         replace(result, shard=head, values=endpoint.values(result.body) if result.succeeded else {})
-        for result in _decode_lines(data, segment.key)
+        for result in _decode_lines(data, key)
     ]
     return _stream(encode_segment(head, results).data)
 
@@ -135,17 +141,19 @@ def _verified(objects: ObjectStore, segment: Segment) -> bytes:
     return read_verified(objects, segment.key, segment.sha256, SEGMENT_BYTES_MAX)
 
 
-def _is_json(data: bytes) -> bool:
+def _is_json(data: bytes | memoryview) -> bool:
     """Whether the release before wrote it. Arrow's streams begin with 0xFF."""
-    return data.startswith(b"{")
+    return data[:1] == b"{"
 
 
-def _parted(data: bytes) -> tuple[memoryview, JsonObject]:
+def _parted(data: bytes | memoryview) -> tuple[memoryview, JsonObject]:
     """What comes before the trailer's line, with the newline, and the trailer. Raises CorruptSegment."""
-    end = data.rfind(b"\n", 0, len(data) - data.endswith(b"\n")) + 1
+    last = bytes(data[-TRAILER_BYTES_MAX:])
+    line = last[last.rfind(b"\n", 0, len(last) - last.endswith(b"\n")) + 1 :]
     try:
-        trailer = json.loads(data[end:])
-        return memoryview(data)[:end], {"rows": int(trailer["rows"]), "crc32": int(trailer["crc32"])}
+        trailer = json.loads(line)
+        before = memoryview(data)[: len(data) - len(line)]
+        return before, {"rows": int(trailer["rows"]), "crc32": int(trailer["crc32"])}
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptSegment("A segment has no trailer: it is truncated or is none.") from error
 
@@ -155,7 +163,7 @@ def _check(trailer: JsonObject, content: memoryview | bytes, rows: int) -> None:
         raise CorruptSegment("A segment's checksum does not match: it is damaged.")
 
 
-def _stream(data: bytes) -> memoryview:
+def _stream(data: bytes | memoryview) -> memoryview:
     """A segment without its trailer, which matches. Raises CorruptSegment."""
     before, trailer = _parted(data)
     stream = before[:-1]
@@ -260,7 +268,7 @@ def value_column(name: str) -> str:
     return f"value.{name}"
 
 
-def _decode_lines(data: bytes, key: str) -> list[RowResult]:
+def _decode_lines(data: bytes | memoryview, key: str) -> list[RowResult]:
     """The segments of the release before."""
     lines, trailer = _parted(data)
     _check(trailer, lines, bytes(lines).count(b"\n"))

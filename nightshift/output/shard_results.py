@@ -2,7 +2,7 @@
 
 Segments hold results in the order in which rows finished; of two results of a row, the first committed
 counts. Small shards are held in memory, larger ones in a temporary file that is mapped: some 12 bytes a row
-are held of these, and the few segments that some consecutive rows lie in.
+are held of these, and what some consecutive rows take.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,10 @@ from nightshift.jobs import Segment
 from nightshift.objectstore import ObjectStore
 from nightshift.output.row_results import RowResult, ShardHead
 from nightshift.output.segment_streams import SegmentStreams
-from nightshift.output.segments import decode_table, head_of, read_stream
+from nightshift.output.segments import decode_table, head_of
 
-WINDOW_BYTES: Final = 4 * 1024 * 1024  # of results taken at a time; one row may have more
+MEMORY_BYTES_MAX: Final = 1024 * 1024  # of segments in memory; those of larger shards go to a file
+WINDOW_BYTES: Final = 1024 * 1024  # of results taken at a time; one row may have more
 WINDOW_ROWS: Final = 65_536
 ROW_BYTES: Final = 64  # of a row without its texts and vectors
 
@@ -50,12 +51,19 @@ class Window:
 class ShardResults:
     """A context. Raises what reading a segment raises when it is opened."""
 
-    def __init__(self, objects: ObjectStore, segments: Sequence[Segment], head: ShardHead) -> None:
-        """`head`: for segments of the release before, which lack it."""
-        self._objects = objects
+    def __init__(
+        self,
+        objects: ObjectStore,
+        segments: Sequence[Segment],
+        head: ShardHead,
+        memory_bytes_max: int = MEMORY_BYTES_MAX,
+    ) -> None:
+        """`head`: for segments of the release before, which lack it. `memory_bytes_max`: of segments that
+        are held in memory. Raises OSError.
+        """
         self._head = head
         self._segments = segments
-        self._streams = SegmentStreams(sum(segment.size_bytes for segment in segments))
+        self._streams = SegmentStreams(objects, segments, memory_bytes_max)
         self._heads: list[ShardHead] = []
         self._columns = pa.schema([])  # all that any segment has
         self._starts: NDArray[np.int64] = np.zeros(0, np.int64)  # of each segment, among all results
@@ -105,12 +113,13 @@ class ShardResults:
         """What is held of each row is made of each segment while that is in memory."""
         rows: list[NDArray[np.int32]] = [self._rows]
         sizes: list[NDArray[np.int64]] = [self._sizes]
-        for segment in self._segments:
-            table = self._streams.add(read_stream(self._objects, segment, self._head))
+        for _ in self._segments:
+            table = self._streams.read_next(self._head)
             self._heads.append(head_of(table.schema))
             self._columns = pa.unify_schemas([self._columns, table.schema.remove_metadata()])
-            rows.append(table.column("row").to_numpy())
+            rows.append(np.array(table.column("row")))
             sizes.append(_sizes(table))
+            self._streams.release()
         self._starts = np.cumsum([0, *map(len, rows[1:])])
         all_rows = np.concatenate(rows)
         self._order = _order(all_rows)

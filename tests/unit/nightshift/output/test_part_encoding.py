@@ -3,12 +3,12 @@
 import hashlib
 import io
 import json
-import weakref
+import random
+import tracemalloc
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,9 +23,9 @@ from nightshift.endpoints.embeddings import Embeddings
 from nightshift.endpoints.generation import Choice
 from nightshift.endpoints.results import TRUNCATED, Result, Values, count_bytes
 from nightshift.jobs import Segment, StopReason, Usage
-from nightshift.objectstore import DirectoryStore, ObjectStore
+from nightshift.objectstore import MIB, DirectoryStore, ObjectDamaged, ObjectStore
+from nightshift.objectstore.objects import DAMAGED_TRIES_MAX
 from nightshift.output import segment_streams, shard_results
-from nightshift.output import segments as segments_module
 from nightshift.output.part_encoding import PartFile, PartSchema, lines, part_file
 from nightshift.output.row_results import NotExecuted, RowResult, ShardHead
 from nightshift.output.segments import encode_segment, value_column
@@ -103,17 +103,16 @@ def test_results_come_by_row_and_the_first_of_a_row_counts(objects: ObjectStore)
     assert window.results()[0].values["text"] == "first"
 
 
-@pytest.mark.parametrize("spool_bytes", [0, 2**30])
+@pytest.mark.parametrize("memory_bytes_max", [0, 2**30])
 def test_a_shard_is_read_some_rows_at_a_time(
-    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch, spool_bytes: int
+    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch, memory_bytes_max: int
 ) -> None:
-    monkeypatch.setattr(segment_streams, "SPOOL_BYTES", spool_bytes)
     monkeypatch.setattr(shard_results, "WINDOW_BYTES", 1000)
     texts = ["x" * size for size in (400, 300, 5000, 10, 900, 20, 30)]
     rows = [said(row, text) for row, text in enumerate(texts)]
     segments = listed(objects, CHAT, rows[4:], rows[:4])
 
-    with ShardResults(objects, segments, CHAT) as results:
+    with ShardResults(objects, segments, CHAT, memory_bytes_max) as results:
         found = [[each.values["text"] for each in window.results()] for window in results.windows()]
 
     assert [text for texts in found for text in texts] == texts
@@ -143,23 +142,55 @@ def test_rows_are_taken_of_the_segments_that_they_lie_in(
         assert opened == [2, 17]
 
 
-def test_the_segments_of_a_large_shard_are_not_held(
-    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(segment_streams, "SPOOL_BYTES", 0)
-    read: list[weakref.ref[memoryview]] = []
+def test_the_segments_of_a_large_shard_are_never_whole_in_memory(objects: ObjectStore) -> None:
+    texts = [random.Random(row).randbytes(1500).hex() for row in range(4000)]
+    segments = listed(
+        objects, CHAT, *([said(row, texts[row]) for row in range(n, 4000, 2)] for n in range(2))
+    )
+    assert min(segment.size_bytes for segment in segments) > 4 * MIB
 
-    def read_stream(*arguments: Any) -> memoryview:
-        stream = segments_module.read_stream(*arguments)
-        read.append(weakref.ref(stream))
-        return stream
-
-    monkeypatch.setattr(shard_results, "read_stream", read_stream)
-    segments = listed(objects, CHAT, [said(0)], [said(2)], [said(1)])
-
+    tracemalloc.start()
+    try:
+        before = pa.total_allocated_bytes()
+        most = 0
+        with ShardResults(objects, segments, CHAT) as results:
+            for window in results.windows():
+                most = max(most, pa.total_allocated_bytes() - before)
+                del window
+        _, python = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most + python < 4 * MIB
     with ShardResults(objects, segments, CHAT) as results:
-        assert [stream() for stream in read] == [None, None, None]
-        assert [row for window in results.windows() for row in window.rows] == [0, 1, 2]
+        found = [each.values["text"] for window in results.windows() for each in window.results()]
+    assert found == texts
+
+
+@pytest.mark.parametrize("memory_bytes_max", [0, 2**30])
+@pytest.mark.parametrize("damage", ["changed", "cut"])
+def test_a_damaged_segment_is_read_again_and_then_refused(
+    objects: ObjectStore, memory_bytes_max: int, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = listed(objects, CHAT, [said(0)], [said(1)])
+    reads: list[str] = []
+    stream = DirectoryStore.stream
+
+    def damaged(store: DirectoryStore, key: str, *range: int) -> Iterator[bytes]:
+        reads.append(key)
+        for piece in stream(store, key, *range):
+            is_good = key != segments[1].key or reads.count(key) > good_after
+            changed = piece[:-1] if damage == "cut" else bytes([piece[0] ^ 1]) + piece[1:]
+            yield piece if is_good else changed
+
+    monkeypatch.setattr(DirectoryStore, "stream", damaged)
+    good_after = 1
+    with ShardResults(objects, segments, CHAT, memory_bytes_max) as results:
+        assert [row for window in results.windows() for row in window.rows] == [0, 1]
+    reads.clear()
+    good_after = 100
+    with pytest.raises(ObjectDamaged), ShardResults(objects, segments, CHAT, memory_bytes_max):
+        pass
+    assert reads.count(segments[1].key) == DAMAGED_TRIES_MAX
 
 
 @settings(max_examples=30, deadline=None)
@@ -339,6 +370,26 @@ def test_the_same_rows_give_the_same_bytes_and_few_row_groups(objects: ObjectSto
 
     assert once == again
     assert pq.ParquetFile(io.BytesIO(once)).num_row_groups == 1
+
+
+def test_the_bytes_of_a_part_come_as_its_rows_do(objects: ObjectStore) -> None:
+    """What is held of a part does not grow with it."""
+    vector = random.Random(1).randbytes(1536)
+    rows = [
+        RowResult.of(EMBEDDINGS, row, f"r{row}", Result(200, USAGE, {"embedding": vector, TRUNCATED: None}))
+        for row in range(2000)
+    ]
+    found = windows(objects, rows, head=EMBEDDINGS)
+    assert len(found) > 1, "a shard is not one window"
+    file = part_file("parquet", PartSchema(Embeddings(), dimensions=384))
+
+    put = given = most = 0
+    for window in found * 8:
+        put += window.table.nbytes
+        given += sum(map(len, file.add(Chunk(window))))
+        most = max(most, put - given)
+    assert put > 5 * most
+    assert most < 6 * MIB
 
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
