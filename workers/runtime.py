@@ -195,7 +195,9 @@ class Runtime:
             on_left=self._residency.wake,
             tracer=self._connections.tracer,
         )
-        self._output_parts = OutputParts(self._part_dependencies(), self._worker_id)
+        self._output_parts = OutputParts(
+            self._part_dependencies(), self._worker_id, runs_rows=lambda: len(self._shards) > 0
+        )
         self._watchdog = self._make_watchdog()
         self._figures = Figures(
             lambda: self._models,
