@@ -122,7 +122,9 @@ class EncoderServer(ModelServer):
             if output.timeout_us is not None:
                 running.listener(Progress(result=queue_timed_out(output.timeout_us)))
             else:
-                running.listener(Progress(result=self._finite_result(running, output), times=output))
+                result = self._finite_result(running, output)
+                output.embeddings = []  # the result has them: the others of the pass need not be kept for one
+                running.listener(Progress(result=result, times=output))
 
     def _finite_result(self, running: Running, output: EncodeOutput) -> Result:
         """JSON has no other numbers, and half precision overflows on some inputs."""

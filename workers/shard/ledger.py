@@ -22,7 +22,7 @@ from workers.shard.in_flight import AdmittedRow, InFlight
 from workers.shard.pace import hopeless_rows
 from workers.shard.segments import Checkpoint
 
-HELD_CHARS: Final = 5 * 1024 * 1024  # a checkpoint is due once its results have so much text and vectors
+HELD_CHARS: Final = 2 * 1024 * 1024  # a checkpoint is due once its results have so much text and vectors
 
 
 class Ledger:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 FIRST_BATCH_ROWS: Final = 8  # so that the model soon has work; each next one has twice as many, up to …
 BATCH_ROWS: Final = 256
 BATCH_CHARS: Final = 1024 * 1024
-AHEAD_ROWS: Final = 1024  # read, and not taken
+AHEAD_ROWS: Final = 512  # read, and not taken
 AHEAD_CHARS: Final = 4 * 1024 * 1024  # of their texts; one row may have more
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,7 @@ class HeldEncoder:
     def __init__(self) -> None:
         self.has_begun, self.may_end = threading.Event(), threading.Event()
         self.orders: list[int] = []
+        self.last: weakref.ref[Any] = weakref.ref(self)  # what the last pass gave
 
     def objection(self, input: Any) -> None:
         return None
@@ -50,7 +52,9 @@ class HeldEncoder:
         self.orders += [token_ids[0] for token_ids in inputs]
         self.has_begun.set()
         assert self.may_end.wait(60)
-        return np.zeros((len(inputs), 2), dtype=np.float32)
+        vectors = np.zeros((len(inputs), 2), dtype=np.float32)
+        self.last = weakref.ref(vectors)
+        return vectors
 
 
 @dataclass
@@ -58,11 +62,13 @@ class Asked:
     """A request's listener."""
 
     results: list[Result] = field(default_factory=list)
+    heard: list[Progress] = field(default_factory=list)
     has_ended: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, progress: Progress) -> None:
         assert progress.result is not None
         self.results.append(progress.result)
+        self.heard.append(progress)
         self.has_ended.set()
 
     def wait(self) -> Result:
@@ -246,3 +252,14 @@ def test_a_model_that_generates_has_no_dynamic_batching(tmp_path):
         ConfigurationError, match=r"models\.yaml, line 2: it configures dynamic batching, and"
     ):
         load(demo_model_path(), path)
+
+
+def test_a_row_that_has_ended_does_not_keep_the_vectors_of_its_whole_pass(serving: Any) -> None:
+    served = serving(max_batch_size=4)
+    asked = [served.ask(token, PriorityClass.STANDARD) for token in (1, 2, 3)]
+    served.encoder.may_end.set()
+    assert [len(each.wait().values["embedding"]) for each in asked] == [8, 8, 8]
+    served.server.stop()  # its thread is past the last pass
+
+    assert served.encoder.last() is None
+    assert [each.heard[0].times.num_prompt_tokens for each in asked] == [1, 1, 1]
