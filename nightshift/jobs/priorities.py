@@ -8,8 +8,9 @@
 A lifted job's turn belongs to its class: a tenant with fewer shards in flight takes it instead, so an aged
 backlog delays no other tenant.
 
-Online requests are sorted by class, the tenant's requests in flight, and age. Claiming several at once is as
-fair as one by one.
+Online requests are sorted by class, the tenant's requests in flight, and age; a tenant's own by class, its
+requests in flight of their model, and age, so that those of one model do not hold up those of its others.
+Claiming several at once is as fair as one by one.
 """
 
 from dataclasses import dataclass

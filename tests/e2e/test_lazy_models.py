@@ -18,6 +18,7 @@ from workers.serving.kinds.decoder import engine_config
 
 KV_BLOCKS = 200
 ROWS = 300
+FLOOD = 150
 WAIT_MAX_S = 120.0
 
 
@@ -50,6 +51,7 @@ def service(folder: Path) -> Iterator[Service]:
         DEVICE_MEMORY_BYTES=str(max(demo.least, embedder.least)),
         MODEL_RESIDENCY_S="0.5",
         MODEL_IDLE_S="0",
+        ONLINE_SLOTS="16",
     ) as service:
         yield service
 
@@ -101,3 +103,19 @@ def test_rows_of_a_model_that_makes_room_go_on_where_they_were(service: Service,
     }
     assert answers == {str(number): number_in_words(number) for number in range(ROWS)}
     assert len(lines) == ROWS
+
+
+def test_chats_are_answered_while_another_model_is_flooded(service: Service) -> None:
+    """Goal: a chat waits for its model's turn, not for the end of what was asked of the other one first."""
+    flood = {"endpoint": "embeddings", "body": {"model": "embedder", "input": ["w1 w2"] * 2_000}}
+    chat = {"model": "demo", "messages": [{"role": "user", "content": "48213"}], "temperature": 0}
+    with service.http() as http:
+        jobs = [http.post("/jobs", json=flood).json()["id"] for _ in range(FLOOD)]
+        for _ in range(3):
+            answer = http.post("/chat/completions", json=chat, timeout=WAIT_MAX_S).json()
+            assert answer["choices"][0]["message"]["content"] == number_in_words(48213)
+        last = http.get(f"/jobs/{jobs[-1]}").json()
+        for id in jobs:
+            http.post(f"/jobs/{id}/cancel")
+
+    assert last["status"] != "succeeded", "the flood was over before the chats"

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import (
     BindParameter,
+    Column,
     ColumnElement,
     Connection,
     Row,
@@ -136,27 +137,49 @@ class Claims:
         """The best claimable online shards (`jobs/priorities.py`), when more have rung than there are
         slots, or Redis is silent.
         """
-        in_flight = self._in_flight(JobKind.ONLINE)
+        of_model, of_tenant = (
+            self._in_flight(JobKind.ONLINE, *by)
+            for by in ((shard.c.tenant_id, shard.c.model), (shard.c.tenant_id,))
+        )
         is_best = (job.c.priority_rank, shard.c.enqueued_at, shard.c.id)
-        waiting = (
+        by_model = (
             select(
                 shard.c.id,
+                shard.c.tenant_id,
                 job.c.priority_rank,
                 shard.c.enqueued_at,
-                # The tenant's shards in flight once this one is claimed.
+                # The tenant's shards of this model in flight once this one is claimed.
                 (
-                    func.row_number().over(partition_by=shard.c.tenant_id, order_by=is_best)
-                    + func.coalesce(in_flight.c.shards, 0)
-                ).label("turn"),
+                    func.row_number().over(partition_by=(shard.c.tenant_id, shard.c.model), order_by=is_best)
+                    + func.coalesce(of_model.c.shards, 0)
+                ).label("turn_of_model"),
             )
             .join(job, job.c.id == shard.c.job_id)
-            .outerjoin(in_flight, in_flight.c.tenant_id == shard.c.tenant_id)
+            .outerjoin(
+                of_model,
+                and_(of_model.c.tenant_id == shard.c.tenant_id, of_model.c.model == shard.c.model),
+            )
             .where(
                 shard.c.kind == JobKind.ONLINE,
                 shard.c.model.in_(models),
                 shard.c.capacity.in_(_capacities(machine)),
                 *_claimable(now),
             )
+            .subquery()
+        )
+        is_next = (by_model.c.priority_rank, by_model.c.turn_of_model, by_model.c.enqueued_at, by_model.c.id)
+        waiting = (
+            select(
+                by_model.c.id,
+                by_model.c.priority_rank,
+                by_model.c.enqueued_at,
+                # The tenant's shards in flight once this one is claimed.
+                (
+                    func.row_number().over(partition_by=by_model.c.tenant_id, order_by=is_next)
+                    + func.coalesce(of_tenant.c.shards, 0)
+                ).label("turn"),
+            )
+            .outerjoin(of_tenant, of_tenant.c.tenant_id == by_model.c.tenant_id)
             .subquery()
         )
         rows = self._connection.execute(
@@ -245,12 +268,13 @@ class Claims:
         )
         return [to_job(row) for row in rows]
 
-    def _in_flight(self, kind: JobKind) -> Subquery:
-        """Leased shards per tenant."""
+    def _in_flight(self, kind: JobKind, *by: Column[Any]) -> Subquery:
+        """Leased shards per tenant, or by these columns."""
+        columns = by or (shard.c.tenant_id,)
         return (
-            select(shard.c.tenant_id, func.count().label("shards"))
+            select(*columns, func.count().label("shards"))
             .where(shard.c.state == ShardState.LEASED, shard.c.kind == kind)
-            .group_by(shard.c.tenant_id)
+            .group_by(*columns)
             .subquery()
         )
 

@@ -35,28 +35,34 @@ from tests.integration.store.racing import WAIT_MAX_S, at_once, in_background, w
 
 INTERACTIVE, STANDARD, BACKGROUND = PriorityClass
 DAY_S = 86_400
+OTHER_MODEL = "another"
 
 
 def online_claims(store: Store, *shard_ids: str | None, worker_id: str = "worker_1") -> list[Lease]:
     wanted = [shard_id for shard_id in shard_ids if shard_id is not None]
     with store.transaction() as tx:
-        claims = tx.claims.online(wanted, worker_id, [MODEL], tx.now(), TTL_S)
+        claims = tx.claims.online(wanted, worker_id, [MODEL, OTHER_MODEL], tx.now(), TTL_S)
         return [claim.lease for claim in claims]
 
 
 def next_online(store: Store, *, limit: int = 100) -> list[str]:
     """What a worker that has so many places would claim, the best first."""
     with store.snapshot() as tx:
-        return list(tx.claims.next_online([MODEL], tx.now(), limit))
+        return list(tx.claims.next_online([MODEL, OTHER_MODEL], tx.now(), limit))
 
 
 def several_asked(
-    store: Store, clock: FakeClock, tenant_id: str, count: int, priority: PriorityClass = INTERACTIVE
+    store: Store,
+    clock: FakeClock,
+    tenant_id: str,
+    count: int,
+    priority: PriorityClass = INTERACTIVE,
+    model: str = MODEL,
 ) -> list[str]:
     """Online requests of a tenant, a second apart; their shards, the oldest first."""
     shard_ids = []
     for _ in range(count):
-        submitted = asked(store, tenant_id=tenant_id, priority=priority)
+        submitted = asked(store, tenant_id=tenant_id, priority=priority, model=model)
         clock.advance(seconds=1)
         assert submitted.shard_id is not None
         shard_ids.append(submitted.shard_id)
@@ -499,6 +505,17 @@ def test_a_tenant_whose_online_requests_fill_the_queue_leaves_room_for_another(
     assert next_online(store) == [large[0], small[0], large[1], small[1], *large[2:]]
 
 
+def test_a_model_that_is_flooded_leaves_room_for_the_others_of_its_tenant(
+    store: Store, clock: FakeClock
+) -> None:
+    flood = several_asked(store, clock, "one", 6)
+    online_claims(store, *flood[:3])
+    chats = several_asked(store, clock, "one", 2, model=OTHER_MODEL)
+    other = several_asked(store, clock, "two", 2)
+
+    assert next_online(store) == [other[0], other[1], chats[0], chats[1], *flood[3:]]
+
+
 def test_online_fairness_counts_what_is_in_flight(store: Store, clock: FakeClock) -> None:
     large = several_asked(store, clock, "large", 5)
     online_claims(store, *large[:2])
@@ -532,7 +549,8 @@ def test_several_online_requests_at_once_are_those_that_would_be_claimed_one_by_
     shard_ids = []
     for _ in range(30):
         tenant, priority = draw.choice(["a", "a", "a", "b", "c"]), draw.choice(list(PriorityClass))
-        shard_ids += several_asked(store, clock, tenant, 1, priority=priority)
+        model = draw.choice([MODEL, MODEL, OTHER_MODEL])
+        shard_ids += several_asked(store, clock, tenant, 1, priority=priority, model=model)
     online_claims(store, *draw.sample(shard_ids, 5))
 
     at_once = next_online(store, limit=12)

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -130,6 +130,11 @@ def claim(store: Store, shard_id: str, models: Sequence[str]) -> Sequence[Online
         return tx.claims.online([shard_id], "worker-1", models, tx.now(), LEASE_TTL_S)
 
 
+def claim_all(store: Store, shard_ids: Sequence[str], models: Collection[str]) -> Sequence[OnlineClaim]:
+    with store.transaction() as tx:
+        return tx.claims.online(shard_ids, "worker-1", [*models], tx.now(), LEASE_TTL_S)
+
+
 def test_a_model_is_loaded_when_a_request_waits_for_it_and_then_its_work_is_claimed(
     store: Store, worker: Worker
 ) -> None:
@@ -220,6 +225,30 @@ def test_two_models_asked_for_in_turn_are_swapped_once_in_a_residency_time(
         clock.advance(10)
 
     assert len(worker.loads) in range(4, 7)  # of 300 s
+
+
+def test_chats_are_answered_in_turns_of_a_residency_beside_a_flood_for_another_model(
+    store: Store, worker: Worker, clock: ManualClock
+) -> None:
+    """The flood never ends, and has waited for longer than any chat."""
+    for _ in range(20):
+        ask(store, "embed")
+    waits: list[float] = []
+    chats: list[tuple[str, float]] = []
+    for second in range(0, 900, 5):
+        ask(store, "embed")
+        if second % 60 == 0:
+            chats.append((ask(store, "translate"), clock()))
+        worker.look()
+        if "translate" in worker.warm:
+            waits += [clock() - asked_s for _, asked_s in chats]
+            assert len(claim_all(store, [id for id, _ in chats], worker.warm)) == len(chats)
+            chats.clear()
+        clock.advance(5)
+
+    assert len(waits) >= 12
+    assert max(waits) <= 2 * CONFIG.residency_s
+    assert len(worker.loads) <= 1 + 900 / CONFIG.residency_s
 
 
 def test_models_that_fit_together_are_warm_together(store: Store, clock: ManualClock) -> None:
