@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from typing import Any, Self
+from typing import Any, Final, Self, TypeGuard
+
+FIGURE_MAX: Final = 2**63 - 1  # what a database can hold, as a count
 
 Bucket = tuple[float, float]
 """More than the first number of seconds, and at most the second."""
@@ -51,11 +53,24 @@ class Durations:
     @classmethod
     def from_json(cls, data: Any) -> Self:
         """What is no bucket is left out."""
-        found = (
-            [each for each in data if isinstance(each, list) and len(each) == 3]
-            if isinstance(data, list)
-            else []
-        )
+        told = [each for each in data if _is_bucket(each)] if isinstance(data, list) else []
         return cls(
-            {(float(low), inf if high is None else float(high)): int(count) for low, high, count in found}
+            {(float(low), inf if high is None else float(high)): int(count) for low, high, count in told}
         )
+
+
+def is_figure(value: object) -> TypeGuard[int | float]:
+    """Whether this can be counted or measured: no text, NaN, infinity, negative or absurdly large number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= FIGURE_MAX
+
+
+def _is_bucket(data: object) -> bool:
+    if not (isinstance(data, list) and len(data) == 3):
+        return False
+    low, high, count = data
+    return (
+        is_figure(low)
+        and (high is None or (is_figure(high) and low < high))
+        and is_figure(count)
+        and count >= 1
+    )

@@ -1,7 +1,7 @@
 """What a worker reports of itself with its heartbeats, and the whole service's figures over time. Pure.
 
 In JSON a figure that is not known is absent, never 0: a worker of another release, or without a GPU, says
-less.
+less. What is no figure, such as NaN, a text or a negative number, is not known either, told or read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
-from nightshift.fleet.durations import Durations
+from nightshift.fleet.durations import Durations, is_figure
 
 RATES_WINDOW_S: Final = 15.0  # rates are means over the last seconds, this many
 DURATIONS_WINDOW_S: Final = 60.0  # durations are of what ended within this many
@@ -134,7 +134,8 @@ class ServiceFigures:
 
     @classmethod
     def from_json(cls, at: datetime, data: Mapping[str, Any]) -> Self:
-        mappings = {name: data[name] for name in _BY_NAME if isinstance(data.get(name), Mapping)}
+        found = {name: data[name] for name in _BY_NAME if isinstance(data.get(name), Mapping)}
+        mappings: dict[str, Any] = {name: _numbers(each, each) for name, each in found.items()}
         return cls(at=at, **_numbers(data, _SERVICE_NUMBERS), **mappings)
 
 
@@ -184,13 +185,13 @@ def _known(figures: Any, names: Iterable[str]) -> dict[str, Any]:
     return {
         name: round(value, _DIGITS) if isinstance(value, float) else value
         for name, value in values
-        if value is not None
+        if is_figure(value)
     }
 
 
 def _numbers(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     found = {name: data.get(name) for name in names}
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return {name: value for name, value in found.items() if is_figure(value)}
 
 
 def _by_class_to_json(durations: Mapping[str, Durations]) -> dict[str, Any]:

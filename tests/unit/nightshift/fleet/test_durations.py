@@ -1,7 +1,8 @@
 """Durations in buckets: sums of several processes, and quantiles."""
 
-from math import inf
+from math import inf, nan
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,3 +49,23 @@ def test_what_was_told_is_read_again(some: list[int]) -> None:
 def test_what_another_release_tells_otherwise_is_left_out() -> None:
     assert Durations.from_json("no list") == Durations()
     assert Durations.from_json([[0.0, 0.1], "x", [1.0, None, 2]]) == Durations({(1.0, inf): 2})
+
+
+ODD: list[list[object]] = [
+    ["a", None, 1],
+    [0.0, "b", 1],
+    [0.0, 1.0, "c"],
+    [nan, 1.0, 1],
+    [0.0, inf, 1],
+    [-1.0, 1.0, 1],
+    [1.0, 0.5, 1],
+    [0.0, 1.0, -1],
+    [0.0, 1.0, 0],
+    [0.0, 1.0, 10**400],
+    [[], {}, None],
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_what_is_no_bucket_is_left_out(odd: list[object]) -> None:
+    assert Durations.from_json([odd, [0.0, 1.0, 2]]) == Durations({(0.0, 1.0): 2})

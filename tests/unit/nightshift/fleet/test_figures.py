@@ -2,6 +2,10 @@
 
 import json
 from datetime import timedelta
+from math import inf, nan
+from typing import Any
+
+import pytest
 
 from nightshift.fleet.backlog import WaitingJob
 from nightshift.fleet.durations import Durations
@@ -75,6 +79,26 @@ def test_what_a_later_release_tells_besides_is_passed_over() -> None:
     assert WorkerFigures.from_json(told) == WorkerFigures(models={"demo": ModelFigures(running=1)})
     assert WorkerFigures.from_json(None) is None
     assert WorkerFigures.from_json([]) is None
+
+
+@pytest.mark.parametrize(
+    "odd", [nan, inf, -inf, -1, 10**400, "7", True, None, [], {}], ids=lambda odd: repr(odd)[:9]
+)
+def test_what_is_no_figure_is_neither_told_nor_read(odd: Any) -> None:
+    """PostgreSQL refuses NaN in JSON, and with it the heartbeat that renews the worker's leases."""
+    report = WorkerFigures(
+        models={"demo": ModelFigures(busy_fraction=odd, running=2)},
+        device=DeviceFigures(kind="cpu", utilisation=odd),
+        memory_bytes=odd,
+    )
+
+    assert report.to_json() == {"device": {"kind": "cpu"}, "models": {"demo": {"running": 2}}}
+    told = {"memory_bytes": odd, "models": {"demo": {"busy_fraction": odd, "running": 2, "request_s": odd}}}
+    assert WorkerFigures.from_json(told) == WorkerFigures(models={"demo": ModelFigures(running=2)})
+    recorded = {"rows_per_s": odd, "queued": {"standard": odd, "interactive": 1}}
+    assert ServiceFigures.from_json(STARTS_AT, recorded) == ServiceFigures(
+        at=STARTS_AT, queued={"interactive": 1}
+    )
 
 
 def test_a_report_has_a_bounded_number_of_models_the_busiest() -> None:
