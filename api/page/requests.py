@@ -49,8 +49,16 @@ def check_origin(request: Request, base_url: str) -> None:
         raise _from_elsewhere()
     if origin is not None:
         ours = {request.headers.get("host", ""), urlsplit(base_url).netloc}
-        if urlsplit(origin).netloc not in ours:
+        if _netloc(origin) not in ours:
             raise _from_elsewhere()
+
+
+def _netloc(url: str) -> str | None:
+    """None for what is no URL."""
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return None
 
 
 def check_csrf(form: Mapping[str, str], signed_in: SignedIn) -> None:

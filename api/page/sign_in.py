@@ -82,7 +82,10 @@ def _set_cookie(answer: Response, request: Request, page: Page, token: str) -> N
 
 def _local(path: str) -> str:
     """A path of the page, whatever the form says."""
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError:  # such as of half an IPv6 address
+        return "/"
     is_ours = parts.path == "/" or parts.path.startswith("/ui/")
     if parts.scheme or parts.netloc or not is_ours or "\\" in path or not path.isprintable():
         return "/"

@@ -119,6 +119,8 @@ def test_a_key_that_is_not_valid_signs_nobody_in_and_after_some_none_is_looked_a
         "/v1/jobs",
         "/ui/../x\r\ny: z",
         "javascript:x",
+        "http://[",  # no URL at all
+        "//[::1",
     ],
 )
 def test_a_sign_in_leads_to_no_other_site(visitor: httpx.Client, page_key: KeyMaker, elsewhere: str) -> None:
@@ -126,7 +128,10 @@ def test_a_sign_in_leads_to_no_other_site(visitor: httpx.Client, page_key: KeyMa
 
 
 def test_a_form_of_another_site_signs_nobody_in(visitor: httpx.Client, page_key: KeyMaker) -> None:
-    for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+    for headers in (
+        *({"origin": origin} for origin in ("https://evil.example", "null", "http://[", "//[::1")),
+        {"sec-fetch-site": "cross-site"},
+    ):
         answer = visitor.post("/ui/sign_in", data={"key": page_key()}, headers=headers)
         assert answer.status_code == 403
         assert "set-cookie" not in answer.headers
