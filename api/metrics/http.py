@@ -10,6 +10,10 @@ from nightshift.tracing.tracer import NO_TRACER, Tracer
 # From a cached look-up to the longest chat answer.
 LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
+# A client may invent methods, and each would be a label's value for as long as the process lives.
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+OTHER: Final = "other"
+
 
 class HttpMetrics:
     """By method, route and status. The API is one process per container, so one registry suffices."""
@@ -21,5 +25,6 @@ class HttpMetrics:
         register_process(self.registry, tracer)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        method = method if method in METHODS else OTHER
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)

@@ -1,5 +1,6 @@
 """What the API shows Prometheus."""
 
+import re
 from dataclasses import replace
 
 import httpx
@@ -28,6 +29,17 @@ def test_exactly_what_is_declared_of_the_api_is_exported(
     text = httpx.get(f"{base_url}/metrics", trust_env=False).text
 
     assert_as_declared(text, Process.API)
+
+
+def test_methods_that_clients_invent_are_one_value_of_a_label(base_url: str, http: httpx.Client) -> None:
+    for method in ("BREW", "X1", "X2", "TRACE", "get"):
+        http.request(method, "/v1/jobs")
+
+    text = httpx.get(f"{base_url}/metrics", trust_env=False).text
+
+    methods = set(re.findall(r'nightshift_http_requests_total{method="([^"]*)"', text))
+    assert "other" in methods
+    assert not methods & {"BREW", "X1", "X2", "TRACE"}
 
 
 class TestCost:
