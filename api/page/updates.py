@@ -40,14 +40,19 @@ class Updates:
 
     def check_room(self, session: str) -> None:
         """Raises TooManyRequests."""
-        if len(self._waiting) >= PAGES_MAX or self._of_session[session] >= PAGES_PER_SESSION_MAX:
+        if not self._has_room(session):
             raise TooManyRequests(
                 "Too many pages are open. This one is not updated until another is closed.",
                 retry_after_s=RETRY_AFTER_S,
             )
 
     async def follow(self, session: str) -> AsyncGenerator[None, None]:
-        """Yields at once, and then whenever there may be something new."""
+        """Yields at once, and then whenever there may be something new.
+
+        Ends at once where there is no room: others may have taken it since it was checked.
+        """
+        if not self._has_room(session):
+            return
         changed = asyncio.Event()
         changed.set()
         self._waiting.add(changed)
@@ -68,6 +73,9 @@ class Updates:
             if not self._waiting and self._poller is not None:
                 self._poller.cancel()
                 self._poller = None
+
+    def _has_room(self, session: str) -> bool:
+        return len(self._waiting) < PAGES_MAX and self._of_session[session] < PAGES_PER_SESSION_MAX
 
     async def _poll(self) -> None:
         # A thread of its own: SQLite's connection is for one at a time, also after a cancellation.
