@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 from nightshift.tracing.tracer import NO_TRACER, Tracer
 
@@ -59,7 +60,22 @@ def are_wanted(environment: Mapping[str, str]) -> bool:
             raise NotTraced(f"{name} is '{protocol}', and there is only '{PROTOCOL}'")
         if protocol:
             break  # the one for traces counts
+    for name in ENDPOINTS:
+        if endpoint := _value(environment, name):
+            _check_url(name, endpoint)
+            break  # likewise
     return True
+
+
+def _check_url(name: str, value: str) -> None:
+    """Raises NotTraced. The value is not quoted: it may have a password in it."""
+    try:
+        url = urlsplit(value)
+        is_url = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise NotTraced(f"{name} is no URL such as http://HOST:4318")
 
 
 def sampling_ratio(environment: Mapping[str, str]) -> float:

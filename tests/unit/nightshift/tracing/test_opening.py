@@ -37,6 +37,20 @@ def test_traces_are_on_where_a_collector_is_named(environment: dict[str, str], w
     assert are_wanted(environment) is wanted
 
 
+@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+@pytest.mark.parametrize(
+    "value", ["collector:4318", "user:secret@", "http://", "http://[", "ftp://secret@x", "http://x:99999"]
+)
+def test_an_endpoint_that_is_no_url_is_said_without_what_may_be_secret(
+    name: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert open_tracer("api", COLLECTOR | {name: value}) is NO_TRACER
+
+    [record] = caplog.records
+    assert f"{name} is no URL" in record.getMessage()
+    assert "secret" not in record.getMessage()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
