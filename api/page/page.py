@@ -15,7 +15,7 @@ from api.page.attempts import Attempts
 from api.page.requests import is_click, is_from_elsewhere, is_update, route_path, token_of
 from api.page.sessions import Sessions, SignedIn
 from api.page.updates import Updates
-from api.responses.errors import headers_of, status_of
+from api.responses.errors import headers_of, message_of, status_of
 from api.services import Services
 from nightshift.errors import NightshiftError
 from nightshift.tenants.keys import Scope
@@ -94,7 +94,7 @@ class Page:
                 else self.frame(signed_in, "Error", "")
             ),
             "status": status_of(error),
-            "error": error,
+            "message": message_of(error),
             "is_refusal": request.method == "POST",  # there is nothing to update
         }
         html = rendering.render("error.html", self.prefix, shown, is_part=is_update(request))

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from api.page import rendering
 from api.page.page import Page, page_of
 from api.page.requests import COOKIE, check_csrf, check_origin, check_url, form_of, token_of
-from api.responses.errors import status_of
+from api.responses.errors import message_of, status_of
 from nightshift.errors import NightshiftError, NotAuthenticated, TenantDisabled
 
 router = APIRouter(include_in_schema=False)
@@ -34,7 +34,7 @@ async def sign_in(request: Request) -> Response:
         next_path = _local(form.get("next", ""))
         token = await _token(page, request, form.get("key", "").strip())
     except NightshiftError as error:
-        return page.sign_in_form(request, status_of(error), error.message, next_path)
+        return page.sign_in_form(request, status_of(error), message_of(error), next_path)
     answer = RedirectResponse(page.prefix + next_path, 303, rendering.HEADERS)
     _set_cookie(answer, request, page, token)
     return answer

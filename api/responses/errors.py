@@ -3,6 +3,7 @@
 {"error": {"message": "…", "type": "invalid_request_error", "param": "limit", "code": "…"}}
 """
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from nightshift import errors
 from nightshift.endpoints.answers import error_body
 from nightshift.errors import InvalidRequest, NightshiftError
 from nightshift.jobs import JsonObject
+
+log = logging.getLogger(__name__)
 
 RETRY_AFTER_S: Final = 2  # while the database, Redis or the object store is away
 CLIENT_CLOSED_REQUEST: Final = 499  # only in logs and metrics
@@ -88,7 +91,17 @@ def error_response(error: NightshiftError) -> JSONResponse:
 
 def error_json(error: NightshiftError) -> JsonObject:
     """The envelope, for errors within a stream."""
-    return error_body(error.message, _answer(error).type, param=error.param, code=error.code)
+    return error_body(message_of(error), _answer(error).type, param=error.param, code=error.code)
+
+
+def message_of(error: NightshiftError) -> str:
+    """What a client is told: without what a database's driver says, which names addresses and users. The log
+    has that.
+    """
+    if isinstance(error, errors.DatabaseUnavailable) and error.__cause__ is not None:
+        log.warning("database unavailable", extra={"action": "database_unavailable", "error": error.message})
+        return type(error)().message
+    return error.message
 
 
 def status_of(error: NightshiftError) -> int:

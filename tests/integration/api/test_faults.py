@@ -44,10 +44,15 @@ def test_without_a_database_everything_is_unavailable_and_says_when_to_retry(
     settings = AppSettings(gone, valkey.settings, LocationSettings(), ApiSettings())
     with serving(create_app(settings)) as url, httpx.Client(base_url=url, trust_env=False) as http:
         answer = http.get("/v1/batches", headers={"authorization": f"Bearer {key}"})
+        page, sign_in = http.get("/ui/jobs"), http.post("/ui/sign_in", data={"key": key})
         ready, metrics, alive = http.get("/readyz"), http.get("/metrics"), http.get("/healthz")
 
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "database_unavailable"
+    assert answer.json()["error"]["message"] == "The database cannot be reached."
+    assert (page.status_code, sign_in.status_code) == (200, 503), "without a cookie the form is shown"
+    assert "The database cannot be reached." in sign_in.text
+    assert "127.0.0.1:1" not in sign_in.text + answer.text, "where it is, is for the log alone"
     assert int(answer.headers["retry-after"]) >= 1
     assert answer.headers["x-request-id"].startswith("req_")
     assert ready.status_code == 503
