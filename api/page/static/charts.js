@@ -34,7 +34,7 @@
     const grid = { stroke: colour("grid"), width: 1 };
     const shown = (_, value) => value === null || value === undefined ? "–" : rough(value) + " " + unit;
     return {
-      width: figure.clientWidth, height: HEIGHT, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+      width: figure.querySelector(".plot").clientWidth, height: HEIGHT, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       cursor: { sync: { key: "overview" }, points: { size: 6 } },
       legend: { show: false },
       scales: { y: { range: (_, low, high) => [0, figure.dataset.most ? +figure.dataset.most : Math.max(high * 1.1, 0.001)] } },

@@ -1,11 +1,13 @@
 """Every view in a real browser: accessible, on a phone, by keyboard, without scripts, and from one origin."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
 
 from api.page import views
+from nightshift.fleet.figures import ServiceFigures
 from nightshift.jobs import InputError, JobState
 from nightshift.store import Store
 from nightshift.tenants.keys import Scope
@@ -46,6 +48,25 @@ def test_no_view_violates_a_rule_of_axe_or_leaves_the_screen_or_the_origin(
     assert {where: problems for where, problems in found.items() if problems} == {}
     assert seen.elsewhere == []
     assert seen.problems == []
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_charts_stay_in_their_cards_and_scopes_beside_their_boxes(
+    visit: VisitMaker, page_store: Store, size: dict[str, int]
+) -> None:
+    with page_store.transaction() as tx:
+        for ago in (30, 15, 0):
+            at = tx.now() - timedelta(seconds=ago)
+            tx.figures.record(ServiceFigures(at=at, generation_tokens_per_s=10.0, busy_fraction=0.5))
+    page = visit(TENANT, viewport=size).open("/")
+    page.wait_for_selector(".uplot canvas")
+    right = "getBoundingClientRect().right"
+    beyond = f"(all) => all.map(e => e.{right} - e.parentElement.{right})"
+    assert max(page.eval_on_selector_all(".uplot", beyond)) <= 0.5
+
+    page.goto(page.url + "ui/keys")
+    boxes = "(all) => all.map(e => e.getBoundingClientRect().width)"
+    assert max(page.eval_on_selector_all(".checks input", boxes)) <= 24
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
