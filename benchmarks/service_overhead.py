@@ -1,6 +1,7 @@
 """What the whole service costs over its bare engine: the same rows on the same two cores, a worker each.
 
     python -m benchmarks.service_overhead
+    python -m benchmarks.service_overhead --medium 0 --demo 0 --encoder 3000 --lognormal
 
 The service is its real processes with SQLite and a directory; its input and output are files. The engine
 alone has the rows in memory and keeps its answers there; it runs before and after the service. Starting,
@@ -30,7 +31,7 @@ from benchmarks.measure import cpu_times
 from benchmarks.report import Cell, others, report, share, spread
 from benchmarks.runners.bare_engine import BareRun
 from benchmarks.service.running import PARTS, Ended, run_job, service_with
-from benchmarks.texts import PROMPTS, make_texts
+from benchmarks.texts import PROMPTS, make_texts, make_texts_of_tokens
 from benchmarks.workloads import OUTPUT_LENGTHS
 from nightshift.demo import DEMO_MODEL_ID, LARGEST_NUMBER, demo_model_path
 from nightshift.fleet.checkpoints import model_id
@@ -82,9 +83,15 @@ def works(chosen: argparse.Namespace) -> Iterator[Work]:
     if chosen.demo:
         yield Work("demo", demo_model_path(), "chat", "auto", _chats(chosen.demo))
     if chosen.encoder:
-        path = checkpoints.ensure_encoder(chosen.encoder_model)
-        texts = make_texts(chosen.encoder + WARM_UP, SEED)
-        yield Work(chosen.encoder_model, path, "embeddings", "auto", texts)
+        yield embeddings(chosen.encoder_model, chosen.encoder, is_lognormal=chosen.lognormal)
+
+
+def embeddings(shape: str, count: int, *, is_lognormal: bool) -> Work:
+    """Sentences, or texts of 8 to 512 tokens."""
+    path, rows = checkpoints.ensure_encoder(shape), count + WARM_UP
+    if not is_lognormal:
+        return Work(shape, path, "embeddings", "auto", make_texts(rows, SEED))
+    return Work(f"{shape}-lognormal", path, "embeddings", "auto", make_texts_of_tokens(path, rows, SEED))
 
 
 def _completions(path: Path, count: int) -> list[dict[str, Any]]:
@@ -177,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--encoder", type=int, default=20_000, metavar="ROWS", help="of the encoder; 0: none")
     parser.add_argument("--decoder", default="medium", choices=["tiny", "small", "medium"])
     parser.add_argument("--encoder-model", default="minilm", choices=["minilm", "minilm-tiny"])
+    parser.add_argument("--lognormal", action="store_true", help="texts of 8 to 512 tokens for the encoder")
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"], help="of the decoder")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of torch")
     chosen = parser.parse_args(arguments)

