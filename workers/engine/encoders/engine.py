@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -85,6 +85,7 @@ class EncoderEngine:
         self._order = ResponseOrder() if self._batching.preserve_ordering else None
         self.histograms = EngineHistograms()
         self._unfinished: dict[str, _Unfinished] = {}
+        self._in_pass: Collection[WaitingInput] = ()
         self._num_arrivals = 0
         self._steps = self._tokens_computed = self._tokens_padded = self._timeouts = 0
         self._stepping = threading.Lock()
@@ -120,7 +121,10 @@ class EncoderEngine:
             self._changed.notify_all()
 
     def abort(self, request_id: str) -> bool:
-        """Forget a request; even if a running step holds it, no output will come. False: it is not here."""
+        """Forget a request; even if a running step holds it, no output will come. False: it is not here.
+
+        Inputs that the step computes count as their flow's, as those of finished requests do.
+        """
         with self._changed:
             is_held = self._order is not None and self._order.forget(request_id)
             is_unfinished = self._drop(request_id) is not None
@@ -149,8 +153,13 @@ class EncoderEngine:
                 inputs = [] if ended else self._batcher.plan(self._clock_us(), num_tokens_max)
                 if not inputs:
                     return self._in_order(ended)
+                self._in_pass = set(inputs)
             began_us = self._clock_us()
-            vectors = self._model.encode([waiting.input for waiting in inputs])
+            try:
+                vectors = self._model.encode([waiting.input for waiting in inputs])
+            finally:
+                with self._changed:
+                    self._in_pass = ()
             self._count(inputs)
             with self._changed:
                 return self._in_order(self._deliver(inputs, vectors, began_us))
@@ -248,7 +257,7 @@ class EncoderEngine:
         request = self._unfinished.pop(request_id, None)
         for waiting in request.waiting.values() if request is not None else ():
             if waiting.queue is not None:
-                self._batcher.remove(waiting, is_computed=False)
+                self._batcher.remove(waiting, is_computed=waiting in self._in_pass)
         return request
 
     def _count(self, inputs: Sequence[WaitingInput]) -> None:

@@ -135,6 +135,60 @@ class Ones:
         return np.ones((len(inputs), 1), np.float32)
 
 
+class AbortedInItsPass(Ones):
+    """Each pass of the flow `aborts` ends with its requests aborted, and sent anew."""
+
+    def __init__(self) -> None:
+        self.engine = EncoderEngine(self)
+        self.passes = {"aborts": 0, "stays": 0}
+
+    def encode(self, inputs: Sequence[object]) -> NDArray[np.float32]:
+        [text] = inputs
+        flow = "aborts" if text == [1] * BUDGET else "stays"
+        self.passes[flow] += 1
+        if flow == "aborts":
+            assert self.engine.abort("aborts")
+            self.engine.add(EncodeRequest("aborts", [text], flow="aborts"))
+        return super().encode(inputs)
+
+
+def test_a_flow_that_aborts_what_is_computed_has_no_more_than_one_that_stays() -> None:
+    model = AbortedInItsPass()
+    model.engine.add(EncodeRequest("aborts", [[1] * BUDGET], flow="aborts"))
+    for number in range(100):
+        model.engine.add(EncodeRequest(f"stays-{number}", [[2] * BUDGET], flow="stays"))
+
+    for _ in range(40):
+        model.engine.step()
+        model.engine.check_integrity()
+
+    assert model.passes == {"aborts": 20, "stays": 20}
+
+
+def test_of_an_aborted_request_only_what_a_pass_had_counts_as_its_flows() -> None:
+    """Its other inputs, and a pass that failed before it was aborted, cost it nothing."""
+    model = AbortedInItsPass()
+    model.engine.add(EncodeRequest("fails", [[1] * BUDGET] * 50, flow="fails"))
+    for number in range(4):
+        model.engine.add(EncodeRequest(f"stays-{number}", [[2] * BUDGET], flow="stays"))
+    model.encode = fail  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError):
+        model.engine.step()
+    model.engine.abort("fails")
+    del model.encode
+
+    model.engine.step()
+    model.engine.add(EncodeRequest("aborts", [[1] * BUDGET], flow="fails"))
+    model.engine.step()
+    model.engine.check_integrity()
+
+    assert model.passes["aborts"] == 1, "it waited for more of the other flow"
+
+
+def fail(_: object) -> NDArray[np.float32]:
+    raise RuntimeError("a device broke")
+
+
 def test_no_flow_fills_the_queue_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "QUEUE_SIZE_MAX", 100)
     engine = EncoderEngine(Ones())
