@@ -118,6 +118,14 @@ class ResponsesRequest(CallingRequest):
         return value
 
     @model_validator(mode="after")
+    def _asks_for_logprobs(self) -> Self:
+        if self.top_logprobs and LOGPROBS not in (self.include or ()):
+            raise InvalidRequest(
+                f"Invalid 'top_logprobs': 'include' must have '{LOGPROBS}' to use it.", param="top_logprobs"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _read_items(self) -> Self:
         self._messages = messages_of(self.input, self.instructions)
         return self

@@ -171,6 +171,8 @@ def test_a_wrong_item_is_refused_by_its_place(input: Any, param: str) -> None:
             "stream_options.include_obfuscation",
         ),
         ({"temperature": 3}, "temperature"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 2, "include": ["reasoning.encrypted_content"]}, "top_logprobs"),
     ],
     ids=str,
 )
