@@ -25,6 +25,9 @@ URL_VARIABLES: Final = tuple(
     for name in (each, each.upper())
 )
 
+# Headers for the collector of traces, as NAME=VALUE,…
+HEADER_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+
 # What is hidden keeps its name, so that a reader sees what was there.
 _LOOKS_SECRET: Final = (
     re.compile(r"(?P<kept>\bns_(?:live|test)_)[0-9A-Za-z_-]+"),  # our keys
@@ -88,6 +91,8 @@ def _in_environment(environment: Mapping[str, str]) -> Iterable[str]:
     yield from (environment[name] for name in SECRET_VARIABLES if environment.get(name))
     for name in URL_VARIABLES:
         yield from _passwords_of(environment.get(name, ""))
+    for name in HEADER_VARIABLES:
+        yield from (entry.partition("=")[2].strip() for entry in environment.get(name, "").split(","))
 
 
 def _in_files(data_dir: Path) -> Iterable[str]:

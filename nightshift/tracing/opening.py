@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from nightshift.tracing.collector import check_collector
 from nightshift.tracing.tracer import NO_TRACER, Tracer
+from nightshift.tracing.variables import NotTraced, value_of
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +21,6 @@ PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PR
 PROTOCOL: Final = "http/protobuf"
 RATIO_SAMPLERS: Final = ("traceidratio", "parentbased_traceidratio")
 OFF_SAMPLERS: Final = ("always_off", "parentbased_always_off")
-
-
-class NotTraced(Exception):
-    """The environment asks for traces in a way that there is not. The message names the variable."""
 
 
 def open_tracer(process: str, environment: Mapping[str, str] = os.environ) -> Tracer:
@@ -48,22 +46,23 @@ def are_wanted(environment: Mapping[str, str]) -> bool:
 
     Raises NotTraced.
     """
-    if _value(environment, "OTEL_SDK_DISABLED").lower() == "true":
+    if value_of(environment, "OTEL_SDK_DISABLED").lower() == "true":
         return False
-    exporter = _value(environment, "OTEL_TRACES_EXPORTER").lower()
-    if exporter == "none" or (not exporter and not any(_value(environment, name) for name in ENDPOINTS)):
+    exporter = value_of(environment, "OTEL_TRACES_EXPORTER").lower()
+    if exporter == "none" or (not exporter and not any(value_of(environment, name) for name in ENDPOINTS)):
         return False
     if exporter not in ("", "otlp"):
         raise NotTraced(f"OTEL_TRACES_EXPORTER is '{exporter}', and there are 'otlp' and 'none'")
     for name in PROTOCOLS:
-        if (protocol := _value(environment, name)) and protocol != PROTOCOL:
+        if (protocol := value_of(environment, name)) and protocol != PROTOCOL:
             raise NotTraced(f"{name} is '{protocol}', and there is only '{PROTOCOL}'")
         if protocol:
             break  # the one for traces counts
     for name in ENDPOINTS:
-        if endpoint := _value(environment, name):
+        if endpoint := value_of(environment, name):
             _check_url(name, endpoint)
             break  # likewise
+    check_collector(environment)
     return True
 
 
@@ -83,15 +82,11 @@ def sampling_ratio(environment: Mapping[str, str]) -> float:
     if sampler_name(environment) not in RATIO_SAMPLERS:
         return 1.0
     try:
-        ratio = float(_value(environment, "OTEL_TRACES_SAMPLER_ARG"))
+        ratio = float(value_of(environment, "OTEL_TRACES_SAMPLER_ARG"))
     except ValueError:
         return 1.0
     return ratio if 0.0 <= ratio <= 1.0 else 1.0
 
 
 def sampler_name(environment: Mapping[str, str]) -> str:
-    return _value(environment, "OTEL_TRACES_SAMPLER").lower()
-
-
-def _value(environment: Mapping[str, str], name: str) -> str:
-    return environment.get(name, "").strip()
+    return value_of(environment, "OTEL_TRACES_SAMPLER").lower()

@@ -30,7 +30,7 @@ SECRETS = {
     "AWS_ENDPOINT_URL": f"http://user:{CANARY}-endpoint@127.0.0.1:1",
     "HTTPS_PROXY": f"http://user:{CANARY}-proxy@127.0.0.1:1",
     "HF_TOKEN": f"hf_{CANARY}-hub",
-    "OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer {CANARY}-otlp",
+    "OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer {CANARY}-otlp,x-key={CANARY}-otlp-key",
 }
 PRESIGNED = f"https://bucket.s3.amazonaws.com/key?X-Amz-Credential={CANARY}&X-Amz-Signature={CANARY}"
 LOG = (
@@ -38,6 +38,7 @@ LOG = (
     f"12:00:01 error   api  part unavailable  error=redis://user:{CANARY}-redis@127.0.0.1:1/0 refused",
     f"12:00:02 warning worker  cannot read {PRESIGNED}",
     f"12:00:03 error   api  authorization: Bearer ns_live_{CANARY}",
+    f"12:00:03 warning api  the collector refused {CANARY}-otlp-key",
     "12:00:04 info    scheduler  the line before the last",
 )
 

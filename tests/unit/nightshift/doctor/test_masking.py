@@ -71,11 +71,15 @@ def test_every_setting_and_variable_with_a_secret_is_known(monkeypatch, tmp_path
         "HF_TOKEN": "canary-hub",
         "https_proxy": "http://u:canary-proxy@p:1",
         "AWS_ENDPOINT_URL": "http://u:canary-endpoint@p:1",
+        "OTEL_EXPORTER_OTLP_HEADERS": "a=canary-header, b = canary-other%20header",
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "x-key=canary-traces",
     }
     hide = Masker.of_installation(tmp_path, environment)
     names = "database redis secret-key api-key key-file vault-file aws session id hub proxy endpoint"
+    names += " header other%20header traces"
     for name in names.split():
         assert hide(f"<canary-{name}>") == f"<{HIDDEN}>", name
+    assert hide("<canary-other header>") == f"<{HIDDEN}>"
 
 
 @pytest.mark.parametrize(

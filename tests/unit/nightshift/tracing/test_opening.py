@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from nightshift.tracing.opening import NotTraced, are_wanted, open_tracer, sampling_ratio
+from nightshift.tracing.opening import are_wanted, open_tracer, sampling_ratio
 from nightshift.tracing.tracer import NO_TRACER
+from nightshift.tracing.variables import NotTraced
 
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
 
