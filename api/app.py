@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 
 from api.authentication import Authenticator
 from api.metrics.database import DatabaseMetrics
@@ -22,6 +23,7 @@ from api.middleware.limits import BodyLimit
 from api.middleware.traces import FASTAPI_TELEMETRY
 from api.openai import batches, files, inference, models, webhook_endpoints
 from api.openai.multipart import routes as uploads
+from api.page.framework_errors import page_or_envelope
 from api.page.page import Page
 from api.page.routes import make_router
 from api.responses.documentation import document
@@ -95,6 +97,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.add_middleware(BodyLimit, settings=settings.api)
     app.add_middleware(Boundary, metrics=app.state.metrics, tracer=tracer)  # the last added is the outermost
     install_error_handlers(app)
+    app.add_exception_handler(HTTPException, page_or_envelope)
     for router in ROUTERS:
         # `include_router` would have each request look through the routers, and through the found one twice.
         app.router.routes.extend(router.routes)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from api.authentication import Authenticator
 from api.page import rendering, views
 from api.page.attempts import Attempts
-from api.page.requests import is_click, is_from_elsewhere, is_update, route_path, token_of
+from api.page.requests import is_click, is_from_elsewhere, is_update, path_and_query, token_of
 from api.page.sessions import Sessions, SignedIn
 from api.page.updates import Updates
 from api.responses.errors import headers_of, message_of, status_of
@@ -55,14 +55,15 @@ class Page:
         next_path: str | None = None,
     ) -> Response:
         """In place of what was asked for, which is shown after the sign-in; or else `next_path`."""
+        if request.method == "POST" and problem is None:
+            status, problem = 401, "Your session has ended. Nothing was changed."
         if is_update(request):  # the whole page is loaded anew, and is then this form
             return Response(status_code=401, headers={"hx-refresh": "true", **rendering.HEADERS})
         if request.method == "GET" and is_from_elsewhere(request) and token_of(request) is None:
             # The browser sends the cookie when the page itself asks again.
             return rendering.page(rendering.render("arrived.html", self.prefix, {}))
         if next_path is None:
-            query = request.url.query
-            next_path = route_path(request) + (f"?{query}" if query else "")
+            next_path = path_and_query(request)
         shown = {
             "title": "Sign in",
             "signed_in": None,
@@ -87,18 +88,30 @@ class Page:
 
     def error(self, request: Request, signed_in: SignedIn | None, error: NightshiftError) -> Response:
         """A page, or the live part of one, that says what is wrong."""
+        return self.refusal(request, signed_in, status_of(error), message_of(error), headers_of(error))
+
+    def refusal(
+        self,
+        request: Request,
+        signed_in: SignedIn | None,
+        status: int,
+        message: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        is_get = request.method == "GET"
         shown = {
             **(
                 {"signed_in": None, "title": "Error"}
                 if signed_in is None
                 else self.frame(signed_in, "Error", "")
             ),
-            "status": status_of(error),
-            "message": message_of(error),
-            "is_refusal": request.method == "POST",  # there is nothing to update
+            "status": status,
+            "message": message,
+            "again": path_and_query(request) if is_get else None,
+            "is_refusal": not is_get,  # there is nothing to update
         }
         html = rendering.render("error.html", self.prefix, shown, is_part=is_update(request))
-        return rendering.page(html, status_of(error), headers_of(error))
+        return rendering.page(html, status, headers)
 
 
 def page_of(request: Request) -> Page:

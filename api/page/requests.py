@@ -36,6 +36,11 @@ def wants_json(request: Request) -> bool:
     return "application/json" in accepted and "text/html" not in accepted
 
 
+def shows_pages(request: Request) -> bool:
+    """Whether this is a browser that opens an address."""
+    return "text/html" in request.headers.get("accept", "")
+
+
 def is_from_elsewhere(request: Request) -> bool:
     """Whether a link on another site led here: the browser then keeps the cookie back."""
     return request.headers.get("sec-fetch-site") == "cross-site"
@@ -44,7 +49,7 @@ def is_from_elsewhere(request: Request) -> bool:
 def check_origin(request: Request, base_url: str) -> None:
     """Raises PermissionDenied for a form on another site's page."""
     site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
+    origin = request.headers.get("origin") or request.headers.get("referer")
     if site is not None and site not in SAME_ORIGIN:
         raise _from_elsewhere()
     if origin is not None:
@@ -78,6 +83,11 @@ def route_path(request: Request) -> str:
     """Without the path at which a proxy has the service."""
     path: str = request.url.path
     return path.removeprefix(request.scope.get("root_path", "")) or "/"
+
+
+def path_and_query(request: Request) -> str:
+    query = request.url.query
+    return route_path(request) + (f"?{query}" if query else "")
 
 
 def check_url(request: Request) -> None:

@@ -147,13 +147,18 @@ def _action_handler(view: View, action: Action) -> Handler:
             outcome = await _done(action, asked)
             return await _after(visit, view, asked, outcome)
 
-        return await _visited(request, answer)
+        return await _visited(request, answer, view.path.format(**request.path_params))
 
     return act
 
 
-async def _visited(request: Request, answer: Callable[[_Visit], Awaitable[Response]]) -> Response:
-    """What `answer` makes for someone who is signed in; else the form to do so. Errors are pages."""
+async def _visited(
+    request: Request, answer: Callable[[_Visit], Awaitable[Response]], afterwards: str | None = None
+) -> Response:
+    """What `answer` makes for someone who is signed in; else the form to do so. Errors are pages.
+
+    `afterwards`: the path to show after the sign-in, where it is not the request's own.
+    """
     if wants_json(request):
         raise HTTPException(404)
     page, signed_in = page_of(request), None
@@ -161,7 +166,7 @@ async def _visited(request: Request, answer: Callable[[_Visit], Awaitable[Respon
         check_url(request)
         signed_in = await page.signed_in(request)
         if signed_in is None:
-            return page.sign_in_form(request)
+            return page.sign_in_form(request, next_path=afterwards)
         return await answer(_Visit(request, page, signed_in))
     except NightshiftError as error:
         return page.error(request, signed_in, error)

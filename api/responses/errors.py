@@ -125,7 +125,7 @@ def install_error_handlers(app: FastAPI) -> None:
     """Put the framework's errors in the envelope."""
     app.add_exception_handler(NightshiftError, _on_nightshift_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
-    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
 
 
@@ -152,7 +152,7 @@ def _on_invalid_parameter(request: Request, error: Exception) -> Response:
     return error_response(_invalid_parameter(error.errors()[0]))
 
 
-def _on_http_exception(request: Request, error: Exception) -> Response:
+def on_http_exception(request: Request, error: Exception) -> Response:
     """Starlette's own errors: unknown routes, wrong methods, invalid forms."""
     assert isinstance(error, HTTPException)
     type = _INVALID if error.status_code < 500 else _SERVER

@@ -74,6 +74,25 @@
     Idiomorph.defaults.callbacks.beforeNodeRemoved = Idiomorph.defaults.callbacks.beforeNodeMorphed;
   }
 
+  // ---- a form that makes a page anew is sent once, however often its button is pressed
+
+  function release() {
+    for (const button of document.querySelectorAll("button[data-sent]")) {
+      button.disabled = false;
+      delete button.dataset.sent;
+    }
+  }
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.method !== "post" || form.hasAttribute("hx-post")) return;
+    for (const button of form.querySelectorAll("button")) {
+      button.disabled = true;
+      button.dataset.sent = "yes";
+    }
+  });
+  window.addEventListener("pageshow", release);  // by the browser's Back
+
   // ---- what came of requests: asked of the request, since an update may have taken away the form that sent it
 
   function show(region, text) {

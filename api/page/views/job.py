@@ -18,7 +18,8 @@ from api.responses.times import window_text
 from api.routes import job_controls, job_retries, jobs
 from api.tenants.rates import take_rates
 from nightshift.errors import InvalidRequest, NightshiftError
-from nightshift.jobs import Job, JobKind, JobState
+from nightshift.jobs import Face, Job, JobKind, JobState
+from nightshift.jobs.ids import batch_id, job_id_of_batch
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import retry
 from nightshift.lifecycle.output_parts import problem_of
@@ -30,11 +31,13 @@ LEASES_SHOWN: Final = 20
 PARTS_SHOWN: Final = 20
 RETRIES_SHOWN: Final = 20
 RESULTS_SHOWN: Final = 10
+ID_CHARS_MAX: Final = 64
 SHOW: Final = ("errors", "results")  # what is read only when it is asked for: it is in the object store
 
 
 def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
-    tenant_id, job = asked.caller.tenant_id, get_job(tx, asked.caller, asked.path["job_id"])
+    tenant_id, asked_id = asked.caller.tenant_id, asked.path["job_id"]
+    job = get_job(tx, asked.caller, job_id_of_batch(asked_id) or asked_id)
     row = JobRow(job, now, asked.services.settings.api.prices)
     last_seq = tx.events.last_seq(job.id)
     milestones = tx.events.milestones(tenant_id, job.id, MOMENTS_MAX)
@@ -99,6 +102,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
     spec = job.spec
     webhook = spec.webhook
     found: list[tuple[str, object]] = [
+        ("Batch", batch_id(job.id) if (job.kind, job.face) == (JobKind.BULK, Face.OPENAI) else None),
         ("Endpoint", spec.endpoint),
         ("Model", job.model),
         ("Class", job.priority),
@@ -153,8 +157,11 @@ async def prioritise(asked: Asked) -> Outcome:
 
 
 async def retry_failed(asked: Asked) -> Outcome:
+    """One job of a form that is sent twice, or in two tabs: both show the same newest retry, or none."""
     await take_rates(asked.services.rate_limits, asked.caller, {}, 0, {})
-    answer = await job_retries.retry_job(asked.path["job_id"], asked.services, asked.caller, {}, None, None)
+    job_id, newest = asked.path["job_id"], asked.form.get("newest")
+    once = None if newest is None else f"page:{job_id}:{newest[:ID_CHARS_MAX]}"
+    answer = await job_retries.retry_job(job_id, asked.services, asked.caller, {}, once, None)
     new_id = json.loads(bytes(answer.body))["id"]
     return Outcome(message="The rows that failed run again as a new job.", location=f"/ui/jobs/{new_id}")
 

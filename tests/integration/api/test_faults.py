@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from api.app import create_app
+from api.page.requests import COOKIE
 from api.services import AppSettings
 from nightshift.jobs import JobState, OnlineClaim, StopReason
 from nightshift.objectstore import DirectoryStore
@@ -45,6 +46,7 @@ def test_without_a_database_everything_is_unavailable_and_says_when_to_retry(
     with serving(create_app(settings)) as url, httpx.Client(base_url=url, trust_env=False) as http:
         answer = http.get("/v1/batches", headers={"authorization": f"Bearer {key}"})
         page, sign_in = http.get("/ui/jobs"), http.post("/ui/sign_in", data={"key": key})
+        shown = http.get("/ui/jobs?state=failed", headers={"cookie": f"{COOKIE}=some"})
         ready, metrics, alive = http.get("/readyz"), http.get("/metrics"), http.get("/healthz")
 
     assert answer.status_code == 503
@@ -53,6 +55,9 @@ def test_without_a_database_everything_is_unavailable_and_says_when_to_retry(
     assert (page.status_code, sign_in.status_code) == (200, 503), "without a cookie the form is shown"
     assert "The database cannot be reached." in sign_in.text
     assert "127.0.0.1:1" not in sign_in.text + answer.text, "where it is, is for the log alone"
+    assert shown.status_code == 503
+    assert 'href="/ui/jobs?state=failed">Try again<' in shown.text
+    assert "Go to the jobs" not in shown.text, "nothing can be read"
     assert int(answer.headers["retry-after"]) >= 1
     assert answer.headers["x-request-id"].startswith("req_")
     assert ready.status_code == 503

@@ -6,7 +6,11 @@ import httpx
 import pytest
 
 from api.page import assets, views
+from nightshift.jobs import Face
+from nightshift.jobs.ids import batch_id
+from nightshift.store import Store
 from nightshift.tenants.keys import Scope
+from nightshift.testing import planned
 from tests.integration.api.asking import bulk_under
 from tests.integration.api.conftest import SharedApi
 from tests.integration.api.page.conftest import SignedInMaker
@@ -47,8 +51,8 @@ def test_an_open_page_gets_the_live_part_alone(administrator: httpx.Client, path
 
 
 def without_times(html: str) -> str:
-    """What was heard of 4 s ago may have been heard of 5 s ago a moment later."""
-    return re.sub(r"\d+", "", html)
+    """What was heard of now may have been heard of 5 s ago a moment later."""
+    return re.sub(r"\d+", "", re.sub(r"(<time[^>]*>)[^<]*", r"\1", html))
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -67,6 +71,40 @@ def test_what_is_no_page_says_so_in_a_page(signed_in: httpx.Client, visitor: htt
     assert signed_in.get("/ui/jobs?state=sleeping").status_code == 400
     assert signed_in.get("/ui/jobs?after=job_unknown").status_code == 404
     assert signed_in.get("/ui/jobs?name=" + 301 * "x").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("POST", "/", 405, "This address does not take POST requests."),
+        ("POST", "/ui/jobs", 405, "This address does not take POST requests."),
+        ("DELETE", "/ui/jobs/job_1", 405, "This address does not take DELETE requests."),
+        ("GET", "/ui/sign_out", 404, "There is no such page."),
+        ("GET", "/jobs", 404, "There is no such page."),
+    ],
+)
+def test_what_the_framework_refuses_is_a_page_to_a_browser_and_the_envelope_to_a_client(
+    signed_in: httpx.Client, method: str, path: str, status: int, message: str
+) -> None:
+    shown = signed_in.request(method, path)
+    told = signed_in.request(method, path, headers={"accept": "application/json"})
+
+    assert (shown.status_code, told.status_code) == (status, status)
+    assert message in shown.text
+    assert 'aria-label="Main"' in shown.text
+    assert shown.headers["content-security-policy"].startswith("default-src 'self';")
+    assert told.json()["error"]["code"] == {404: "unknown_url", 405: "method_not_allowed"}[status]
+    assert signed_in.request(method, "/v1/nothing").json()["error"]["code"] == "unknown_url"
+    if status == 405:
+        assert shown.headers["allow"] == told.headers["allow"] == "GET"
+
+
+def test_a_form_of_too_many_fields_is_refused_in_a_page(signed_in: httpx.Client) -> None:
+    answer = signed_in.post("/ui/webhooks/any/disable", data={f"field{n}": "" for n in range(60)})
+
+    assert answer.status_code == 400
+    assert "Too many fields" in answer.text
+    assert 'aria-label="Main"' in answer.text
 
 
 def test_everything_that_a_page_names_is_there_and_may_be_kept(visitor: httpx.Client) -> None:
@@ -91,3 +129,13 @@ def test_another_tenants_jobs_are_not_shown(
     assert job_id not in theirs.get("/ui/jobs").text
     assert theirs.get(f"/ui/jobs?after={job_id}").status_code == 404
     assert job_id not in theirs.get("/").text
+
+
+def test_a_batch_is_found_by_its_own_id(signed_in: httpx.Client, page_store: Store) -> None:
+    job = planned(page_store, face=Face.OPENAI)
+    shown = signed_in.get(f"/ui/jobs/{batch_id(job.id)}")
+
+    assert shown.status_code == 200
+    assert f"<dd>{batch_id(job.id)}</dd>" in shown.text
+    assert f'action="/ui/jobs/{job.id}/cancel"' in shown.text
+    assert signed_in.get(f"/ui/jobs/{batch_id('job_unknown')}").status_code == 404

@@ -110,6 +110,21 @@ def test_a_key_that_is_not_valid_signs_nobody_in_and_after_some_none_is_looked_a
     assert "set-cookie" not in refused.headers
 
 
+def test_behind_a_proxy_the_clients_address_counts_and_not_the_proxys(
+    base_url: str, make_key: KeyMaker
+) -> None:
+    """uvicorn believes a proxy at 127.0.0.1, and those that FORWARDED_ALLOW_IPS names."""
+    with browser(base_url) as client:
+        client.headers["x-forwarded-for"] = "198.51.100.7, 203.0.113.1"  # the first is what the client says
+        for _ in range(attempts.OF_ADDRESS.amount):
+            assert sign_in(client, new_key()).status_code == 401
+        refused = sign_in(client, make_key())
+        client.headers["x-forwarded-for"] = "198.51.100.7, 203.0.113.2"
+        let_in = sign_in(client, make_key())
+
+    assert (refused.status_code, let_in.status_code) == (429, 303)
+
+
 @pytest.mark.parametrize(
     "elsewhere",
     [
@@ -131,6 +146,8 @@ def test_a_form_of_another_site_signs_nobody_in(visitor: httpx.Client, page_key:
     for headers in (
         *({"origin": origin} for origin in ("https://evil.example", "null", "http://[", "//[::1")),
         {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"referer": "https://evil.example/form"},  # of a browser that sends neither
     ):
         answer = visitor.post("/ui/sign_in", data={"key": page_key()}, headers=headers)
         assert answer.status_code == 403
@@ -144,6 +161,29 @@ def test_after_signing_out_the_cookie_is_worth_nothing(signed_in: httpx.Client) 
 
     assert answer.status_code == 303
     assert not is_signed_in(signed_in)
+
+
+def test_an_action_takes_the_token_of_its_own_session_and_from_its_form_alone(
+    signed_in_with: SignedInMaker,
+) -> None:
+    client, other = signed_in_with(), signed_in_with()
+    path, token = "/ui/webhooks/any/disable", csrf_of(client)
+    plain, field = {"content-type": "text/plain"}, f"csrf={token}"
+
+    refused = (
+        client.post(path, data={"csrf": csrf_of(other)}),
+        client.post(f"{path}?{field}"),
+        client.post(path, headers={"x-csrf-token": token}),
+        client.post(path, content=field, headers=plain),
+        client.post(path, json={"csrf": token}),
+        client.post(path, data={"csrf": [token, "0"]}),
+        client.post(path, data={"csrf": token}, headers={"referer": "https://evil.example/"}),
+        client.post(path, data={"csrf": token}, headers={"sec-fetch-site": "same-site"}),
+    )
+
+    assert [answer.status_code for answer in refused] == [403] * len(refused)
+    assert client.post(path, data={"csrf": token}).status_code == 404
+    assert client.post(path, files={"csrf": (None, token)}).status_code == 404
 
 
 def test_signing_out_needs_the_token_of_the_session(signed_in: httpx.Client) -> None:

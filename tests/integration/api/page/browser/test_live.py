@@ -11,6 +11,7 @@ from nightshift.store import Store, tables
 from nightshift.tenants.keys import key_id
 from tests.integration.api.page.browser import ground
 from tests.integration.api.page.browser.conftest import VisitMaker
+from tests.integration.api.page.test_views import new_tenant
 
 expect.set_options(timeout=30_000)
 
@@ -192,3 +193,20 @@ def test_a_browser_whose_clock_is_off_shows_the_same_durations(
     assert abs(page.evaluate("Date.now()") / 1000 - page_store.now().timestamp()) > 86_400
     expect(page.locator(f"tr[id='{job.id}'] time")).to_have_text("5 h ago")
     assert re.fullmatch(r"\d+ h ago", page.locator("time").first.inner_text())
+
+
+def test_a_form_that_makes_something_is_sent_once_however_often_its_button_is_pressed(
+    visit: VisitMaker, page_store: Store
+) -> None:
+    tenant = new_tenant(page_store)
+    page = visit(tenant).open("/ui/keys")
+    page.fill("#main input[name=name]", "pressed twice")
+
+    page.get_by_role("button", name="Create").dblclick()
+
+    expect(page.locator(".new-key code, main code").first).to_contain_text("ns_live_")
+    with page_store.snapshot() as tx:
+        made = [key for key in tx.keys.page(tenant, limit=10) if key.name == "pressed twice"]
+    assert len(made) == 1
+    page.go_back()
+    expect(page.get_by_role("button", name="Create")).to_be_enabled()
