@@ -501,8 +501,9 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
     def _unreachable(self, error: httpx.TransportError) -> ServerUnreachable:
+        reason = str(error).rstrip(".")
         return ServerUnreachable(
-            f"No answer from {self._http.base_url}: {error}. Is the server running? "
+            f"No answer from {self._http.base_url}: {reason}. Is the server running? "
             "`nightshift up` starts one; NIGHTSHIFT_BASE_URL says where another is."
         )
 

@@ -29,7 +29,6 @@ NightshiftError
     └── InvalidSetting             a NIGHTSHIFT_… variable is invalid
 """
 
-import inspect
 import re
 from typing import Final
 
@@ -45,12 +44,16 @@ class NightshiftError(Exception):
     def __init__(
         self, message: str | None = None, *, param: str | None = None, code: str | None = None
     ) -> None:
-        self.message = shortened(message or inspect.cleandoc(type(self).__doc__ or ""), MESSAGE_BYTES_MAX)
+        self.message = shortened(message or _in_a_line(type(self).__doc__ or ""), MESSAGE_BYTES_MAX)
         self.param = param and shortened(param, PARAM_BYTES_MAX)
         self.code = code or self.default_code
         super().__init__(self.message)
 
     default_code: str | None = None
+
+
+def _in_a_line(docstring: str) -> str:
+    return " ".join(docstring.split())
 
 
 def shortened(text: str, bytes_max: int) -> str:

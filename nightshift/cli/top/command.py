@@ -39,12 +39,10 @@ def top(
     from rich.console import Console
 
     with open_client(tries_max=1, answer_timeout_s=ANSWER_TIMEOUT_S) as client:
-        first = _taken(client)
         if json:
-            from nightshift.cli.top.snapshot import document
-
-            print_json(document(first))
+            _print_document(client)
             return
+        first = _taken(client)
         console = Console(highlight=False, markup=False, emoji=False)
         if once or not console.is_terminal or console.is_dumb_terminal:
             _print(first)
@@ -57,6 +55,20 @@ def _taken(client: "Client") -> "Snapshot":
     from nightshift.settings import ClientSettings
 
     return take(client, ClientSettings().base_url)
+
+
+def _print_document(client: "Client") -> None:
+    """Also where there is no answer: what reads it finds JSON. Raises ApiError, ServerUnreachable."""
+    from nightshift.cli.top.snapshot import document, no_document
+    from nightshift.client import ApiError, ServerUnreachable
+    from nightshift.settings import ClientSettings
+
+    try:
+        found = document(_taken(client))
+    except (ApiError, ServerUnreachable) as error:
+        print_json(no_document(ClientSettings().base_url, error))
+        raise
+    print_json(found)
 
 
 def _print(snapshot: "Snapshot") -> None:

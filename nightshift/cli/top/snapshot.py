@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from nightshift.cli.terminal import printable
 from nightshift.client import Client
+from nightshift.errors import NightshiftError
 from nightshift.jobs import JobKind, JobState, JsonObject
 
 JOBS_MAX: Final = 100  # that run, the newest
@@ -52,6 +53,11 @@ def document(snapshot: Snapshot) -> dict[str, Any]:
         "workers": list(snapshot.workers),
         "jobs": [job_document(job) for job in snapshot.jobs],
     }
+
+
+def no_document(server: str, error: NightshiftError) -> dict[str, Any]:
+    """Of a server that gives no answer."""
+    return {"object": "top", "server": server, "error": {"code": error.code, "message": error.message}}
 
 
 def job_document(job: JsonObject) -> dict[str, Any]:

@@ -37,8 +37,14 @@ class NoWorkerHere(NightshiftError):
 
 
 def look_at_files(name: str, may_download: bool) -> Finding:
-    """A model's files exist. Raises ConfigurationError."""
-    found = checkpoints.find(name, may_download=may_download)
+    """A model's files exist."""
+    try:
+        found = checkpoints.find(name, may_download=may_download)
+    except ConfigurationError as refusal:
+        return error(
+            refusal.message,
+            "NIGHTSHIFT_MODELS and NIGHTSHIFT_LAZY_MODELS name directories with a model's files, or hub ids",
+        )
     if found.directory is None:
         return warning("not downloaded yet", "the first worker downloads it, and is ready only then")
     return ok(str(found.directory))

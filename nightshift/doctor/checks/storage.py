@@ -11,7 +11,7 @@ from typing import Final
 from nightshift.doctor.clocks import judge, measure
 from nightshift.doctor.findings import Finding, error, ok, warning
 from nightshift.doctor.site import Site
-from nightshift.errors import ObjectExists, ObjectNotFound
+from nightshift.errors import ObjectExists, ObjectNotFound, StorageDenied, StorageError
 from nightshift.objectstore import ObjectStore, open_store
 
 FOLDER: Final = "doctor/"
@@ -20,6 +20,7 @@ SAMPLE_BYTES: Final = 64 * 1024  # of the order of a segment
 RANGE: Final = (1024, 2048)
 SLOW_MS: Final = 250.0  # across regions it is less
 
+_DIRECTORY: Final = "see that NIGHTSHIFT_STORAGE_URL names a directory that this user can write to"
 _ANOTHER_STORE: Final = "results cannot be kept there: name another store in NIGHTSHIFT_STORAGE_URL"
 
 
@@ -41,7 +42,30 @@ def some_key(store: ObjectStore) -> Iterator[str]:
 
 
 def look_at_storage(site: Site) -> Finding:
-    """Objects can be written, read and deleted, and are not overwritten by accident."""
+    """Objects can be written, read and deleted, and are not overwritten by accident.
+
+    Raises ConfigurationError.
+    """
+    try:
+        return _tried(site)
+    except StorageError as refusal:
+        is_s3 = site.data.resolved_storage_url.startswith("s3://")
+        return error(refusal.message, _advice(refusal) if is_s3 else _DIRECTORY)
+
+
+def _advice(refusal: StorageError) -> str:
+    if isinstance(refusal, StorageDenied):
+        return (
+            "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the machine's role), and see that the "
+            "bucket is there and its policy lets them read, write, list and delete"
+        )
+    return (
+        "see that the store runs and can be reached from here; NIGHTSHIFT_STORAGE_URL names its bucket, and "
+        "AWS_ENDPOINT_URL its address where it is not Amazon's"
+    )
+
+
+def _tried(site: Site) -> Finding:
     content = b"nightshift doctor"
     with opened(site) as store, some_key(store) as key:
         store.put(key, content, if_absent=True)

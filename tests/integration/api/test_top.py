@@ -122,6 +122,30 @@ def test_without_a_server_it_is_one_line(environment: Environment):
     assert "Is the server running?" in ended.stderr
 
 
+@pytest.mark.parametrize("is_up", [True, False])
+def test_without_an_answer_there_is_json_all_the_same(
+    environment: Environment, base_url: str, is_up: bool
+) -> None:
+    """A key that is refused, or no server."""
+    refused = environment(base_url) | {"NIGHTSHIFT_API_KEY": "ns_live_nonsense"}
+    ended = top(refused if is_up else environment("http://127.0.0.1:1"), "--once", "--json")
+
+    found = json.loads(ended.stdout)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert (list(found), found["object"]) == (["object", "server", "error"], "top")
+    assert found["error"]["code"] == ("invalid_api_key" if is_up else "server_unreachable")
+    assert found["error"]["message"]
+
+
+def test_in_a_terminal_of_a_few_letters_it_is_live(environment: Environment, base_url: str) -> None:
+    with on_a_terminal(environment(base_url), columns=20, lines=5) as terminal:
+        terminal.until("nightshift", "tokens/s")
+        terminal.press("q")
+        code, rest = terminal.until_ended()
+    assert code == 0
+    assert "Traceback" not in rest
+
+
 def test_with_a_key_that_is_refused_it_is_one_line(environment: Environment, base_url: str):
     ended = top(environment(base_url) | {"NIGHTSHIFT_API_KEY": "ns_live_nonsense"}, "--once")
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
@@ -169,9 +193,11 @@ class Terminal:
 
 
 @contextmanager
-def on_a_terminal(environment: Mapping[str, str], *options: str, columns: int = 120) -> Iterator[Terminal]:
+def on_a_terminal(
+    environment: Mapping[str, str], *options: str, columns: int = 120, lines: int = 40
+) -> Iterator[Terminal]:
     ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     command = [tool("nightshift"), "top", "--interval", "0.5", *options]
     process = subprocess.Popen(
         command,

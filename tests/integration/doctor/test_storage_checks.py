@@ -21,7 +21,7 @@ from tests.integration.objectstore.s3_faults import (
     WrongClock,
     faulty_s3,
 )
-from tests.integration.servers import S3Server
+from tests.integration.servers import S3Server, free_port
 
 OF_STORAGE = ("storage", "storage.multipart", "storage.latency", "storage.clock", "storage.uploads")
 
@@ -92,7 +92,18 @@ def test_a_store_without_the_right_to_write_is_an_error(look: Look, front: Fault
     front.set("PUT", Refused(403, "AccessDenied"))
     found = look("storage")
     assert found.status is Status.ERROR
-    assert "AccessDenied" in found.advice
+    assert "AccessDenied" in found.detail
+    assert "AWS_SECRET_ACCESS_KEY" in found.advice
+
+
+def test_a_store_that_does_not_answer_is_an_error_that_names_its_settings(
+    look: Look, front: FaultyS3, monkeypatch
+):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    found = look("storage")
+    assert found.status is Status.ERROR
+    assert "Could not connect" in found.detail
+    assert "AWS_ENDPOINT_URL" in found.advice
 
 
 def test_a_store_without_uploads_in_parts_is_an_error(look: Look, front: FaultyS3):

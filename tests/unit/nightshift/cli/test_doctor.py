@@ -129,7 +129,7 @@ def test_storage_is_left_as_it_was(nightshift, healthy, data_dir):
         ),
         ("REDIS_URL", "redis://:hidden@127.0.0.1:1/0", "queue", "start Redis"),
         ("STORAGE_URL", "ftp://x/y", "storage", "use s3://bucket/key or file:///path"),
-        ("MODELS", "/nowhere/llama", "model.files:llama", "there is no model at /nowhere/llama"),
+        ("MODELS", "/nowhere/llama", "model.files:llama", "NIGHTSHIFT_MODELS"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_do(
@@ -185,14 +185,14 @@ def test_the_metadata_server_is_asked_for_spot_notices(nightshift, healthy, monk
 def test_for_a_person_the_advice_stands_below(nightshift, healthy, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_MODELS", "/nowhere/llama")
     out = nightshift("doctor").out
-    assert "ERROR    model llama: does not work\n         → there is no model at /nowhere/llama" in out
+    assert "ERROR    model llama: there is no model at /nowhere/llama\n         → NIGHTSHIFT_MODELS" in out
 
 
 def test_a_model_without_weights_is_noticed(nightshift, healthy, a_model):
     (a_model / "model.safetensors").unlink()
     ended = nightshift("doctor", "--json")
     assert failed(ended) == ["model.files:a_model"]
-    assert "weights are missing" in by_id(ended)["model.files:a_model"]["advice"]
+    assert "weights are missing" in by_id(ended)["model.files:a_model"]["detail"]
 
 
 def test_a_database_of_another_version_is_noticed(nightshift, healthy, data_dir):
