@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -58,7 +58,8 @@ class Boundary:
             # Every unexpected error is logged and answered here.
             log.exception("request failed", extra={"action": "request_failed", **record.fields})
             if record.status is None:
-                await unexpected_error(record.request_id)(scope, receive, record.send)
+                answer = unexpected_error(record.request_id, as_page=_shows_pages(scope))
+                await answer(scope, receive, record.send)
         finally:
             record.held.close()
             self._record(scope, record, span)
@@ -72,6 +73,11 @@ class Boundary:
         self._metrics.observe(scope["method"], record.route, status, seconds)
         fields = {"action": "request_answered", "seconds": round(seconds, 4), **record.fields}
         log.info("request answered", extra=fields)
+
+
+def _shows_pages(scope: Scope) -> bool:
+    """Whether a browser asks, and not at one of the API's routes."""
+    return "text/html" in Headers(scope=scope).get("accept", "") and not scope["path"].startswith("/v1/")
 
 
 class _RequestRecord:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -82,6 +82,12 @@ _ANSWERS: Final[Mapping[type[BaseException], ErrorAnswer]] = {
     NightshiftError: ErrorAnswer(500, _SERVER),
 }
 
+# Bare: what makes the others may be what has failed.
+_PAGE: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Error · Nightshift</title>'
+    '<h1>That did not work</h1><p class="big">{}</p></html>'
+)
+
 _FRAMEWORK_CODES: Final = {404: "unknown_url", 405: "method_not_allowed"}
 
 
@@ -115,9 +121,11 @@ def headers_of(error: NightshiftError) -> dict[str, str]:
     return headers
 
 
-def unexpected_error(request_id: str) -> JSONResponse:
+def unexpected_error(request_id: str, *, as_page: bool = False) -> Response:
     """The 500 for an unexpected error, which the log has under the request's id."""
     message = f"Something went wrong on our side. The operator finds it in the log under {request_id}."
+    if as_page:
+        return HTMLResponse(_PAGE.format(message), 500, {"content-security-policy": "default-src 'none'"})
     return JSONResponse(error_body(message, _SERVER, code="internal_error"), 500)
 
 

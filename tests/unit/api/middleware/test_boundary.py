@@ -14,11 +14,11 @@ from api.middleware import boundary
 from api.middleware.boundary import Boundary
 
 
-def get(app: ASGIApp) -> httpx.Response:
+def get(app: ASGIApp, path: str = "/v1/secret-path?token=hidden", accept: str = "*/*") -> httpx.Response:
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.get("/v1/secret-path?token=hidden")
+            return await client.get(path, headers={"accept": accept})
 
     return asyncio.run(ask())
 
@@ -44,6 +44,19 @@ def test_an_unexpected_error_is_a_500_that_gives_nothing_away(caplog: pytest.Log
     (failure,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert failure.exc_info is not None
     assert vars(failure)["request_id"] == answer.headers["x-request-id"]
+
+
+def test_to_a_browser_an_unexpected_error_is_a_page(caplog: pytest.LogCaptureFixture) -> None:
+    app = Boundary(failing, HttpMetrics())
+    shown = get(app, "/ui/jobs", "text/html,application/xhtml+xml")
+
+    assert shown.status_code == 500
+    assert shown.headers["content-type"].startswith("text/html")
+    assert '<p class="big">Something went wrong' in shown.text
+    assert shown.headers["x-request-id"] in shown.text
+    assert "hunter2" not in shown.text
+    assert get(app, "/v1/jobs", "text/html").json()["error"]["code"] == "internal_error"
+    assert get(app, "/ui/jobs").json()["error"]["code"] == "internal_error"
 
 
 def test_an_answer_says_how_long_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
