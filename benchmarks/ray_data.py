@@ -35,7 +35,7 @@ from benchmarks.embedding_runs import (
 from benchmarks.environments import PeerUnavailableError
 from benchmarks.measure import adopt_orphans, cpu_times
 from benchmarks.report import Cell, others, report, share
-from tests.faults.kit.processes import wait_for
+from tests.waiting import wait_for
 
 OURS: Final = "Nightshift"
 RAY: Final = "Ray Data 2.60"

@@ -14,8 +14,8 @@ from nightshift.jobs import JobKind
 from nightshift.settings import WorkerSettings
 from nightshift.store.shards.leases import ExpiredLease
 from tests.faults.chaos.workload import Row, some_rows, submit_bulk, submit_online
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Service
+from tests.waiting import wait_for
 
 STEP_MS = 20
 ROWS = 4000

@@ -17,8 +17,8 @@ from benchmarks.reliability.services import Database, admissions, service_on, wa
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import Shard
 from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Service, Stamp
+from tests.waiting import wait_for
 
 SEED = 1
 ROWS = 12_000

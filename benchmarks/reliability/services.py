@@ -10,8 +10,8 @@ from typing import Literal
 
 from nightshift.settings import SchedulerSettings, WorkerSettings
 from tests.faults.kit.launch import SCALED, running
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts, Service, Stamp
+from tests.waiting import wait_for
 from workers.intake.claiming import POLL_S
 
 Database = Literal["sqlite", "postgresql"]

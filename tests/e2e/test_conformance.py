@@ -27,8 +27,8 @@ from tests.altering_proxy import (
     setting,
 )
 from tests.e2e.service import Service, nightshift
-from tests.faults.kit.processes import wait_for
 from tests.integration.api.openai.conformance.conftest import NODE_MODULES
+from tests.waiting import wait_for
 
 NO_CALLS = {"structured.tool-result", "responses.tool-result"}  # the demo model's template knows none
 NO_EMBEDDINGS = {"node.embeddings"}  # and those of its area

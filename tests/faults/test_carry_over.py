@@ -11,8 +11,8 @@ from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import BulkJob, Row, submit_bulk
 from tests.faults.conftest import ServiceOf
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts, Service
+from tests.waiting import wait_for
 
 NO_CARRY_OVERS = (
     b'{"row": 0, "choices": [{"output_token_ids": "abc", "logprobs": []}], "made_by": null}\n',

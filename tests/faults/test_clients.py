@@ -32,10 +32,10 @@ from tests.faults.chaos.workload import (
     submit_bulk,
     submit_online,
 )
-from tests.faults.kit.processes import WAIT_MAX_S, wait_for
 from tests.faults.kit.service import Service
 from tests.integration.servers import HOST
 from tests.receiver import Answer, Receiver, receiver, says, says_nothing_until
+from tests.waiting import WAIT_MAX_S, wait_for
 
 MODEL = "fake"
 OK = httpx.codes.OK

@@ -22,9 +22,9 @@ from tests.faults.chaos.workload import Job, OnlineJob, Row, some_rows, submit_b
 from tests.faults.conftest import ServiceOf
 from tests.faults.kit.launch import SCALED
 from tests.faults.kit.outages import POSTGRESQL, cut_off, wait_until_ended
-from tests.faults.kit.processes import WAIT_MAX_S, wait_for
 from tests.faults.kit.proxy import Reset
 from tests.faults.kit.service import Parts, Service
+from tests.waiting import WAIT_MAX_S, wait_for
 
 TIMEOUT_S = 2.0
 PARTS = Parts(database="postgresql", workers=2, proxies=frozenset({"database"}))

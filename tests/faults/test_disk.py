@@ -16,8 +16,8 @@ from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk
 from tests.faults.kit.disk import Disk, small_disk
 from tests.faults.kit.launch import running
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Service
+from tests.waiting import wait_for
 
 LEASE_S = 3
 SPOOLED = b"x" * 2 * 1024 * 1024  # more of a file than the API keeps in memory while it is uploaded

@@ -17,9 +17,10 @@ from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
-from tests.faults.kit.processes import WAIT_MAX_S, is_running, send, wait_for
+from tests.faults.kit.processes import is_running, send
 from tests.faults.kit.proxy import Blackhole, Refuse
 from tests.faults.kit.service import Parts, Service
+from tests.waiting import WAIT_MAX_S, wait_for
 
 
 def long_rows(count: int) -> list[Row]:

@@ -25,9 +25,9 @@ from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import OnlineJob, Row, some_rows, submit_bulk, submit_online
 from tests.faults.kit.launch import SCALED, running
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts
 from tests.integration.servers import RAM_DISK
+from tests.waiting import wait_for
 
 KILLED_ONCE = Limits(attempts_max=3)
 SHARDS_HELD_MAX = WorkerSettings().shards_max

@@ -19,8 +19,8 @@ import pytest
 from nightshift.output.digest_files import digest_files
 from tests.faults.chaos import oracle
 from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts, Service
+from tests.waiting import wait_for
 
 SMALL = Parts(workers=2, schedulers=2)
 LARGE = Parts(database="postgresql", objects="moto", workers=2, schedulers=2)

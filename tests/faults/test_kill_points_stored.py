@@ -19,9 +19,9 @@ from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
 from tests.faults.chaos import oracle
 from tests.faults.chaos.workload import BulkJob, some_rows, submit_bulk
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts, Service
 from tests.receiver import Receiver, receiver, says
+from tests.waiting import wait_for
 
 A_YEAR = timedelta(days=365)
 CONTENT = b"what was sent\n" * 1000

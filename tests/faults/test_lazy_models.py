@@ -14,8 +14,8 @@ from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts, Service
+from tests.waiting import wait_for
 
 LEFT, RIGHT = "left", "right"  # lazy models, of which one fits at a time
 SETTINGS = {"LAZY_MODELS": f"{LEFT},{RIGHT}", "MODEL_RESIDENCY_S": "0.2", "MODEL_IDLE_S": "0"}

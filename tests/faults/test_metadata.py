@@ -18,8 +18,8 @@ from nightshift.outbound.cloud_metadata import (
 )
 from tests.faults.kit import metadata
 from tests.faults.kit.metadata import EVENT_ID, MACHINE, Metadata, Trouble
-from tests.faults.kit.processes import wait_for
 from tests.unit.workers.scripted import ManualClock
+from tests.waiting import wait_for
 from workers.health.spot import NOTICE_VALID_S, SpotWatcher
 
 AT = datetime(2026, 11, 21, 18, tzinfo=UTC)

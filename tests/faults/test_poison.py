@@ -14,8 +14,8 @@ from nightshift.store import tables
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import BulkJob, Job, Row, submit_bulk, submit_online
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts, Service, Stamp
+from tests.waiting import wait_for
 
 WAIT_MAX_S = 180.0  # some workers die in turn, and each takes its time to start
 POISONS = 3  # at once, in any test

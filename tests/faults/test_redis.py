@@ -20,8 +20,8 @@ from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import Job, Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
 from tests.faults.kit.outages import REDIS, paused, wait_until_ended
-from tests.faults.kit.processes import WAIT_MAX_S, wait_for
 from tests.faults.kit.service import Parts, Service
+from tests.waiting import WAIT_MAX_S, wait_for
 
 LASTS_S = 300.0 if os.environ.get("LONG") else 0.0  # at least until everything has been done without Redis
 pytestmark = pytest.mark.timeout(300.0 + LASTS_S)

@@ -11,8 +11,9 @@ from tests.faults.chaos import oracle
 from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
 from tests.faults.kit import metadata
 from tests.faults.kit.metadata import Metadata, Trouble
-from tests.faults.kit.processes import WAIT_MAX_S, send, wait_for
+from tests.faults.kit.processes import send
 from tests.faults.kit.service import Parts, Service
+from tests.waiting import WAIT_MAX_S, wait_for
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import BulkJob, Job, Row, some_rows, submit_bulk, submit_online
 from tests.faults.kit.launch import running
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts, Service
 from tests.integration.objectstore.s3_faults import (
     ANY,
@@ -35,6 +34,7 @@ from tests.integration.objectstore.s3_faults import (
     Unreachable,
 )
 from tests.integration.servers import RAM_DISK
+from tests.waiting import wait_for
 
 SEED: Final = 20261121  # of what chance has a hand in
 SETTINGS: Final = {

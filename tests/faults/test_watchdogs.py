@@ -13,10 +13,10 @@ from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
 from tests.faults.kit.control_group import short_of_memory
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.proxy import Swallow
 from tests.faults.kit.service import Parts, Service
 from tests.integration.servers import HOST, free_port
+from tests.waiting import wait_for
 
 IMPATIENT = {"STEP_TIMEOUT_S": "6", "DEAF_AFTER_S": "5"}  # a busy machine takes seconds to fill memory
 MEMORY_BYTES = 512 * 1024 * 1024  # a worker takes a third of it

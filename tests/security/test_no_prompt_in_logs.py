@@ -14,7 +14,6 @@ import pytest
 from nightshift.tenants.keys import Scope
 from tests.faults.kit.launch import running
 from tests.faults.kit.outages import killed, stopped
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts, Service
 from tests.integration.api.conftest import insert_key
 from tests.integration.objectstore.s3_faults import ANY, Refused, Swallowed
@@ -36,6 +35,7 @@ from tests.security.failures import (
     template,
     webhook_secret,
 )
+from tests.waiting import wait_for
 
 SETTINGS: Final = {"LOG_LEVEL": "debug"}
 STREAMED: Final = ("chat.completion.chunk", "response.output_text")  # of the frames of a stream

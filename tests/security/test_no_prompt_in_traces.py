@@ -12,7 +12,6 @@ import pytest
 
 from nightshift.tenants.keys import Scope
 from tests.faults.kit.launch import running
-from tests.faults.kit.processes import wait_for
 from tests.faults.kit.service import Parts, Service
 from tests.integration.api.conftest import insert_key
 from tests.integration.servers import RAM_DISK
@@ -32,6 +31,7 @@ from tests.security.failures import (
     template,
     webhook_secret,
 )
+from tests.waiting import wait_for
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PRESIGNED = "?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={0}&X-Amz-Signature={0}&sig={0}&token={0}#{0}"

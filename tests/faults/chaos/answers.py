@@ -15,7 +15,7 @@ from nightshift.endpoints.results import Identity, Result
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
 from tests.faults.kit.fake_engine import FakeTokenizer, answer_tokens
-from tests.faults.kit.processes import WAIT_MAX_S
+from tests.waiting import WAIT_MAX_S
 from workers.engine import Output
 from workers.serving.inference import Progress, TextAnswer
 from workers.serving.model_server import Inference

@@ -25,8 +25,8 @@ from nightshift.output.row_results import RowResult, ShardHead
 from nightshift.store import tables
 from tests.faults.chaos.answers import Asked, answers_of
 from tests.faults.chaos.workload import BulkJob, Job, OnlineJob, Row
-from tests.faults.kit.processes import WAIT_MAX_S, wait_for
 from tests.faults.kit.service import Service
+from tests.waiting import WAIT_MAX_S, wait_for
 
 FAR_AHEAD: Final = timedelta(days=1000)
 SHARDS_PAGE: Final = 1000

@@ -10,7 +10,8 @@ import pytest
 from nightshift.processes.children import Launch
 from nightshift.processes.supervisor import Process
 from tests.faults.kit.forks import fork_server
-from tests.faults.kit.processes import children, is_running, wait_for
+from tests.faults.kit.processes import children, is_running
+from tests.waiting import wait_for
 
 TELLS = """
 import os, sys

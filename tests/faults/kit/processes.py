@@ -6,7 +6,6 @@ Nothing here knows what runs in them.
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,23 +15,9 @@ from typing import Final
 from nightshift.processes.children import AfterExit, Child, ChildExit, Launch, RestartBackoff
 from nightshift.processes.supervisor import Spawn, Supervisor, run_program
 from tests.faults.kit.forks import is_server
+from tests.waiting import TICK_S, WAIT_MAX_S, wait_for
 
-TICK_S: Final = 0.05  # another process can only be asked again, not waited for
 RESTART: Final = RestartBackoff(first_s=0.1, factor=1.0)  # at once, however often it dies
-STANDSTILL_S: Final = 6.0  # between two looks; longer means that the machine was stopped
-WAIT_MAX_S: Final = 60.0  # for what must happen soon, on a machine that is busy with other things
-
-
-def wait_for(what: str, is_true: Callable[[], object], timeout_s: float = WAIT_MAX_S) -> None:
-    """Raises TimeoutError naming `what`. Time in which this process itself stood still is not counted."""
-    waited_s, asked_at_s = 0.0, time.monotonic()
-    while not is_true():
-        if waited_s >= timeout_s:
-            raise TimeoutError(f"not within {timeout_s:.0f} s: {what}")
-        time.sleep(TICK_S)
-        now_s = time.monotonic()
-        waited_s += min(now_s - asked_at_s, STANDSTILL_S)
-        asked_at_s = now_s
 
 
 @dataclass(frozen=True)

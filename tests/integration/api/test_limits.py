@@ -17,11 +17,11 @@ from nightshift.errors import TooManyRequests
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
 from nightshift.store import Store
 from nightshift.testing import asked, planned
-from tests.faults.kit.processes import wait_for
 from tests.integration.api.conftest import KeyMaker, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
+from tests.waiting import wait_for
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -6,7 +6,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +24,7 @@ from nightshift.processes.children import CONFIGURATION_EXIT, AfterExit, ChildEx
 from nightshift.processes.embedded import Embedded, Redis
 from nightshift.store import Store, open_database
 from nightshift.store.databases.migrate import is_current
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_a_long_path_gets_a_socket_that_the_kernel_can_name(data_dir, monkeypatc
         assert stat.S_IMODE(socket_path.parent.stat().st_mode) == 0o700
         assert redis.command is not None
         with subprocess.Popen(redis.command, stdout=subprocess.DEVNULL) as server:
-            _wait_for(socket_path)
+            wait_for("its socket", socket_path.exists)
             server.terminate()
     assert not socket_path.parent.exists()
 
@@ -444,10 +444,3 @@ def test_a_model_that_is_no_directory_here_is_said_to_be_taken_for_a_hub_id(nigh
         ended = nightshift("up", "--model", "my_model", "--port", str(listener.getsockname()[1]))
     assert ended.code == 1
     assert ended.err.startswith("no directory my_model here: taking it for a hub id\n")
-
-
-def _wait_for(path: Path) -> None:
-    deadline_s = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline_s, f"{path} never appeared"
-        time.sleep(0.01)

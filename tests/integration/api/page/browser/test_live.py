@@ -1,10 +1,11 @@
 """An open page: it follows what happens, loses nothing of what one does there, and knows when to stop."""
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from nightshift.jobs import JobState
 from nightshift.store import Store, tables
@@ -72,6 +73,21 @@ def test_updates_keep_what_is_chosen_until_it_is_sent(visit: VisitMaker, page_st
     expect(page.locator("#priority")).to_have_value("background")
 
 
+def click_with_a_late_answer(page: Page, button: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Click, and be answered after an update has taken the button away; `meanwhile` runs before the server
+    is asked.
+    """
+
+    def answer_after_the_update(route: Route) -> None:
+        meanwhile()
+        answer = route.fetch()
+        expect(page.locator(f".actions >> text={button}")).to_have_count(0)
+        route.fulfill(response=answer)
+
+    page.route(f"**/{button.lower()}", answer_after_the_update)
+    page.click(f"text={button}")
+
+
 def test_what_came_of_an_action_is_said_though_an_update_took_its_button_away(
     visit: VisitMaker, page_store: Store
 ) -> None:
@@ -79,13 +95,7 @@ def test_what_came_of_an_action_is_said_though_an_update_took_its_button_away(
     page = visit("overtaken").open_live(f"/ui/jobs/{job.id}")
     page.on("dialog", lambda dialog: dialog.accept())
 
-    def answer_after_the_update(route: Route) -> None:
-        answer = route.fetch()
-        expect(page.locator(".actions >> text=Cancel")).to_have_count(0)
-        route.fulfill(response=answer)
-
-    page.route("**/cancel", answer_after_the_update)
-    page.click("text=Cancel")
+    click_with_a_late_answer(page, "Cancel")
 
     expect(page.locator("#said")).to_contain_text("The job is told to stop")
 
@@ -96,14 +106,7 @@ def test_why_an_action_was_refused_is_said_though_an_update_took_its_button_away
     job = ground.running(page_store, "refused")
     page = visit("refused").open_live(f"/ui/jobs/{job.id}")
 
-    def answer_after_the_update(route: Route) -> None:
-        ground.end(page_store, job, JobState.FAILED)
-        answer = route.fetch()
-        expect(page.locator(".actions >> text=Pause")).to_have_count(0)
-        route.fulfill(response=answer)
-
-    page.route("**/pause", answer_after_the_update)
-    page.click("text=Pause")
+    click_with_a_late_answer(page, "Pause", lambda: ground.end(page_store, job, JobState.FAILED))
 
     expect(page.locator("#problem")).to_contain_text("Cannot pause a job")
 
