@@ -36,9 +36,9 @@ class Batcher:
     Promises, which the tests hold it to:
       - a step has at most `max_num_batched_tokens` tokens, of at most `max_num_seqs` sequences;
       - a waiting sequence of a more urgent class gets slot and blocks from less urgent ones at the next step;
-      - nothing starves: classes and rows are passed by a bounded number of others, and the most urgent
-        sequence can evict all others, so it advances even if KV memory is only one sequence wide. The caller
-        sees to it that each fits alone;
+      - nothing starves: classes, rows and what lacks memory are passed by a bounded number of others, and the
+        most urgent sequence can evict all others, so it advances even if KV memory is only one sequence
+        wide. The caller sees to it that each fits alone;
       - of the prompts of one class, running and waiting, the next is of the flow that has had least.
     """
 
@@ -123,6 +123,7 @@ class Batcher:
                 self._continue(sequence, draft)
             self._admit(rank, draft)
         if not draft.token_counts:  # all were preempted for waiting sequences
+            draft.tried.clear()
             for rank in range(len(self._running.by_rank)):
                 self._admit(rank, draft)
         self._count_left_out(draft)
@@ -261,7 +262,7 @@ class Batcher:
         may_admit = True
         while draft.tokens_left > 0 and (prompts or may_admit):
             flow = min(prompts, key=turns.start, default=None)
-            waiting = self._queue.first(rank) if may_admit else None
+            waiting = self._queue.next(rank, draft.tried) if may_admit else None
             if flow is None or (waiting is not None and turns.start(waiting.flow) < turns.start(flow)):
                 may_admit = self._admit_next(rank, draft)
                 continue
@@ -286,22 +287,25 @@ class Batcher:
 
     def _admit_next(self, rank: int, draft: Draft) -> bool:
         """Admit the next sequence of a class, or of a lower class that is overdue, or find that its prefix is
-        being computed. False: none can be admitted in this step.
+        being computed, or set it aside. False: none can be admitted in this step.
         """
         if draft.tokens_left == 0 or draft.deferrals_left == 0 or not self._may_get_slot(rank):
             return False
-        overdue = self._queue.overdue(rank)
-        sequence = overdue or self._queue.first(rank)
+        sequence, is_overdue = self._queue.choose(rank, draft.tried)
         if sequence is None or (sequence in draft.preempted and draft.token_counts):
             return False
         if draft.tokens_for(sequence) == 0:
             return False
-        if self._defer(sequence):
+        lacked = self._queue.missing(sequence)
+        if lacked is not None and not self._may_have(lacked, sequence.rank):
+            draft.tried.add(sequence)
+            return True
+        if lacked is None and self._defer(sequence):
             draft.deferrals_left -= 1
             return True
         if not self._allocate(sequence, draft):
-            return False
-        self._start_running(sequence, is_overdue=overdue is not None)
+            return sequence in draft.tried
+        self._start_running(sequence, is_overdue=is_overdue)
         count = draft.tokens_for(sequence)  # fewer where a prefix was found: its KV is read as well
         if count > 0:  # it was admitted with blocks for one token at least
             count = self.tables.allocate(sequence, count, self._spare_blocks)
@@ -325,9 +329,11 @@ class Batcher:
         tables, prefix = self.tables, None
         if self._reuse_prefixes and tables.is_whole(sequence):
             prefix = tables.acquire_prefix(sequence, self._reusable_digests(sequence))
-        if not self._make_room(sequence, tables.missing_to_admit(sequence, prefix), draft):
+        missing = tables.missing_to_admit(sequence, prefix)
+        if not self._make_room(sequence, missing, draft):
             if prefix is not None:
                 self._pool.release(prefix.blocks)
+            self._set_aside(sequence, missing, draft)
             return False
         if prefix is not None:
             self.num_tokens_queried += sequence.num_tokens - sequence.num_computed_tokens
@@ -356,6 +362,26 @@ class Batcher:
             self._evict(running[-1], missing, draft)
         self._evict_until(missing, evictable, draft)
         return True
+
+    def _set_aside(self, sequence: Sequence, missing: int, draft: Draft) -> None:
+        """Let others pass a sequence that lacks memory, not a slot. One that was preempted keeps its turn: to
+        admit others then would take blocks from those that run.
+        """
+        if sequence.num_computed_tokens_max > 0:
+            return
+        if self._has_slot or self._running.unprotected(sequence, from_rank=sequence.rank + 1):
+            self._queue.set_aside(sequence, missing)
+            if self._queue.missing(sequence) is not None:
+                draft.tried.add(sequence)
+
+    def _may_have(self, missing: int, rank: int) -> bool:
+        """Whether a sequence of a class that lacked so many blocks need be tried again."""
+        return (
+            missing <= self._pool.num_free
+            or not self._running
+            or any(self._running.by_rank[rank + 1 :])
+            or any(other.rank > rank for other in self._holders)
+        )
 
     @property
     def _spare_blocks(self) -> int:
@@ -427,5 +453,5 @@ class Batcher:
         return sequence.digests((sequence.num_tokens - 1) // size, size, self._pool.root_digest)
 
     def _start_budget(self) -> None:
-        has_interactive = bool(self._running.by_rank[0]) or self._queue.first(0) is not None
+        has_interactive = bool(self._running.by_rank[0]) or self._queue.has_any(0)
         self._budget.start_step(has_interactive, self._running.after(0))

@@ -35,6 +35,8 @@ class Draft:
         self.deferrals_left = deferrals_max
         self.token_counts: dict[Sequence, int] = {}
         self.preempted: set[Sequence] = set()
+        self.tried: set[Sequence] = set()
+        """Set aside: there is no memory for them in this step."""
         self._budget = budget
 
     def tokens_for(self, sequence: Sequence) -> int:

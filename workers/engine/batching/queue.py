@@ -6,18 +6,20 @@ Classes come in order, except that one passed too often is overdue and admits on
     2. online requests, of the flow whose turn it is the oldest
     3. rows of jobs, of the flow whose turn it is (`fair_turns.py`) the next one in its order (`row_order.py`)
 
-Ages are counted in admissions; there is no clock.
+One for which too little memory is free is set aside, and a few others pass it (`set_aside.py`). Ages are
+counted in admissions; there is no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from collections.abc import Sequence as Seq
 from heapq import heappop, heappush
 
 from ..fair_turns import FairTurns, TurnOrder
 from .row_order import RowOrder
 from .sequence import Sequence
+from .set_aside import SetAside
 
 PASSES_BEFORE_DUE = 512
 """Admissions to its class after which a row comes first because of its age."""
@@ -42,16 +44,18 @@ class ClassQueue:
         self._rows: dict[str, RowOrder] = {}  # of each flow
         self._row_turns = TurnOrder(turns)
         self._due: list[_Ranked] = []  # rows, by when they are due
+        self.aside = SetAside()
         self._num_taken = 0
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._members) + len(self.aside)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._members)
+        yield from self.aside
+        yield from self._members
 
     def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._members
+        return sequence in self._members or sequence in self.aside
 
     def add(self, sequence: Sequence) -> None:
         arrival, flow = sequence.urgency[1], sequence.flow
@@ -77,9 +81,21 @@ class ClassQueue:
     def take(self, sequence: Sequence) -> None:
         """Remove a sequence that is admitted."""
         self._num_taken += 1
+        self.aside.passed_by(sequence)
         self.discard(sequence)
 
+    def set_aside(self, sequence: Sequence, missing: int) -> None:
+        """Let others pass a sequence that lacks so many blocks, unless too many are passed already."""
+        if sequence not in self.aside:
+            if self.aside.is_full:
+                return
+            self.discard(sequence)
+        self.aside.put(sequence, missing)
+
     def discard(self, sequence: Sequence) -> None:
+        if sequence in self.aside:
+            self.aside.discard(sequence)
+            return
         del self._members[sequence]
         flow = sequence.flow
         if sequence.group is None:
@@ -94,8 +110,16 @@ class ClassQueue:
         """Nothing of a flow is left in the class."""
         self._rows.pop(flow, None)
 
-    def first(self) -> Sequence | None:
-        """The sequence to admit next."""
+    def next(self, tried: Container[Sequence]) -> Sequence | None:
+        """The sequence to admit next; None where all that may be have been tried."""
+        found = self.aside.next(tried)
+        if found is not None or self.aside.is_closed:
+            return found
+        first = self._first()
+        return None if first in tried else first
+
+    def _first(self) -> Sequence | None:
+        """Of those that are not set aside."""
         due = _top(self._due, self._members) if self._row_turns else None
         if due is not None and due[0] <= self._num_taken and self._num_taken % DUE_EVERY == 0:
             return due[2]
@@ -109,10 +133,13 @@ class ClassQueue:
 
     @property
     def first_flows(self) -> list[str]:
-        """Of those that wait with online requests, and with rows, the ones whose turn it is."""
-        return [
+        """Of those that wait with online requests, and with rows, the ones whose turn it is; with those set
+        aside.
+        """
+        flows = [
             flow for turns in (self._online_turns, self._row_turns) if (flow := turns.first()) is not None
         ]
+        return flows + [sequence.flow for sequence in self.aside]
 
 
 class WaitingQueue:
@@ -152,20 +179,42 @@ class WaitingQueue:
         self._classes[sequence.rank].take(sequence)
         self._passes[sequence.rank] = 0
         for rank in range(sequence.rank + 1, len(self._classes)):
+            if self._is_overdue(rank):
+                self._classes[rank].aside.passed_by(None)
             self._passes[rank] = self._passes[rank] + 1 if self._classes[rank] else 0
 
-    def first(self, rank: int) -> Sequence | None:
-        return self._classes[rank].first()
+    def set_aside(self, sequence: Sequence, missing: int) -> None:
+        """Let others pass a sequence that lacks so many blocks, unless too many are passed already."""
+        self._classes[sequence.rank].set_aside(sequence, missing)
+
+    def missing(self, sequence: Sequence) -> int | None:
+        """Blocks that a sequence lacked when it was set aside; None: it has not been."""
+        aside = self._classes[sequence.rank].aside
+        return aside.missing(sequence) if sequence in aside else None
+
+    def has_any(self, rank: int) -> bool:
+        return len(self._classes[rank]) > 0
+
+    def next(self, rank: int, tried: Container[Sequence] = ()) -> Sequence | None:
+        """The sequence of a class to admit next; None where all that may be have been tried."""
+        return self._classes[rank].next(tried)
+
+    def choose(self, rank: int, tried: Container[Sequence]) -> tuple[Sequence | None, bool]:
+        """The sequence to admit next to a class, or before it to a less urgent one that has been passed too
+        often; and whether it is of such a class, whose own is then the memory that becomes free.
+        """
+        for lower in range(rank + 1, len(self._classes)):
+            if self._is_overdue(lower):
+                found = self._classes[lower].next(tried)
+                if found is not None or self._classes[lower].aside.is_closed:
+                    return found, True
+        return self._classes[rank].next(tried), False
 
     def first_flows(self, rank: int) -> list[str]:
         return self._classes[rank].first_flows
 
-    def overdue(self, rank: int) -> Sequence | None:
-        """The first of a class less urgent than `rank` that has been passed too often, if there is one."""
-        for lower in range(rank + 1, len(self._classes)):
-            if self._passes[lower] >= PASSES_BEFORE_OVERDUE and self._classes[lower]:
-                return self._classes[lower].first()
-        return None
+    def _is_overdue(self, rank: int) -> bool:
+        return self._passes[rank] >= PASSES_BEFORE_OVERDUE and len(self._classes[rank]) > 0
 
 
 def _top(heap: list[_Ranked], waiting: dict[Sequence, None]) -> _Ranked | None:
