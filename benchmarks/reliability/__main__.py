@@ -61,6 +61,10 @@ COMMANDS: dict[str, tuple[str, Measure]] = {
         "an input of very many objects, from its listing to shards",
         lambda chosen: planning.measure(chosen.database, chosen.count or 20_000),
     ),
+    "images": (
+        "a prefix of very many images, from its listing to shards",
+        lambda chosen: planning.measure_images(chosen.database, chosen.count or 1_000_000),
+    ),
     "drain": (
         "SIGTERM at full load",
         lambda chosen: drain.measure(chosen.database, chosen.count or 2),

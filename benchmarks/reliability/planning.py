@@ -2,7 +2,7 @@
 
 The objects are generated: a listing page of 1,000 keys and every other request takes 20 ms, as with S3. The
 rows are one an object. JSONL objects are not read, but for the first ones; of each Parquet object the footer
-is.
+is. Images are not read, and a shard has many.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from benchmarks.reliability.figures import Figure, quantile
 from benchmarks.reliability.ingest import planning_config
 from benchmarks.reliability.services import Database
 from nightshift.errors import ObjectNotFound
+from nightshift.jobs import JsonObject
 from nightshift.objectstore import Locations, ObjectInfo
 from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
@@ -42,6 +43,7 @@ WRITE_MS_MAX = 100.0
 FIRST_SHARD_S_MAX = 10.0
 TURN_TIMEOUT_S = 600.0
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
+IMAGE_TEMPLATE = {"model": MODEL, "input": "{{image}}"}
 
 
 def measure(database: Database, objects: int) -> Iterator[Figure]:
@@ -52,14 +54,20 @@ def measure(database: Database, objects: int) -> Iterator[Figure]:
         yield from _measured(database, min(objects, PARQUET_OBJECTS_MAX), "parquet", file.getvalue())
 
 
-def _measured(database: Database, objects: int, ending: str, data: bytes) -> Iterator[Figure]:
+def measure_images(database: Database, objects: int) -> Iterator[Figure]:
+    yield from _measured(database, objects, "png", b"not read", IMAGE_TEMPLATE)
+
+
+def _measured(
+    database: Database, objects: int, ending: str, data: bytes, template: JsonObject = TEMPLATE
+) -> Iterator[Figure]:
     generated = GeneratedStore(objects, ending, data)
     with store_on(database) as store, closing(Locations((), ("/",))) as locations:
         vars(locations)["open"] = lambda *where: generated
         writes = _timed_writes(store)
         queue = _RungQueue()
         duty = _planning(store, queue, locations)
-        spec = a_spec(input="file:///in/", output="file:///out/", template=TEMPLATE)
+        spec = a_spec(input="file:///in/", output="file:///out/", template=template)
         bytes_before = _database_bytes(store)
         job = submit(store, model=MODEL, spec=spec)
         writes.clear()
@@ -68,7 +76,7 @@ def _measured(database: Database, objects: int, ending: str, data: bytes) -> Ite
         turns = _plan(store, duty, job.id)
         took_s = time.monotonic() - began_s
         peak_mib = _status_mib("VmHWM") - idle_mib
-        shard_bytes = (_database_bytes(store) - bytes_before) / objects
+        object_bytes = (_database_bytes(store) - bytes_before) / objects
     name = f"{objects} {ending} objects"
     yield Figure(f"{name}: memory beyond idle", peak_mib, "MiB", MEMORY_MIB_MAX)
     taken_ms, cpu_ms = [each.taken_ms for each in writes], [each.cpu_ms for each in writes]
@@ -82,7 +90,7 @@ def _measured(database: Database, objects: int, ending: str, data: bytes) -> Ite
     yield Figure("  all of it planned after", took_s, "s")
     yield Figure("  turns", turns, "")
     yield Figure("  listing requests", generated.listing_requests, "")
-    yield Figure("  database per shard", shard_bytes, "bytes")
+    yield Figure("  database per object", object_bytes, "bytes")
 
 
 class GeneratedStore:
