@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..execution.kv_memory import KvMemory
+from .layers import Heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +57,9 @@ class PagedCrossAttention:
             output_mask = output_mask + bias.permute(0, 2, 1)[:, :, None].to(dtype)
         self._output = _Visible(output_blocks, output_mask)
 
-    def over_output(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """Store `[tokens, heads, dim]` each, and attend over what each sequence generated."""
-        store(self._kv, layer, self._store_blocks, self._store_offsets, key, value)
-        return self._attend(layer, query, self._output, scale, out)
+    def over_output(self, layer: int, heads: Heads, scale: float, out: Tensor | None = None) -> Tensor:
+        store(self._kv, layer, self._store_blocks, self._store_offsets, heads.key, heads.value)
+        return self._attend(layer, heads.query, self._output, scale, out)
 
     def over_source(self, layer: int, query: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
         """Attend over the source of each sequence."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -54,19 +54,19 @@ class Layer:
     norms: tuple[Module, Module, Module]
 
 
+class Heads(NamedTuple):
+    """What one attention projected, `[tokens, heads, dim]` each."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
 class Attend(Protocol):
     """Attention over paged memory, of one step: `[tokens, heads * dim]`, written to `out` if there is one."""
 
-    def over_output(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """Store `[tokens, heads, dim]` each, and attend over what each sequence generated."""
+    def over_output(self, layer: int, heads: Heads, scale: float, out: Tensor | None = None) -> Tensor:
+        """Store keys and values, and attend over what each sequence generated."""
 
     def over_source(self, layer: int, query: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
         """Attend over the source of each sequence."""
@@ -120,8 +120,8 @@ class CrossDecoder:
             own, cross = layer.self_attention, layer.cross_attention
 
             def attend_output(y: Tensor, index: int = index, own: Attention = own) -> Tensor:
-                query, key, value = (own.heads(of(y)) for of in (own.query, own.key, own.value))
-                return own.out(attend.over_output(index, query, key, value, own.scale))
+                heads = Heads(*(own.heads(of(y)) for of in (own.query, own.key, own.value)))
+                return own.out(attend.over_output(index, heads, own.scale))
 
             def attend_source(y: Tensor, index: int = index, cross: Attention = cross) -> Tensor:
                 return cross.out(attend.over_source(index, cross.heads(cross.query(y)), cross.scale))

@@ -13,6 +13,7 @@ from ..execution.attention.interface import LayerCall
 from ..execution.attention.native_backend import NativeAttention
 from ..execution.kv_memory import KvMemory
 from ..execution.step_layout import StepLayout
+from .layers import Heads
 
 
 class NativeCrossAttention:
@@ -32,17 +33,8 @@ class NativeCrossAttention:
         self._source.step(_layout(source_blocks, source_lengths, positions[:0]))
         return self
 
-    def over_output(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """Store `[tokens, heads, dim]` each, and attend over what each sequence generated."""
-        query, key, value = (each.transpose(0, 1) for each in (query, key, value))
+    def over_output(self, layer: int, heads: Heads, scale: float, out: Tensor | None = None) -> Tensor:
+        query, key, value = (each.transpose(0, 1) for each in heads)
         call = LayerCall(scale, None, None, None)
         return self._output.attend(layer, query, key, value, call, out).flatten(1)
 

@@ -16,7 +16,7 @@ from ..encoders.stream import RowNorm, Stream, buffer_for
 from ..execution.decoder.buffers import Buffers
 from ..execution.decoder.written_steps import WrittenSteps
 from ..execution.linears.interface import Packing
-from .layers import Attend
+from .layers import Attend, Heads
 from .packed_layers import CrossAttention, Embedding, Mlp, PackedRows, SelfAttention, all_linears, is_pre_norm
 
 
@@ -81,9 +81,9 @@ class PackedDecoder:
     def _over_output(self, index: int, own: SelfAttention, attend: Attend, x: Tensor) -> Tensor:
         qkv = buffer_for(self._buffers, "qkv", x, own.qkv.out_features)
         own.qkv.store(x, qkv)
-        query, key, value = qkv.view(len(qkv), 3, -1, own.head_dim).unbind(1)
+        heads = Heads(*qkv.view(len(qkv), 3, -1, own.head_dim).unbind(1))
         out = buffer_for(self._buffers, "context", x, own.output.in_features)
-        return attend.over_output(index, query, key, value, own.head_dim**-0.5, out)
+        return attend.over_output(index, heads, own.head_dim**-0.5, out)
 
     def _over_source(self, index: int, cross: CrossAttention, attend: Attend, x: Tensor) -> Tensor:
         query = buffer_for(self._buffers, "query", x, cross.query.out_features)
