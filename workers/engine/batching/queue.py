@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from collections.abc import Sequence as Seq
-from heapq import heappop, heappush
 
 from ..fair_turns import FairTurns, TurnOrder
+from ..ranked_heap import RankedHeap
 from .row_order import RowOrder
 from .sequence import Sequence
 from .set_aside import SetAside
@@ -28,9 +28,6 @@ DUE_EVERY = 8
 PASSES_BEFORE_OVERDUE = 64
 """Admissions of more urgent classes after which a class admits one of its own, whatever else waits."""
 
-_Ranked = tuple[int, int, Sequence]
-"""What it is ranked by, its arrival, and the sequence."""
-
 
 class ClassQueue:
     """Waiting sequences of one class."""
@@ -38,12 +35,11 @@ class ClassQueue:
     def __init__(self, block_size: int, turns: FairTurns) -> None:
         self._block_size = block_size
         self._members: dict[Sequence, None] = {}
-        # Heaps may hold sequences that have left; they are dropped when met.
-        self._online: dict[str, list[_Ranked]] = {}  # of each flow, by arrival
+        self._online: dict[str, RankedHeap[Sequence]] = {}  # of each flow, by arrival
         self._online_turns = TurnOrder(turns)
         self._rows: dict[str, RowOrder] = {}  # of each flow
         self._row_turns = TurnOrder(turns)
-        self._due: list[_Ranked] = []  # rows, by when they are due
+        self._due = RankedHeap[Sequence](self._members.__contains__)  # rows, by when they are due
         self.aside = SetAside()
         self._num_taken = 0
 
@@ -61,7 +57,9 @@ class ClassQueue:
         arrival, flow = sequence.urgency[1], sequence.flow
         self._members[sequence] = None
         if sequence.group is None:
-            heappush(self._online.setdefault(flow, []), (arrival, arrival, sequence))
+            if flow not in self._online:
+                self._online[flow] = RankedHeap(self._members.__contains__)
+            self._online[flow].push(arrival, arrival, sequence)
             self._online_turns.add(flow)
             return
         if flow not in self._rows:
@@ -70,7 +68,7 @@ class ClassQueue:
         self._row_turns.add(flow)
         if sequence.admission_due is None:
             sequence.admission_due = self._num_taken + PASSES_BEFORE_DUE
-        heappush(self._due, (sequence.admission_due, arrival, sequence))
+        self._due.push(sequence.admission_due, arrival, sequence)
 
     def resume(self, sequence: Sequence) -> None:
         """Take back a sequence whose prefix has been computed: rows of its flow that begin so are next."""
@@ -100,7 +98,7 @@ class ClassQueue:
         flow = sequence.flow
         if sequence.group is None:
             self._online_turns.remove(flow)
-            if _top(self._online[flow], self._members) is None:
+            if self._online[flow].first() is None:
                 del self._online[flow]
         else:
             self._row_turns.remove(flow)
@@ -120,14 +118,14 @@ class ClassQueue:
 
     def _first(self) -> Sequence | None:
         """Of those that are not set aside."""
-        due = _top(self._due, self._members) if self._row_turns else None
+        due = self._due.first() if self._row_turns else None
         if due is not None and due[0] <= self._num_taken and self._num_taken % DUE_EVERY == 0:
-            return due[2]
+            return due[1]
         flow = self._online_turns.first()
         if flow is not None:
-            oldest = _top(self._online[flow], self._members)
+            oldest = self._online[flow].first()
             assert oldest is not None, "a flow has requests, and none anywhere"
-            return oldest[2]
+            return oldest[1]
         flow = self._row_turns.first()
         return None if flow is None else self._rows[flow].first()
 
@@ -215,10 +213,3 @@ class WaitingQueue:
 
     def _is_overdue(self, rank: int) -> bool:
         return self._passes[rank] >= PASSES_BEFORE_OVERDUE and len(self._classes[rank]) > 0
-
-
-def _top(heap: list[_Ranked], waiting: dict[Sequence, None]) -> _Ranked | None:
-    """The first of a heap that still waits."""
-    while heap and heap[0][2] not in waiting:
-        heappop(heap)
-    return heap[0] if heap else None

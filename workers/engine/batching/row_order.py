@@ -8,10 +8,10 @@ one long answer. Every operation is logarithmic in what waits, but for the shift
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from heapq import heappop, heappush
 
 import numpy as np
 
+from ..ranked_heap import RankedHeap
 from .sequence import Sequence
 
 LENGTH_WINDOW = 128
@@ -31,8 +31,9 @@ class RowOrder:
         self._block_bytes = block_size * TOKEN_BYTES
         self._sorted: list[_PrefixEntry] = []
         self._entries: dict[Sequence, _PrefixEntry] = {}
-        # By tokens they may still add, most first; also rows that have left, which are dropped when met.
-        self._longest: list[tuple[int, int, Sequence]] = []
+        self._longest = RankedHeap[Sequence](
+            self._entries.__contains__
+        )  # by tokens they may still add, most first
         self._last_prefix = b""  # of the row taken last
         self._first: Sequence | None = None
 
@@ -42,7 +43,7 @@ class RowOrder:
     def add(self, sequence: Sequence) -> None:
         entry = self._entries[sequence] = _prefix_entry(sequence)
         insort(self._sorted, entry)
-        heappush(self._longest, (-_tokens_to_come(sequence), sequence.urgency[1], sequence))
+        self._longest.push(-_tokens_to_come(sequence), sequence.urgency[1], sequence)
         self._first = None
 
     def follow(self, sequence: Sequence) -> None:
@@ -67,9 +68,9 @@ class RowOrder:
         related = self._related()
         if related:
             return max((sequence for _, _, sequence in related), key=_tokens_to_come)
-        while self._longest[0][2] not in self._entries:
-            heappop(self._longest)
-        return self._longest[0][2]
+        longest = self._longest.first()
+        assert longest is not None, "no row waits"
+        return longest[1]
 
     def _related(self) -> list[_PrefixEntry]:
         """Rows near the one taken last that share the most blocks with it; none if none shares one."""

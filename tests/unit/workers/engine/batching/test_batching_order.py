@@ -11,6 +11,7 @@ from tests.unit.workers.engine.batching.test_batcher import FakeModel, ids
 from workers.engine.batching import queue, row_order
 from workers.engine.batching.queue import PASSES_BEFORE_OVERDUE
 from workers.engine.batching.sequence import Sequence
+from workers.engine.ranked_heap import DEPARTED_MAX
 from workers.engine.request import PriorityClass, Request
 
 
@@ -227,3 +228,23 @@ def test_the_order_of_ten_thousand_waiting_rows_costs_no_pass_over_them(
             model.batcher.advance(chunk)
 
     assert len(looked_at) < 1000
+
+
+def test_rows_that_were_taken_are_not_held_while_others_wait() -> None:
+    order = row_order.RowOrder(block_size=4)
+    waits = [waiting_row(number) for number in range(3)]
+    for number in range(3, 10 * DEPARTED_MAX):
+        taken = waiting_row(number)
+        order.add(taken)
+        if number < 6:
+            order.add(waits[number - 3])
+        assert order.first() is not None
+        order.remove(taken)
+
+    assert len(order._longest) <= DEPARTED_MAX + 2 * len(waits)
+
+
+def waiting_row(number: int) -> Sequence:
+    """All of them begin alike."""
+    tokens = [*range(8), number]
+    return Sequence(Request(str(number), tokens, group="job"), arrival=number, num_tokens_max=len(tokens) + 4)

@@ -1,0 +1,35 @@
+"""A heap whose members leave from its middle, against a sorted list."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.engine.ranked_heap import DEPARTED_MAX, RankedHeap
+
+
+@given(st.lists(st.one_of(st.integers(0, 9), st.none()), max_size=60), st.randoms(use_true_random=False))
+def test_the_first_is_the_lowest_of_those_that_are_there(ranks, random) -> None:  # type: ignore[no-untyped-def]
+    there: dict[int, int] = {}
+    heap = RankedHeap[int](there.__contains__)
+    for number, rank in enumerate(ranks):
+        if rank is not None:
+            there[number] = rank
+            heap.push(rank, number, number)
+        elif there:
+            del there[random.choice(sorted(there))]
+        lowest = min(((rank, number) for number, rank in there.items()), default=None)
+        assert heap.first() == lowest
+
+
+def test_what_has_left_is_not_held_for_long() -> None:
+    there = {-1}
+    heap = RankedHeap[int](there.__contains__)
+    heap.push(0, -1, -1)
+    for number in range(5 * DEPARTED_MAX):
+        there.add(number)
+        heap.push(1, number, number)
+        there.discard(number)
+
+    assert heap.first() == (0, -1)
+    assert len(heap) <= DEPARTED_MAX + 2
