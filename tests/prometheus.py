@@ -4,8 +4,7 @@ import math
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,10 @@ import pytest
 import yaml
 
 from tests.integration.servers import HOST, free_port
+from tests.waiting import WAIT_MAX_S, wait_for
 
 RULES: Final = Path(__file__).resolve().parents[1] / "infra" / "prometheus" / "rules.yml"
 INTERVAL: Final = "500ms"  # between scrapes, and between evaluations of rules
-WAIT_MAX_S: Final = 60.0
-TICK_S: Final = 0.2  # it can only be asked again
 _MINUTES: Final = re.compile(r"(?<=\[)(\d+)m(?=\])|(?<=for: )(\d+)m$", re.MULTILINE)
 
 
@@ -55,11 +53,8 @@ class Prometheus:
     def wait_until_clear(self, name: str, wait_max_s: float = WAIT_MAX_S) -> None:
         self._wait(f"{name} is clear", lambda: name not in self.firing(), wait_max_s)
 
-    def _wait(self, what: str, is_so: Any, wait_max_s: float) -> None:
-        ends_at_s = time.monotonic() + wait_max_s
-        while not is_so():
-            assert time.monotonic() < ends_at_s, f"{what}: not within {wait_max_s:g} s; {self.firing()}"
-            time.sleep(TICK_S)
+    def _wait(self, what: str, is_so: Callable[[], bool], wait_max_s: float) -> None:
+        wait_for(what, is_so, wait_max_s, said=lambda: str(self.firing()))
 
 
 def minutes_as_seconds(rules: str) -> str:
@@ -118,12 +113,15 @@ def _config(ports: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _wait_until_ready(http: httpx.Client, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    ends_at_s = time.monotonic() + WAIT_MAX_S
-    while time.monotonic() < ends_at_s and process.poll() is None:
+    def said() -> str:
+        return log.read_text(errors="replace")
+
+    def is_ready() -> bool:
+        if process.poll() is not None:
+            raise RuntimeError(f"Prometheus did not start: {said()}")
         try:
-            if http.get("/-/ready").is_success:
-                return
+            return http.get("/-/ready").is_success
         except httpx.TransportError:
-            pass
-        time.sleep(TICK_S)
-    raise RuntimeError(f"Prometheus did not start: {log.read_text(errors='replace')}")
+            return False
+
+    wait_for("Prometheus is ready", is_ready, said=said)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from typing import Any
 import httpx
 import openai
 
+from nightshift.client import Client
 from nightshift.demo import DEMO_MODEL_ID
+from tests.waiting import wait_for
 
 START_TIMEOUT_S = 180.0  # loading torch takes long on a machine that is busy with other tests
 STOP_TIMEOUT_S = 90.0
-TICK_S = 0.05  # another process can only be asked again, not waited for
+JOB_TIMEOUT_S = 180.0
 
 
 @dataclass
@@ -40,6 +43,9 @@ class Service:
 
     def http(self) -> httpx.Client:
         return httpx.Client(base_url=self.base_url, headers={"authorization": f"Bearer {self.api_key}"})
+
+    def client(self) -> Client:
+        return Client(self.base_url.removesuffix("/v1"), self.api_key)
 
     def environment(self) -> dict[str, str]:
         """What the commands need to find it."""
@@ -139,6 +145,44 @@ def submit_batch(client: openai.OpenAI, numbers: Sequence[int]) -> str:
     return client.batches.create(
         input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h"
     ).id
+
+
+def wait_until_ended(service: Service, id: str) -> None:
+    """Of a job or a batch: its events tell. Raises TimeoutError with what the service has said."""
+    ends_at_s = time.monotonic() + JOB_TIMEOUT_S
+
+    def check_time() -> None:
+        if time.monotonic() > ends_at_s:
+            raise TimeoutError(f"{id} has not ended within {JOB_TIMEOUT_S:.0f} s:\n{service.logs()}")
+
+    with service.client() as client:
+        for _ in client.events(job_of(id), on_keep_alive=check_time):
+            check_time()
+
+
+def ended_batch(service: Service, batch_id: str) -> openai.types.Batch:
+    """The batch, once it has ended."""
+    wait_until_ended(service, batch_id)
+    with service.openai() as client:
+        return client.batches.retrieve(batch_id)
+
+
+def wait_for_rows(service: Service, id: str) -> int:
+    """Until the first rows of a job or a batch are counted; how many are. Its events tell later, too late to
+    catch it at work.
+    """
+    with service.client() as client:
+        return wait_for(
+            f"a row of {id} is done",
+            lambda: client.get_job(job_of(id)).counts.succeeded,
+            JOB_TIMEOUT_S,
+            said=service.logs,
+        )
+
+
+def job_of(id: str) -> str:
+    """The job's id, of a batch too."""
+    return id.replace("batch_", "job_")
 
 
 def output_lines(client: openai.OpenAI, batch_id: str) -> list[dict[str, Any]]:

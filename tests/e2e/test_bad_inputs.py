@@ -5,7 +5,6 @@ Each is an error that names the field, and what lies beside it is answered.
 
 import base64
 import json
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from nightshift import endpoints
 from nightshift.demo import demo_model_path
 from nightshift.errors import InvalidRequest
-from tests.e2e.service import TICK_S, Service, running
+from tests.e2e.service import JOB_TIMEOUT_S, Service, running, wait_until_ended
 from tests.unit.workers.engine.encoders.tiny_classifiers import save_classifier, save_tokenizer
 from tests.unit.workers.engine.encoders.tiny_encoders import (
     declare_modules,
@@ -27,8 +26,6 @@ from tests.unit.workers.engine.encoders.tiny_encoders import (
 from tests.unit.workers.engine.images.test_decoding import PAGE, SVG, png_header
 from tests.unit.workers.engine.images.tiny_images import as_bytes, picture, save_image_model
 from tests.unit.workers.engine.seq2seq.tiny_seq2seq import save_seq2seq
-
-JOB_TIMEOUT_S = 120.0
 
 
 def image(data: bytes) -> dict[str, str]:
@@ -176,21 +173,13 @@ def lines(asked: Asked, numbers: Iterable[int]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def ended(http: httpx.Client, path: str) -> dict[str, Any]:
-    """A batch or job that has ended."""
-    deadline_s = time.monotonic() + JOB_TIMEOUT_S
-    while True:
-        found: dict[str, Any] = http.get(path).json()
-        if found["status"] in ("completed", "succeeded", "failed", "expired", "cancelled"):
-            return found
-        assert time.monotonic() < deadline_s, found
-        time.sleep(TICK_S)
-
-
-def batch_of(http: httpx.Client, asked: Asked, numbers: Iterable[int]) -> dict[str, Any]:
+def batch_of(service: Service, http: httpx.Client, asked: Asked, numbers: Iterable[int]) -> dict[str, Any]:
+    """It has ended."""
     file = http.post("/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", lines(asked, numbers))})
     body = {"input_file_id": file.json()["id"], "endpoint": asked.route, "completion_window": "24h"}
-    return ended(http, f"/batches/{http.post('/batches', json=body).json()['id']}")
+    batch: dict[str, Any] = http.post("/batches", json=body).json()
+    wait_until_ended(service, batch["id"])
+    return dict(http.get(f"/batches/{batch['id']}").json())
 
 
 @pytest.fixture(scope="module")
@@ -234,10 +223,10 @@ def test_online_each_is_a_400_that_names_the_field(http: httpx.Client, asked: As
 
 @EACH
 def test_a_batch_file_has_an_error_for_each_row_and_an_answer_for_the_one_beside_them(
-    http: httpx.Client, asked: Asked
+    service: Service, http: httpx.Client, asked: Asked
 ) -> None:
     numbers = [number for number in range(len(asked.bodies)) if number not in asked.found_early]
-    batch = batch_of(http, asked, numbers)
+    batch = batch_of(service, http, asked, numbers)
     assert batch["status"] == "completed"
     assert batch["request_counts"] == {"total": len(numbers), "completed": 1, "failed": len(numbers) - 1}
 
@@ -253,9 +242,9 @@ def test_a_batch_file_has_an_error_for_each_row_and_an_answer_for_the_one_beside
 
 @each_of([asked for asked in ASKED if asked.found_early])
 def test_a_batch_file_is_refused_for_the_rows_that_are_bad_at_first_sight(
-    http: httpx.Client, asked: Asked
+    service: Service, http: httpx.Client, asked: Asked
 ) -> None:
-    batch = batch_of(http, asked, range(len(asked.bodies)))
+    batch = batch_of(service, http, asked, range(len(asked.bodies)))
 
     assert batch["status"] == "failed"
     assert {error["line"] - 1 for error in batch["errors"]["data"]} == asked.found_early
@@ -263,7 +252,7 @@ def test_a_batch_file_is_refused_for_the_rows_that_are_bad_at_first_sight(
 
 @EACH
 def test_rows_of_a_job_have_an_error_each_and_the_one_beside_them_an_answer(
-    http: httpx.Client, folder: Path, asked: Asked
+    service: Service, http: httpx.Client, folder: Path, asked: Asked
 ) -> None:
     path = folder / f"{asked.good['model']}-{asked.route.replace('/', '-')}.jsonl"
     path.write_bytes(lines(asked, range(len(asked.bodies))))
@@ -271,7 +260,8 @@ def test_rows_of_a_job_have_an_error_each_and_the_one_beside_them_an_answer(
     body = {"endpoint": asked.route, **places, "max_error_rate": 1}
     created = http.post("/jobs", json=body).json()
     assert "id" in created, created
-    job = ended(http, f"/jobs/{created['id']}")
+    wait_until_ended(service, created["id"])
+    job = http.get(f"/jobs/{created['id']}").json()
 
     assert job["counts"] == {"total": len(asked.bodies), "succeeded": 1, "failed": len(asked.bad)}, job
     results = http.get(f"/jobs/{created['id']}/results", headers={"accept": "application/x-ndjson"}).text

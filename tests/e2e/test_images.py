@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,10 +13,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.client import Client
 from scheduler.input.sharding import IMAGES_MAX
-from tests.e2e.service import TICK_S, Service, nightshift, output_lines, running
-from tests.e2e.test_service import BATCH_TIMEOUT_S, wait_for_batch
+from tests.e2e.service import (
+    Service,
+    nightshift,
+    output_lines,
+    running,
+    wait_for_rows,
+    wait_until_ended,
+)
 from tests.integration.servers import S3Server, moto
 from tests.unit.workers.engine.images.test_decoding import PAGE, SVG, png_header
 from tests.unit.workers.engine.images.tiny_images import as_bytes, picture, reference, save_image_model
@@ -131,7 +135,7 @@ def test_a_batch_file_asks_for_images(service: Service, vectors: list[list[float
         batch = client.batches.create(
             input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
         )
-        wait_for_batch(client, batch.id)
+        wait_until_ended(service, batch.id)
         done = {line["custom_id"]: line["response"]["body"] for line in output_lines(client, batch.id)}
     for number in range(3):
         found = done[f"r{number}"]["data"][0]["embedding"]
@@ -302,14 +306,10 @@ def test_a_worker_killed_within_shards_of_many_images_leaves_each_image_one_resu
         cwd=folder,
     )
     job_id = next(word for word in submitted.stdout.split() if word.startswith("job_"))
-    with Client(service.base_url.removesuffix("/v1"), service.api_key) as client:
-        deadline_s = time.monotonic() + BATCH_TIMEOUT_S
-        while (done := client.get_job(job_id).counts.succeeded) == 0:
-            assert time.monotonic() < deadline_s, f"no row was done:\n{service.logs()}"
-            time.sleep(TICK_S)
-        os.kill(service.worker_pid(), signal.SIGKILL)
-        for _ in client.events(job_id):
-            pass
+    done = wait_for_rows(service, job_id)
+    os.kill(service.worker_pid(), signal.SIGKILL)
+    wait_until_ended(service, job_id)
+    with service.client() as client:
         ended = client.get_job(job_id)
 
     assert 0 < done < count, "it was killed before or after its work"

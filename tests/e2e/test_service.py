@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import httpx
@@ -18,29 +17,22 @@ import pytest
 
 from nightshift.demo import DEMO_MODEL_ID, demo_model_path, number_in_words
 from tests.e2e.service import (
+    JOB_TIMEOUT_S,
     START_TIMEOUT_S,
-    TICK_S,
     answer_of,
     command,
+    ended_batch,
+    job_of,
     nightshift,
     output_lines,
     running,
     submit_batch,
+    wait_until_ended,
 )
+from tests.waiting import wait_for
 
 ACCURACY_MIN = 0.99  # what the demo model's card states
-BATCH_TIMEOUT_S = 180.0
 CHECKOUT = Path(__file__).resolve().parents[2]
-
-
-def wait_for_batch(client: openai.OpenAI, batch_id: str) -> openai.types.Batch:
-    deadline_s = time.monotonic() + BATCH_TIMEOUT_S
-    while True:
-        batch = client.batches.retrieve(batch_id)
-        if batch.status in ("completed", "failed", "expired", "cancelled"):
-            return batch
-        assert time.monotonic() < deadline_s, f"the batch is still {batch.status}: {batch.request_counts}"
-        time.sleep(TICK_S)
 
 
 def accuracy(lines: list[dict[str, object]], numbers: list[int]) -> float:
@@ -51,10 +43,10 @@ def accuracy(lines: list[dict[str, object]], numbers: list[int]) -> float:
     return right / len(numbers)
 
 
-def test_a_batch_through_the_official_client_answers_every_row(client, numbers):
+def test_a_batch_through_the_official_client_answers_every_row(service, client, numbers):
     batch_id = submit_batch(client, numbers[:60])
 
-    batch = wait_for_batch(client, batch_id)
+    batch = ended_batch(service, batch_id)
 
     assert batch.status == "completed"
     assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (
@@ -72,7 +64,7 @@ def test_the_program_that_the_readme_shows_answers_a_chat_and_every_row(service)
     program = [sys.executable, str(CHECKOUT / "examples" / "first_batch.py")]
 
     ended = subprocess.run(
-        program, env=environment, capture_output=True, text=True, timeout=BATCH_TIMEOUT_S, check=True
+        program, env=environment, capture_output=True, text=True, timeout=JOB_TIMEOUT_S, check=True
     )
 
     chat, counts, *lines = ended.stdout.split("\n", 101)
@@ -216,8 +208,8 @@ def test_a_file_outside_the_allowed_directories_is_refused_with_advice(service, 
 
 def test_the_commands_see_what_runs(service, client, numbers):
     batch_id = submit_batch(client, numbers[200:205])
-    wait_for_batch(client, batch_id)
-    job_id = batch_id.replace("batch_", "job_")
+    wait_until_ended(service, batch_id)
+    job_id = job_of(batch_id)
 
     listed = json.loads(nightshift(service, "jobs", "list", "--json").stdout)
     events = nightshift(service, "jobs", "events", job_id).stdout
@@ -299,7 +291,7 @@ def test_a_webhook_reaches_the_receiver_of_the_examples_with_a_signature_it_acce
     assert event["data"]["id"] == job["id"]
 
 
-def test_answers_are_held_to_their_form_online_and_in_a_batch(client):
+def test_answers_are_held_to_their_form_online_and_in_a_batch(service, client):
     schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
     form = {
         "type": "json_schema",
@@ -314,21 +306,21 @@ def test_answers_are_held_to_their_form_online_and_in_a_batch(client):
     batch = client.batches.create(
         input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
     )
-    assert wait_for_batch(client, batch.id).status == "completed"
+    assert ended_batch(service, batch.id).status == "completed"
     (said,) = output_lines(client, batch.id)
 
     assert json.loads("".join(pieces))["n"] in (1, 2)
     assert json.loads(answer_of(said))["n"] in (1, 2)
 
 
-def test_responses_are_answered_online_and_in_a_batch(client):
+def test_responses_are_answered_online_and_in_a_batch(service, client):
     body = {"model": DEMO_MODEL_ID, "input": "48213", "temperature": 0}
     with client.responses.stream(**body) as stream:
         online = stream.get_final_response()
     line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": body}
     file = client.files.create(file=("rows.jsonl", json.dumps(line).encode()), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
-    ended = wait_for_batch(client, batch.id)
+    ended = ended_batch(service, batch.id)
     (row,) = output_lines(client, batch.id)
     response = openai.types.responses.Response.model_validate(row["response"]["body"])
 
@@ -339,11 +331,14 @@ def test_responses_are_answered_online_and_in_a_batch(client):
 def test_one_page_shows_the_metrics_of_all_processes_and_names_one_that_is_gone(tmp_path):
     with running(tmp_path / "data", "--workers", "2") as service, service.http() as http:
         url = f"{service.base_url.removesuffix('/v1')}/metrics"
-        deadline_s = time.monotonic() + START_TIMEOUT_S
         workers = [f'nightshift_process_up{{process="worker-{n}"}} 1.0' for n in (1, 2)]
-        while not all(line in (text := http.get(url).text) for line in workers):
-            assert time.monotonic() < deadline_s, "it is ready with its first worker; the second never came"
-            time.sleep(TICK_S)
+
+        def metrics_of_both_workers() -> str | None:
+            text = http.get(url).text
+            return text if all(line in text for line in workers) else None
+
+        # It is ready with its first worker.
+        text = wait_for("the second worker", metrics_of_both_workers, START_TIMEOUT_S)
         for name in ("api", "scheduler", "worker-1", "worker-2"):
             assert f'nightshift_process_up{{process="{name}"}} 1.0' in text
             assert f'process_resident_memory_bytes{{process="{name}"}}' in text

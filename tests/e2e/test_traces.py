@@ -14,16 +14,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nightshift.demo import DEMO_MODEL_ID
-from tests.e2e.service import Service, running
+from tests.e2e.service import Service, running, wait_for_rows, wait_until_ended
 from tests.otlp import Collector, SeenSpan, collector, tree
 from tests.receiver import Receiver, receiver, says
+from tests.waiting import wait_for
 
 CLIENT_SPAN = "00f067aa0ba902b7"
 SHARD, TERM = "nightshift.shard", "nightshift.term"
 CLOCK_NS = 1_000_000  # the wall clock is read once for each span
 ROW = f"chat {DEMO_MODEL_ID}"
 WAIT_S = 240.0
-TICK_S = 0.05  # another process can only be asked again, not waited for
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +65,12 @@ def traceparent(trace_id: str, flags: str = "01") -> dict[str, str]:
 
 def seen(traces: Collector, trace_id: str, is_whole: Callable[[list[SeenSpan]], bool]) -> list[SeenSpan]:
     """The trace's spans, once they are what is waited for."""
-    ends_s = time.monotonic() + WAIT_S
-    while not is_whole(found := traces.of_trace(trace_id)):
-        assert time.monotonic() < ends_s, "\n".join(tree(found))
-        time.sleep(TICK_S)
-    return found
+
+    def whole() -> list[SeenSpan]:
+        found = traces.of_trace(trace_id)
+        return found if is_whole(found) else []
+
+    return wait_for("the spans", whole, WAIT_S, said=lambda: "\n".join(tree(traces.of_trace(trace_id))))
 
 
 def has(*names: str) -> Callable[[list[SeenSpan]], bool]:
@@ -123,9 +124,10 @@ def test_a_bulk_job_is_one_trace_to_its_webhook_and_a_killed_workers_shard_goes_
         assert made.status_code == 202, made.text
         job = made.json()["id"]
         seen(traces, trace_id, has("claim"))
-        wait_until(lambda: http.get(f"/jobs/{job}").json()["counts"]["succeeded"] > 0, service.logs)
+        wait_for_rows(service, job)
         os.kill(service.worker_pid(), signal.SIGKILL)
-        wait_until(lambda: http.get(f"/jobs/{job}").json()["status"] == "succeeded", service.logs)
+        wait_until_ended(service, job)
+        assert http.get(f"/jobs/{job}").json()["status"] == "succeeded", service.logs()
 
     spans = seen(traces, trace_id, has("webhook", "assemble", "shard"))
     spans = seen(traces, trace_id, lambda spans: len(of(spans, "shard")) >= shards_of(spans))
@@ -170,7 +172,7 @@ def test_a_client_may_say_that_its_trace_is_not_recorded_and_a_failed_row_is_all
     with service.http() as http:
         made = http.post("/jobs", json=bulk_job(files, hooks), headers=traceparent(trace_id, "00"))
         job = made.json()["id"]
-        wait_until(lambda: http.get(f"/jobs/{job}").json()["status"] in ("succeeded", "failed"))
+        wait_until_ended(service, job)
         assert http.get(f"/jobs/{job}").json()["counts"]["failed"] == 1
 
     spans = seen(traces, trace_id, has("assemble", "shard"))
@@ -203,8 +205,7 @@ def test_trace_headers_that_are_wrong_are_ignored(
         answered = http.post("/chat/completions", json=body, headers=headers, timeout=60)
 
     assert answered.is_success, answered.text
-    wait_until(lambda: roots_since(traces, before))
-    [root] = roots_since(traces, before)
+    [root] = wait_for("the request's span", lambda: roots_since(traces, before), WAIT_S)
     assert root.trace_id not in ("44" * 16, "55" * 16)
 
 
@@ -232,8 +233,10 @@ def test_a_collector_that_never_answers_holds_nothing_up_and_what_is_lost_is_cou
                     body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "7"}]}
                     for _ in range(3):
                         assert http.post("/chat/completions", json=body, timeout=60).is_success
-                    wait_until(lambda: http.get(f"/jobs/{job}").json()["status"] == "succeeded", service.logs)
-                wait_until(lambda: {"api", "worker-1"} <= losing_spans(service), service.logs)
+                    wait_until_ended(service, job)
+                    assert http.get(f"/jobs/{job}").json()["status"] == "succeeded", service.logs()
+                both = {"api", "worker-1"}
+                wait_for("both lose spans", lambda: both <= losing_spans(service), WAIT_S, said=service.logs)
                 assert not ends.is_set(), "the collector has answered nothing yet"
         finally:
             ends.set()
@@ -284,11 +287,3 @@ def of(spans: Sequence[SeenSpan], name: str) -> list[SeenSpan]:
 def shards_of(spans: Sequence[SeenSpan]) -> int:
     """How many were claimed: each ends."""
     return len({span.attributes[SHARD] for span in of(spans, "claim")})
-
-
-def wait_until(is_so: Callable[[], object], said: Callable[[], str] = str) -> None:
-    """`said`: what is shown where that does not come."""
-    ends_s = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < ends_s, said()
-        time.sleep(TICK_S)

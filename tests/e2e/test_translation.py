@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.client import Client
-from tests.e2e.service import TICK_S, Service, nightshift, output_lines, running
-from tests.e2e.test_service import BATCH_TIMEOUT_S, wait_for_batch
+from tests.e2e.service import (
+    Service,
+    ended_batch,
+    nightshift,
+    output_lines,
+    running,
+    wait_for_rows,
+    wait_until_ended,
+)
 from tests.unit.workers.engine.seq2seq.tiny_seq2seq import (
     LANGUAGES,
     POSITIONS,
@@ -127,7 +132,7 @@ def test_a_batch_file_is_translated(service: Service, expected: dict[str, str]) 
         batch = client.batches.create(
             input_file_id=uploaded.id, endpoint="/v1/completions", completion_window="24h"
         )
-        assert wait_for_batch(client, batch.id).status == "completed"
+        assert ended_batch(service, batch.id).status == "completed"
         found = output_lines(client, batch.id)
 
     texts = {line["custom_id"]: line["response"]["body"]["choices"][0]["text"] for line in found}
@@ -148,14 +153,10 @@ def test_rows_of_a_template_outlive_a_killed_worker(service: Service, folder: Pa
     assert submitted.returncode == 0, submitted.stdout + submitted.stderr
     job_id = next(word for word in submitted.stdout.split() if word.startswith("job_"))
 
-    with Client(service.base_url.removesuffix("/v1"), service.api_key) as client:
-        deadline_s = time.monotonic() + BATCH_TIMEOUT_S
-        while (done := client.get_job(job_id).counts.succeeded) == 0:
-            assert time.monotonic() < deadline_s, f"no row was done:\n{service.logs()}"
-            time.sleep(TICK_S)
-        os.kill(service.worker_pid(), signal.SIGKILL)
-        for _ in client.events(job_id):
-            pass
+    done = wait_for_rows(service, job_id)
+    os.kill(service.worker_pid(), signal.SIGKILL)
+    wait_until_ended(service, job_id)
+    with service.client() as client:
         ended = client.get_job(job_id)
 
     assert 0 < done < len(rows), "it was killed before or after its work"
