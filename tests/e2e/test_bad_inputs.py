@@ -16,7 +16,7 @@ import pytest
 from nightshift import endpoints
 from nightshift.demo import demo_model_path
 from nightshift.errors import InvalidRequest
-from tests.e2e.service import JOB_TIMEOUT_S, Service, running, wait_until_ended
+from tests.e2e.service import JOB_TIMEOUT_S, Service, forked, wait_until_ended
 from tests.unit.workers.engine.encoders.tiny_classifiers import save_classifier, save_tokenizer
 from tests.unit.workers.engine.encoders.tiny_encoders import (
     declare_modules,
@@ -200,7 +200,7 @@ def service(folder: Path) -> Iterator[Service]:
     names = ("embedder", "single", "reranker", "animals", "m2m")
     models = [word for name in names for word in ("--model", str(folder / name))]
     models += ["--model", demo_model_path()]
-    with running(folder / "data", *models, FILE_ROOTS=str(folder), DTYPE="float32") as service:
+    with forked(folder / "data", *models, FILE_ROOTS=str(folder), DTYPE="float32") as service:
         yield service
 
 

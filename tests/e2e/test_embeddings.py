@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.service import Service, nightshift, running
+from tests.e2e.service import Service, forked, nightshift
 from tests.unit.workers.engine.encoders.tiny_encoders import (
     TOLERANCE,
     WORDS,
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[Service]:
     model = ("--model", str(folder / "embedder"))
-    with running(folder / "data", *model, FILE_ROOTS=str(folder), DTYPE="float32") as service:
+    with forked(folder / "data", *model, FILE_ROOTS=str(folder), DTYPE="float32") as service:
         yield service
 
 

@@ -16,9 +16,9 @@ import pytest
 from scheduler.input.sharding import IMAGES_MAX
 from tests.e2e.service import (
     Service,
+    forked,
     nightshift,
     output_lines,
-    running,
     wait_for_rows,
     wait_until_ended,
 )
@@ -80,7 +80,7 @@ def bucket(s3: S3Server) -> str:
 def service(folder: Path, s3: S3Server, bucket: str) -> Iterator[Service]:
     models = ("--model", str(folder / "animals"), "--model", str(folder / "vectors"))
     places = {"FILE_ROOTS": str(folder), "S3_BUCKETS": bucket}
-    with s3.in_environment(), running(folder / "data", *models, **places, DTYPE="float32") as service:
+    with s3.in_environment(), forked(folder / "data", *models, **places, DTYPE="float32") as service:
         yield service
 
 

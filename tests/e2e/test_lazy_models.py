@@ -10,7 +10,7 @@ import pytest
 
 from nightshift.demo import demo_model_path, number_in_words
 from nightshift.settings import WorkerSettings
-from tests.e2e.service import Service, command, running
+from tests.e2e.service import Service, command, forked
 from tests.unit.workers.engine.encoders.tiny_encoders import declare_modules, save_checkpoint, tiny_bert
 from workers.engine.encoders.model import EncoderModel
 from workers.engine.loading.footprint import encoder_footprint, generator_footprint
@@ -41,7 +41,7 @@ def service(folder: Path) -> Iterator[Service]:
     demo = generator_footprint(engine_config(str(demo_model_path()), settings), demo_model_path())
     embedder = encoder_footprint(folder / "embedder", "float32", "cpu")
     lazy = ("--lazy-model", str(folder / "demo"), "--lazy-model", str(folder / "embedder"))
-    with running(
+    with forked(
         folder / "data",
         *lazy,
         FILE_ROOTS=str(folder),

@@ -10,7 +10,7 @@ import yaml
 
 from infra.grafana.catalogue import DASHBOARDS
 from nightshift.demo import DEMO_MODEL_ID, demo_model_path
-from tests.e2e.service import Service, batch_lines, ended_batch, running, submit_batch
+from tests.e2e.service import Service, batch_lines, ended_batch, forked, submit_batch
 from tests.prometheus import RULES, Prometheus, prometheus
 from tests.promql import metric_names
 from tests.receiver import receiver, says
@@ -37,7 +37,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     embedder = save_checkpoint(folder / "embedder", tiny_bert())
     declare_modules(embedder, {"pooling_mode": "mean"}, "Transformer", "Pooling", "Normalize")
     models = ("--model", str(demo_model_path()), "--lazy-model", str(embedder))
-    with running(
+    with forked(
         folder / "data",
         *models,
         WEBHOOK_ALLOW_CIDRS="127.0.0.0/8",

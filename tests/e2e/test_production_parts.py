@@ -168,7 +168,7 @@ def test_the_whole_service_killed_costs_no_row_and_leaves_nothing_behind(
         batch_id = submit_batch(client, rows)
         done_at_kill = wait_for_rows(production, batch_id)
         beneath = production.processes()
-        production.process.kill()
+        production.process.send_signal(signal.SIGKILL)
     assert 0 < done_at_kill < len(rows)
     assert len(beneath) >= 5  # Valkey, API, scheduler, the worker and its supervisor
     wait_for(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.service import Service, nightshift, output_lines, running, wait_until_ended
+from tests.e2e.service import Service, forked, nightshift, output_lines, wait_until_ended
 from tests.unit.workers.engine.encoders.tiny_classifiers import reference_logits, save_classifier
 from tests.unit.workers.engine.encoders.tiny_encoders import WORDS
 from tests.unit.workers.engine.encoders.tiny_rerankers import (
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(folder: Path) -> Iterator[Service]:
     names = ("spam", "reranker", "generative")
     models = [word for name in names for word in ("--model", str(folder / name))]
-    with running(folder / "data", *models, FILE_ROOTS=str(folder), DTYPE="float32") as service:
+    with forked(folder / "data", *models, FILE_ROOTS=str(folder), DTYPE="float32") as service:
         yield service
 
 

@@ -22,10 +22,10 @@ from tests.e2e.service import (
     answer_of,
     command,
     ended_batch,
+    forked,
     job_of,
     nightshift,
     output_lines,
-    running,
     submit_batch,
     wait_until_ended,
 )
@@ -329,7 +329,7 @@ def test_responses_are_answered_online_and_in_a_batch(service, client):
 
 
 def test_one_page_shows_the_metrics_of_all_processes_and_names_one_that_is_gone(tmp_path):
-    with running(tmp_path / "data", "--workers", "2") as service, service.http() as http:
+    with forked(tmp_path / "data", "--workers", "2") as service, service.http() as http:
         url = f"{service.base_url.removesuffix('/v1')}/metrics"
         workers = [f'nightshift_process_up{{process="worker-{n}"}} 1.0' for n in (1, 2)]
 

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nightshift.demo import DEMO_MODEL_ID
-from tests.e2e.service import Service, running, wait_for_rows, wait_until_ended
+from tests.e2e.service import Service, forked, wait_for_rows, wait_until_ended
 from tests.otlp import Collector, SeenSpan, collector, tree
 from tests.receiver import Receiver, receiver, says
 from tests.waiting import wait_for
@@ -43,7 +43,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, traces: Collector, files: 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in traces.variables.items():
             patch.setenv(name, value)
-        with running(
+        with forked(
             tmp_path_factory.mktemp("service"),
             FILE_ROOTS=str(files),
             WEBHOOK_ALLOW_CIDRS="127.0.0.0/8",
@@ -225,7 +225,7 @@ def test_a_collector_that_never_answers_holds_nothing_up_and_what_is_lost_is_cou
         for name, value in (Collector(hung).variables | few).items():
             patch.setenv(name, value)
         try:
-            with running(tmp_path, FILE_ROOTS=str(files), WEBHOOK_ALLOW_CIDRS="127.0.0.0/8") as service:
+            with forked(tmp_path, FILE_ROOTS=str(files), WEBHOOK_ALLOW_CIDRS="127.0.0.0/8") as service:
                 with service.http() as http:
                     made = http.post("/jobs", json=bulk_job(files, hooks) | {"webhook": None})
                     job = made.json()["id"]

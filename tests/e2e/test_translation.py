@@ -15,9 +15,9 @@ import pytest
 from tests.e2e.service import (
     Service,
     ended_batch,
+    forked,
     nightshift,
     output_lines,
-    running,
     wait_for_rows,
     wait_until_ended,
 )
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(folder: Path) -> Iterator[Service]:
     model = ("--model", str(folder / "m2m"))
     settings = {"FILE_ROOTS": str(folder), "DTYPE": "float32", "ENGINE_MAX_NUM_SEQS": "4"}
-    with running(folder / "data", *model, **settings) as service:
+    with forked(folder / "data", *model, **settings) as service:
         yield service
 
 

@@ -177,6 +177,16 @@ def is_server(pid: int) -> bool:
         return False
 
 
+def forked_module(pid: int) -> str | None:
+    """The beginning of the name of the module that a forked process runs. None: it was not forked, or is a
+    server. Raises OSError: it has gone.
+    """
+    process = Path(f"/proc/{pid}")
+    name = (process / "comm").read_text().strip()
+    is_fork = __name__.encode() in (process / "cmdline").read_bytes()
+    return name if is_fork and name != NAME else None
+
+
 def was_forked() -> bool:
     """Whether this process comes from a fork server."""
     return _was_forked
@@ -253,7 +263,7 @@ def _become(request: dict[str, Any], outputs: list[int]) -> NoReturn:
     _end_with_parent()
     if os.getppid() != request["parent"]:  # it was gone before this process could ask
         os._exit(128 + signal.SIGKILL)
-    _libc.prctl(_PR_SET_NAME, b"python")
+    _libc.prctl(_PR_SET_NAME, request["module"].encode()[:NAME_BYTES_MAX])
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     for descriptor, output in zip((1, 2), outputs, strict=True):
