@@ -48,6 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(folder: Path) -> Iterator[Service]:
     model = ("--model", str(folder / "m2m"))
     settings = {"FILE_ROOTS": str(folder), "DTYPE": "float32", "ENGINE_MAX_NUM_SEQS": "4"}
+    settings |= {"SEGMENT_ROWS": "8", "SEGMENT_SPACING_S": "0"}  # rows are counted early
     with forked(folder / "data", *model, **settings) as service:
         yield service
 
@@ -141,7 +142,7 @@ def test_a_batch_file_is_translated(service: Service, expected: dict[str, str]) 
 
 def test_rows_of_a_template_outlive_a_killed_worker(service: Service, folder: Path) -> None:
     """Killed once rows have been counted, with others in the engine."""
-    rows = [f"{text} {number}" for number in range(500) for text in TEXTS]
+    rows = [f"{text} {number}" for number in range(75) for text in TEXTS]
     pq.write_table(pa.table({"text": rows}), folder / "texts.parquet")
     (folder / "request.json").write_text(json.dumps(ASKED | {"prompt": "{{text}}"}))
     submitted = nightshift(
