@@ -21,7 +21,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-TIMEOUT_MS = 30_000
+TIMEOUT_MS = 120_000  # a slow machine takes half a minute for the reference of the API
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from nightshift.jobs import JobState
 from nightshift.store import Store, tables
 from nightshift.tenants.keys import key_id
 from tests.integration.api.page.browser import ground
-from tests.integration.api.page.browser.conftest import VisitMaker
+from tests.integration.api.page.browser.conftest import TIMEOUT_MS, VisitMaker
 from tests.integration.api.page.test_views import new_tenant
 
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=TIMEOUT_MS)
 
 # As a browser does when another tab is chosen.
 HIDDEN = """(isHidden) => {
