@@ -9,16 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
-from typing import Final
 
 from ..fair_turns import FairTurns
+from ..ranked_heap import RankedHeap
 from .config import EncoderConfig
 from .length_buckets import PassLimits, Window, window_around, window_beside
 from .waiting import LevelQueue, WaitingInput
-
-DEPARTED_MAX: Final = 1_000
-"""Inputs that have left and whose deadlines are still kept, beside twice those that wait."""
 
 
 class EncoderBatcher:
@@ -44,7 +40,7 @@ class EncoderBatcher:
         self._gathering = [LevelQueue() for _ in range(batching.priority_levels)]
         # Of each level two, the second of inputs past their timeout.
         self._ready = [LevelQueue() for _ in range(2 * batching.priority_levels)]
-        self._deadlines: list[tuple[int, int, WaitingInput]] = []  # a heap; also of inputs that have left
+        self._deadlines = RankedHeap[WaitingInput](_has_deadline)
         self._waiting_at = [0] * batching.priority_levels
         self._turns = [FairTurns() for _ in range(batching.priority_levels)]
         self.num_waiting = 0
@@ -63,8 +59,7 @@ class EncoderBatcher:
         self._waiting_at[index] += 1
         self.num_waiting += 1
         if waiting.deadline_us is not None:
-            heappush(self._deadlines, (waiting.deadline_us, waiting.number, waiting))
-            self._forget_departed()
+            self._deadlines.push(waiting.deadline_us, waiting.number, waiting)
 
     def remove(self, waiting: WaitingInput, *, is_computed: bool = True) -> None:
         """Take out an input. What was not computed is not counted as its flow's."""
@@ -78,8 +73,8 @@ class EncoderBatcher:
     def expire(self, now_us: int) -> list[WaitingInput]:
         """Apply the queue policies: remove and return what is rejected, put back what is delayed."""
         rejected = []
-        while (next_us := self._next_deadline_us()) is not None and next_us < now_us:
-            waiting = heappop(self._deadlines)[2]
+        while (first := self._deadlines.first()) is not None and first[0] < now_us:
+            waiting = first[1]
             waiting.deadline_us = None
             policy = self._batching.policy_of(waiting.level)
             if policy.timeout_action == "REJECT" and waiting.is_rejectable:
@@ -97,8 +92,8 @@ class EncoderBatcher:
         if not any(self._gathering):
             return None
         wait_us = self._oldest_us() + self._batching.max_queue_delay_microseconds - now_us
-        next_us = self._next_deadline_us()
-        return wait_us if next_us is None else max(1, min(wait_us, next_us + 1 - now_us))
+        first = self._deadlines.first()
+        return wait_us if first is None else max(1, min(wait_us, first[0] + 1 - now_us))
 
     def plan(self, now_us: int, num_tokens_max: int | None = None) -> list[WaitingInput]:
         """The inputs of the next pass; none while they gather. They stay in the queue.
@@ -212,14 +207,7 @@ class EncoderBatcher:
         waiting.queue.remove(waiting)
         to.add(waiting)
 
-    def _forget_departed(self) -> None:
-        """Keep the heap as small as the queue: a long timeout must not hold inputs that have left."""
-        if len(self._deadlines) > 2 * self.num_waiting + DEPARTED_MAX:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].queue is not None]
-            heapify(self._deadlines)
 
-    def _next_deadline_us(self) -> int | None:
-        """Of those that wait."""
-        while self._deadlines and self._deadlines[0][2].queue is None:
-            heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+def _has_deadline(waiting: WaitingInput) -> bool:
+    """Whether it waits, and its deadline is to come."""
+    return waiting.queue is not None and waiting.deadline_us is not None

@@ -15,11 +15,12 @@ from tests.unit.workers.engine.encoders.formula import (
     request,
     run_to_end,
 )
-from workers.engine.encoders.batcher import DEPARTED_MAX, EncoderBatcher
+from workers.engine.encoders.batcher import EncoderBatcher
 from workers.engine.encoders.config import InvalidBatching, QueuePolicy
 from workers.engine.encoders.engine import EncoderEngine
 from workers.engine.encoders.request import EncodeOutput
 from workers.engine.encoders.waiting import WaitingInput
+from workers.engine.ranked_heap import DEPARTED_MAX
 
 # --- the classic configuration ---
 
