@@ -11,23 +11,28 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModel
 
 from ..config import DTypeName
-from ..errors import ModelLoadFailed, UnsupportedModel
+from ..errors import EngineError, ModelLoadFailed, UnsupportedModel
 from ..kinds import ENCODER, require_kind
 from ..loading.files import brings_own_code, local_directory
 from ..loading.stored_tensors import check_stored_tensors
-from ..loading.weights import checkpoint_dtype, resolve_device, resolve_dtype, weight_not_finite
+from ..loading.weights import (
+    check_complete,
+    checkpoint_dtype,
+    resolve_device,
+    resolve_dtype,
+    said,
+    weight_not_finite,
+)
 from ..text.tokenizer import Tokenizer
 from .errors import token_ids_objection
 from .length_buckets import length_buckets
@@ -212,6 +217,8 @@ class EncoderModel:
     def _refuse_if_batching_changes_results(self, directory: Path) -> None:
         """Raise UnsupportedModel where padding or other inputs change an input's vector (FNet's do)."""
         text = self.tokenize("a short text")[: self.max_length]
+        if strange := token_ids_objection(text, self.vocab_size):
+            raise UnsupportedModel(str(directory), f"what its tokenizer makes of a text {strange}")
         long = (text * 8)[: self.max_length]
         alone = self._forward([text])[0]
         padded = self._forward([text, long])[0]
@@ -229,7 +236,7 @@ def _ids(each: TextInput) -> Sequence[int]:
 def _read_pooling(directory: Path, model: Any) -> Pooling:
     try:
         return Pooling.read(directory, int(model.config.hidden_size), model.device)
-    except (OSError, JSONDecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelLoadFailed(f"cannot read how {str(directory)!r} pools its tokens: {error!r}") from error
 
 
@@ -246,9 +253,13 @@ def _load_weights(directory: Path, dtype: DTypeName, device: torch.device) -> An
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        raise ModelLoadFailed(f"cannot load {str(directory)!r}: {error}") from error
+    except EngineError:
+        raise
+    except Exception as error:  # whatever a broken file makes of the libraries below
+        raise ModelLoadFailed(f"cannot load {str(directory)!r}: {said(error)}") from error
+    check_complete(str(directory), {"missing_keys": [], "mismatched_keys": loaded["mismatched_keys"]})
     # A pooler head belongs to classification; the embedding is made from the tokens' vectors.
     if missing := sorted(key for key in loaded["missing_keys"] if not key.startswith("pooler.")):
         raise ModelLoadFailed(f"{str(directory)!r} lacks weights: {missing[0]} and {len(missing) - 1} more")

@@ -8,7 +8,6 @@ L2 normalisation.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from ..errors import UnsupportedModel
+from ..errors import ModelLoadFailed, UnsupportedModel
+from ..loading.files import read_object
+from ..loading.modules import read_modules
 from .heads import Head, normalize, read_head
 
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
@@ -60,7 +61,7 @@ class Pooling:
         if not (directory / "modules.json").exists():
             return cls(dimensions=hidden_size, **settings)
         modules = _modules(directory)
-        config = _read_json(modules[1][1] / "config.json")
+        config = read_object(modules[1][1] / "config.json", str(modules[1][1]))
         modes = _modes(directory, config)
         heads, dimensions = [], hidden_size * len(modes)
         for kind, path in modules[2:]:
@@ -119,11 +120,10 @@ def _modules(directory: Path) -> Sequence[tuple[str, Path]]:
     """Kinds and places of the modules: a Transformer in the directory itself, a Pooling, and others."""
     name = str(directory)
     modules = []
-    for module in _read_json(directory / "modules.json"):
-        package, kind = str(module["type"]), str(module["type"]).rpartition(".")[2]
-        if not package.startswith(_OWN) or kind not in ("Transformer", "Pooling", *_HEADS):
-            raise UnsupportedModel(name, f"its module {kind} is not one we compute")
-        modules.append((kind, directory / module["path"]))
+    for module in read_modules(directory, name) or ():
+        if not module.type.startswith(_OWN) or module.kind not in ("Transformer", "Pooling", *_HEADS):
+            raise UnsupportedModel(name, f"its module {module.kind} is not one we compute")
+        modules.append((module.kind, module.path))
     kinds = [kind for kind, _ in modules]
     if missing := {"Transformer", "Pooling"} - set(kinds):
         raise UnsupportedModel(name, f"modules.json lists no {min(missing)}")
@@ -137,7 +137,7 @@ def _modules(directory: Path) -> Sequence[tuple[str, Path]]:
 def _modes(directory: Path, config: dict[str, Any]) -> tuple[PoolingMode, ...]:
     """One or several: spelled `pooling_mode` in newer files, as flags in older ones."""
     declared = config.get("pooling_mode") or [mode for flag, mode in _MODE_FLAGS.items() if config.get(flag)]
-    modes: list[Any] = [declared] if isinstance(declared, str) else list(declared) or ["mean"]
+    modes: list[Any] = (declared or ["mean"]) if isinstance(declared, list) else [declared]
     for mode in modes:
         if mode not in get_args(PoolingMode):
             raise UnsupportedModel(str(directory), f"its pooling {mode} is not one we compute")
@@ -145,9 +145,10 @@ def _modes(directory: Path, config: dict[str, Any]) -> tuple[PoolingMode, ...]:
 
 
 def _transformer_settings(path: Path) -> dict[str, Any]:
-    config = _read_json(path) if path.exists() else {}
-    return {"max_length": config.get("max_seq_length"), "lowercases": bool(config.get("do_lower_case"))}
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    name = str(path.parent)
+    config = read_object(path, name) if path.exists() else {}
+    length = config.get("max_seq_length")
+    if length is not None and not (type(length) is int and length > 0):
+        reason = f"{path.name} has max_seq_length {length!r}; it must be a whole number of 1 or more"
+        raise ModelLoadFailed(f"cannot load model {name!r}: {reason}")
+    return {"max_length": length, "lowercases": bool(config.get("do_lower_case"))}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import ModelLoadFailed, UnsupportedModel
+from ..errors import UnsupportedModel
 from ..kinds.logit_score import MODULE, has_token_fields
 from ..loading.files import read_object
+from ..loading.modules import read_modules
 from ..text.tokenizer import Tokenizer
 
 _OWN = "sentence_transformers."
@@ -61,22 +61,12 @@ def _of_config(config: Any, tokenizer: Tokenizer, name: str) -> ScoredTokens:
 
 def _of_module(directory: Path) -> ScoredTokens:
     name = str(directory)
-    try:
-        modules = json.loads((directory / "modules.json").read_text(encoding="utf-8"))
-        types, paths = [str(each["type"]) for each in modules], [str(each["path"]) for each in modules]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelLoadFailed(
-            f"cannot load model {name!r}: modules.json cannot be read: {error!r}"
-        ) from error
-    kinds = [type.rpartition(".")[2] for type in types]
-    is_own = all(type.startswith(_OWN) for type in types)
-    if (
-        kinds != ["Transformer", MODULE]
-        or not is_own
-        or (directory / paths[0]).resolve() != directory.resolve()
-    ):
+    modules = read_modules(directory, name) or []
+    kinds = [module.kind for module in modules]
+    is_own = all(module.type.startswith(_OWN) for module in modules)
+    if kinds != ["Transformer", MODULE] or not is_own or modules[0].path.resolve() != directory.resolve():
         raise UnsupportedModel(
             name, f"its modules {', '.join(kinds)} are none that we compute beside {MODULE}"
         )
-    config = read_object(directory / paths[1] / "config.json", name)
+    config = read_object(modules[1].path / "config.json", name)
     return ScoredTokens(config.get("true_token_id"), config.get("false_token_id"))  # type: ignore[arg-type]

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig
 
 from ..config import DTypeName
-from ..errors import ModelLoadFailed, UnsupportedModel
+from ..errors import EngineError, ModelLoadFailed, UnsupportedModel
 from ..kinds import Kind
 from ..loading.files import brings_own_code
 from ..loading.stored_tensors import check_stored_tensors
-from ..loading.weights import check_complete, checkpoint_dtype, resolve_dtype
+from ..loading.weights import check_complete, checkpoint_dtype, resolve_dtype, said
 
 
 def load_scorer(directory: Path, auto_class: Any, kind: Kind, dtype: DTypeName, device: torch.device) -> Any:
@@ -37,8 +36,10 @@ def load_scorer(directory: Path, auto_class: Any, kind: Kind, dtype: DTypeName, 
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        raise ModelLoadFailed(f"cannot load {name!r}: {error}") from error
+    except EngineError:
+        raise
+    except Exception as error:  # whatever a broken file makes of the libraries below
+        raise ModelLoadFailed(f"cannot load {name!r}: {said(error)}") from error
     check_complete(name, loaded)
     made_as = type(model).__name__
     if unused := kind.unused(config, made_as, loaded["unexpected_keys"]):

@@ -16,18 +16,17 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
 from ..config import DTypeName
 from ..encoders.labels import Labels
 from ..encoders.packed_layers import NOT_PACKED
-from ..errors import ModelLoadFailed, UnsupportedModel
+from ..errors import EngineError, ModelLoadFailed, UnsupportedModel
 from ..kinds import IMAGE_CLASSIFIER, IMAGE_ENCODER, Kind, require_kind
 from ..loading.files import brings_own_code, local_directory, read_object
 from ..loading.stored_tensors import check_stored_tensors
-from ..loading.weights import check_complete, resolve_device, resolve_dtype, weight_not_finite
+from ..loading.weights import check_complete, resolve_device, resolve_dtype, said, weight_not_finite
 from .decoding import decode
 from .packed_layers import swap
 from .preprocessing import Pixels, Preprocessor, tokens_of
@@ -191,16 +190,10 @@ def _load_weights(directory: Path, dtype: DTypeName, device: torch.device, kind:
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
         )
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        ImportError,
-        RuntimeError,
-        SafetensorError,
-        AttributeError,
-    ) as error:
-        raise ModelLoadFailed(f"cannot load {name!r}: {error}") from error
+    except EngineError:
+        raise
+    except Exception as error:  # whatever a broken file makes of the libraries below
+        raise ModelLoadFailed(f"cannot load {name!r}: {said(error)}") from error
     check_complete(name, loaded)
     made_as = type(model).__name__
     if unused := kind.unused(config, made_as, loaded["unexpected_keys"]):

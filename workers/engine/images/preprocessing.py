@@ -12,6 +12,7 @@ from PIL import Image
 from transformers import AutoImageProcessor
 
 from ..errors import InvalidRequest, ModelLoadFailed, UnsupportedModel
+from ..loading.files import unreadable
 from .quick_steps import QuickSteps, made_by
 
 PIXELS_PER_TOKEN: Final = 16 * 16
@@ -62,7 +63,8 @@ class Preprocessor:
         try:
             processor = AutoImageProcessor.from_pretrained(directory, backend="pil", trust_remote_code=False)
         except Exception as error:  # as above
-            raise ModelLoadFailed(f"cannot load the image processor of {name!r}: {error}") from error
+            reason = unreadable(directory) or f"{type(error).__name__}: {error}"
+            raise ModelLoadFailed(f"cannot load the image processor of {name!r}: {reason}") from error
         return cls(processor, name)
 
     @property

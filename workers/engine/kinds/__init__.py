@@ -7,15 +7,13 @@ as a classifier without its head, is refused by name, with what would be served.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
-
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from ..errors import ModelLoadFailed, UnsupportedModel
 from ..loading.configuration import check_configuration
 from ..loading.files import check_files, local_directory
+from ..loading.modules import read_modules
 from .classifier import Classifier
 from .decoder import Decoder
 from .encoder import Encoder
@@ -104,20 +102,10 @@ def read_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     except Exception as error:  # whatever a broken file makes of the libraries below
-        raise ModelLoadFailed(f"cannot load model {model!r}: {_said(error)}") from error
-    return Checkpoint(model, config, _modules(directory, model), directory)
-
-
-def _modules(directory: Path, name: str) -> Sequence[str] | None:
-    path = directory / "modules.json"
-    if not path.is_file():
-        return None
-    try:
-        return tuple(str(module["type"]).rpartition(".")[2] for module in json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelLoadFailed(
-            f"cannot load model {name!r}: modules.json cannot be read: {error!r}"
-        ) from error
+        raise ModelLoadFailed(f"cannot load model {model!r}: config.json: {_said(error)}") from error
+    modules = read_modules(directory, model)
+    kinds = None if modules is None else tuple(module.kind for module in modules)
+    return Checkpoint(model, config, kinds, directory)
 
 
 def _what_it_is(checkpoint: Checkpoint) -> str:
@@ -135,4 +123,5 @@ def _served() -> str:
 
 
 def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, (OSError, ValueError)) and str(error) else repr(error)
+    speaks = isinstance(error, (OSError, ValueError, StrictDataclassError))
+    return str(error) if speaks and str(error) else repr(error)

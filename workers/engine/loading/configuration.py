@@ -85,7 +85,7 @@ def _of_ropes(config: PreTrainedConfig) -> Iterator[str]:
     given = getattr(config, "rope_parameters", None) or {}
     for rope in [given] if "rope_type" in given else given.values():
         kind = rope.get("rope_type", "default") if isinstance(rope, dict) else "default"
-        if kind not in ROPES:
+        if not isinstance(kind, str) or kind not in ROPES:
             yield f"its rotary embedding is of the type {kind!r}; transformers has {', '.join(sorted(ROPES))}"
         for key in ROPE_SCALES if kind == "default" and isinstance(rope, dict) else ():
             if rope.get(key) not in (None, 1):

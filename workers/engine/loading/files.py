@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelLoadFailed, UnsupportedModel
+from .values import problem_of
 
+GENERATION_CONFIG = "generation_config.json"
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "README.md"]
 HUB_FILES_IGNORED = ["onnx/*", "openvino/*", "original/*", "consolidated*"]
 
@@ -24,6 +26,11 @@ SERVED_DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 _JSON_BYTES_MAX = 64 * 1024 * 1024
 """Indices of the largest checkpoints have a quarter of it."""
+_READ_WHOLE = (
+    *("tokenizer*", "*vocab*", "merges.txt", "*.model", "*_tokens*.json", "chat_template*"),
+    *("p*processor_config.json", GENERATION_CONFIG),
+)
+_WEIGHTS = (".safetensors", ".bin")
 _LABELS_MAX = 1_000_000
 """transformers names each of them before it looks at the weights."""
 
@@ -68,6 +75,9 @@ def check_files(directory: Path, name: str) -> None:
         raise UnsupportedModel(name, f"{adapter} says that it is, or has, an adapter; {merge}")
     if pointer := next(_pointers(directory), None):
         raise ModelLoadFailed(f"cannot load model {name!r}: {pointer_reason(pointer.name)}")
+    for path in sorted(directory.iterdir()):
+        if problem := _problem_of(path):
+            raise ModelLoadFailed(f"cannot load model {name!r}: {path.name} {problem}")
     if not (directory / "config.json").is_file():
         raise ModelLoadFailed(f"cannot load model {name!r}: there is no config.json in its directory")
     config = read_object(directory / "config.json", name)
@@ -79,12 +89,12 @@ def check_files(directory: Path, name: str) -> None:
 
 
 def check_generation_config(directory: Path, name: str) -> None:
-    """Refuse one that cannot be read. transformers would go on without its end-of-sequence ids.
+    """Refuse one that cannot be used. transformers would go on without its end-of-sequence ids.
 
     Raises `ModelLoadFailed`.
     """
-    if (directory / "generation_config.json").exists():
-        read_object(directory / "generation_config.json", name)
+    if (directory / GENERATION_CONFIG).exists():
+        _check_values(read_object(directory / GENERATION_CONFIG, name), GENERATION_CONFIG, name)
 
 
 def brings_own_code(directory: Path, auto_class: str = "AutoModel") -> bool:
@@ -95,15 +105,31 @@ def brings_own_code(directory: Path, auto_class: str = "AutoModel") -> bool:
 
 def read_object(path: Path, name: str) -> dict[str, Any]:
     """A file that holds a JSON object. Raises `ModelLoadFailed` naming it."""
-    try:
-        if (size := path.stat().st_size) > _JSON_BYTES_MAX:
-            raise ValueError(f"it has {size} bytes, and at most {_JSON_BYTES_MAX} are read")
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, or no UTF-8
-        raise ModelLoadFailed(f"cannot load model {name!r}: {path.name} cannot be read: {error}") from error
+    found = read_json(path, name)
     if not isinstance(found, dict):
         raise ModelLoadFailed(f"cannot load model {name!r}: {path.name} is no JSON object")
     return found
+
+
+def read_json(path: Path, name: str) -> Any:
+    """Raises `ModelLoadFailed` naming the file."""
+    try:
+        if (size := path.stat().st_size) > _JSON_BYTES_MAX:
+            raise ValueError(f"it has {size} bytes, and at most {_JSON_BYTES_MAX} are read")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, or no UTF-8
+        raise ModelLoadFailed(f"cannot load model {name!r}: {path.name} cannot be read: {error}") from error
+
+
+def unreadable(directory: Path) -> str | None:
+    """Which of a directory's JSON files are no objects, with the reason: one that broke a library below."""
+    for path in sorted(directory.glob("*.json")):
+        try:
+            read_object(path, directory.name)
+        except ModelLoadFailed as error:
+            if path.name != "modules.json":  # which is a list
+                return str(error).partition(": ")[2]
+    return None
 
 
 def is_pointer(content: bytes) -> bool:
@@ -113,6 +139,16 @@ def is_pointer(content: bytes) -> bool:
 
 def pointer_reason(file: str) -> str:
     return f"{file} is a Git LFS pointer, not the file itself; fetch it (git lfs pull), or download it again"
+
+
+def _problem_of(path: Path) -> str | None:
+    """Why a library would read a file without end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return "is neither a file nor a directory"
+    if path.suffix in _WEIGHTS or not any(path.match(pattern) for pattern in _READ_WHOLE):
+        return None
+    size = path.stat().st_size if path.is_file() else 0
+    return f"has {size} bytes, and at most {_JSON_BYTES_MAX} are read" if size > _JSON_BYTES_MAX else None
 
 
 def _pointers(directory: Path) -> Iterator[Path]:
@@ -145,15 +181,26 @@ def _check_config(config: dict[str, Any], name: str) -> None:
         raise ModelLoadFailed(
             f"cannot load model {name!r}: config.json has architectures {architectures!r}; {wanted}"
         )
+    for field, type_, wanted in (("model_type", str, "a text"), ("auto_map", dict, "an object")):
+        if not isinstance(config.get(field), type_ | None):
+            reason = f"config.json has {field} {config[field]!r}; it must be {wanted}"
+            raise ModelLoadFailed(f"cannot load model {name!r}: {reason}")
     _check_labels(config, name)
+    _check_values(config, "config.json", name)
+
+
+def _check_values(values: dict[str, Any], file: str, name: str) -> None:
+    if problem := problem_of(values):
+        raise ModelLoadFailed(f"cannot load model {name!r}: {file} has {problem}")
 
 
 def _check_labels(config: dict[str, Any], name: str) -> None:
     """Of what transformers would stumble over, or take memory without end for. `labels.py` does the rest."""
     count, labels = config.get("num_labels"), config.get("id2label")
-    if isinstance(count, int) and count > _LABELS_MAX:
-        reason = f"config.json has num_labels {count}; at most {_LABELS_MAX} are served"
-        raise UnsupportedModel(name, reason)
+    if count is not None and not (type(count) is int and 0 <= count <= _LABELS_MAX):
+        is_large = type(count) is int and count > 0
+        wanted = f"at most {_LABELS_MAX} are served" if is_large else "it must be a whole number of 0 or more"
+        raise UnsupportedModel(name, f"config.json has num_labels {count!r}; {wanted}")
     is_map = isinstance(labels, dict) and all(re.fullmatch(r"-?\d+", key) for key in labels)
     if labels is not None and not is_map:
         reason = "id2label in config.json is no map from numbers to texts"

@@ -116,7 +116,7 @@ def load_model(
     except EngineError:
         raise
     except Exception as error:  # whatever a broken file makes of the libraries below
-        raise ModelLoadFailed(f"cannot load model {config.model!r}: {_said(error)}") from error
+        raise ModelLoadFailed(f"cannot load model {config.model!r}: {said(error)}") from error
     model, found = loaded
     found["missing_keys"] = kind.missing(hf_config, found["missing_keys"])
     check_complete(config.model, found)
@@ -144,7 +144,7 @@ def _shown(weights: Collection[str]) -> str:
     return ", ".join(sorted(weights)[:3]) + (", …" if len(weights) > 3 else "")
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     """An exception in words. Those of most kinds make no sense without the name of the kind."""
     speaks = isinstance(error, (OSError, ValueError, ImportError, SafetensorError)) and str(error)
     return str(error) if speaks else f"{type(error).__name__}: {error}"
@@ -177,7 +177,7 @@ def model_digest(model: str, revision: str | None = None) -> str:
                     file.seek(start)
                     digest.update(file.read(DIGESTED_BYTES))
     except OSError as error:
-        raise ModelLoadFailed(f"cannot read the files of model {model!r}: {_said(error)}") from error
+        raise ModelLoadFailed(f"cannot read the files of model {model!r}: {said(error)}") from error
     return digest.hexdigest()[:16]
 
 

@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from ..errors import ChatTemplateFailed, InvalidRequest, ModelLoadFailed
+from ..loading.files import unreadable
 from .decoders import ByteTextDecoder, FallbackTextDecoder, TextDecoder, WindowTextDecoder
 from .detokenizer import TextStream
 
@@ -46,9 +48,16 @@ class Tokenizer:
             reason = str(error) or type(error).__name__
             if "trust_remote_code" in reason:
                 reason = "it needs code of its repository, which is never run"
+            reason = (unreadable(Path(model)) if Path(model).is_dir() else None) or reason
             raise ModelLoadFailed(f"cannot load the tokenizer of {model!r}: {reason}") from error
         if not getattr(hf_tokenizer, "is_fast", False):
             raise ModelLoadFailed(f"the tokenizer of {model!r} has no tokenizer.json form")
+        length = hf_tokenizer.model_max_length
+        if isinstance(length, bool) or not isinstance(length, int | float) or not length >= 1:
+            reason = (
+                f"tokenizer_config.json has model_max_length {length!r}; it must be a number of 1 or more"
+            )
+            raise ModelLoadFailed(f"cannot load the tokenizer of {model!r}: {reason}")
         return cls(hf_tokenizer)
 
     @property

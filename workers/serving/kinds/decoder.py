@@ -80,6 +80,9 @@ def sampling_defaults(directory: str) -> SamplingDefaults:
         config = GenerationConfig.from_pretrained(directory)
     except OSError:  # no generation_config.json
         return SamplingDefaults()
+    except Exception as error:  # whatever it makes of the library
+        reason = f"generation_config.json: {type(error).__name__}: {error}"
+        raise ConfigurationError(reason, param="MODELS") from error
     defaults = SamplingDefaults.from_generation_config(config.to_diff_dict())
     given = {name: value for name, value in asdict(defaults).items() if value is not None}
     try:

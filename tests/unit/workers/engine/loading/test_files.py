@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,45 @@ def test_a_configuration_of_what_is_not_served_is_refused_by_name(
 
     with pytest.raises(EngineError, match=reason):
         load_engine(directory)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"auto_map": 7}, "auto_map 7; it must be an object"),
+        ({"auto_map": ["code.Model"]}, r"auto_map \['code.Model'\]; it must be an object"),
+        ({"model_type": 7}, "model_type 7; it must be a text"),
+        ({"num_labels": "two"}, "num_labels 'two'; it must be a whole number of 0 or more"),
+        ({"num_labels": -1}, "num_labels -1; it must be a whole number of 0 or more"),
+        ({"hidden_size": -64}, "hidden_size -64; it must be a whole number"),
+        ({"vocab_size": 2**62}, f"vocab_size {2**62}; it must be a whole number"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps NaN, which is no number"),
+        ({"tie_word_embeddings": "x"}, "Validation error for field 'tie_word_embeddings'"),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_is_none_is_refused_by_its_field(
+    tmp_path: Path, fields: dict[str, Any], reason: str
+) -> None:
+    directory = change_config(save_model(tmp_path / "model"), **fields)
+
+    with pytest.raises(EngineError, match=rf"config\.json.*{reason}"):
+        read_kind(str(directory))
+
+
+def test_what_would_be_read_without_end_is_refused_by_name(tmp_path: Path) -> None:
+    directory = save_model(tmp_path / "model")
+    with (directory / "tokenizer.json").open("ab") as file:
+        file.truncate(65 * 1024 * 1024)
+
+    with pytest.raises(ModelLoadFailed, match=r"tokenizer\.json has 68157440 bytes, and at most 67108864"):
+        read_kind(str(directory))
+
+    (directory / "tokenizer.json").unlink()
+    os.mkfifo(directory / "tokenizer.json")
+
+    with pytest.raises(ModelLoadFailed, match=r"tokenizer\.json is neither a file nor a directory"):
+        read_kind(str(directory))
 
 
 @pytest.mark.parametrize(
