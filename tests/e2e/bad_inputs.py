@@ -229,8 +229,8 @@ TABLES = (
             ("input.image", "SVG drawing"),
             ("input.image", "may not"),
             ("input.image", "may not name"),
-            ("input.image", "data URI"),
-            ("input.image", "data URI"),
+            ("input", "input.image must be a text: a data URI"),
+            ("input", "input.image must be a text: a data URI"),
         ),
     ),
     Table(
@@ -242,7 +242,7 @@ TABLES = (
             ("input", "empty"),
             ("input", ""),
             ("top_k", "greater than or equal to 1"),
-            ("input", "context"),
+            ("input", "at most 64"),
         ),
     ),
     Table(

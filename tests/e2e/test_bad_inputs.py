@@ -1,176 +1,33 @@
-"""Bad inputs of every model kind, in three ways: online, in a batch file and as rows of a job.
+"""Bad inputs of every model kind: online, in a batch file, as rows of a job and of `nightshift run`.
 
 Each is an error that names the field, and what lies beside it is answered.
 """
 
-import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from nightshift import endpoints
 from nightshift.demo import demo_model_path
-from nightshift.errors import InvalidRequest
-from tests.e2e.service import JOB_TIMEOUT_S, Service, forked, wait_until_ended
-from tests.unit.workers.engine.encoders.tiny_classifiers import save_classifier, save_tokenizer
-from tests.unit.workers.engine.encoders.tiny_encoders import (
-    declare_modules,
-    save_checkpoint,
-    tiny_bert,
+from tests.e2e.bad_inputs import (
+    ASKED,
+    EACH,
+    MODELS,
+    TABLES,
+    Asked,
+    Table,
+    check_error,
+    each_of,
+    image_files,
+    lines,
+    save_models,
 )
-from tests.unit.workers.engine.images.test_decoding import PAGE, SVG, png_header
-from tests.unit.workers.engine.images.tiny_images import as_bytes, picture, save_image_model
-from tests.unit.workers.engine.seq2seq.tiny_seq2seq import save_seq2seq
-
-
-def image(data: bytes) -> dict[str, str]:
-    return {"image": f"data:image/png;base64,{base64.b64encode(data).decode()}"}
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a model is asked, and bad inputs: what replaces some of it, what their error names, and says."""
-
-    route: str
-    good: dict[str, Any]
-    bad: tuple[tuple[dict[str, Any], str, str], ...]
-
-    @property
-    def bodies(self) -> list[dict[str, Any]]:
-        """The good one first."""
-        return [self.good, *(self.good | fields for fields, _, _ in self.bad)]
-
-    @property
-    def found_early(self) -> set[int]:
-        """Which bodies a batch file is refused for before any of its rows runs."""
-        return {number for number, body in enumerate(self.bodies) if self._is_refused(body)}
-
-    def _is_refused(self, body: dict[str, Any]) -> bool:
-        try:
-            endpoints.get(self.route).check_line(body)
-        except InvalidRequest:
-            return True
-        return False
-
-
-ASKED = (
-    Asked(
-        "/v1/chat/completions",
-        {"model": "demo_model", "messages": [{"role": "user", "content": "48213"}], "max_tokens": 2},
-        (
-            ({"prompt_logprobs": 1}, "prompt_logprobs", "not supported by this endpoint"),
-            ({"truncate_prompt_tokens": 8}, "truncate_prompt_tokens", "not supported by this endpoint"),
-            ({"stop_token_ids": [10**9]}, "stop_token_ids", "outside the vocabulary"),
-            (
-                {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-                "messages[0].content[0]",
-                "image_url",
-            ),
-            ({"messages": [{"role": "user", "content": "7" * 9_000}]}, "messages", "context"),
-        ),
-    ),
-    Asked(
-        "/v1/completions",
-        {"model": "m2m", "prompt": "good morning", "target_language": "fr_XX", "max_tokens": 3},
-        (
-            ({"target_language": "xx_XX"}, "target_language", "no language 'xx_XX'"),
-            ({"source_language": "??"}, "source_language", "no language '??'"),
-            ({"num_beams": 4}, "num_beams", "not supported"),
-            ({"prompt": [[1, -1]]}, "prompt[0][1]", "at least 0"),
-            ({"prompt": [[10**9]]}, "prompt", "outside"),
-        ),
-    ),
-    Asked(
-        "/v1/embeddings",
-        {"model": "embedder", "input": ["w1 w2", "w3"]},
-        (
-            ({"dimensions": 0}, "dimensions", "greater than or equal to 1"),
-            ({"dimensions": 33}, "dimensions", "32"),
-            ({"input": ["w1", ""]}, "input", "input[1]"),
-            ({"input": []}, "input", ""),
-            ({"input": ["w1"] * 10_000}, "input", "2048"),
-            ({"input": [10**9]}, "input", "outside"),
-            ({"input": "w1 " * 1_000}, "input", "64"),
-            ({"input": {"image": "file:///etc/passwd"}}, "input", "image"),
-            ({"encoding_format": "int8"}, "encoding_format", "float"),
-            ({"normalize": True}, "normalize", "not supported by this endpoint"),
-        ),
-    ),
-    Asked(
-        "/v1/classifications",
-        {"model": "animals", "input": image(as_bytes(picture(1)))},
-        (
-            ({"input": image(png_header(0, 0))}, "input.image", ""),
-            ({"input": image(png_header(30_000, 30_000))}, "input.image", "30000 x 30000 pixels"),
-            ({"input": image(as_bytes(picture(7, 400, 400), "JPEG")[:2000])}, "input.image", "truncated"),
-            ({"input": image(SVG)}, "input.image", "SVG drawing"),
-            ({"input": image(PAGE)}, "input.image", "web page"),
-            ({"input": {"image": "https://10.0.0.1/cat.jpg"}}, "input.image", "may not"),
-            ({"input": {"image": "file:///etc/passwd"}}, "input.image", "may not name"),
-            ({"input": "w1"}, "input", "image"),
-        ),
-    ),
-    Asked(
-        "/v1/classifications",
-        {"model": "single", "input": "w1"},
-        (
-            ({"input": {"text": "w1", "text_pair": "w2"}}, "input.text_pair", "one text"),
-            ({"input": []}, "input", "1 to 2048"),
-            ({"input": ["w1"] * 10_000}, "input", "1 to 2048"),
-            ({"input": image(SVG)}, "input.image", "text"),
-            ({"top_k": 0}, "top_k", "greater than or equal to 1"),
-        ),
-    ),
-    Asked(
-        "/v1/rerank",
-        {"model": "reranker", "query": "w1", "documents": ["w2", "w3"]},
-        (
-            ({"documents": []}, "documents", "1 to 2048"),
-            ({"documents": ["w2"] * 10_000}, "documents", "1 to 2048"),
-            ({"documents": ["w2", ""]}, "documents", "documents[1]"),
-            ({"query": ""}, "query", ""),
-            ({"top_n": 0}, "top_n", "greater than or equal to 1"),
-            ({"documents": ["w2", "w3 " * 1_000]}, "documents[1]", "64"),
-            ({"max_tokens_per_doc": 9}, "max_tokens_per_doc", "not supported by this endpoint"),
-        ),
-    ),
-    Asked(
-        "/v1/score",
-        {"model": "reranker", "text_1": "w1", "text_2": ["w2", "w3"]},
-        (
-            ({"text_1": ["w1", "w2", "w3"]}, "text_2", "as many"),
-            ({"text_2": 7}, "text_2", "a text or a list"),
-            ({"text_2": []}, "text_2", "1 to 2048"),
-        ),
-    ),
-)
-
-
-def each_of(asked: Sequence[Asked]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("asked", asked, ids=lambda each: f"{each.good['model']} {each.route[4:]}")
-
-
-EACH = each_of(ASKED)
-
-
-def check_error(error: dict[str, Any], wanted: tuple[dict[str, Any], str, str]) -> None:
-    fields, param, said = wanted
-    assert error["param"] == param, (str(fields)[:200], error)
-    assert said in error["message"], error
-    assert error["code"], error
-
-
-def lines(asked: Asked, numbers: Iterable[int]) -> bytes:
-    rows = (
-        {"custom_id": str(number), "method": "POST", "url": asked.route, "body": asked.bodies[number]}
-        for number in numbers
-    )
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+from tests.e2e.service import JOB_TIMEOUT_S, Service, forked, nightshift, wait_until_ended
 
 
 def batch_of(service: Service, http: httpx.Client, asked: Asked, numbers: Iterable[int]) -> dict[str, Any]:
@@ -185,20 +42,13 @@ def batch_of(service: Service, http: httpx.Client, asked: Asked, numbers: Iterab
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bad-inputs")
-    embedder = save_checkpoint(folder / "embedder", tiny_bert())
-    declare_modules(embedder, {"pooling_mode": "mean"}, "Transformer", "Pooling", "Normalize")
-    save_classifier(folder / "single", "llama", num_labels=2)
-    save_tokenizer(folder / "single", has_types=False, has_pairs=False, pad_token=None)
-    save_classifier(folder / "reranker", "bert", num_labels=1)
-    save_image_model(folder / "animals", "ViT", id2label={0: "cat", 1: "dog"}, label2id=None)
-    save_seq2seq(folder / "m2m", "m2m_100", has_languages=True)
+    save_models(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[Service]:
-    names = ("embedder", "single", "reranker", "animals", "m2m")
-    models = [word for name in names for word in ("--model", str(folder / name))]
+    models = [word for name in MODELS for word in ("--model", str(folder / name))]
     models += ["--model", demo_model_path()]
     with forked(folder / "data", *models, FILE_ROOTS=str(folder), DTYPE="float32") as service:
         yield service
@@ -269,3 +119,117 @@ def test_rows_of_a_job_have_an_error_each_and_the_one_beside_them_an_answer(
     assert sorted(rows) == [*range(len(asked.bodies))]
     for number, wanted in enumerate(asked.bad, 1):
         check_error(rows[number]["response"]["body"]["error"], wanted)
+
+
+def rows_of_run(service: Service, folder: Path, *arguments: str, failed: int) -> dict[str, Any]:
+    """The output of `nightshift run`, by the rows' ids: one row is answered, the others are errors."""
+    output = f"from-{arguments[0].strip('/')}-{arguments[2].strip('/').replace('/', '-')}"
+    ended = nightshift(
+        service,
+        *("run", *arguments, "--output", output, "--max-error-rate", "1", "--wait"),
+        cwd=folder,
+    )
+
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    assert f"1 rows succeeded, {failed} failed" in ended.stdout
+    assert ended.stderr.startswith("nightshift: rows failed, most often: ")
+    assert "Traceback" not in ended.stderr
+    parts = sorted((folder / output).glob("*.jsonl"))  # answers, and errors
+    rows = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+    found = {row["custom_id"]: row["response"] for row in rows}
+    assert len(rows) == len(found) == 1 + failed
+    return found
+
+
+@EACH
+def test_rows_of_the_command_have_an_error_each_and_the_one_beside_them_an_answer(
+    service: Service, folder: Path, asked: Asked
+) -> None:
+    name = f"run-{asked.good['model']}{asked.route.replace('/', '-')}.jsonl"
+    (folder / name).write_bytes(lines(asked, range(len(asked.bodies))))
+
+    rows = rows_of_run(service, folder, name, "--endpoint", asked.route, failed=len(asked.bad))
+
+    assert rows["0"]["status_code"] == 200
+    for number, wanted in enumerate(asked.bad, 1):
+        check_error(rows[str(number)]["body"]["error"], wanted)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_a_table_with_a_template_has_an_error_for_each_bad_row(
+    service: Service, folder: Path, table: Table
+) -> None:
+    name, ids = f"{table.name}.parquet", [*map(str, range(table.rows))]
+    pq.write_table(pa.table({"id": ids, **table.columns}), folder / name)
+    (folder / f"{table.name}.json").write_text(json.dumps(table.template))
+
+    rows = rows_of_run(
+        service,
+        folder,
+        *(name, "--endpoint", table.endpoint, "--template", f"{table.name}.json", "--id-column", "id"),
+        failed=table.rows - 1,
+    )
+
+    assert rows["0"]["status_code"] == 200
+    for number, (param, said) in enumerate(table.bad, 1):
+        check_error(rows[str(number)]["body"]["error"], ({"row": number}, param, said))
+
+
+def test_a_prefix_of_images_has_an_error_for_each_object_that_is_no_image(
+    service: Service, folder: Path
+) -> None:
+    (folder / "photos").mkdir()
+    files = image_files()
+    for name, (data, _) in files.items():
+        (folder / "photos" / name).write_bytes(data)
+    template = {"model": "animals", "input": "{{image}}", "top_k": 1}
+    (folder / "photos.json").write_text(json.dumps(template))
+
+    rows = rows_of_run(
+        service,
+        folder,
+        *("photos/", "--endpoint", "classifications", "--template", "photos.json"),
+        failed=len(files) - 1,
+    )
+
+    found = {Path(key).name: row for key, row in rows.items()}
+    assert found.keys() == files.keys()
+    [scores] = (each["scores"] for each in found.pop("good.png")["body"]["data"])
+    assert len(scores) == 1
+    for name, row in found.items():
+        error = row["body"]["error"]
+        assert name in error["message"], error
+        assert files[name][1] in error["message"], error
+        assert error["param"] == "input", error
+
+
+@pytest.mark.parametrize(
+    ("template", "code", "said"),
+    [
+        ("{", 2, "cannot be read as JSON"),
+        ("[1]", 2, "is not a JSON object"),
+        ('{"model": "single", "input": "{{txt}}"}', 3, "txt"),
+        ('{"model": "single", "input": "{{text}}", "temperature": 1}', 3, "temperature"),
+        ('{"model": "single", "input": {"image": "{{text}}"}}', 3, "image"),
+        ('{"model": "embedder", "input": "{{text}}"}', 1, "embedder"),
+        ('{"model": "no-such", "input": "{{text}}"}', 1, "no-such"),
+        ('{"input": "{{text}}"}', 4, "model"),
+    ],
+)
+def test_a_template_that_suits_no_row_ends_the_command_with_what_is_wrong(
+    service: Service, folder: Path, template: str, code: int, said: str
+) -> None:
+    pq.write_table(pa.table({"text": ["w1", "w2"]}), folder / "right.parquet")
+    (folder / "wrong.json").write_text(template)
+
+    ended = nightshift(
+        service,
+        *("run", "right.parquet", "--endpoint", "classifications", "--template", "wrong.json"),
+        *("--output", "wrong", "--wait"),
+        cwd=folder,
+    )
+
+    assert (ended.returncode, said in ended.stderr + ended.stdout) == (code, True), (
+        ended.stdout + ended.stderr
+    )
+    assert "Traceback" not in ended.stderr
