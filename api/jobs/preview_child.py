@@ -5,6 +5,7 @@ asked comes pickled on stdin; each part of the answer is a line of JSON on stdou
 """
 
 import json
+import math
 import pickle
 import resource
 import signal
@@ -22,8 +23,8 @@ from nightshift.objectstore.time_limits import within
 from nightshift.rows.previews import Previewer
 from nightshift.settings import DataSettings, LocationSettings
 
-CPU_S: Final = 2  # after which no further row is begun: most of it is importing
-CPU_MAX_S: Final = 4  # after which the kernel ends the process
+CPU_S: Final = 2  # beyond its start, which is importing, after which no further row is begun
+CPU_MAX_S: Final = 4  # beyond it, after which the kernel ends the process
 WALL_S: Final = 15  # after which no further request to the object store is begun
 WALL_MAX_S: Final = 25
 MEMORY_BYTES_MAX: Final = 512 * MIB
@@ -62,14 +63,15 @@ def main() -> None:
 
 def _limit() -> None:
     signal.alarm(WALL_MAX_S)
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_MAX_S, CPU_MAX_S))
+    cpu_max_s = math.ceil(time.process_time()) + CPU_MAX_S  # a slow machine takes seconds to import
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_max_s, cpu_max_s))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _has_time() -> Callable[[], bool]:
-    ends_s = time.monotonic() + WALL_S
-    return lambda: time.process_time() < CPU_S and time.monotonic() < ends_s
+    ends_s, cpu_ends_s = time.monotonic() + WALL_S, time.process_time() + CPU_S
+    return lambda: time.process_time() < cpu_ends_s and time.monotonic() < ends_s
 
 
 if __name__ == "__main__":
