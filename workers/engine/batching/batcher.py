@@ -365,9 +365,11 @@ class Batcher:
 
     def _set_aside(self, sequence: Sequence, missing: int, draft: Draft) -> None:
         """Let others pass a sequence that lacks memory, not a slot. One that was preempted keeps its turn: to
-        admit others then would take blocks from those that run.
+        admit others then would take blocks from those that run. So does a row with no other flow beside its
+        own: in another order rows reuse less.
         """
-        if sequence.num_computed_tokens_max > 0:
+        is_alone = sequence.group is not None and self._turns[sequence.rank].num_flows == 1
+        if is_alone or sequence.num_computed_tokens_max > 0:
             return
         if self._has_slot or self._running.unprotected(sequence, from_rank=sequence.rank + 1):
             self._queue.set_aside(sequence, missing)

@@ -28,9 +28,9 @@ def half_full(**options: int) -> FakeModel:
 def test_short_ones_pass_those_for_which_too_little_memory_is_free(num_large: int, group: str | None) -> None:
     model = half_full()
     for number in range(num_large):
-        model.add(f"large-{number}", 200, new=39, group=group)
+        model.add(f"large-{number}", 200, new=39, group=group, flow="a")
     for number in range(5):
-        model.add(f"short-{number}", 8, new=2, group=group)
+        model.add(f"short-{number}", 8, new=2, group=group, flow="b")
 
     found = ids(model.step())
 
@@ -62,17 +62,26 @@ def test_a_large_one_of_another_flow_holds_up_no_flow() -> None:
 @pytest.mark.parametrize("group", [None, "job"])
 def test_a_large_one_is_admitted_however_many_short_ones_keep_coming(group: str | None) -> None:
     model = half_full()
-    model.add("large", 300, new=4, group=group)
+    model.add("large", 300, new=4, group=group, flow="a")
     numbers, begun = count(), 0
     while "large" not in {sequence.id for sequence in model.batcher.running}:
         for _ in range(4):
-            model.add(f"short-{next(numbers)}", 12, new=6, group=group)
+            model.add(f"short-{next(numbers)}", 12, new=6, group=group, flow="b")
         before = {sequence.id for sequence in model.batcher.running}
         model.step()
         begun += len({sequence.id for sequence in model.batcher.running} - before - {"large"})
         assert next(numbers) < 2_000, "it starves"
 
     assert 4 <= begun <= PASSES_ASIDE_MAX + 64, "as many as pass it, and those that began in its step"
+
+
+def test_rows_of_one_flow_alone_keep_their_order() -> None:
+    model = half_full()
+    model.add("large", 200, new=39, group="job")
+    model.add("short", 8, new=2, group="job")
+
+    assert ids(model.step()) == ["running"]
+    model.run()
 
 
 def test_one_that_was_preempted_keeps_its_turn() -> None:
