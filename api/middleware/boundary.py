@@ -10,12 +10,13 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics.http import HttpMetrics
 from api.middleware import traces
+from api.responses.browsers import wants_page
 from api.responses.errors import unexpected_error
 from nightshift.jobs.ids import new_id
 from nightshift.tracing.tracer import NO_TRACER, Span, Tracer
@@ -58,7 +59,7 @@ class Boundary:
             # Every unexpected error is logged and answered here.
             log.exception("request failed", extra={"action": "request_failed", **record.fields})
             if record.status is None:
-                answer = unexpected_error(record.request_id, as_page=_shows_pages(scope))
+                answer = unexpected_error(record.request_id, as_page=wants_page(scope))
                 await answer(scope, receive, record.send)
         finally:
             record.held.close()
@@ -73,11 +74,6 @@ class Boundary:
         self._metrics.observe(scope["method"], record.route, status, seconds)
         fields = {"action": "request_answered", "seconds": round(seconds, 4), **record.fields}
         log.info("request answered", extra=fields)
-
-
-def _shows_pages(scope: Scope) -> bool:
-    """Whether a browser asks, and not at one of the API's routes."""
-    return "text/html" in Headers(scope=scope).get("accept", "") and not scope["path"].startswith("/v1/")
 
 
 class _RequestRecord:

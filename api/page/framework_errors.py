@@ -1,24 +1,21 @@
 """What the framework refuses before a handler is asked, such as a wrong method: to a browser, a page."""
 
 from contextlib import suppress
-from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from api.page.page import page_of
-from api.page.requests import route_path, shows_pages
+from api.responses.browsers import wants_page
 from api.responses.errors import on_http_exception
 from nightshift.errors import NightshiftError
-
-API: Final = "/v1/"
 
 
 async def page_or_envelope(request: Request, error: Exception) -> Response:
     """A page to a browser that is not at one of the API's routes."""
     assert isinstance(error, HTTPException)
-    if not shows_pages(request) or route_path(request).startswith(API):
+    if not wants_page(request.scope):
         return on_http_exception(request, error)
     page, signed_in = page_of(request), None
     with suppress(NightshiftError):  # the database is away: without navigation

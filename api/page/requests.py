@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from api.page.sessions import SignedIn
+from api.responses.browsers import route_path
 from nightshift.errors import InvalidRequest, PermissionDenied
 
 COOKIE: Final = "nightshift_session"
@@ -34,11 +35,6 @@ def wants_json(request: Request) -> bool:
     """Whether this is a client of the API at the wrong path, rather than a browser."""
     accepted = request.headers.get("accept", "")
     return "application/json" in accepted and "text/html" not in accepted
-
-
-def shows_pages(request: Request) -> bool:
-    """Whether this is a browser that opens an address."""
-    return "text/html" in request.headers.get("accept", "")
 
 
 def is_from_elsewhere(request: Request) -> bool:
@@ -79,15 +75,9 @@ def _from_elsewhere() -> PermissionDenied:
     return PermissionDenied("This form was sent by a page of another site.", code="wrong_origin")
 
 
-def route_path(request: Request) -> str:
-    """Without the path at which a proxy has the service."""
-    path: str = request.url.path
-    return path.removeprefix(request.scope.get("root_path", "")) or "/"
-
-
 def path_and_query(request: Request) -> str:
     query = request.url.query
-    return route_path(request) + (f"?{query}" if query else "")
+    return route_path(request.scope) + (f"?{query}" if query else "")
 
 
 def check_url(request: Request) -> None:

@@ -44,7 +44,7 @@ def refusal_of(directory: Path) -> str:
     assert _status_mib("VmHWM") - before_mib <= MEMORY_MIB_MAX
     said = caught.value.message
     assert said.startswith(f"The model '{directory}' cannot be served: ")
-    assert "loading it failed with" not in said, "an error that nobody has put into words"
+    assert "loading it failed with" not in said, "an error of a library, without the file or the field"
     return said
 
 

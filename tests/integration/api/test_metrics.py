@@ -60,7 +60,7 @@ HOSTILE = (
 
 
 def hostile_models(count: int) -> list[str]:
-    """All different, and named by nobody who means well."""
+    """All different, with each of the names in turn."""
     return [f"{HOSTILE[n % len(HOSTILE)]}{n // len(HOSTILE) or ''}"[-255:] for n in range(count)]
 
 

@@ -198,8 +198,8 @@ class WaitingQueue:
         return self._classes[rank].next(tried)
 
     def choose(self, rank: int, tried: Container[Sequence]) -> tuple[Sequence | None, bool]:
-        """The sequence to admit next to a class, or before it to a less urgent one that has been passed too
-        often; and whether it is of such a class, whose own is then the memory that becomes free.
+        """The sequence to admit next, and whether it is overdue: of a less urgent class that was passed too
+        often. None, True: what is overdue lacks memory, and what becomes free is kept for it.
         """
         for lower in range(rank + 1, len(self._classes)):
             if self._is_overdue(lower):

@@ -22,6 +22,10 @@ class _Place:
     missing: int
     num_passes: int = 0
 
+    @property
+    def is_closed(self) -> bool:
+        return self.num_passes >= PASSES_ASIDE_MAX
+
 
 class SetAside:
     def __init__(self) -> None:
@@ -43,7 +47,7 @@ class SetAside:
     @property
     def is_closed(self) -> bool:
         """One has been passed as often as any may be."""
-        return any(place.num_passes >= PASSES_ASIDE_MAX for place in self._places.values())
+        return any(place.is_closed for place in self._places.values())
 
     def missing(self, sequence: Sequence) -> int:
         """Blocks that it lacked when it was tried last."""
@@ -60,11 +64,11 @@ class SetAside:
         del self._places[sequence]
 
     def next(self, tried: Container[Sequence]) -> Sequence | None:
-        """The first that has not been tried, unless one before it lets nobody pass any more."""
+        """The first that has not been tried; None after one that has been passed as often as any may be."""
         for sequence, place in self._places.items():
             if sequence not in tried:
                 return sequence
-            if place.num_passes >= PASSES_ASIDE_MAX:
+            if place.is_closed:
                 return None
         return None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +11,7 @@ from workers.engine.ranked_heap import DEPARTED_MAX, RankedHeap
 
 
 @given(st.lists(st.one_of(st.integers(0, 9), st.none()), max_size=60), st.randoms(use_true_random=False))
-def test_the_first_is_the_lowest_of_those_that_are_there(ranks, random) -> None:  # type: ignore[no-untyped-def]
+def test_the_first_is_the_lowest_of_those_that_are_there(ranks: list[int | None], random: Random) -> None:
     there: dict[int, int] = {}
     heap = RankedHeap[int](there.__contains__)
     for number, rank in enumerate(ranks):
